@@ -1,0 +1,53 @@
+//! Dependencies between our crates point one way, as ARCHITECTURE.md says.
+
+use anyhow::{Result, bail};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// Which of our crates each of our crates may build on.
+const ALLOWED: [(&str, &[&str]); 9] = [
+    ("osmosis-core", &[]),
+    ("osmosis-data", &["osmosis-core"]),
+    ("osmosis-store", &["osmosis-core"]),
+    ("osmosis-worker", &["osmosis-core"]),
+    ("osmosis-gateway", &["osmosis-core", "osmosis-store"]),
+    (
+        "osmosis-engine",
+        &["osmosis-core", "osmosis-data", "osmosis-gateway", "osmosis-store", "osmosis-worker"],
+    ),
+    (
+        "osmosis-cli",
+        &[
+            "osmosis-core",
+            "osmosis-data",
+            "osmosis-engine",
+            "osmosis-gateway",
+            "osmosis-store",
+            "osmosis-worker",
+        ],
+    ),
+    ("osmosis-testkit", &["osmosis-core", "osmosis-store"]),
+    ("xtask", &["osmosis-testkit"]),
+];
+
+pub(crate) fn check() -> Result<()> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let mut wrong = vec![];
+    for package in &metadata.packages {
+        let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| *name == package.name.as_str())
+        else {
+            wrong.push(format!("`{}` has no place in the table", package.name));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let ours = metadata.packages.iter().any(|p| p.name.as_str() == dependency.name);
+            let shipped = dependency.kind != DependencyKind::Development;
+            if ours && shipped && !allowed.contains(&dependency.name.as_str()) {
+                wrong.push(format!("`{}` must not build on `{}`", package.name, dependency.name));
+            }
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    bail!("{}\nsee the arrows in ARCHITECTURE.md", wrong.join("\n"))
+}
