@@ -1,0 +1,140 @@
+//! The TOML of a run, from text to checked types.
+//!
+//! Nothing is read from disk here: the caller brings the file's name and text and gets either a
+//! config in which every value is known to be usable, or every problem at once with its place.
+//!
+//! ```
+//! use osmosis_core::config::{EvalConfig, ModelPath};
+//!
+//! let text = r#"
+//! [experiment]
+//! rollout = "multiply"
+//! entrypoint = "main.py"
+//! model_path = "script:scripts/multiply.toml"
+//! dataset = "multiply"
+//! "#;
+//! let config = EvalConfig::parse("configs/eval/multiply.toml".into(), text)?;
+//! assert_eq!(config.evaluation.n, 1);
+//! assert_eq!(config.experiment.model_path, ModelPath::Script("scripts/multiply.toml".into()));
+//!
+//! let errors = EvalConfig::parse("a.toml".into(), "[evaluation]\nbatchsize = 1").unwrap_err();
+//! assert!(errors.render().contains("a.toml:2:1: unknown key `batchsize` in `[evaluation]`"));
+//! # Ok::<(), osmosis_core::config::ConfigErrors>(())
+//! ```
+
+mod dataset_ref;
+mod entrypoint;
+mod error;
+mod evaluation;
+mod experiment;
+mod model_path;
+mod passed_on;
+mod range;
+mod reader;
+mod schema;
+mod suggestion;
+#[cfg(test)]
+mod tests;
+mod training;
+
+pub use dataset_ref::{DATASET_EXTENSIONS, DatasetRef, DatasetRefError};
+pub use entrypoint::{Entrypoint, EntrypointError, Language};
+pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
+pub use evaluation::{Evaluation, Sampling};
+pub use experiment::Experiment;
+pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
+pub use passed_on::Secrets;
+pub use training::{Algorithm, Checkpoints, HeldOut, IncompleteGroups, Training};
+
+use std::collections::BTreeMap;
+
+use camino::Utf8Path;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use reader::Reader;
+
+/// `configs/eval/*.toml`, checked.
+///
+/// Serialises with every default filled in, so that a resumed run can be compared key by key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalConfig {
+    pub experiment: Experiment,
+    pub evaluation: Evaluation,
+    pub sampling: Sampling,
+    /// `[workflow]`: fields of the workflow's config.
+    pub workflow: Map<String, Value>,
+    /// `[grader]`: fields of the grader's config.
+    pub grader: Map<String, Value>,
+    /// `[env]`: variables of the worker processes.
+    pub env: BTreeMap<String, String>,
+    pub secrets: Secrets,
+    /// `[advanced]`: for somebody else; we only say that we saw it.
+    pub advanced: Map<String, Value>,
+}
+
+/// `configs/training/*.toml`, checked.
+///
+/// Serialises with every default filled in, so that a resumed run can be compared key by key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainConfig {
+    pub experiment: Experiment,
+    pub training: Training,
+    pub sampling: Sampling,
+    pub checkpoints: Checkpoints,
+    /// `[workflow]`: fields of the workflow's config.
+    pub workflow: Map<String, Value>,
+    /// `[grader]`: fields of the grader's config.
+    pub grader: Map<String, Value>,
+    /// `[env]`: variables of the worker processes.
+    pub env: BTreeMap<String, String>,
+    pub secrets: Secrets,
+    /// `[advanced]`: for somebody else; we only say that we saw it.
+    pub advanced: Map<String, Value>,
+}
+
+impl EvalConfig {
+    /// Checks the text of a config. `file` is only named in messages.
+    pub fn parse(file: &Utf8Path, text: &str) -> Result<Self, ConfigErrors> {
+        let document = reader::parse(file, text)?;
+        let mut reader = Reader::new(file, text, &document, ConfigKind::Evaluation)?;
+        let experiment = experiment::read(&mut reader);
+        let evaluation = evaluation::read(&mut reader);
+        let sampling = evaluation::read_sampling(&mut reader);
+        let passed_on = passed_on::read(&mut reader);
+        reader.finish(experiment, |experiment| Self {
+            experiment,
+            evaluation,
+            sampling,
+            workflow: passed_on.workflow,
+            grader: passed_on.grader,
+            env: passed_on.env,
+            secrets: passed_on.secrets,
+            advanced: passed_on.advanced,
+        })
+    }
+}
+
+impl TrainConfig {
+    /// Checks the text of a config. `file` is only named in messages.
+    pub fn parse(file: &Utf8Path, text: &str) -> Result<Self, ConfigErrors> {
+        let document = reader::parse(file, text)?;
+        let mut reader = Reader::new(file, text, &document, ConfigKind::Training)?;
+        let experiment = experiment::read(&mut reader);
+        let training = training::read(&mut reader);
+        let sampling = evaluation::read_sampling(&mut reader);
+        let checkpoints = training::read_checkpoints(&mut reader);
+        let passed_on = passed_on::read(&mut reader);
+        reader.finish(experiment, |experiment| Self {
+            experiment,
+            training,
+            sampling,
+            checkpoints,
+            workflow: passed_on.workflow,
+            grader: passed_on.grader,
+            env: passed_on.env,
+            secrets: passed_on.secrets,
+            advanced: passed_on.advanced,
+        })
+    }
+}

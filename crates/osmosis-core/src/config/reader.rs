@@ -1,0 +1,409 @@
+//! Reads sections and keys out of parsed TOML and collects what is wrong with them.
+
+use std::ops::RangeInclusive;
+
+use camino::Utf8Path;
+use toml_edit::{Document, Item, TableLike};
+
+use super::range::NumberRange;
+use super::schema::{self, Keys};
+use super::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem, suggestion};
+
+pub(super) fn parse<'t>(file: &Utf8Path, text: &'t str) -> Result<Document<&'t str>, ConfigErrors> {
+    Document::parse(text).map_err(|error| {
+        let offset = error.span().map_or(text.len(), |span| span.start);
+        ConfigErrors(vec![error_at(
+            file,
+            text,
+            offset,
+            ConfigProblem::Syntax {
+                message: error.message().trim().replace('\n', ", "),
+            },
+        )])
+    })
+}
+
+/// Gives out values and remembers every problem on the way.
+pub(super) struct Reader<'d> {
+    file: &'d Utf8Path,
+    text: &'d str,
+    root: &'d dyn TableLike,
+    kind: ConfigKind,
+    errors: Vec<(usize, ConfigProblem)>,
+}
+
+/// A section of the file; one that is absent, or no table, has no table.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'d> {
+    pub(super) name: &'static str,
+    pub(super) present: bool,
+    pub(super) table: Option<&'d dyn TableLike>,
+    /// Where its header is, or the file's start.
+    pub(super) offset: usize,
+    text: &'d str,
+}
+
+/// A value and its place.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'d> {
+    pub(super) item: &'d Item,
+    pub(super) key_offset: usize,
+    pub(super) offset: usize,
+}
+
+impl<'d> Reader<'d> {
+    /// Fails at once for the other kind of config: its problems would be noise.
+    pub(super) fn new(
+        file: &'d Utf8Path,
+        text: &'d str,
+        document: &'d Document<&'d str>,
+        kind: ConfigKind,
+    ) -> Result<Self, ConfigErrors> {
+        let mut reader = Self {
+            file,
+            text,
+            root: document.as_table(),
+            kind,
+            errors: Vec::new(),
+        };
+        let other = kind.other();
+        if !reader.root.contains_key(kind.section())
+            && let Some(entry) = entry(reader.root, other.section())
+        {
+            reader.report(entry.key_offset, ConfigProblem::OtherKind { found: other });
+            return Err(reader.into_errors());
+        }
+        reader.check_names();
+        Ok(reader)
+    }
+
+    pub(super) fn kind(&self) -> ConfigKind {
+        self.kind
+    }
+
+    pub(super) fn report(&mut self, offset: usize, problem: ConfigProblem) {
+        self.errors.push((offset, problem));
+    }
+
+    /// The config, when nothing was reported.
+    pub(super) fn finish<E, T>(
+        self,
+        experiment: Option<E>,
+        build: impl FnOnce(E) -> T,
+    ) -> Result<T, ConfigErrors> {
+        match experiment {
+            Some(experiment) if self.errors.is_empty() => Ok(build(experiment)),
+            Some(_) | None => Err(self.into_errors()),
+        }
+    }
+
+    fn into_errors(mut self) -> ConfigErrors {
+        self.errors.sort_by_key(|(offset, _)| *offset);
+        ConfigErrors(
+            self.errors
+                .into_iter()
+                .map(|(offset, problem)| error_at(self.file, self.text, offset, problem))
+                .collect(),
+        )
+    }
+
+    /// Reports every section and key that nobody will read.
+    fn check_names(&mut self) {
+        let root = self.root;
+        for (name, item) in root.iter() {
+            let at = key_offset(root, name);
+            let known = schema::section(name).filter(|section| section.is_of(self.kind));
+            match (known, item.as_table_like()) {
+                (Some(section), Some(table)) => {
+                    if matches!(section.keys, Keys::Any) {
+                        continue;
+                    }
+                    for (key, _) in table.iter() {
+                        if !section.keys().contains(&key) {
+                            let problem = ConfigProblem::UnknownKey {
+                                section: Some(name.to_owned()),
+                                key: key.to_owned(),
+                                suggestion: suggestion::for_key(self.kind, Some(section), key),
+                            };
+                            self.report(key_offset(table, key), problem);
+                        }
+                    }
+                }
+                (Some(_), None) => {
+                    let problem = ConfigProblem::WrongType {
+                        subject: format!("section `[{name}]`"),
+                        expected: "a table",
+                        found: type_of(item),
+                        suggestion: None,
+                    };
+                    self.report(at, problem);
+                }
+                (None, None) if !item.is_array_of_tables() => {
+                    let problem = ConfigProblem::UnknownKey {
+                        section: None,
+                        key: name.to_owned(),
+                        suggestion: suggestion::for_key(self.kind, None, name),
+                    };
+                    self.report(at, problem);
+                }
+                (None, _) => {
+                    let problem = ConfigProblem::UnknownSection {
+                        section: name.to_owned(),
+                        suggestion: Some(suggestion::for_section(self.kind, name)),
+                    };
+                    self.report(at, problem);
+                }
+            }
+        }
+    }
+
+    pub(super) fn section(&self, name: &'static str) -> Section<'d> {
+        debug_assert!(
+            schema::section(name).is_some_and(|section| section.is_of(self.kind)),
+            "`[{name}]` is not in the schema"
+        );
+        let found = entry(self.root, name);
+        Section {
+            name,
+            present: found.is_some(),
+            table: found.and_then(|entry| entry.item.as_table_like()),
+            offset: found.map_or(0, |entry| entry.key_offset),
+            text: self.text,
+        }
+    }
+
+    /// A value that `read` understands; `None` when it is absent or was reported.
+    pub(super) fn optional<T>(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        read: impl FnOnce(&Entry<'d>) -> Result<T, ConfigProblem>,
+    ) -> Option<T> {
+        let entry = section.entry(key)?;
+        match read(&entry) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.report(entry.offset, problem);
+                None
+            }
+        }
+    }
+
+    pub(super) fn integer(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        self.optional(section, key, |entry| {
+            let Some(value) = entry.item.as_integer() else {
+                return Err(section.wrong_type(key, "an integer", entry.item));
+            };
+            let range_text = match u64::try_from(value) {
+                Ok(value) if range.contains(&value) => return Ok(value),
+                Ok(value) if value > *range.end() => format!("at most {}", range.end()),
+                Ok(_) | Err(_) => format!("at least {}", range.start()),
+            };
+            Err(ConfigProblem::OutOfRange {
+                section: section.name,
+                key,
+                range: range_text,
+                value: section.source(entry.item).to_owned(),
+            })
+        })
+    }
+
+    /// An integer that fits 32 bits.
+    pub(super) fn small_integer(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        least: u32,
+    ) -> Option<u32> {
+        let range = u64::from(least)..=u64::from(u32::MAX);
+        self.integer(section, key, range)
+            .and_then(|value| u32::try_from(value).ok())
+    }
+
+    pub(super) fn number(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        range: NumberRange,
+    ) -> Option<f64> {
+        self.optional(section, key, |entry| {
+            // Whole numbers in a config are far below 2^53.
+            let value = match (entry.item.as_float(), entry.item.as_integer()) {
+                (Some(float), _) => float,
+                (None, Some(integer)) => integer as f64,
+                (None, None) => return Err(section.wrong_type(key, "a number", entry.item)),
+            };
+            if range.contains(value) {
+                return Ok(value);
+            }
+            Err(ConfigProblem::OutOfRange {
+                section: section.name,
+                key,
+                range: range.to_string(),
+                value: section.source(entry.item).to_owned(),
+            })
+        })
+    }
+
+    /// A string that `parse` makes sense of.
+    pub(super) fn parsed<T, E: std::fmt::Display>(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+        hint: impl FnOnce(&E) -> Option<String>,
+    ) -> Option<T> {
+        self.optional(section, key, |entry| {
+            let text = section.string(key, entry)?;
+            parse(text).map_err(|error| ConfigProblem::Unusable {
+                section: section.name,
+                key: key.to_owned(),
+                suggestion: hint(&error),
+                message: error.to_string(),
+            })
+        })
+    }
+
+    /// Reports `key` as missing unless it is there.
+    pub(super) fn require(
+        &mut self,
+        section: Section<'d>,
+        key: &'static str,
+        example: &'static str,
+    ) {
+        if section.table.is_some() && section.entry(key).is_none() {
+            let problem = ConfigProblem::MissingKey {
+                section: section.name,
+                key,
+                example,
+            };
+            self.report(section.offset, problem);
+        }
+    }
+
+    /// Reports two keys that can't both be set.
+    pub(super) fn exclude(
+        &mut self,
+        section: Section<'d>,
+        first: &'static str,
+        second: &'static str,
+    ) {
+        if let (Some(one), Some(other)) = (section.entry(first), section.entry(second)) {
+            let problem = ConfigProblem::Exclusive {
+                section: section.name,
+                first,
+                second,
+            };
+            self.report(one.key_offset.max(other.key_offset), problem);
+        }
+    }
+}
+
+impl<'d> Section<'d> {
+    pub(super) fn entry(&self, key: &'static str) -> Option<Entry<'d>> {
+        debug_assert!(
+            schema::section(self.name).is_some_and(|section| section.keys().contains(&key)),
+            "`{key}` is not in the schema of `[{}]`",
+            self.name
+        );
+        entry(self.table?, key)
+    }
+
+    /// Every key of a section that holds the user's own.
+    pub(super) fn entries(&self) -> Vec<(&'d str, Entry<'d>)> {
+        let Some(table) = self.table else {
+            return Vec::new();
+        };
+        table
+            .iter()
+            .filter_map(|(key, _)| Some((key, entry(table, key)?)))
+            .collect()
+    }
+
+    /// A value as it stands in the file.
+    pub(super) fn source(&self, item: &Item) -> &'d str {
+        item.span()
+            .and_then(|span| self.text.get(span))
+            .unwrap_or("")
+    }
+
+    pub(super) fn wrong_type(
+        &self,
+        key: &str,
+        expected: &'static str,
+        found: &Item,
+    ) -> ConfigProblem {
+        ConfigProblem::WrongType {
+            subject: format!("`{key}` in `[{}]`", self.name),
+            expected,
+            found: type_of(found),
+            suggestion: None,
+        }
+    }
+
+    fn string(&self, key: &str, entry: &Entry<'d>) -> Result<&'d str, ConfigProblem> {
+        let Some(text) = entry.item.as_str() else {
+            return Err(self.wrong_type(key, "a string", entry.item));
+        };
+        if text.trim().is_empty() {
+            return Err(ConfigProblem::Unusable {
+                section: self.name,
+                key: key.to_owned(),
+                message: "must not be empty".to_owned(),
+                suggestion: None,
+            });
+        }
+        Ok(text)
+    }
+}
+
+pub(super) fn type_of(item: &Item) -> &'static str {
+    match item.type_name() {
+        "string" => "a string",
+        "integer" => "an integer",
+        "float" => "a float",
+        "boolean" => "a boolean",
+        "datetime" => "a datetime",
+        "array" => "an array",
+        "array of tables" => "an array of tables",
+        // Inline tables too.
+        _ => "a table",
+    }
+}
+
+fn entry<'d>(table: &'d dyn TableLike, key: &str) -> Option<Entry<'d>> {
+    let (name, item) = table.get_key_value(key)?;
+    let header = match item {
+        Item::Table(table) if !table.is_dotted() && !table.is_implicit() => table.span(),
+        Item::None | Item::Value(_) | Item::Table(_) | Item::ArrayOfTables(_) => None,
+    };
+    let key_offset = header.or(name.span()).map_or(0, |span| span.start);
+    Some(Entry {
+        item,
+        key_offset,
+        offset: match item {
+            Item::Value(value) => value.span().map_or(key_offset, |span| span.start),
+            Item::None | Item::Table(_) | Item::ArrayOfTables(_) => key_offset,
+        },
+    })
+}
+
+fn key_offset(table: &dyn TableLike, key: &str) -> usize {
+    entry(table, key).map_or(0, |entry| entry.key_offset)
+}
+
+fn error_at(file: &Utf8Path, text: &str, offset: usize, problem: ConfigProblem) -> ConfigError {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    ConfigError {
+        file: file.to_owned(),
+        line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
+        column: before[line_start..].chars().count() + 1,
+        problem,
+    }
+}

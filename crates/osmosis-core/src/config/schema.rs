@@ -1,0 +1,125 @@
+//! Which sections and keys there are. The readers check against this table in debug builds, so it
+//! can't fall behind them.
+
+use super::ConfigKind;
+
+/// A section and what it may hold.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) kinds: &'static [ConfigKind],
+    pub(super) keys: Keys,
+}
+
+#[derive(Debug)]
+pub(super) enum Keys {
+    These(&'static [&'static str]),
+    /// The user's own.
+    Any,
+}
+
+const BOTH: &[ConfigKind] = &[ConfigKind::Evaluation, ConfigKind::Training];
+
+pub(super) const SECTIONS: &[Section] = &[
+    Section {
+        name: "experiment",
+        kinds: BOTH,
+        keys: Keys::These(&[
+            "rollout",
+            "entrypoint",
+            "model_path",
+            "dataset",
+            "branch",
+            "commit_sha",
+        ]),
+    },
+    Section {
+        name: "evaluation",
+        kinds: &[ConfigKind::Evaluation],
+        keys: Keys::These(&[
+            "limit",
+            "n",
+            "batch_size",
+            "pass_threshold",
+            "agent_workflow_timeout_s",
+            "grader_timeout_s",
+        ]),
+    },
+    Section {
+        name: "training",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&[
+            "lr",
+            "total_epochs",
+            "n_samples_per_prompt",
+            "rollout_batch_size",
+            "max_prompt_length",
+            "max_response_length",
+            "agent_workflow_timeout_s",
+            "grader_timeout_s",
+            "algorithm",
+            "max_staleness",
+            "clip_ratio",
+            "kl_coef",
+            "updates_per_batch",
+            "seed",
+            "steps",
+            "eval_dataset",
+            "eval_fraction",
+            "incomplete_groups",
+        ]),
+    },
+    Section {
+        name: "sampling",
+        kinds: BOTH,
+        keys: Keys::These(&["rollout_temperature", "rollout_top_p"]),
+    },
+    Section {
+        name: "checkpoints",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["eval_interval", "checkpoint_save_freq"]),
+    },
+    Section {
+        name: "workflow",
+        kinds: BOTH,
+        keys: Keys::Any,
+    },
+    Section {
+        name: "grader",
+        kinds: BOTH,
+        keys: Keys::Any,
+    },
+    Section {
+        name: "env",
+        kinds: BOTH,
+        keys: Keys::Any,
+    },
+    Section {
+        name: "secrets",
+        kinds: BOTH,
+        keys: Keys::These(&["required"]),
+    },
+    Section {
+        name: "advanced",
+        kinds: BOTH,
+        keys: Keys::Any,
+    },
+];
+
+impl Section {
+    pub(super) fn is_of(&self, kind: ConfigKind) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    /// The keys that are ours; none where the user's own go.
+    pub(super) fn keys(&self) -> &'static [&'static str] {
+        match self.keys {
+            Keys::These(keys) => keys,
+            Keys::Any => &[],
+        }
+    }
+}
+
+pub(super) fn section(name: &str) -> Option<&'static Section> {
+    SECTIONS.iter().find(|section| section.name == name)
+}

@@ -1,0 +1,214 @@
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_timeouts};
+use super::range::NumberRange;
+use super::reader::Reader;
+use super::{DatasetRef, DatasetRefError, error::listed};
+
+/// `[training]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Training {
+    pub lr: f64,
+    pub total_epochs: u32,
+    pub n_samples_per_prompt: u32,
+    /// Prompts per step.
+    pub rollout_batch_size: u32,
+    /// In tokens.
+    pub max_prompt_length: u32,
+    /// In tokens.
+    pub max_response_length: u32,
+    pub agent_workflow_timeout_s: f64,
+    pub grader_timeout_s: f64,
+    pub algorithm: Algorithm,
+    /// How many versions old a token may be when it is trained on.
+    pub max_staleness: u32,
+    pub clip_ratio: f64,
+    pub kl_coef: f64,
+    pub updates_per_batch: u32,
+    pub seed: Option<u64>,
+    /// Stop after this many, whatever `total_epochs` says.
+    pub steps: Option<u64>,
+    /// What the policy is evaluated on while it trains.
+    pub held_out: Option<HeldOut>,
+    pub incomplete_groups: IncompleteGroups,
+}
+
+/// How advantages are made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    #[default]
+    Grpo,
+}
+
+/// What becomes of a group of which not every rollout was scored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IncompleteGroups {
+    #[default]
+    Drop,
+    Keep,
+}
+
+/// Rows that are never trained on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldOut {
+    /// `eval_dataset`
+    Dataset(DatasetRef),
+    /// `eval_fraction` of the dataset's rows.
+    Fraction(f64),
+}
+
+impl Training {
+    pub fn agent_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.agent_workflow_timeout_s)
+    }
+
+    pub fn grader_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.grader_timeout_s)
+    }
+}
+
+impl Default for Training {
+    fn default() -> Self {
+        Self {
+            lr: 1e-6,
+            total_epochs: 1,
+            n_samples_per_prompt: 8,
+            rollout_batch_size: 32,
+            max_prompt_length: 8192,
+            max_response_length: 8192,
+            agent_workflow_timeout_s: DEFAULT_AGENT_TIMEOUT_S,
+            grader_timeout_s: DEFAULT_GRADER_TIMEOUT_S,
+            algorithm: Algorithm::Grpo,
+            max_staleness: 0,
+            clip_ratio: 0.2,
+            kl_coef: 0.0,
+            updates_per_batch: 1,
+            seed: None,
+            steps: None,
+            held_out: None,
+            incomplete_groups: IncompleteGroups::Drop,
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Training {
+    let section = reader.section("training");
+    let default = Training::default();
+    let (agent, grader) = read_timeouts(reader, section);
+    reader.exclude(section, "eval_dataset", "eval_fraction");
+    let dataset = reader.parsed(
+        section,
+        "eval_dataset",
+        str::parse::<DatasetRef>,
+        DatasetRefError::hint,
+    );
+    let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
+    Training {
+        lr: reader
+            .number(section, "lr", NumberRange::POSITIVE)
+            .unwrap_or(default.lr),
+        total_epochs: reader
+            .small_integer(section, "total_epochs", 1)
+            .unwrap_or(default.total_epochs),
+        n_samples_per_prompt: reader
+            .small_integer(section, "n_samples_per_prompt", 1)
+            .unwrap_or(default.n_samples_per_prompt),
+        rollout_batch_size: reader
+            .small_integer(section, "rollout_batch_size", 1)
+            .unwrap_or(default.rollout_batch_size),
+        max_prompt_length: reader
+            .small_integer(section, "max_prompt_length", 1)
+            .unwrap_or(default.max_prompt_length),
+        max_response_length: reader
+            .small_integer(section, "max_response_length", 1)
+            .unwrap_or(default.max_response_length),
+        agent_workflow_timeout_s: agent,
+        grader_timeout_s: grader,
+        algorithm: choice(reader, "algorithm", &[("grpo", Algorithm::Grpo)])
+            .unwrap_or(default.algorithm),
+        max_staleness: reader
+            .small_integer(section, "max_staleness", 0)
+            .unwrap_or(default.max_staleness),
+        clip_ratio: reader
+            .number(section, "clip_ratio", NumberRange::POSITIVE)
+            .unwrap_or(default.clip_ratio),
+        kl_coef: reader
+            .number(section, "kl_coef", NumberRange::NOT_NEGATIVE)
+            .unwrap_or(default.kl_coef),
+        updates_per_batch: reader
+            .small_integer(section, "updates_per_batch", 1)
+            .unwrap_or(default.updates_per_batch),
+        seed: reader.integer(section, "seed", 0..=u64::MAX),
+        steps: reader.integer(section, "steps", 1..=u64::MAX),
+        held_out: dataset
+            .map(HeldOut::Dataset)
+            .or(fraction.map(HeldOut::Fraction)),
+        incomplete_groups: choice(
+            reader,
+            "incomplete_groups",
+            &[
+                ("drop", IncompleteGroups::Drop),
+                ("keep", IncompleteGroups::Keep),
+            ],
+        )
+        .unwrap_or(default.incomplete_groups),
+    }
+}
+
+/// One of a few words.
+fn choice<T: Copy>(
+    reader: &mut Reader<'_>,
+    key: &'static str,
+    choices: &[(&'static str, T)],
+) -> Option<T> {
+    let section = reader.section("training");
+    reader.parsed(
+        section,
+        key,
+        |text| {
+            choices
+                .iter()
+                .find(|(word, _)| *word == text)
+                .map(|(_, value)| *value)
+                .ok_or_else(|| format!("unknown value `{}`", text.escape_debug()))
+        },
+        |_| {
+            let words = choices.iter().map(|(word, _)| *word);
+            Some(format!("write {}", listed(words, "or")))
+        },
+    )
+}
+
+/// `[checkpoints]`, in steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Checkpoints {
+    pub eval_interval: u64,
+    pub checkpoint_save_freq: u64,
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self {
+            eval_interval: 10,
+            checkpoint_save_freq: 20,
+        }
+    }
+}
+
+pub(super) fn read_checkpoints(reader: &mut Reader<'_>) -> Checkpoints {
+    let section = reader.section("checkpoints");
+    let default = Checkpoints::default();
+    Checkpoints {
+        eval_interval: reader
+            .integer(section, "eval_interval", 1..=u64::MAX)
+            .unwrap_or(default.eval_interval),
+        checkpoint_save_freq: reader
+            .integer(section, "checkpoint_save_freq", 1..=u64::MAX)
+            .unwrap_or(default.checkpoint_save_freq),
+    }
+}

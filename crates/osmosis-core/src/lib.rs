@@ -1,0 +1,31 @@
+//! The vocabulary and the pure decisions of Osmosis: ids, samples, rewards, outcomes, run config,
+//! worker frames and statistics.
+//!
+//! Nothing in here awaits, opens a file or opens a socket. Everything the other crates exchange is
+//! defined here once; they bring the I/O.
+//!
+//! ```
+//! use osmosis_core::{Reward, RolloutId};
+//!
+//! let id = RolloutId::of(12, 0);
+//! assert_eq!(id.as_str(), "r12-0");
+//! assert!(Reward::new(f64::NAN).is_err());
+//! ```
+
+pub mod config;
+pub mod frame;
+mod id;
+mod json_text;
+mod outcome;
+mod redact;
+mod reward;
+pub mod row_selection;
+mod sample;
+pub mod statistics;
+
+pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, SampleId};
+pub use json_text::{JsonText, JsonTextError};
+pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase};
+pub use redact::{KEY_PREFIX, Redactor};
+pub use reward::{Reward, RewardError};
+pub use sample::Sample;

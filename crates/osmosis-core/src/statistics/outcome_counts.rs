@@ -1,0 +1,57 @@
+use serde::Serialize;
+
+use crate::OutcomeKind;
+
+/// How many rollouts ended how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct OutcomeCounts {
+    pub scored: u64,
+    pub agent_failed: u64,
+    pub timed_out: u64,
+    pub ungraded: u64,
+    pub rejected: u64,
+    pub infrastructure_failed: u64,
+    pub cancelled: u64,
+}
+
+impl OutcomeCounts {
+    pub fn add(&mut self, kind: OutcomeKind) {
+        *match kind {
+            OutcomeKind::Scored => &mut self.scored,
+            OutcomeKind::AgentFailed => &mut self.agent_failed,
+            OutcomeKind::TimedOut => &mut self.timed_out,
+            OutcomeKind::Ungraded => &mut self.ungraded,
+            OutcomeKind::Rejected => &mut self.rejected,
+            OutcomeKind::InfrastructureFailed => &mut self.infrastructure_failed,
+            OutcomeKind::Cancelled => &mut self.cancelled,
+        } += 1;
+    }
+
+    pub fn get(&self, kind: OutcomeKind) -> u64 {
+        match kind {
+            OutcomeKind::Scored => self.scored,
+            OutcomeKind::AgentFailed => self.agent_failed,
+            OutcomeKind::TimedOut => self.timed_out,
+            OutcomeKind::Ungraded => self.ungraded,
+            OutcomeKind::Rejected => self.rejected,
+            OutcomeKind::InfrastructureFailed => self.infrastructure_failed,
+            OutcomeKind::Cancelled => self.cancelled,
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        OutcomeKind::ALL
+            .into_iter()
+            .map(|kind| self.get(kind))
+            .sum()
+    }
+
+    /// Those that ran, the denominator of every rate.
+    pub fn ran(&self) -> u64 {
+        OutcomeKind::ALL
+            .into_iter()
+            .filter(|kind| kind.ran())
+            .map(|kind| self.get(kind))
+            .sum()
+    }
+}

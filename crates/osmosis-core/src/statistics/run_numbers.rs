@@ -1,0 +1,486 @@
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Interval, OutcomeCounts, Spread, clustered_interval, pass_at_k, pass_hat_k};
+use crate::{Durations, OutcomeKind, Reward};
+
+/// What the numbers need to know about one rollout with a result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RolloutFact {
+    pub row_index: u64,
+    pub run_index: u32,
+    pub kind: OutcomeKind,
+    /// Only a scored rollout has one.
+    pub reward: Option<Reward>,
+    pub passed: bool,
+    pub durations: Durations,
+    pub model_calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+/// Collects rollouts as they finish, in any order; a few dozen bytes each.
+#[derive(Debug, Clone, Default)]
+pub struct RunTally {
+    runs_per_row: u32,
+    outcomes: OutcomeCounts,
+    passed: u64,
+    without_model_calls: u64,
+    model_calls: u64,
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    /// Rollouts of each row that ran, and how many of them passed.
+    rows: BTreeMap<u64, (u32, u32)>,
+    rewards: Vec<(u64, u32, f64)>,
+    queue: Vec<f64>,
+    agent: Vec<f64>,
+    model: Vec<f64>,
+    grade: Vec<f64>,
+}
+
+impl RunTally {
+    /// For a run with `runs_per_row` rollouts of each row, which is how far pass@k goes.
+    pub fn new(runs_per_row: u32) -> Self {
+        Self {
+            runs_per_row,
+            ..Self::default()
+        }
+    }
+
+    pub fn add(&mut self, fact: &RolloutFact) {
+        self.outcomes.add(fact.kind);
+        self.model_calls += fact.model_calls;
+        self.prompt_tokens += fact.prompt_tokens;
+        self.completion_tokens += fact.completion_tokens;
+        if let Some(reward) = fact.reward {
+            self.rewards
+                .push((fact.row_index, fact.run_index, reward.get()));
+        }
+        if !fact.kind.ran() {
+            return;
+        }
+        let (ran, passed) = self.rows.entry(fact.row_index).or_default();
+        *ran += 1;
+        if fact.passed {
+            *passed += 1;
+            self.passed += 1;
+        }
+        self.queue.push(fact.durations.queue);
+        self.agent.push(fact.durations.agent);
+        if fact.model_calls > 0 {
+            self.model.push(fact.durations.model);
+        } else {
+            self.without_model_calls += 1;
+        }
+        if fact.durations.grade > 0.0 {
+            self.grade.push(fact.durations.grade);
+        }
+    }
+
+    /// Rollouts with a result so far.
+    pub fn rollouts(&self) -> u64 {
+        self.outcomes.total()
+    }
+
+    /// Passed / all that ran, so far.
+    pub fn pass_rate(&self) -> Option<f64> {
+        share(self.passed, self.outcomes.ran())
+    }
+
+    pub fn outcomes(&self) -> OutcomeCounts {
+        self.outcomes
+    }
+
+    /// All the numbers; the same for the same rollouts in whatever order they came.
+    pub fn numbers(&self) -> RunNumbers {
+        let mut numbers = RunNumbers {
+            rollouts: self.outcomes.total(),
+            ran: self.outcomes.ran(),
+            passed: self.passed,
+            outcomes: self.outcomes,
+            pass_rate: self.pass_rate(),
+            pass_rate_ci95: clustered_interval(
+                self.rows
+                    .values()
+                    .map(|(ran, passed)| (u64::from(*ran), f64::from(*passed))),
+            )
+            .map(Interval::of_share),
+            reward: self.reward(),
+            pass_at_k: BTreeMap::new(),
+            pass_hat_k: BTreeMap::new(),
+            pass_k_rows: BTreeMap::new(),
+            model_calls: self.model_calls,
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            without_model_calls: self.without_model_calls,
+            durations: PhaseNumbers {
+                queue: DurationNumbers::of(&self.queue),
+                agent: DurationNumbers::of(&self.agent),
+                model: DurationNumbers::of(&self.model),
+                grade: DurationNumbers::of(&self.grade),
+            },
+        };
+        for k in 1..=self.runs_per_row {
+            let (mut rows, mut at, mut hat) = (0, 0.0, 0.0);
+            for (n, c) in self.rows.values() {
+                if let (Some(row_at), Some(row_hat)) = (pass_at_k(*n, *c, k), pass_hat_k(*n, *c, k))
+                {
+                    rows += 1;
+                    at += row_at;
+                    hat += row_hat;
+                }
+            }
+            let mean = |sum: f64| (rows > 0).then(|| sum / rows as f64);
+            numbers.pass_at_k.insert(k, mean(at));
+            numbers.pass_hat_k.insert(k, mean(hat));
+            numbers.pass_k_rows.insert(k, rows);
+        }
+        numbers
+    }
+
+    fn reward(&self) -> RewardNumbers {
+        let mut rewards = self.rewards.clone();
+        // Sums of floats depend on their order, and a resumed run finishes in another one.
+        rewards.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
+        let mut clusters: Vec<(u64, f64)> = Vec::new();
+        let mut row = None;
+        for (row_index, _, reward) in &rewards {
+            if row != Some(*row_index) {
+                row = Some(*row_index);
+                clusters.push((0, 0.0));
+            }
+            if let Some((size, sum)) = clusters.last_mut() {
+                *size += 1;
+                *sum += reward;
+            }
+        }
+        let ci95 = clustered_interval(clusters);
+        let spread = Spread::of(rewards.into_iter().map(|(_, _, reward)| reward).collect());
+        RewardNumbers {
+            count: spread.count(),
+            mean: spread.mean(),
+            std: spread.std(),
+            min: spread.min(),
+            p25: spread.quantile(0.25),
+            median: spread.quantile(0.5),
+            p75: spread.quantile(0.75),
+            max: spread.max(),
+            ci95,
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// The numbers of a run. In JSON, what can't be said is `null`, never 0.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunNumbers {
+    /// Rollouts with a result.
+    pub rollouts: u64,
+    pub ran: u64,
+    pub passed: u64,
+    pub outcomes: OutcomeCounts,
+    pub pass_rate: Option<f64>,
+    pub pass_rate_ci95: Option<Interval>,
+    pub reward: RewardNumbers,
+    /// By k, from 1 to the rollouts per row.
+    pub pass_at_k: BTreeMap<u32, Option<f64>>,
+    pub pass_hat_k: BTreeMap<u32, Option<f64>>,
+    /// How many rows had k rollouts that ran, and so count in the two above.
+    pub pass_k_rows: BTreeMap<u32, u64>,
+    pub model_calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub without_model_calls: u64,
+    pub durations: PhaseNumbers,
+}
+
+impl RunNumbers {
+    pub fn of<'f>(runs_per_row: u32, facts: impl IntoIterator<Item = &'f RolloutFact>) -> Self {
+        let mut tally = RunTally::new(runs_per_row);
+        for fact in facts {
+            tally.add(fact);
+        }
+        tally.numbers()
+    }
+}
+
+/// The rewards of the scored rollouts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct RewardNumbers {
+    pub count: u64,
+    pub mean: Option<f64>,
+    pub std: Option<f64>,
+    pub min: Option<f64>,
+    pub p25: Option<f64>,
+    pub median: Option<f64>,
+    pub p75: Option<f64>,
+    pub max: Option<f64>,
+    pub ci95: Option<Interval>,
+}
+
+/// Where the time went, by phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct PhaseNumbers {
+    #[serde(rename = "queue_ms")]
+    pub queue: DurationNumbers,
+    #[serde(rename = "agent_ms")]
+    pub agent: DurationNumbers,
+    #[serde(rename = "model_ms")]
+    pub model: DurationNumbers,
+    #[serde(rename = "grade_ms")]
+    pub grade: DurationNumbers,
+}
+
+/// The durations of one phase, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct DurationNumbers {
+    pub count: u64,
+    pub mean: Option<f64>,
+    pub p50: Option<f64>,
+    pub p90: Option<f64>,
+    pub max: Option<f64>,
+}
+
+impl DurationNumbers {
+    fn of(values: &[f64]) -> Self {
+        let spread = Spread::of(values.to_vec());
+        Self {
+            count: spread.count(),
+            mean: spread.mean(),
+            p50: spread.quantile(0.5),
+            p90: spread.quantile(0.9),
+            max: spread.max(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fact(row_index: u64, run_index: u32, kind: OutcomeKind) -> RolloutFact {
+        RolloutFact {
+            row_index,
+            run_index,
+            kind,
+            reward: None,
+            passed: false,
+            durations: Durations {
+                queue: 1.0,
+                agent: 100.0,
+                model: 80.0,
+                grade: 0.0,
+            },
+            model_calls: 2,
+            prompt_tokens: 10,
+            completion_tokens: 5,
+        }
+    }
+
+    fn scored(row_index: u64, run_index: u32, reward: f64) -> RolloutFact {
+        RolloutFact {
+            reward: Some(Reward::new(reward).unwrap()),
+            passed: reward >= 1.0,
+            durations: Durations {
+                grade: 4.0,
+                ..fact(0, 0, OutcomeKind::Scored).durations
+            },
+            ..fact(row_index, run_index, OutcomeKind::Scored)
+        }
+    }
+
+    #[test]
+    fn a_small_run_agrees_with_a_hand_count() {
+        let facts = [
+            scored(0, 0, 1.0),
+            scored(0, 1, 0.0),
+            scored(1, 0, 1.0),
+            scored(1, 1, 1.0),
+            scored(2, 0, 0.5),
+            fact(2, 1, OutcomeKind::TimedOut),
+            fact(3, 0, OutcomeKind::AgentFailed),
+            fact(3, 1, OutcomeKind::InfrastructureFailed),
+            fact(4, 0, OutcomeKind::Cancelled),
+            RolloutFact {
+                model_calls: 0,
+                ..fact(4, 1, OutcomeKind::Ungraded)
+            },
+        ];
+        let numbers = RunNumbers::of(2, &facts);
+        // Ran: 8, passed: 3. Rows 0 to 2 have two rollouts that ran, rows 3 and 4 one.
+        // pass@1: (1/2 + 1 + 0 + 0 + 0) / 5, pass@2: (1 + 1 + 0) / 3, pass^2: (0 + 1 + 0) / 3.
+        // The intervals were computed a second time by a program that integrates the t density.
+        assert_snapshot!(serde_json::to_string_pretty(&rounded(&numbers)).unwrap(), @r#"
+        {
+          "rollouts": 10,
+          "ran": 8,
+          "passed": 3,
+          "outcomes": {
+            "scored": 5,
+            "agent_failed": 1,
+            "timed_out": 1,
+            "ungraded": 1,
+            "rejected": 0,
+            "infrastructure_failed": 1,
+            "cancelled": 1
+          },
+          "pass_rate": 0.375,
+          "pass_rate_ci95": [
+            0.0,
+            0.98466697
+          ],
+          "reward": {
+            "count": 5,
+            "mean": 0.7,
+            "std": 0.447213595,
+            "min": 0.0,
+            "p25": 0.5,
+            "median": 1.0,
+            "p75": 1.0,
+            "max": 1.0,
+            "ci95": [
+              -0.088689273,
+              1.488689273
+            ]
+          },
+          "pass_at_k": {
+            "1": 0.3,
+            "2": 0.666666667
+          },
+          "pass_hat_k": {
+            "1": 0.3,
+            "2": 0.333333333
+          },
+          "pass_k_rows": {
+            "1": 5,
+            "2": 3
+          },
+          "model_calls": 18,
+          "prompt_tokens": 100,
+          "completion_tokens": 50,
+          "without_model_calls": 1,
+          "durations": {
+            "queue_ms": {
+              "count": 8,
+              "mean": 1.0,
+              "p50": 1.0,
+              "p90": 1.0,
+              "max": 1.0
+            },
+            "agent_ms": {
+              "count": 8,
+              "mean": 100.0,
+              "p50": 100.0,
+              "p90": 100.0,
+              "max": 100.0
+            },
+            "model_ms": {
+              "count": 7,
+              "mean": 80.0,
+              "p50": 80.0,
+              "p90": 80.0,
+              "max": 80.0
+            },
+            "grade_ms": {
+              "count": 5,
+              "mean": 4.0,
+              "p50": 4.0,
+              "p90": 4.0,
+              "max": 4.0
+            }
+          }
+        }
+        "#);
+    }
+
+    /// To nine digits, because the last ones differ between machines.
+    fn rounded(numbers: &RunNumbers) -> serde_json::Value {
+        fn round(value: &mut serde_json::Value) {
+            match value {
+                serde_json::Value::Array(items) => items.iter_mut().for_each(round),
+                serde_json::Value::Object(fields) => fields.values_mut().for_each(round),
+                serde_json::Value::Number(number) if number.is_f64() => {
+                    let exact = number.as_f64().unwrap();
+                    *value = serde_json::json!((exact * 1e9).round() / 1e9);
+                }
+                serde_json::Value::Null
+                | serde_json::Value::Bool(_)
+                | serde_json::Value::Number(_)
+                | serde_json::Value::String(_) => {}
+            }
+        }
+        let mut value = serde_json::to_value(numbers).unwrap();
+        round(&mut value);
+        value
+    }
+
+    #[test]
+    fn nothing_is_zero_when_nothing_ran() {
+        let numbers = RunNumbers::of(2, &[fact(0, 0, OutcomeKind::InfrastructureFailed)]);
+        assert_eq!(numbers.rollouts, 1);
+        assert_eq!((numbers.ran, numbers.pass_rate), (0, None));
+        assert_eq!((numbers.reward.mean, numbers.reward.count), (None, 0));
+        assert_eq!(numbers.pass_at_k, BTreeMap::from([(1, None), (2, None)]));
+        assert_eq!(numbers.pass_k_rows, BTreeMap::from([(1, 0), (2, 0)]));
+        assert_eq!(numbers.durations.agent.mean, None);
+        // Its calls were made and paid for all the same.
+        assert_eq!(numbers.model_calls, 2);
+    }
+
+    #[test]
+    fn a_failure_counts_against_the_pass_rate_but_has_no_reward() {
+        let facts = [scored(0, 0, 1.0), fact(1, 0, OutcomeKind::AgentFailed)];
+        let numbers = RunNumbers::of(1, &facts);
+        assert_eq!(numbers.pass_rate, Some(0.5));
+        assert_eq!(numbers.reward.mean, Some(1.0));
+    }
+
+    #[test]
+    fn one_row_has_no_interval() {
+        let numbers = RunNumbers::of(2, &[scored(0, 0, 1.0), scored(0, 1, 0.0)]);
+        assert_eq!(numbers.pass_rate_ci95, None);
+        assert_eq!(numbers.reward.ci95, None);
+        assert!(numbers.reward.std.is_some());
+    }
+
+    fn any_fact() -> impl Strategy<Value = RolloutFact> {
+        let kind = prop::sample::select(OutcomeKind::ALL.to_vec());
+        (0u64..6, 0u32..4, kind, -2.0..2.0f64).prop_map(|(row, run, kind, reward)| match kind {
+            OutcomeKind::Scored => scored(row, run, reward),
+            other => fact(row, run, other),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_arrival_changes_nothing(
+            facts in prop::collection::vec(any_fact(), 0..40)
+                .prop_flat_map(|facts| (Just(facts.clone()), Just(facts).prop_shuffle()))
+        ) {
+            let (one, other) = facts;
+            prop_assert_eq!(RunNumbers::of(4, &one), RunNumbers::of(4, &other));
+        }
+
+        #[test]
+        fn rates_are_shares_and_lie_in_their_intervals(
+            facts in prop::collection::vec(any_fact(), 0..40)
+        ) {
+            let numbers = RunNumbers::of(4, &facts);
+            prop_assert_eq!(numbers.rollouts, facts.len() as u64);
+            if let (Some(rate), Some(interval)) = (numbers.pass_rate, numbers.pass_rate_ci95) {
+                prop_assert!(interval.low <= rate + 1e-12 && rate <= interval.high + 1e-12);
+                prop_assert!(interval.low >= 0.0 && interval.high <= 1.0);
+            }
+            for value in numbers.pass_at_k.values().chain(numbers.pass_hat_k.values()).flatten() {
+                prop_assert!((0.0..=1.0).contains(value));
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Datasets in: rows of a file, one at a time, checked and turned into prompt, label and metadata.
+//!
+//! Never holds a whole file, and knows nothing of how rollouts run. A row is either sound or an
+//! error with its line; which of the two says nothing about the rows after it.
+//!
+//! ```
+//! use osmosis_core::JsonText;
+//! use osmosis_data::Row;
+//!
+//! let body = JsonText::parse(r#"{"user_prompt": "6 * 7?", "ground_truth": 42}"#)?;
+//! let row = Row::from_body(0, 1, &body)?;
+//! assert_eq!(row.prompt[0]["content"], "6 * 7?");
+//! assert_eq!(row.label.as_deref(), Some("42"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod dataset;
+mod error;
+mod format;
+mod jsonl;
+mod report;
+mod resolve;
+mod row;
+
+pub use dataset::{Dataset, Rows};
+pub use error::{DataError, DataErrorKind, RowError, RowProblem};
+pub use format::Format;
+pub use jsonl::{JsonlRows, MAX_ROW_BYTES};
+pub use report::{MAX_SHOWN_ERRORS, Report, ReportMode, validate};
+pub use resolve::resolve;
+pub use row::{Row, RowMode};

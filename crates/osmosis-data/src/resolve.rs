@@ -1,0 +1,85 @@
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{DATASET_EXTENSIONS, DatasetRef};
+
+use crate::DataError;
+
+/// How many names an error offers instead.
+const MAX_INSTEAD: usize = 5;
+
+/// The file that a config means.
+pub fn resolve(reference: &DatasetRef, workspace: &Utf8Path) -> Result<Utf8PathBuf, DataError> {
+    let candidates = match reference {
+        DatasetRef::Path(path) => vec![workspace.join(path)],
+        DatasetRef::Name(name) => DATASET_EXTENSIONS
+            .iter()
+            .map(|extension| workspace.join("data").join(format!("{name}.{extension}")))
+            .collect(),
+    };
+    let files: Vec<&Utf8PathBuf> = candidates.iter().filter(|path| path.is_file()).collect();
+    match files.as_slice() {
+        [] => {}
+        [file] => return Ok((*file).clone()),
+        several => {
+            return Err(DataError::Ambiguous {
+                name: reference.to_string(),
+                files: several.iter().map(|path| within(workspace, path)).collect(),
+            });
+        }
+    }
+    if let Some(folder) = candidates.iter().find(|path| path.is_dir()) {
+        return Err(DataError::NotAFile {
+            path: within(workspace, folder),
+        });
+    }
+    Err(DataError::NotFound {
+        reference: reference.to_string(),
+        looked_at: candidates
+            .iter()
+            .map(|path| within(workspace, path))
+            .collect(),
+        instead: instead(reference, workspace),
+    })
+}
+
+/// A path as somebody who stands in the workspace would write it.
+fn within(workspace: &Utf8Path, path: &Utf8Path) -> Utf8PathBuf {
+    path.strip_prefix(workspace).unwrap_or(path).to_owned()
+}
+
+/// What the user may have meant, written the way the reference was, the nearest first.
+fn instead(reference: &DatasetRef, workspace: &Utf8Path) -> Vec<String> {
+    let folder = match reference {
+        DatasetRef::Path(path) => workspace.join(path).parent().map(Utf8Path::to_owned),
+        DatasetRef::Name(_) => None,
+    };
+    let folder = folder
+        .filter(|folder| folder.is_dir())
+        .unwrap_or_else(|| workspace.join("data"));
+    let Ok(entries) = folder.read_dir_utf8() else {
+        return Vec::new();
+    };
+    let wanted = reference.to_string();
+    let mut names: Vec<(f64, String)> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            entry
+                .path()
+                .extension()
+                .is_some_and(|extension| DATASET_EXTENSIONS.contains(&extension))
+        })
+        .filter_map(|entry| {
+            let name = match reference {
+                DatasetRef::Path(_) => within(workspace, entry.path()).into_string(),
+                DatasetRef::Name(_) => entry.path().file_stem()?.to_owned(),
+            };
+            Some((strsim::jaro_winkler(&name, &wanted), name))
+        })
+        .collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    names.dedup_by(|a, b| a.1 == b.1);
+    names
+        .into_iter()
+        .take(MAX_INSTEAD)
+        .map(|(_, name)| name)
+        .collect()
+}
