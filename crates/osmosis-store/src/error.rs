@@ -1,0 +1,135 @@
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::RunName;
+use rusqlite::ErrorCode;
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    #[error("run `{0}` is there already")]
+    AlreadyExists(RunName),
+    #[error("the store is closed")]
+    Closed,
+    #[error("run is held by {holder}")]
+    Held { path: Utf8PathBuf, holder: String },
+    #[error("`{path}` has schema version {found}, this program knows {known}")]
+    SchemaVersion {
+        path: Utf8PathBuf,
+        found: i64,
+        known: i64,
+    },
+    #[error("`{path}`: {message}")]
+    Io {
+        path: Utf8PathBuf,
+        message: String,
+        full: bool,
+    },
+    #[error("database: {message}")]
+    Database { message: String, full: bool },
+    #[error("`{path}` is damaged: {message}")]
+    Damaged { path: Utf8PathBuf, message: String },
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreErrorKind {
+    AlreadyExists,
+    Held,
+    Closed,
+    DiskFull,
+    Unreadable,
+}
+
+impl StoreError {
+    pub fn kind(&self) -> StoreErrorKind {
+        match self {
+            Self::AlreadyExists(_) => StoreErrorKind::AlreadyExists,
+            Self::Closed => StoreErrorKind::Closed,
+            Self::Held { .. } => StoreErrorKind::Held,
+            Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
+                StoreErrorKind::DiskFull
+            }
+            Self::SchemaVersion { .. }
+            | Self::Io { .. }
+            | Self::Database { .. }
+            | Self::Damaged { .. } => StoreErrorKind::Unreadable,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Held { .. } => Some("wait for it, or stop it with Ctrl-C".to_owned()),
+            Self::SchemaVersion { .. } => {
+                Some("use the version of osmosis that made this run".to_owned())
+            }
+            Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
+                Some("free some disk space, then resume the run".to_owned())
+            }
+            Self::AlreadyExists(_)
+            | Self::Closed
+            | Self::Io { .. }
+            | Self::Database { .. }
+            | Self::Damaged { .. } => None,
+        }
+    }
+}
+
+impl StoreError {
+    /// What the operating system said about a file.
+    pub(crate) fn io(path: &Utf8Path, error: &io::Error) -> Self {
+        Self::Io {
+            path: path.to_owned(),
+            message: error.to_string(),
+            full: matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            ),
+        }
+    }
+
+    /// What SQLite said about the database at `path`.
+    pub(crate) fn sqlite(path: &Utf8Path, error: &rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Self::Damaged {
+                path: path.to_owned(),
+                message: error.to_string(),
+            },
+            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+                Self::Io {
+                    path: path.to_owned(),
+                    message: error.to_string(),
+                    full: false,
+                }
+            }
+            Some(_) | None => Self::Database {
+                message: error.to_string(),
+                full: is_full(error),
+            },
+        }
+    }
+
+    /// A record that was read but makes no sense.
+    pub(crate) fn damaged(path: &Utf8Path, message: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// A write that the database can't express.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::Database {
+            message: message.into(),
+            full: false,
+        }
+    }
+}
+
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        // Growing the shared-memory file is where a full disk shows first in WAL mode.
+        || error
+            .sqlite_error()
+            .is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}

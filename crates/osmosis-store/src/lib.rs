@@ -1,0 +1,127 @@
+//! The durable truth of a run: its rows, its leased queue of rollouts, their samples and model calls.
+//!
+//! Knows nothing of HTTP or Python. One trait, [`Store`], one conformance suite in
+//! `osmosis-testkit`, and one implementation so far: [`SqliteStore`].
+//!
+//! ```
+//! # async fn example(folder: &camino::Utf8Path) -> Result<(), osmosis_store::StoreError> {
+//! use std::time::Duration;
+//! use osmosis_store::{SqliteOptions, SqliteStore, Store};
+//!
+//! let store = SqliteStore::open(folder, SqliteOptions::default())?;
+//! store.recover().await?;
+//! for claim in store.claim("engine", 8, Duration::from_secs(60)).await? {
+//!     println!("{} is ours, attempt {}", claim.id, claim.attempt);
+//! }
+//! store.close().await
+//! # }
+//! ```
+
+mod clock;
+mod error;
+mod lock;
+mod model;
+mod sqlite;
+
+pub use clock::{Clock, SystemClock};
+pub use error::{StoreError, StoreErrorKind};
+pub use lock::Holder;
+pub use model::{
+    CallBody, CallQuery, CallRecord, CallSummary, Claim, Completion, CompletionReceipt, NewCall,
+    NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunKind, RunRecord, RunStatus,
+};
+pub use sqlite::{SqliteOptions, SqliteStore};
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use osmosis_core::{Attempt, RolloutId, Sample};
+
+/// Everything durable about one run.
+///
+/// Writes are acknowledged when they would survive a power cut, except [`Store::record_call`],
+/// which is acknowledged when it is queued: it becomes durable no later than the next
+/// acknowledged write.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Writes the run's own record; a run has exactly one. Creating it twice is `AlreadyExists`.
+    async fn create_run(&self, run: RunRecord) -> Result<(), StoreError>;
+
+    /// The run's record, `None` before `create_run`.
+    async fn run(&self) -> Result<Option<RunRecord>, StoreError>;
+
+    /// Sets status, and the finish time when the status is final.
+    async fn set_status(&self, status: RunStatus) -> Result<(), StoreError>;
+
+    /// Adds dataset rows and their rollouts to the queue, all or nothing. Rows and rollouts that are
+    /// there already are left as they are, so that planning can be repeated after a crash.
+    async fn enqueue(&self, rows: Vec<NewRow>, rollouts: Vec<NewRollout>)
+    -> Result<(), StoreError>;
+
+    /// Hands out up to `n` queued rollouts (or ones whose lease has run out), in order of row and run
+    /// index, each with a new attempt number, for `lease`.
+    async fn claim(&self, owner: &str, n: usize, lease: Duration)
+    -> Result<Vec<Claim>, StoreError>;
+
+    /// Extends leases. Returns those that are no longer held with that attempt.
+    async fn heartbeat(
+        &self,
+        held: &[(RolloutId, Attempt)],
+        lease: Duration,
+    ) -> Result<Vec<(RolloutId, Attempt)>, StoreError>;
+
+    /// Records the result of an attempt with its samples, once. A stale attempt changes nothing and
+    /// is told so.
+    async fn complete(&self, completion: Completion) -> Result<CompletionReceipt, StoreError>;
+
+    /// Puts a claimed rollout back into the queue. `suspect` marks it to be run alone, and the mark
+    /// stays until it has a result; `failed` counts one infrastructure failure against it. A stale
+    /// attempt changes nothing.
+    async fn release(
+        &self,
+        rollout: &RolloutId,
+        attempt: Attempt,
+        suspect: bool,
+        failed: bool,
+    ) -> Result<(), StoreError>;
+
+    /// Puts everything that is leased back into the queue. For the one process that has just taken
+    /// exclusive hold of the run: whoever held the leases is gone.
+    async fn recover(&self) -> Result<u64, StoreError>;
+
+    /// Puts finished rollouts of these kinds back into the queue, dropping their samples and
+    /// forgetting failures and suspicion. Attempts go on counting, and recorded calls stay.
+    async fn requeue(&self, kinds: &[osmosis_core::OutcomeKind]) -> Result<u64, StoreError>;
+
+    /// Queues a model call for recording, in order with other writes. Waits while too many wait.
+    /// After a write has failed (a full disk), it is acknowledged when it is durable, until writes
+    /// succeed again; calls that were queued before are kept and tried again.
+    async fn record_call(&self, call: NewCall) -> Result<(), StoreError>;
+
+    /// How many rollouts are in which state.
+    async fn counts(&self) -> Result<QueueCounts, StoreError>;
+
+    /// The finished rollouts by kind of outcome, summed up: what a summary of a large run needs
+    /// without reading every rollout. Kinds that did not occur are left out.
+    async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError>;
+
+    /// Rollouts in order of row and run index, a page at a time.
+    async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError>;
+
+    async fn rollout(&self, id: &RolloutId) -> Result<Option<RolloutRecord>, StoreError>;
+
+    async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError>;
+
+    async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError>;
+
+    /// The calls of one rollout in the order they finished; by default of its accepted attempt.
+    async fn calls(&self, query: CallQuery) -> Result<Vec<CallRecord>, StoreError>;
+
+    /// The exact bytes of one call.
+    async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
+
+    /// Makes everything queued durable and closes; later calls fail with `Closed`, except another
+    /// `close`, which has nothing to do.
+    async fn close(&self) -> Result<(), StoreError>;
+}

@@ -1,0 +1,244 @@
+use bytes::Bytes;
+use osmosis_core::{
+    Attempt, Durations, JsonText, Outcome, OutcomeKind, PolicyVersion, RolloutId, RunName, Sample,
+    SampleId,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunKind {
+    Evaluation,
+    Training,
+    Serving,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    Running,
+    /// Every rollout has a result.
+    Finished,
+    /// Stopped on request, or with rollouts left; it can be resumed.
+    Interrupted,
+}
+
+/// The run's own record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    pub name: RunName,
+    pub kind: RunKind,
+    pub status: RunStatus,
+    /// Milliseconds since 1970.
+    pub created_at_ms: i64,
+    pub finished_at_ms: Option<i64>,
+    /// The config file, as it was.
+    pub config_toml: String,
+    /// The facts a resume compares, a JSON object.
+    pub pinned: JsonText,
+}
+
+/// A dataset row to add.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewRow {
+    pub row_index: u64,
+    /// The line of the dataset file it came from, from 1.
+    pub line: u64,
+    /// The row, a JSON object.
+    pub body: JsonText,
+}
+
+/// A dataset row of the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowRecord {
+    pub row_index: u64,
+    pub line: u64,
+    pub body: JsonText,
+}
+
+/// A rollout to add to the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRollout {
+    pub id: RolloutId,
+    pub row_index: u64,
+    pub run_index: u32,
+}
+
+/// A rollout that was handed out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    pub id: RolloutId,
+    pub row_index: u64,
+    pub run_index: u32,
+    pub attempt: Attempt,
+    /// It was running when a worker died, and must run alone.
+    pub suspect: bool,
+    /// Infrastructure failures so far.
+    pub failures: u32,
+    pub row: RowRecord,
+}
+
+/// Sums over the model calls of an attempt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallSummary {
+    pub model_calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+/// The result of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    pub id: RolloutId,
+    pub attempt: Attempt,
+    pub outcome: Outcome,
+    pub samples: Vec<Sample>,
+    pub metrics: Option<JsonText>,
+    pub durations: Durations,
+    pub calls: CallSummary,
+    pub started_at_ms: i64,
+    pub finished_at_ms: i64,
+}
+
+/// What became of a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionReceipt {
+    /// It is the rollout's result, durably.
+    Accepted,
+    /// Another attempt has the rollout, or it has a result already; nothing changed.
+    Fenced,
+}
+
+/// A rollout as it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutRecord {
+    pub id: RolloutId,
+    pub row_index: u64,
+    pub run_index: u32,
+    /// Attempts so far; 0 when it was never claimed.
+    pub attempts: u32,
+    /// Infrastructure failures so far.
+    pub failures: u32,
+    /// `None` while it has no result.
+    pub outcome: Option<Outcome>,
+    /// Rewards of the kept samples.
+    pub rewards: Vec<(SampleId, Option<osmosis_core::Reward>)>,
+    pub metrics: Option<JsonText>,
+    pub durations: Durations,
+    pub calls: CallSummary,
+    pub started_at_ms: Option<i64>,
+    pub finished_at_ms: Option<i64>,
+}
+
+/// Which rollouts to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RolloutQuery {
+    pub row_index: Option<u64>,
+    pub kind: Option<OutcomeKind>,
+    /// Only those with a result.
+    pub finished_only: bool,
+    /// Continue after this row and run index.
+    pub after: Option<(u64, u32)>,
+    /// At most this many; 0 means 1,000.
+    pub limit: usize,
+}
+
+/// Some rollouts, and where the next page starts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RolloutPage {
+    pub items: Vec<RolloutRecord>,
+    pub next: Option<(u64, u32)>,
+}
+
+/// How many rollouts are in which state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    pub queued: u64,
+    pub leased: u64,
+    pub done: u64,
+}
+
+impl QueueCounts {
+    pub fn total(&self) -> u64 {
+        self.queued + self.leased + self.done
+    }
+}
+
+/// The finished rollouts of one kind, summed up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OutcomeTally {
+    pub kind: OutcomeKind,
+    pub rollouts: u64,
+    /// How many of them passed; 0 unless the kind is scored.
+    pub passed: u64,
+    /// The sum of their rewards; 0 unless the kind is scored.
+    pub reward_sum: f64,
+    pub calls: CallSummary,
+}
+
+/// A model call to record. Times are milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewCall {
+    pub rollout_id: RolloutId,
+    pub attempt: Attempt,
+    pub sample_id: SampleId,
+    /// `chat_completions`, ...
+    pub dialect: String,
+    /// The model name the caller sent.
+    pub model: String,
+    /// The endpoint that answered, without credentials.
+    pub upstream: String,
+    pub policy_version: PolicyVersion,
+    pub streamed: bool,
+    /// The HTTP status the caller saw; 0 when it hung up before any.
+    pub status: u16,
+    /// What went wrong, when something did.
+    pub error: Option<String>,
+    pub prompt_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
+    pub queued_at_ms: i64,
+    pub sent_at_ms: Option<i64>,
+    pub first_byte_at_ms: Option<i64>,
+    pub done_at_ms: i64,
+    pub request: Bytes,
+    pub response: Bytes,
+}
+
+/// A recorded call without its bodies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallRecord {
+    pub call_id: u64,
+    pub rollout_id: RolloutId,
+    pub attempt: Attempt,
+    pub sample_id: SampleId,
+    pub dialect: String,
+    pub model: String,
+    pub upstream: String,
+    pub policy_version: PolicyVersion,
+    pub streamed: bool,
+    pub status: u16,
+    pub error: Option<String>,
+    pub prompt_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
+    pub queued_at_ms: i64,
+    pub sent_at_ms: Option<i64>,
+    pub first_byte_at_ms: Option<i64>,
+    pub done_at_ms: i64,
+}
+
+/// The exact bytes of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallBody {
+    pub request: Bytes,
+    pub response: Bytes,
+}
+
+/// Which calls to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallQuery {
+    pub rollout_id: RolloutId,
+    /// `None`: the attempt whose result was accepted, or the latest.
+    pub attempt: Option<Attempt>,
+}

@@ -1,0 +1,274 @@
+//! The leased queue: who may run what, and whose result counts.
+
+use std::time::Duration;
+
+use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample};
+use rusqlite::{Connection, Row, named_params, params};
+use serde_json::value::RawValue;
+
+use super::rollouts::outcome_detail;
+use super::sql::{SqlError, json, number, to_sql};
+use crate::clock::whole_ms;
+use crate::{Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, StoreError};
+
+pub(crate) fn enqueue(
+    connection: &Connection,
+    rows: &[NewRow],
+    rollouts: &[NewRollout],
+) -> Result<(), SqlError> {
+    let mut add_row = connection.prepare_cached(
+        "INSERT INTO rows (row_index, line, body) VALUES (?1, ?2, ?3)
+         ON CONFLICT (row_index) DO NOTHING",
+    )?;
+    for row in rows {
+        add_row.execute(params![
+            to_sql(row.row_index)?,
+            to_sql(row.line)?,
+            row.body.as_str()
+        ])?;
+    }
+    // Only the same id is "there already": a second id for the same place is an error.
+    let mut add_rollout = connection.prepare_cached(
+        "INSERT INTO rollouts (rollout_id, row_index, run_index) VALUES (?1, ?2, ?3)
+         ON CONFLICT (rollout_id) DO NOTHING",
+    )?;
+    for rollout in rollouts {
+        add_rollout.execute(params![
+            rollout.id.as_str(),
+            to_sql(rollout.row_index)?,
+            rollout.run_index
+        ])?;
+    }
+    Ok(())
+}
+
+const CLAIMABLE: &str = "rollout_key, rollout_id, row_index, run_index, attempt, suspect, failures,
+    rows.line AS line, rows.body AS body";
+
+pub(crate) fn claim_queued_sql() -> String {
+    format!(
+        "SELECT {CLAIMABLE} FROM rollouts JOIN rows USING (row_index)
+         WHERE state = 'queued' ORDER BY row_index, run_index LIMIT ?1"
+    )
+}
+
+pub(crate) fn claim_run_out_sql() -> String {
+    // Left alone, SQLite would rather read thousands of running leases than sort the few that ran out.
+    format!(
+        "SELECT {CLAIMABLE} FROM rollouts INDEXED BY rollouts_by_lease JOIN rows USING (row_index)
+         WHERE state = 'leased' AND lease_until_ms <= ?1
+         ORDER BY row_index, run_index LIMIT ?2"
+    )
+}
+
+pub(crate) fn claim(
+    connection: &Connection,
+    now_ms: i64,
+    owner: &str,
+    n: usize,
+    lease: Duration,
+) -> Result<Vec<Claim>, SqlError> {
+    let limit = i64::try_from(n).unwrap_or(i64::MAX);
+    let mut found = Vec::new();
+    let mut queued = connection.prepare_cached(&claim_queued_sql())?;
+    let mut rows = queued.query(params![limit])?;
+    while let Some(row) = rows.next()? {
+        found.push(claimable(row)?);
+    }
+    let mut run_out = connection.prepare_cached(&claim_run_out_sql())?;
+    let mut rows = run_out.query(params![now_ms, limit])?;
+    while let Some(row) = rows.next()? {
+        found.push(claimable(row)?);
+    }
+    found.sort_by_key(|(_, claim)| (claim.row_index, claim.run_index));
+    found.truncate(n);
+
+    let mut take = connection.prepare_cached(
+        "UPDATE rollouts SET state = 'leased', attempt = ?2, owner = ?3, lease_until_ms = ?4
+         WHERE rollout_key = ?1",
+    )?;
+    let until = now_ms.saturating_add(whole_ms(lease));
+    let mut claims = Vec::with_capacity(found.len());
+    for (key, claim) in found {
+        take.execute(params![key, claim.attempt.0, owner, until])?;
+        claims.push(claim);
+    }
+    Ok(claims)
+}
+
+/// The claim as it will be once it is taken, and the rollout's key.
+fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
+    let attempts: u32 = number(row, "attempt")?;
+    let row_index = number(row, "row_index")?;
+    let claim = Claim {
+        id: RolloutId::new(row.get::<_, String>("rollout_id")?)?,
+        row_index,
+        run_index: number(row, "run_index")?,
+        attempt: Attempt(attempts + 1),
+        suspect: row.get("suspect")?,
+        failures: number(row, "failures")?,
+        row: RowRecord {
+            row_index,
+            line: number(row, "line")?,
+            body: json(row, "body")?,
+        },
+    };
+    Ok((row.get("rollout_key")?, claim))
+}
+
+pub(crate) fn heartbeat(
+    connection: &Connection,
+    now_ms: i64,
+    held: Vec<(RolloutId, Attempt)>,
+    lease: Duration,
+) -> Result<Vec<(RolloutId, Attempt)>, SqlError> {
+    let mut extend = connection.prepare_cached(
+        "UPDATE rollouts SET lease_until_ms = ?3
+         WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'",
+    )?;
+    let until = now_ms.saturating_add(whole_ms(lease));
+    let mut lost = Vec::new();
+    for (id, attempt) in held {
+        if extend.execute(params![id.as_str(), attempt.0, until])? == 0 {
+            lost.push((id, attempt));
+        }
+    }
+    Ok(lost)
+}
+
+pub(crate) fn complete(
+    connection: &Connection,
+    completion: &Completion,
+) -> Result<CompletionReceipt, SqlError> {
+    let mut finish = connection.prepare_cached(
+        "UPDATE rollouts SET state = 'done', owner = NULL, lease_until_ms = NULL,
+            outcome = :outcome, reward = :reward, passed = :passed, error = :error,
+            outcome_detail = :outcome_detail, sample_rewards = :sample_rewards, metrics = :metrics,
+            model_calls = :model_calls, prompt_tokens = :prompt_tokens,
+            completion_tokens = :completion_tokens, queue_ms = :queue_ms, agent_ms = :agent_ms,
+            model_ms = :model_ms, grade_ms = :grade_ms, started_at_ms = :started_at_ms,
+            finished_at_ms = :finished_at_ms
+         WHERE rollout_id = :rollout_id AND attempt = :attempt AND state = 'leased'",
+    )?;
+    let outcome = &completion.outcome;
+    let reward = outcome.reward();
+    let changed = finish.execute(named_params! {
+        ":rollout_id": completion.id.as_str(),
+        ":attempt": completion.attempt.0,
+        ":outcome": outcome.kind().as_str(),
+        ":reward": reward.map(osmosis_core::Reward::get),
+        ":passed": reward.map(|_| outcome.passed()),
+        ":error": outcome.explanation(),
+        ":outcome_detail": outcome_detail(outcome)?,
+        ":sample_rewards": sample_rewards(&completion.samples)?,
+        ":metrics": completion.metrics.as_ref().map(osmosis_core::JsonText::as_str),
+        ":model_calls": to_sql(completion.calls.model_calls)?,
+        ":prompt_tokens": to_sql(completion.calls.prompt_tokens)?,
+        ":completion_tokens": to_sql(completion.calls.completion_tokens)?,
+        ":queue_ms": a_number(completion.durations.queue),
+        ":agent_ms": a_number(completion.durations.agent),
+        ":model_ms": a_number(completion.durations.model),
+        ":grade_ms": a_number(completion.durations.grade),
+        ":started_at_ms": completion.started_at_ms,
+        ":finished_at_ms": completion.finished_at_ms,
+    })?;
+    if changed == 0 {
+        return Ok(CompletionReceipt::Fenced);
+    }
+    let mut add_sample = connection.prepare_cached(
+        "INSERT INTO samples
+            (rollout_id, position, sample_id, reward, removed, metrics, extra_fields, messages)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    for (position, sample) in (0_i64..).zip(&completion.samples) {
+        add_sample.execute(params![
+            completion.id.as_str(),
+            position,
+            sample.id.as_str(),
+            sample.reward.map(osmosis_core::Reward::get),
+            sample.remove_sample,
+            sample.metrics.as_ref().map(osmosis_core::JsonText::as_str),
+            sample
+                .extra_fields
+                .as_ref()
+                .map(osmosis_core::JsonText::as_str),
+            sample.messages.as_str(),
+        ])?;
+    }
+    Ok(CompletionReceipt::Accepted)
+}
+
+/// SQLite has no NaN, and a duration that is none must not cost the result.
+fn a_number(duration_ms: f64) -> f64 {
+    if duration_ms.is_nan() {
+        0.0
+    } else {
+        duration_ms
+    }
+}
+
+/// The rewards of the kept samples as a JSON object, in the order of the samples.
+fn sample_rewards(samples: &[Sample]) -> Result<String, SqlError> {
+    let unwritable = |error: serde_json::Error| StoreError::refused(error.to_string());
+    let mut text = String::from("{");
+    for sample in samples.iter().filter(|sample| !sample.remove_sample) {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        let id = serde_json::value::to_raw_value(&sample.id).map_err(unwritable)?;
+        let reward = serde_json::value::to_raw_value(&sample.reward).map_err(unwritable)?;
+        text.push_str(RawValue::get(&id));
+        text.push(':');
+        text.push_str(RawValue::get(&reward));
+    }
+    text.push('}');
+    Ok(text)
+}
+
+pub(crate) fn release(
+    connection: &Connection,
+    rollout: &RolloutId,
+    attempt: Attempt,
+    suspect: bool,
+    failed: bool,
+) -> Result<(), SqlError> {
+    connection
+        .prepare_cached(
+            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL,
+                suspect = max(suspect, ?3), failures = failures + ?4
+             WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'",
+        )?
+        .execute(params![rollout.as_str(), attempt.0, suspect, failed])?;
+    Ok(())
+}
+
+pub(crate) fn recover(connection: &Connection) -> Result<u64, SqlError> {
+    let recovered = connection
+        .prepare_cached(
+            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
+             WHERE state = 'leased'",
+        )?
+        .execute([])?;
+    Ok(recovered as u64)
+}
+
+pub(crate) fn requeue(connection: &Connection, kinds: &[OutcomeKind]) -> Result<u64, SqlError> {
+    let mut drop_samples = connection.prepare_cached(
+        "DELETE FROM samples WHERE rollout_id IN
+            (SELECT rollout_id FROM rollouts WHERE state = 'done' AND outcome = ?1)",
+    )?;
+    let mut put_back = connection.prepare_cached(
+        "UPDATE rollouts SET state = 'queued', failures = 0, suspect = 0, outcome = NULL,
+            reward = NULL, passed = NULL, error = NULL, outcome_detail = NULL,
+            sample_rewards = NULL, metrics = NULL, model_calls = 0, prompt_tokens = 0,
+            completion_tokens = 0, queue_ms = 0, agent_ms = 0, model_ms = 0, grade_ms = 0,
+            started_at_ms = NULL, finished_at_ms = NULL
+         WHERE state = 'done' AND outcome = ?1",
+    )?;
+    let mut requeued = 0;
+    for kind in kinds {
+        drop_samples.execute([kind.as_str()])?;
+        requeued += put_back.execute([kind.as_str()])? as u64;
+    }
+    Ok(requeued)
+}

@@ -1,0 +1,189 @@
+//! The tables of `run.db`. They are a public promise: people read them with the `sqlite3` shell, and
+//! an old file stays readable. A change is a new entry in [`MIGRATIONS`], never an edit of one.
+//!
+//! | table | one row per |
+//! |---|---|
+//! | `run` | the run itself, exactly one |
+//! | `rows` | dataset row that takes part, `body` as JSON text |
+//! | `rollouts` | execution of the workflow on a row: the queue, and the result |
+//! | `samples` | sample of a finished rollout, `messages` as JSON text |
+//! | `calls` | model call, of every attempt, in the order they finished |
+//!
+//! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
+//!
+//! **`rollouts`**: `state` is `queued`, `leased` or `done`. `attempt` counts claims and fences: only
+//! the attempt that is leased may become the result. `outcome` is the kind (`scored`, `agent_failed`,
+//! `timed_out`, `ungraded`, `rejected`, `infrastructure_failed`, `cancelled`), `reward` and `passed`
+//! are set for `scored` alone, `error` is one line for people and `outcome_detail` the whole story as
+//! JSON. `sample_rewards` repeats the rewards of the kept samples as a JSON object, so that a report
+//! over every rollout reads one table.
+//!
+//! **`calls`**: the bodies are in `segments/NNNNNN.seg`, see [`super::segment`] for the record format.
+//! The response is the record at `response_offset`. The request is the record at `request_offset` when
+//! `base_call_id` is null; otherwise it is the first `shared_prefix_bytes` of the request of call
+//! `base_call_id`, that record, and the last `shared_suffix_bytes` of the base's request.
+//! `chain_length` says how many bases have to be read. A call whose rollout is not in `rollouts` came
+//! through a gateway without a run.
+
+use camino::Utf8Path;
+use rusqlite::Connection;
+
+use crate::StoreError;
+
+/// `PRAGMA application_id`, "OSMO": lets `file` tell what this is.
+const APPLICATION_ID: i64 = 0x4f53_4d4f;
+
+/// Entry `n` takes a database from `user_version` n to n + 1.
+const MIGRATIONS: &[&str] = &[VERSION_1];
+
+/// The `user_version` this program writes.
+pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
+
+const VERSION_1: &str = "
+CREATE TABLE run (
+    only_one        INTEGER PRIMARY KEY CHECK (only_one = 1),
+    name            TEXT NOT NULL,
+    kind            TEXT NOT NULL,
+    status          TEXT NOT NULL,
+    created_at_ms   INTEGER NOT NULL,
+    finished_at_ms  INTEGER,
+    config_toml     TEXT NOT NULL,
+    pinned          TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE rows (
+    row_index  INTEGER PRIMARY KEY,
+    line       INTEGER NOT NULL,
+    body       TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE rollouts (
+    rollout_key        INTEGER PRIMARY KEY,
+    rollout_id         TEXT NOT NULL UNIQUE,
+    row_index          INTEGER NOT NULL REFERENCES rows,
+    run_index          INTEGER NOT NULL,
+    state              TEXT NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'leased', 'done')),
+    attempt            INTEGER NOT NULL DEFAULT 0,
+    failures           INTEGER NOT NULL DEFAULT 0,
+    suspect            INTEGER NOT NULL DEFAULT 0,
+    owner              TEXT,
+    lease_until_ms     INTEGER,
+    outcome            TEXT,
+    reward             REAL,
+    passed             INTEGER,
+    error              TEXT,
+    sample_rewards     TEXT,
+    model_calls        INTEGER NOT NULL DEFAULT 0,
+    prompt_tokens      INTEGER NOT NULL DEFAULT 0,
+    completion_tokens  INTEGER NOT NULL DEFAULT 0,
+    queue_ms           REAL NOT NULL DEFAULT 0,
+    agent_ms           REAL NOT NULL DEFAULT 0,
+    model_ms           REAL NOT NULL DEFAULT 0,
+    grade_ms           REAL NOT NULL DEFAULT 0,
+    started_at_ms      INTEGER,
+    finished_at_ms     INTEGER,
+    metrics            TEXT,
+    outcome_detail     TEXT,
+    UNIQUE (row_index, run_index)
+) STRICT;
+
+-- Claims take the first queued ones; counts read this index alone.
+CREATE INDEX rollouts_by_state ON rollouts (state, row_index, run_index);
+-- Leases that have run out.
+CREATE INDEX rollouts_by_lease ON rollouts (lease_until_ms) WHERE state = 'leased';
+
+CREATE TABLE samples (
+    rollout_id    TEXT NOT NULL REFERENCES rollouts (rollout_id),
+    sample_id     TEXT NOT NULL,
+    position      INTEGER NOT NULL,
+    reward        REAL,
+    removed       INTEGER NOT NULL,
+    metrics       TEXT,
+    extra_fields  TEXT,
+    messages      TEXT NOT NULL,
+    PRIMARY KEY (rollout_id, sample_id)
+) STRICT;
+
+CREATE TABLE calls (
+    call_id               INTEGER PRIMARY KEY,
+    rollout_id            TEXT NOT NULL,
+    attempt               INTEGER NOT NULL,
+    sample_id             TEXT NOT NULL,
+    dialect               TEXT NOT NULL,
+    model                 TEXT NOT NULL,
+    upstream              TEXT NOT NULL,
+    policy_version        INTEGER NOT NULL,
+    streamed              INTEGER NOT NULL,
+    status                INTEGER NOT NULL,
+    error                 TEXT,
+    prompt_tokens         INTEGER,
+    completion_tokens     INTEGER,
+    queued_at_ms          INTEGER NOT NULL,
+    sent_at_ms            INTEGER,
+    first_byte_at_ms      INTEGER,
+    done_at_ms            INTEGER NOT NULL,
+    request_bytes         INTEGER NOT NULL,
+    response_bytes        INTEGER NOT NULL,
+    segment               INTEGER NOT NULL,
+    request_offset        INTEGER NOT NULL,
+    response_offset       INTEGER NOT NULL,
+    base_call_id          INTEGER,
+    shared_prefix_bytes   INTEGER NOT NULL DEFAULT 0,
+    shared_suffix_bytes   INTEGER NOT NULL DEFAULT 0,
+    chain_length          INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE INDEX calls_by_rollout ON calls (rollout_id, attempt);
+";
+
+/// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
+pub(crate) fn migrate(connection: &mut Connection, path: &Utf8Path) -> Result<(), StoreError> {
+    let failed = |error: &rusqlite::Error| StoreError::sqlite(path, error);
+    loop {
+        let transaction = connection.transaction().map_err(|e| failed(&e))?;
+        let found = version(&transaction).map_err(|e| failed(&e))?;
+        check(path, found)?;
+        let step = usize::try_from(found)
+            .ok()
+            .and_then(|found| MIGRATIONS.get(found));
+        let Some(step) = step else { return Ok(()) };
+        transaction.execute_batch(step).map_err(|e| failed(&e))?;
+        transaction
+            .pragma_update(None, "application_id", APPLICATION_ID)
+            .map_err(|e| failed(&e))?;
+        transaction
+            .pragma_update(None, "user_version", found + 1)
+            .map_err(|e| failed(&e))?;
+        transaction.commit().map_err(|e| failed(&e))?;
+    }
+}
+
+/// Whether a reader that must not write can make sense of the database.
+pub(crate) fn check_readable(connection: &Connection, path: &Utf8Path) -> Result<(), StoreError> {
+    let found = version(connection).map_err(|error| StoreError::sqlite(path, &error))?;
+    check(path, found)?;
+    if found == 0 {
+        return Err(StoreError::Io {
+            path: path.to_owned(),
+            message: "holds no run yet".to_owned(),
+            full: false,
+        });
+    }
+    Ok(())
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn check(path: &Utf8Path, found: i64) -> Result<(), StoreError> {
+    if (0..=KNOWN_VERSION).contains(&found) {
+        Ok(())
+    } else {
+        Err(StoreError::SchemaVersion {
+            path: path.to_owned(),
+            found,
+            known: KNOWN_VERSION,
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! The one thread that writes. It takes what is queued, up to a batch, and commits it together:
+//! bodies to the segment, sync, rows to the database, commit, and only then the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use rusqlite::Connection;
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use super::calls::{self, CallFailure};
+use super::delta::Conversations;
+use super::segment::SegmentWriter;
+use super::sql::SqlError;
+use crate::lock::RunLock;
+use crate::{Clock, NewCall, StoreError};
+
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+pub(crate) enum Message {
+    Write(Box<dyn PendingWrite>),
+    Call(Box<QueuedCall>),
+    Close(Answer<()>),
+}
+
+/// A model call on its way.
+pub(crate) struct QueuedCall {
+    pub(crate) call: NewCall,
+    /// Its share of the memory that waiting calls may take.
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+    /// Somebody who waits for the commit. Without one, the call is tried again after a failed commit.
+    pub(crate) answer: Option<Answer<()>>,
+}
+
+/// What a write works with.
+pub(crate) struct Desk<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) conversations: &'a mut Conversations,
+    pub(crate) clock: &'a dyn Clock,
+}
+
+/// A write that waits for its commit.
+pub(crate) trait PendingWrite: Send {
+    /// Does it inside the transaction, and keeps the result.
+    fn run(&mut self, desk: Desk<'_>) -> Result<(), SqlError>;
+    /// Says that this write, and no other, can't be done.
+    fn refuse(&mut self, error: StoreError);
+    /// Tells the caller, once it is known what became of the transaction.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+struct Job<T, F> {
+    work: Option<F>,
+    result: Result<T, StoreError>,
+    answer: Answer<T>,
+}
+
+/// A write out of a closure, and where its answer will come.
+pub(crate) fn job<T, F>(work: F) -> (Message, oneshot::Receiver<Result<T, StoreError>>)
+where
+    T: Send + 'static,
+    F: FnOnce(Desk<'_>) -> Result<T, SqlError> + Send + 'static,
+{
+    let (answer, answered) = oneshot::channel();
+    let job = Job {
+        work: Some(work),
+        result: Err(StoreError::Closed),
+        answer,
+    };
+    (Message::Write(Box::new(job)), answered)
+}
+
+impl<T, F> PendingWrite for Job<T, F>
+where
+    T: Send,
+    F: FnOnce(Desk<'_>) -> Result<T, SqlError> + Send,
+{
+    fn run(&mut self, desk: Desk<'_>) -> Result<(), SqlError> {
+        if let Some(work) = self.work.take() {
+            self.result = Ok(work(desk)?);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, error: StoreError) {
+        self.result = Err(error);
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        // A caller that went away does not undo the write.
+        let _ = self.answer.send(match committed {
+            Ok(()) => self.result,
+            Err(error) => Err(error),
+        });
+    }
+}
+
+enum Item {
+    Write(Box<dyn PendingWrite>),
+    Call(Box<QueuedCall>, Result<(), StoreError>),
+}
+
+pub(crate) struct Writer {
+    pub(crate) path: Utf8PathBuf,
+    pub(crate) connection: Connection,
+    pub(crate) segments: SegmentWriter,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) lock: RunLock,
+    /// `true` from a failed commit to the next that succeeds.
+    pub(crate) failing: watch::Sender<bool>,
+    /// Only for waiting with a deadline.
+    pub(crate) runtime: Runtime,
+    pub(crate) batch: usize,
+    pub(crate) linger: Duration,
+    pub(crate) conversations: Conversations,
+    /// Calls that were accepted but whose commit failed; they go first in the next one.
+    pub(crate) carried: Vec<QueuedCall>,
+}
+
+impl Writer {
+    /// Works until the store is closed or dropped.
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+        let mut closing = None;
+        while let Some(first) = queue.blocking_recv() {
+            let mut batch = vec![first];
+            self.gather(&mut queue, &mut batch);
+            if let Some(answer) = self.commit(batch) {
+                // Nothing new comes in; what was sent before is still written.
+                queue.close();
+                closing = Some(answer);
+            }
+        }
+        let flushed = self.flush_carried();
+        let Self {
+            path,
+            connection,
+            lock,
+            ..
+        } = self;
+        fold_wal(connection, &path);
+        drop(lock);
+        if let Some(answer) = closing {
+            let _ = answer.send(flushed);
+        } else if let Err(error) = flushed {
+            tracing::error!(%path, %error, "model calls were not recorded");
+        }
+    }
+
+    /// Takes what is queued. When nobody waits for the commit, gives more calls a moment to come: a
+    /// sync per call would only keep the disk busy.
+    fn gather(&self, queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>) {
+        while batch.len() < self.batch
+            && !batch.last().is_some_and(closes)
+            && let Ok(next) = queue.try_recv()
+        {
+            batch.push(next);
+        }
+        if batch.iter().any(is_awaited) || !self.carried.is_empty() {
+            return;
+        }
+        self.runtime.block_on(async {
+            let deadline = Instant::now() + self.linger;
+            while batch.len() < self.batch
+                && let Ok(Some(next)) = timeout_at(deadline, queue.recv()).await
+            {
+                let awaited = is_awaited(&next);
+                batch.push(next);
+                if awaited {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Commits a batch and answers it. Returns who asked for the end, if somebody did.
+    fn commit(&mut self, batch: Vec<Message>) -> Option<Answer<()>> {
+        let mut closing = None;
+        let mut items: Vec<Item> = std::mem::take(&mut self.carried)
+            .into_iter()
+            .map(|call| Item::Call(Box::new(call), Ok(())))
+            .collect();
+        for message in batch {
+            match message {
+                Message::Write(write) => items.push(Item::Write(write)),
+                Message::Call(call) => items.push(Item::Call(call, Ok(()))),
+                Message::Close(answer) => closing = Some(answer),
+            }
+        }
+        if items.is_empty() {
+            return closing;
+        }
+        let committed = self.write_all(&mut items);
+        if let Err(error) = &committed {
+            self.undo();
+            tracing::error!(path = %self.path, %error, writes = items.len(), "commit failed");
+        }
+        // Told before the answers: whoever hears of a failure must not find the store still fine.
+        self.failing.send_if_modified(|failing| {
+            std::mem::replace(failing, committed.is_err()) != committed.is_err()
+        });
+        for item in items {
+            match item {
+                Item::Write(write) => write.answer(committed.clone()),
+                Item::Call(call, recorded) => self.answer_call(call, recorded, &committed),
+            }
+        }
+        closing
+    }
+
+    fn answer_call(
+        &mut self,
+        mut call: Box<QueuedCall>,
+        recorded: Result<(), StoreError>,
+        committed: &Result<(), StoreError>,
+    ) {
+        match (call.answer.take(), committed) {
+            (Some(answer), _) => {
+                let _ = answer.send(committed.clone().and(recorded));
+            }
+            (None, Ok(())) => drop(call.room.take()),
+            (None, Err(_)) => self.carried.push(*call),
+        }
+    }
+
+    fn write_all(&mut self, items: &mut [Item]) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        let failed = |error: SqlError| error.into_store_error(&path);
+        self.execute("BEGIN IMMEDIATE").map_err(failed)?;
+        for item in items {
+            match item {
+                Item::Write(write) => self.write_one(write.as_mut()).map_err(failed)?,
+                Item::Call(call, recorded) => {
+                    let outcome = calls::record(
+                        &self.connection,
+                        &mut self.segments,
+                        &mut self.conversations,
+                        &call.call,
+                    );
+                    match outcome {
+                        Ok(()) => {}
+                        Err(CallFailure::Segments(error)) => return Err(error),
+                        Err(CallFailure::Sql(error)) if error.concerns_one_write() => {
+                            let error = failed(error);
+                            tracing::error!(rollout = %call.call.rollout_id, %error, "a model call can't be recorded");
+                            *recorded = Err(error);
+                        }
+                        Err(CallFailure::Sql(error)) => return Err(failed(error)),
+                    }
+                }
+            }
+        }
+        self.segments.sync()?;
+        self.execute("COMMIT").map_err(failed)
+    }
+
+    /// One write of the batch; what it did is undone alone when it alone is at fault.
+    fn write_one(&mut self, write: &mut dyn PendingWrite) -> Result<(), SqlError> {
+        self.execute("SAVEPOINT one")?;
+        let desk = Desk {
+            connection: &self.connection,
+            conversations: &mut self.conversations,
+            clock: self.clock.as_ref(),
+        };
+        match write.run(desk) {
+            Ok(()) => {}
+            Err(error) if error.concerns_one_write() => {
+                self.execute("ROLLBACK TO one")?;
+                write.refuse(error.into_store_error(&self.path));
+            }
+            Err(error) => return Err(error),
+        }
+        self.execute("RELEASE one")
+    }
+
+    fn execute(&self, sql: &'static str) -> Result<(), SqlError> {
+        self.connection.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    /// Back to how it was before the batch.
+    fn undo(&mut self) {
+        // Some errors, a full disk among them, make SQLite roll back on its own.
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.execute("ROLLBACK")
+        {
+            tracing::error!(path = %self.path, %error, "rollback failed");
+        }
+        self.segments.discard_unsynced();
+        self.conversations.clear();
+    }
+
+    fn flush_carried(&mut self) -> Result<(), StoreError> {
+        let mut items: Vec<Item> = std::mem::take(&mut self.carried)
+            .into_iter()
+            .map(|call| Item::Call(Box::new(call), Ok(())))
+            .collect();
+        if items.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_all(&mut items);
+        if written.is_err() {
+            self.undo();
+        }
+        written
+    }
+}
+
+fn closes(message: &Message) -> bool {
+    matches!(message, Message::Close(_))
+}
+
+fn is_awaited(message: &Message) -> bool {
+    match message {
+        Message::Write(_) | Message::Close(_) => true,
+        Message::Call(call) => call.answer.is_some(),
+    }
+}
+
+/// Moves the log into the database, so that `run.db` alone is complete. A failure loses nothing: the
+/// log stays, and is read with the database.
+fn fold_wal(connection: Connection, path: &Utf8PathBuf) {
+    let folded = connection
+        .busy_timeout(Duration::from_secs(1))
+        .and_then(|()| {
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+                row.get::<_, bool>(0)
+            })
+        });
+    match folded {
+        Ok(false) => {}
+        Ok(true) => tracing::info!(%path, "somebody reads the run; its log stays beside it"),
+        Err(error) => tracing::warn!(%path, %error, "the log could not be moved into the database"),
+    }
+    if let Err((_, error)) = connection.close() {
+        tracing::warn!(%path, %error, "the database did not close");
+    }
+}

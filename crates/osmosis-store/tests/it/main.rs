@@ -1,0 +1,10 @@
+//! The SQLite store from outside.
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy knows tests by their attribute, and these have functions beside them"
+)]
+
+mod conformance;
+mod crash;
+mod folder;
+mod killed;
