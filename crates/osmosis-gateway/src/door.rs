@@ -1,0 +1,279 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use osmosis_core::{Attempt, RolloutId};
+use osmosis_store::CallSummary;
+use parking_lot::{Mutex, RwLock};
+use rand::distr::{Alphanumeric, SampleString};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::policy::Fault;
+
+/// 43 letters and digits carry 256 bits.
+const KEY_LENGTH: usize = 43;
+
+/// What went through a door.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RolloutCalls {
+    /// Every recorded call counts, also those that failed.
+    pub summary: CallSummary,
+    /// Time during which at least one call was under way.
+    pub model_time: Duration,
+    /// How the last call failed, when it failed for a reason that is not the agent's.
+    pub last_fault: Option<Fault>,
+}
+
+/// A rollout's way in: a key that opens this rollout and nothing else.
+pub struct RolloutDoor {
+    key: String,
+    digest: KeyDigest,
+    doors: Doors,
+    state: Arc<DoorState>,
+}
+
+impl RolloutDoor {
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Ends the key, ends what is still under way, and returns when all of it is queued for
+    /// recording. (Dropping a door without closing it ends the key too.)
+    pub async fn close(self) -> RolloutCalls {
+        self.end();
+        self.state.calls.close();
+        self.state.calls.wait().await;
+        let tally = self.state.tally.lock();
+        RolloutCalls {
+            summary: tally.summary,
+            model_time: tally.model_time,
+            last_fault: tally.last_fault.clone(),
+        }
+    }
+
+    fn end(&self) {
+        self.doors.open.write().remove(&self.digest);
+        self.state.ended.cancel();
+    }
+}
+
+impl Drop for RolloutDoor {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Debug for RolloutDoor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RolloutDoor")
+            .field("rollout", &self.state.rollout)
+            .field("attempt", &self.state.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+type KeyDigest = [u8; 32];
+
+/// All open doors, by the digest of their key: the key itself is not kept, and how long a lookup takes
+/// says nothing about it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Doors {
+    open: Arc<RwLock<HashMap<KeyDigest, Arc<DoorState>>>>,
+}
+
+#[derive(Debug)]
+struct DoorState {
+    rollout: RolloutId,
+    attempt: Attempt,
+    ended: CancellationToken,
+    calls: TaskTracker,
+    tally: Mutex<Tally>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    summary: CallSummary,
+    under_way: u32,
+    busy_since: Option<Instant>,
+    model_time: Duration,
+    last_fault: Option<Fault>,
+}
+
+impl Doors {
+    /// Opens a door that ends, at the latest, with `everything`.
+    pub(crate) fn open(
+        &self,
+        rollout: RolloutId,
+        attempt: Attempt,
+        everything: &CancellationToken,
+    ) -> RolloutDoor {
+        let key = format!(
+            "osm-{}",
+            Alphanumeric.sample_string(&mut rand::rng(), KEY_LENGTH)
+        );
+        let digest = digest_of(&key);
+        let state = Arc::new(DoorState {
+            rollout,
+            attempt,
+            ended: everything.child_token(),
+            calls: TaskTracker::new(),
+            tally: Mutex::default(),
+        });
+        self.open.write().insert(digest, Arc::clone(&state));
+        RolloutDoor {
+            key,
+            digest,
+            doors: self.clone(),
+            state,
+        }
+    }
+
+    /// Lets a request in, if its key opens a door.
+    pub(crate) fn enter(&self, key: &str) -> Option<Visit> {
+        let digest = digest_of(key);
+        let open = self.open.read();
+        let state = Arc::clone(open.get(&digest)?);
+        // Taken while the door cannot be closed, so that `close` waits for every visit it let in.
+        let token = state.calls.token();
+        Some(Visit {
+            state,
+            _token: token,
+        })
+    }
+}
+
+/// One request inside a door; `RolloutDoor::close` waits until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    state: Arc<DoorState>,
+    _token: TaskTrackerToken,
+}
+
+/// What a recorded call adds to its rollout's sums.
+#[derive(Debug)]
+pub(crate) struct CallResult {
+    pub(crate) prompt_tokens: Option<u64>,
+    pub(crate) completion_tokens: Option<u64>,
+    pub(crate) verdict: Verdict,
+}
+
+/// What a call says about the policy behind the gateway.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It works.
+    Answered,
+    /// It does not.
+    Faulty(Fault),
+    /// Nothing: the caller went away, or the rollout was ended.
+    Unknown,
+}
+
+impl Visit {
+    pub(crate) fn rollout(&self) -> &RolloutId {
+        &self.state.rollout
+    }
+
+    pub(crate) fn attempt(&self) -> Attempt {
+        self.state.attempt
+    }
+
+    /// Cancelled when the rollout's door is closed.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.state.ended
+    }
+
+    pub(crate) fn call_begins(&self) {
+        let mut tally = self.state.tally.lock();
+        if tally.under_way == 0 {
+            tally.busy_since = Some(Instant::now());
+        }
+        tally.under_way += 1;
+    }
+
+    pub(crate) fn call_is_recorded(&self, result: CallResult) {
+        let mut tally = self.state.tally.lock();
+        tally.summary.model_calls += 1;
+        tally.summary.prompt_tokens += result.prompt_tokens.unwrap_or(0);
+        tally.summary.completion_tokens += result.completion_tokens.unwrap_or(0);
+        match result.verdict {
+            Verdict::Answered => tally.last_fault = None,
+            Verdict::Faulty(fault) => tally.last_fault = Some(fault),
+            Verdict::Unknown => {}
+        }
+        tally.under_way -= 1;
+        if tally.under_way == 0
+            && let Some(since) = tally.busy_since.take()
+        {
+            tally.model_time += since.elapsed();
+        }
+    }
+}
+
+fn digest_of(key: &str) -> KeyDigest {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::FaultKind;
+
+    fn door(doors: &Doors) -> RolloutDoor {
+        doors.open(RolloutId::of(0, 0), Attempt(1), &CancellationToken::new())
+    }
+
+    #[test]
+    fn a_key_opens_its_own_door_until_it_is_dropped() {
+        let doors = Doors::default();
+        let (first, second) = (door(&doors), door(&doors));
+        assert_ne!(first.key(), second.key());
+        assert!(first.key().starts_with("osm-") && first.key().len() == 47);
+        assert!(doors.enter(first.key()).is_some());
+        assert!(doors.enter("osm-guess").is_none());
+        let key = first.key().to_owned();
+        drop(first);
+        assert!(doors.enter(&key).is_none());
+        assert!(doors.enter(second.key()).is_some());
+    }
+
+    #[test]
+    fn a_door_does_not_show_its_key() {
+        let doors = Doors::default();
+        let door = door(&doors);
+        assert!(!format!("{door:?} {doors:?}").contains(&door.key()[4..]));
+    }
+
+    #[tokio::test]
+    async fn the_last_call_decides_whether_there_is_a_fault() {
+        let doors = Doors::default();
+        let door = door(&doors);
+        let fault = Fault {
+            kind: FaultKind::ServerError,
+            status: 500,
+            message: "down".to_owned(),
+        };
+        let visit = doors.enter(door.key()).unwrap();
+        let record = |verdict| {
+            visit.call_begins();
+            visit.call_is_recorded(CallResult {
+                prompt_tokens: Some(3),
+                completion_tokens: None,
+                verdict,
+            });
+        };
+        record(Verdict::Faulty(fault.clone()));
+        record(Verdict::Answered);
+        assert_eq!(visit.state.tally.lock().last_fault, None);
+        record(Verdict::Faulty(fault.clone()));
+        record(Verdict::Unknown);
+        drop(visit);
+        let calls = door.close().await;
+        assert_eq!(calls.last_fault, Some(fault));
+        assert_eq!(calls.summary.model_calls, 4);
+        assert_eq!(calls.summary.prompt_tokens, 12);
+    }
+}

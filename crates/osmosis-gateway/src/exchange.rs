@@ -1,0 +1,366 @@
+//! One chat call from body to last byte.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderValue, StatusCode, header};
+use osmosis_core::SampleId;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::completion::usage_in;
+use crate::door::{Verdict, Visit};
+use crate::error_reply::ErrorReply;
+use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
+use crate::record::{Ending, OpenCall, unrecordable};
+use crate::request::ChatRequest;
+use crate::server::Shared;
+use crate::sse::{SseWatch, StreamEnd};
+
+/// A caller that sends nothing for so long has forgotten us.
+const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
+/// What is read and thrown away of a body that is too large, so that the caller gets to read the answer.
+const DISCARDED_BYTES: usize = 512 << 20;
+/// A stream beyond this is taken for one that never ends.
+const MAX_STREAM_BYTES: usize = 256 << 20;
+
+/// Answers a call that has been identified.
+pub(crate) async fn chat(
+    shared: Arc<Shared>,
+    visit: Visit,
+    sample: SampleId,
+    arrived_at_ms: i64,
+    body: Body,
+) -> Response {
+    let ended = visit.ended().clone();
+    let rollout_id = visit.rollout().clone();
+    let policy = shared.policy.describe();
+    let read = tokio::select! {
+        biased;
+        () = ended.cancelled() => return ErrorReply::rollout_ended().response(),
+        read = read_body(body, shared.max_body_bytes) => read,
+    };
+    let begin = |request: Bytes| {
+        OpenCall::begin(
+            Arc::clone(&shared),
+            visit,
+            sample.clone(),
+            arrived_at_ms,
+            &policy,
+            request,
+        )
+    };
+    let body = match read {
+        Ok(body) => body,
+        Err(BodyError::TooLarge) => {
+            let refusal = ErrorReply::too_large(shared.max_body_bytes);
+            return refuse(begin(Bytes::new()), &refusal, Verdict::Unknown).await;
+        }
+        // No call has come; there is nothing to record.
+        Err(BodyError::TooSlow) => {
+            return ErrorReply::too_slow("the request body stopped coming").response();
+        }
+        Err(BodyError::Broken) => {
+            return ErrorReply::bad_request("the request body broke off").response();
+        }
+    };
+    let mut call = begin(body.clone());
+    let request = match ChatRequest::parse(&body, &policy.model, &shared.sampling) {
+        Ok(request) => request,
+        Err(refusal) => return refuse(call, &refusal, Verdict::Unknown).await,
+    };
+    let (streamed, wants_usage) = (request.streamed, request.wants_usage);
+    call.goes_to_the_policy(request.model, streamed);
+    let asked = shared.policy.chat(ChatCall {
+        rollout_id,
+        sample_id: sample,
+        body: request.body,
+        streamed,
+    });
+    let answer = tokio::select! {
+        biased;
+        () = ended.cancelled() => {
+            return refuse(call, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+        }
+        answer = asked => answer,
+    };
+    match answer {
+        Err(fault) => {
+            let refusal = ErrorReply::of_fault(&fault);
+            refuse(call, &refusal, Verdict::Faulty(fault)).await
+        }
+        Ok(ChatReply {
+            status,
+            content_type,
+            body: ReplyBody::Whole(body),
+        }) => {
+            call.first_byte();
+            pass_whole(call, status, &content_type, body).await
+        }
+        Ok(ChatReply {
+            status,
+            content_type,
+            body: ReplyBody::Stream(upstream),
+        }) => {
+            call.stream_begins(status);
+            let live = LiveStream {
+                call: Some(call),
+                upstream,
+                watch: SseWatch::new(!wants_usage),
+                endpoint: policy.endpoint,
+                status,
+                ended: Box::pin(ended.cancelled_owned()),
+                aborting: false,
+            };
+            let events = stream::unfold(live, |mut live| async move {
+                live.next().await.map(|item| (item, live))
+            });
+            let mut response = response(status, &content_type, Body::from_stream(events));
+            response
+                .headers_mut()
+                .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            response
+        }
+    }
+}
+
+/// Records a call that gets an error reply, then gives the reply.
+async fn refuse(call: OpenCall, refusal: &ErrorReply, verdict: Verdict) -> Response {
+    let body = refusal.body();
+    let ending = Ending {
+        status: refusal.status.as_u16(),
+        error: Some(refusal.for_record()),
+        usage: None,
+        verdict,
+        response: Some(body.clone()),
+    };
+    match call.record(ending).await {
+        Ok(()) => refusal.response_with(body),
+        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(),
+    }
+}
+
+/// Records a whole reply, then passes it on as it is.
+async fn pass_whole(call: OpenCall, status: u16, content_type: &str, body: Bytes) -> Response {
+    let answered = status < 400;
+    let ending = Ending {
+        status,
+        error: (!answered)
+            .then(|| format!("upstream_refused: the upstream answered with status {status}")),
+        usage: if answered { usage_in(&body) } else { None },
+        verdict: Verdict::Answered,
+        response: Some(body.clone()),
+    };
+    match call.record(ending).await {
+        Ok(()) => response(status, content_type, Body::from(body)),
+        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(),
+    }
+}
+
+fn response(status: u16, content_type: &str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let content_type = HeaderValue::from_str(content_type)
+        .unwrap_or_else(|_| HeaderValue::from_static("application/octet-stream"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// A stream on its way from the policy to the caller.
+struct LiveStream {
+    /// `None` once it is recorded.
+    call: Option<OpenCall>,
+    upstream: Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>,
+    watch: SseWatch,
+    endpoint: String,
+    status: u16,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+    aborting: bool,
+}
+
+/// The body breaks off on purpose, so that no client takes it for a whole one.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream was aborted")]
+struct StreamAborted;
+
+impl LiveStream {
+    /// The next bytes for the caller. The call is recorded before its last bytes are returned.
+    async fn next(&mut self) -> Option<Result<Bytes, StreamAborted>> {
+        if self.aborting {
+            self.aborting = false;
+            // The server writes out what it has while it waits; an error would throw it away.
+            tokio::task::yield_now().await;
+            return Some(Err(StreamAborted));
+        }
+        loop {
+            let call = self.call.as_mut()?;
+            let came = tokio::select! {
+                biased;
+                () = self.ended.as_mut() => {
+                    return self.break_off(&ErrorReply::rollout_ended(), Verdict::Unknown).await;
+                }
+                came = self.upstream.next() => came,
+            };
+            match came {
+                Some(Ok(chunk)) => {
+                    call.first_byte();
+                    let Ok(passed) = self.watch.push(&chunk) else {
+                        return self
+                            .fail(FaultKind::Garbage, "sent an event without end")
+                            .await;
+                    };
+                    if self.watch.is_done() {
+                        let (_, end) = self.watch.finish();
+                        return self.finish(passed, end).await;
+                    }
+                    if call.passes_on(&passed) > MAX_STREAM_BYTES {
+                        return self
+                            .fail(FaultKind::Garbage, "sent a stream without end")
+                            .await;
+                    }
+                    if !passed.is_empty() {
+                        return Some(Ok(passed));
+                    }
+                }
+                Some(Err(fault)) => {
+                    let refusal = ErrorReply::of_fault(&fault);
+                    return self.break_off(&refusal, Verdict::Faulty(fault)).await;
+                }
+                None => {
+                    let (last, end) = self.watch.finish();
+                    return self.finish(last, end).await;
+                }
+            }
+        }
+    }
+
+    /// The policy has said all it will say.
+    async fn finish(
+        &mut self,
+        last: Bytes,
+        end: StreamEnd,
+    ) -> Option<Result<Bytes, StreamAborted>> {
+        let (error, verdict) = match end {
+            StreamEnd::Whole => (None, Verdict::Answered),
+            StreamEnd::Reported(message) => {
+                let fault = Fault {
+                    kind: FaultKind::ServerError,
+                    status: 500,
+                    message: format!(
+                        "{} reported an error within the stream: {message}",
+                        self.endpoint
+                    ),
+                };
+                (
+                    Some(ErrorReply::of_fault(&fault).for_record()),
+                    Verdict::Faulty(fault),
+                )
+            }
+            StreamEnd::CutShort => {
+                return self
+                    .fail(FaultKind::CutShort, "ended the stream before its end")
+                    .await;
+            }
+        };
+        let mut call = self.call.take()?;
+        call.passes_on(&last);
+        let ending = Ending {
+            status: self.status,
+            error,
+            usage: self.watch.usage(),
+            verdict,
+            response: None,
+        };
+        match call.record(ending).await {
+            Ok(()) => (!last.is_empty()).then_some(Ok(last)),
+            Err(error) => {
+                self.aborting = true;
+                Some(Ok(ErrorReply::of_fault(&unrecordable(&error)).event()))
+            }
+        }
+    }
+
+    async fn fail(&mut self, kind: FaultKind, what: &str) -> Option<Result<Bytes, StreamAborted>> {
+        let fault = Fault {
+            kind,
+            status: 502,
+            message: format!("{} {what}", self.endpoint),
+        };
+        let refusal = ErrorReply::of_fault(&fault);
+        self.break_off(&refusal, Verdict::Faulty(fault)).await
+    }
+
+    /// Tells the caller in an event, then breaks the body off.
+    async fn break_off(
+        &mut self,
+        refusal: &ErrorReply,
+        verdict: Verdict,
+    ) -> Option<Result<Bytes, StreamAborted>> {
+        let mut call = self.call.take()?;
+        let event = refusal.event();
+        call.passes_on(&event);
+        let ending = Ending {
+            status: self.status,
+            error: Some(refusal.for_record()),
+            usage: self.watch.usage(),
+            verdict,
+            response: None,
+        };
+        self.aborting = true;
+        match call.record(ending).await {
+            Ok(()) => Some(Ok(event)),
+            Err(error) => Some(Ok(ErrorReply::of_fault(&unrecordable(&error)).event())),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum BodyError {
+    TooLarge,
+    TooSlow,
+    Broken,
+}
+
+async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
+    let mut chunks = body.into_data_stream();
+    let mut first = Bytes::new();
+    let mut joined = BytesMut::new();
+    let mut length = 0_usize;
+    loop {
+        let chunk = tokio::time::timeout(BODY_IDLE_LIMIT, chunks.next())
+            .await
+            .map_err(|_| BodyError::TooSlow)?;
+        let Some(chunk) = chunk else { break };
+        let chunk = chunk.map_err(|_| BodyError::Broken)?;
+        length = length.saturating_add(chunk.len());
+        if length > limit {
+            // Answering while the caller still sends would look to it like a broken connection.
+            if length > limit.saturating_add(DISCARDED_BYTES) {
+                break;
+            }
+            joined = BytesMut::new();
+            first = Bytes::new();
+        } else if first.is_empty() && joined.is_empty() {
+            // Most bodies come in one piece, and need no copy.
+            first = chunk;
+        } else {
+            if joined.is_empty() {
+                joined.extend_from_slice(&first);
+            }
+            joined.extend_from_slice(&chunk);
+        }
+    }
+    if length > limit {
+        Err(BodyError::TooLarge)
+    } else if joined.is_empty() {
+        Ok(first)
+    } else {
+        Ok(joined.freeze())
+    }
+}

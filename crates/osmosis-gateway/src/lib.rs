@@ -1,0 +1,43 @@
+//! The policy gateway: the OpenAI-compatible HTTP door through which every model call of every agent
+//! goes to the policy, is identified and is recorded exactly.
+//!
+//! It never decides what is run; the engine opens a [`RolloutDoor`] for each rollout it runs, and what
+//! answers is a [`Policy`]: a [`ScriptedPolicy`] or an [`UpstreamPolicy`].
+//!
+//! ```
+//! use camino::Utf8Path;
+//! use osmosis_gateway::{Policy, ScriptedPolicy};
+//!
+//! let policy = ScriptedPolicy::parse(Utf8Path::new("hello.toml"), "[[reply]]\ntext = 'Hello.'\n").unwrap();
+//! assert_eq!(policy.describe().endpoint, "script:hello.toml");
+//!
+//! let problems = ScriptedPolicy::parse(Utf8Path::new("typo.toml"), "[[reply]]\ntxt = 'Hello.'\n").unwrap_err();
+//! assert!(problems.to_string().contains("typo.toml:2:1: unknown key `txt`"));
+//! ```
+//!
+//! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is,
+//! `request` reads and amends the body, `exchange` asks the policy and passes the answer on,
+//! `sse` watches a stream go by, `record` queues the record before the last byte leaves.
+
+mod completion;
+mod door;
+mod error;
+mod error_reply;
+mod exchange;
+mod identity;
+mod policy;
+mod record;
+mod request;
+mod script;
+mod secret;
+mod server;
+mod sse;
+mod upstream;
+
+pub use door::{RolloutCalls, RolloutDoor};
+pub use error::{GatewayError, GatewayErrorKind};
+pub use policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody};
+pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
+pub use secret::Secret;
+pub use server::{Gateway, GatewayOptions, Sampling};
+pub use upstream::{UpstreamOptions, UpstreamPolicy};

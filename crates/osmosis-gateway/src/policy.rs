@@ -1,0 +1,129 @@
+use std::fmt;
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::Stream;
+use osmosis_core::{PolicyVersion, RolloutId, SampleId};
+
+/// Something that answers chat calls: a script, an upstream server, an embedded model.
+#[async_trait]
+pub trait Policy: Send + Sync + fmt::Debug {
+    fn describe(&self) -> PolicyDescription;
+
+    /// Answers one call. A `Fault` is turned into an error reply of the caller's dialect and counted
+    /// against the infrastructure; a reply with an error status is passed on as it is.
+    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault>;
+}
+
+/// Which policy this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyDescription {
+    /// What `/v1/models` lists and the upstream is sent.
+    pub model: String,
+    /// Where calls go, without credentials; for records and messages.
+    pub endpoint: String,
+    pub version: PolicyVersion,
+}
+
+/// One chat call, already identified.
+#[derive(Debug, Clone)]
+pub struct ChatCall {
+    pub rollout_id: RolloutId,
+    pub sample_id: SampleId,
+    /// The request body as the policy shall see it (sampling filled in), a JSON object.
+    pub body: Bytes,
+    pub streamed: bool,
+}
+
+/// The answer in the wire format of the Chat Completions API.
+#[derive(Debug)]
+pub struct ChatReply {
+    pub status: u16,
+    pub content_type: String,
+    pub body: ReplyBody,
+}
+
+/// A whole body, or server-sent events as they come.
+pub enum ReplyBody {
+    Whole(Bytes),
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>),
+}
+
+impl fmt::Debug for ReplyBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+/// A failure that is not the agent's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// The status the caller sees.
+    pub status: u16,
+    pub message: String,
+}
+
+/// What kind of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Nobody answered there.
+    Unreachable,
+    /// It took too long.
+    TimedOut,
+    /// 429, after the retries.
+    Overloaded,
+    /// 5xx, after the retries.
+    ServerError,
+    /// The reply is not what the protocol says.
+    Garbage,
+    /// The stream ended before its end.
+    CutShort,
+    /// 401, 403 or 404 from the upstream: a wrong key or model name. Trying again is no use.
+    Misconfigured,
+}
+
+impl FaultKind {
+    /// The name in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "upstream_unreachable",
+            Self::TimedOut => "upstream_timed_out",
+            Self::Overloaded => "upstream_overloaded",
+            Self::ServerError => "upstream_server_error",
+            Self::Garbage => "upstream_garbage",
+            Self::CutShort => "upstream_cut_short",
+            Self::Misconfigured => "upstream_misconfigured",
+        }
+    }
+
+    /// What an upstream's error status means; `None` for those that are the caller's own fault and are
+    /// passed on to it as they are (400, 422, ...).
+    pub(crate) fn of_status(status: u16) -> Option<Self> {
+        match status {
+            401 | 403 | 404 => Some(Self::Misconfigured),
+            408 => Some(Self::TimedOut),
+            429 => Some(Self::Overloaded),
+            500.. => Some(Self::ServerError),
+            _ => None,
+        }
+    }
+
+    /// Whether another attempt may fare better.
+    pub fn worth_retrying(self) -> bool {
+        match self {
+            Self::Unreachable
+            | Self::TimedOut
+            | Self::Overloaded
+            | Self::ServerError
+            | Self::Garbage
+            | Self::CutShort => true,
+            Self::Misconfigured => false,
+        }
+    }
+}

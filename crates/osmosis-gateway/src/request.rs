@@ -1,0 +1,442 @@
+//! Reads the few facts of a request body that the gateway acts on, and amends the body by splicing, so
+//! that everything else reaches the policy byte for byte.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::Bytes;
+use memchr::memchr2;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::error_reply::ErrorReply;
+use crate::server::Sampling;
+
+/// Deeper than any prompt, shallower than any parser's stack.
+const MAX_DEPTH: usize = 128;
+
+/// A request, read and made ready for the policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChatRequest {
+    /// The model name the caller sent, empty when it sent none.
+    pub(crate) model: String,
+    pub(crate) streamed: bool,
+    /// The caller wants the usage of a stream; otherwise it is asked for on the gateway's behalf and
+    /// not passed on.
+    pub(crate) wants_usage: bool,
+    /// The body as the policy shall see it.
+    pub(crate) body: Bytes,
+}
+
+impl ChatRequest {
+    /// Reads `body` and makes the policy's version of it: its model name, sampling filled in, and the
+    /// usage asked for when streaming.
+    pub(crate) fn parse(
+        body: &Bytes,
+        policy_model: &str,
+        sampling: &Sampling,
+    ) -> Result<Self, ErrorReply> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ErrorReply::bad_request(format!(
+                "the body is not UTF-8 after byte {}",
+                error.valid_up_to()
+            ))
+        })?;
+        let start = text.trim_start_matches(JSON_SPACE);
+        if !start.starts_with('{') {
+            return Err(ErrorReply::bad_request("the body is not a JSON object"));
+        }
+        if is_nested_too_deeply(body) {
+            return Err(ErrorReply::bad_request(format!(
+                "the body is nested more than {MAX_DEPTH} levels deep"
+            )));
+        }
+        let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| {
+            ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
+        })?;
+        match fields.messages.0 {
+            Some(messages) if messages.get().starts_with('[') => {}
+            Some(_) => return Err(ErrorReply::bad_request("`messages` is not an array")),
+            None => return Err(ErrorReply::bad_request("`messages` is missing")),
+        }
+        let model = match fields.model.given() {
+            None => Cow::Borrowed(""),
+            Some(raw) => {
+                serde_json::from_str::<Text<'_>>(raw.get())
+                    .map_err(|_| ErrorReply::bad_request("`model` is not a text"))?
+                    .0
+            }
+        };
+        let streamed = fields.stream.unwrap_or(false);
+
+        let mut splice = Splice::new(text);
+        if model != policy_model {
+            splice.set("model", fields.model, &json_text(policy_model));
+        }
+        for (name, field, value) in [
+            ("temperature", fields.temperature, sampling.temperature),
+            ("top_p", fields.top_p, sampling.top_p),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_finite())
+                && (sampling.overrides || field.given().is_none())
+            {
+                splice.set(name, field, &json_text(&value));
+            }
+        }
+        let mut wants_usage = false;
+        if streamed {
+            wants_usage = ask_for_usage(&mut splice, fields.stream_options)?;
+        }
+        let model = model.into_owned();
+        let amended = splice.finish();
+        Ok(Self {
+            model,
+            streamed,
+            wants_usage,
+            body: amended.map_or_else(|| body.clone(), Bytes::from),
+        })
+    }
+}
+
+const JSON_SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
+
+/// The fields the gateway acts on, each as the text that stands in the body.
+#[derive(Debug, Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, default)]
+    model: Field<'a>,
+    #[serde(borrow, default)]
+    messages: Field<'a>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(borrow, default)]
+    temperature: Field<'a>,
+    #[serde(borrow, default)]
+    top_p: Field<'a>,
+    #[serde(borrow, default)]
+    stream_options: Field<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions<'a> {
+    #[serde(borrow, default)]
+    include_usage: Field<'a>,
+}
+
+/// A string that is copied only when it contains escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A field's text; unlike `Option`, it tells `null` from absent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Field<'a>(Option<&'a RawValue>);
+
+impl<'a> Field<'a> {
+    /// The value, when the caller gave one that is not `null`.
+    fn given(self) -> Option<&'a RawValue> {
+        self.0.filter(|raw| raw.get() != "null")
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Field<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&'a RawValue>::deserialize(deserializer).map(|raw| Self(Some(raw)))
+    }
+}
+
+/// Makes sure a stream ends with its usage; `true` when the caller wants it too.
+fn ask_for_usage<'a>(splice: &mut Splice<'a>, options: Field<'a>) -> Result<bool, ErrorReply> {
+    let Some(raw) = options.given() else {
+        splice.set("stream_options", options, r#"{"include_usage":true}"#);
+        return Ok(false);
+    };
+    if !raw.get().starts_with('{') {
+        return Err(ErrorReply::bad_request("`stream_options` is not an object"));
+    }
+    let inner: StreamOptions<'_> = serde_json::from_str(raw.get()).map_err(|error| {
+        ErrorReply::bad_request(format!("`stream_options` is not valid: {error}"))
+    })?;
+    match inner.include_usage.0.map(RawValue::get) {
+        Some("true") => return Ok(true),
+        Some(_) => splice.set("include_usage", inner.include_usage, "true"),
+        None => {
+            let open = splice.span(raw.get()).start + 1;
+            let is_empty = raw.get()[1..]
+                .trim_start_matches(JSON_SPACE)
+                .starts_with('}');
+            let comma = if is_empty { "" } else { "," };
+            splice
+                .edits
+                .push((open..open, format!(r#""include_usage":true{comma}"#)));
+        }
+    }
+    Ok(false)
+}
+
+/// Changes to a text, applied in one go.
+struct Splice<'a> {
+    text: &'a str,
+    edits: Vec<(Range<usize>, String)>,
+    added: String,
+}
+
+impl<'a> Splice<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            edits: Vec::new(),
+            added: String::new(),
+        }
+    }
+
+    /// Replaces the field's value where it stands, or adds the field at the object's end.
+    fn set(&mut self, name: &str, field: Field<'a>, value: &str) {
+        if let Some(raw) = field.0 {
+            let span = self.span(raw.get());
+            self.edits.push((span, value.to_owned()));
+        } else {
+            // The object has `messages` at least, so there is always something to follow.
+            self.added.push_str(",\"");
+            self.added.push_str(name);
+            self.added.push_str("\":");
+            self.added.push_str(value);
+        }
+    }
+
+    /// Where a part of the text stands in it.
+    fn span(&self, part: &'a str) -> Range<usize> {
+        let start = part.as_ptr() as usize - self.text.as_ptr() as usize;
+        start..start + part.len()
+    }
+
+    /// The changed text; `None` when nothing changed.
+    fn finish(mut self) -> Option<String> {
+        if !self.added.is_empty()
+            && let Some(end) = self.text.rfind('}')
+        {
+            self.edits.push((end..end, std::mem::take(&mut self.added)));
+        }
+        if self.edits.is_empty() {
+            return None;
+        }
+        self.edits.sort_by_key(|(span, _)| span.start);
+        let more: usize = self.edits.iter().map(|(_, text)| text.len()).sum();
+        let mut changed = String::with_capacity(self.text.len() + more);
+        let mut at = 0;
+        for (span, replacement) in &self.edits {
+            changed.push_str(&self.text[at..span.start]);
+            changed.push_str(replacement);
+            at = span.end;
+        }
+        changed.push_str(&self.text[at..]);
+        Some(changed)
+    }
+}
+
+/// A text or a finite number as JSON; neither can fail.
+fn json_text<T: serde::Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Counts brackets outside of strings; most of a body is strings, which are skipped a chunk at a time.
+fn is_nested_too_deeply(body: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while let Some(&byte) = body.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => loop {
+                let Some(found) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) else {
+                    return false;
+                };
+                at += found + 1;
+                if body.get(at - 1) == Some(&b'"') {
+                    break;
+                }
+                at += 1;
+            },
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    const FILL: Sampling = Sampling {
+        temperature: Some(0.7),
+        top_p: Some(1.0),
+        overrides: false,
+    };
+    const WIN: Sampling = Sampling {
+        overrides: true,
+        ..FILL
+    };
+
+    fn amended(body: &str, sampling: Sampling) -> String {
+        let request = ChatRequest::parse(
+            &Bytes::copy_from_slice(body.as_bytes()),
+            "policy",
+            &sampling,
+        )
+        .unwrap();
+        String::from_utf8(request.body.to_vec()).unwrap()
+    }
+
+    fn refusal(body: &[u8]) -> String {
+        let reply = ChatRequest::parse(&Bytes::copy_from_slice(body), "policy", &FILL).unwrap_err();
+        assert_eq!(reply.status.as_u16(), 400);
+        reply.message
+    }
+
+    #[test]
+    fn only_what_is_missing_is_added() {
+        #[rustfmt::skip]
+        let cases = [
+            (r#"{"model":"policy","messages":[]}"#, FILL,
+             r#"{"model":"policy","messages":[],"temperature":0.7,"top_p":1.0}"#),
+            (r#"{"model":"policy","messages":[],"temperature":0,"top_p":0.50}"#, FILL,
+             r#"{"model":"policy","messages":[],"temperature":0,"top_p":0.50}"#),
+            (r#"{ "temperature" : null , "model":"policy", "messages":[] , "top_p":1e0 } "#, FILL,
+             r#"{ "temperature" : 0.7 , "model":"policy", "messages":[] , "top_p":1e0 } "#),
+            (r#"{"model":"policy","messages":[],"temperature":0,"top_p":0.5}"#, WIN,
+             r#"{"model":"policy","messages":[],"temperature":0.7,"top_p":1.0}"#),
+            (r#"{"model":"openai/osmosis-rollout","seed":9007199254740993,"messages":[]}"#, Sampling::default(),
+             r#"{"model":"policy","seed":9007199254740993,"messages":[]}"#),
+            (r#"{"messages":[{"content":"\"}"}]}"#, Sampling::default(),
+             r#"{"messages":[{"content":"\"}"}],"model":"policy"}"#),
+            (r#"{"model":null,"messages":[]}"#, Sampling::default(),
+             r#"{"model":"policy","messages":[]}"#),
+        ];
+        for (body, sampling, expected) in cases {
+            assert_eq!(amended(body, sampling), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_usage_of_a_stream_is_always_asked_for() {
+        #[rustfmt::skip]
+        let cases = [
+            ("", false, r#","stream_options":{"include_usage":true}"#),
+            (r#","stream_options":null"#, false, r#","stream_options":{"include_usage":true}"#),
+            (r#","stream_options":{}"#, false, r#","stream_options":{"include_usage":true}"#),
+            (r#","stream_options":{ "x":1 }"#, false, r#","stream_options":{"include_usage":true, "x":1 }"#),
+            (r#","stream_options":{"include_usage":false}"#, false, r#","stream_options":{"include_usage":true}"#),
+            (r#","stream_options":{"include_usage": true}"#, true, r#","stream_options":{"include_usage": true}"#),
+        ];
+        for (given, wants, expected) in cases {
+            let body = format!(r#"{{"model":"policy","messages":[],"stream":true{given}}}"#);
+            let request =
+                ChatRequest::parse(&Bytes::from(body), "policy", &Sampling::default()).unwrap();
+            assert!(request.streamed);
+            assert_eq!(request.wants_usage, wants, "{given}");
+            let expected = format!(r#"{{"model":"policy","messages":[],"stream":true{expected}}}"#);
+            assert_eq!(request.body, expected.as_bytes(), "{given}");
+        }
+        let plain = r#"{"model":"policy","messages":[],"stream":false}"#;
+        assert_eq!(amended(plain, Sampling::default()), plain);
+    }
+
+    #[test]
+    fn bad_bodies_are_refused_with_the_reason() {
+        #[rustfmt::skip]
+        let cases: &[(&[u8], &str)] = &[
+            (b"", "not a JSON object"),
+            (b"[]", "not a JSON object"),
+            (b"\"text\"", "not a JSON object"),
+            (b"{", "not a valid request"),
+            (b"{\"messages\":[]", "not a valid request"),
+            (b"{\"messages\":[]} trailing", "not a valid request"),
+            (b"{\"messages\":[],}", "not a valid request"),
+            (b"{\"messages\":[],\"messages\":[]}", "duplicate field `messages`"),
+            (b"{\"messages\":\"hello\"}", "`messages` is not an array"),
+            (b"{\"messages\":null}", "`messages` is not an array"),
+            (b"{\"model\":\"m\"}", "`messages` is missing"),
+            (b"{\"messages\":[],\"model\":7}", "`model` is not a text"),
+            (b"{\"messages\":[],\"stream\":\"yes\"}", "not a valid request"),
+            (b"{\"messages\":[],\"stream\":true,\"stream_options\":[]}", "`stream_options` is not an object"),
+            (b"{\"messages\":[\"\xff\"]}", "not UTF-8 after byte 14"),
+        ];
+        for (body, expected) in cases {
+            let message = refusal(body);
+            assert!(message.contains(expected), "{message}");
+        }
+        let deep = format!(
+            "{{\"messages\":{}{}}}",
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert!(refusal(deep.as_bytes()).contains("nested more than 128"));
+        let brackets_in_text = format!("{{\"messages\":[\"\\\"{}\"]}}", "[".repeat(1_000));
+        amended(&brackets_in_text, FILL);
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((".{0,6}", inner), 0..4)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn everything_but_the_sampling_stays_as_it_was(
+            others in prop::collection::vec(("[a-z_]{3,9}x", json()), 0..6),
+            temperature in prop::option::of(0.0..2.0_f64),
+            pretty in any::<bool>(),
+        ) {
+            let mut object: serde_json::Map<String, Value> = others.into_iter().collect();
+            object.insert("messages".to_owned(), Value::Array(vec![]));
+            object.insert("model".to_owned(), Value::from("policy"));
+            if let Some(temperature) = temperature {
+                object.insert("temperature".to_owned(), Value::from(temperature));
+            }
+            let body = if pretty {
+                serde_json::to_string_pretty(&object).unwrap()
+            } else {
+                serde_json::to_string(&object).unwrap()
+            };
+            let result = amended(&body, FILL);
+            let end = body.rfind('}').unwrap();
+            // What was there is a prefix, what was added stands before the last brace.
+            prop_assert_eq!(&result[..end], &body[..end]);
+            prop_assert!(result.ends_with(&body[end..]));
+            // Read back from the text: reading a float is not exact, which is why nothing is re-rendered.
+            let mut object: serde_json::Map<String, Value> = serde_json::from_str(&body).unwrap();
+            object.entry("temperature").or_insert_with(|| Value::from(0.7));
+            object.insert("top_p".to_owned(), Value::from(1.0));
+            prop_assert_eq!(serde_json::from_str::<Value>(&result).unwrap(), Value::Object(object));
+        }
+
+        #[test]
+        fn no_body_makes_the_reader_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ChatRequest::parse(&Bytes::from(body), "policy", &WIN);
+        }
+
+        #[test]
+        fn no_almost_valid_body_makes_the_reader_panic(body in r#"\{("messages"|"model"|"stream_options"|"stream"|[\[\]{},:"\\]|\\u12|true|null|1e9|é){0,30}\}?"#) {
+            let _ = ChatRequest::parse(&Bytes::from(body), "policy", &WIN);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::serve::ListenerExt;
+use http::{HeaderValue, Method, header};
+use osmosis_core::{Attempt, RolloutId};
+use osmosis_store::Store;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::door::{Doors, RolloutDoor};
+use crate::error::GatewayError;
+use crate::error_reply::ErrorReply;
+use crate::exchange;
+use crate::identity::{Endpoint, Route, key_of};
+use crate::policy::Policy;
+use crate::record::now_ms;
+
+/// What a gateway needs to know.
+#[derive(Debug, Clone)]
+pub struct GatewayOptions {
+    /// Loopback and any port, unless asked otherwise.
+    pub listen: SocketAddr,
+    pub sampling: Sampling,
+    /// A request body beyond this is refused with 413.
+    pub max_body_bytes: usize,
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            sampling: Sampling::default(),
+            max_body_bytes: 64 << 20,
+        }
+    }
+}
+
+/// `[sampling]` of the config, and whether it fills gaps or wins.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sampling {
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    /// `true` in training: these values replace what the call says.
+    pub overrides: bool,
+}
+
+/// How long records may still be written after the grace period of a shutdown ran out.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
+
+/// A running gateway. Dropping it stops it at once.
+pub struct Gateway {
+    url: String,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+}
+
+/// What every request needs.
+pub(crate) struct Shared {
+    pub(crate) policy: Arc<dyn Policy>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) sampling: Sampling,
+    pub(crate) max_body_bytes: usize,
+    doors: Doors,
+    /// Ends every door.
+    everything: CancellationToken,
+    /// The accept loop, and records whose caller is gone.
+    pub(crate) tasks: TaskTracker,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl Gateway {
+    pub async fn start(
+        options: GatewayOptions,
+        policy: Arc<dyn Policy>,
+        store: Arc<dyn Store>,
+    ) -> Result<Self, GatewayError> {
+        let cannot_listen = |error: std::io::Error| GatewayError::Listen {
+            address: options.listen,
+            message: error.to_string(),
+        };
+        let listener = TcpListener::bind(options.listen)
+            .await
+            .map_err(cannot_listen)?;
+        let mut address = listener.local_addr().map_err(cannot_listen)?;
+        if address.ip().is_unspecified() {
+            address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        }
+        let shared = Arc::new(Shared {
+            policy,
+            store,
+            sampling: options.sampling,
+            max_body_bytes: options.max_body_bytes,
+            doors: Doors::default(),
+            everything: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            runtime: tokio::runtime::Handle::current(),
+        });
+        let stop = CancellationToken::new();
+        let router = Router::new()
+            .fallback(serve)
+            .with_state(Arc::clone(&shared));
+        // Without it, small events of a stream wait for the acknowledgement of the one before.
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "cannot set TCP_NODELAY");
+            }
+        });
+        let accept =
+            axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        shared.tasks.spawn(async move {
+            if let Err(error) = accept.await {
+                tracing::error!(%error, "the gateway stopped accepting");
+            }
+        });
+        Ok(Self {
+            url: format!("http://{address}/v1"),
+            shared,
+            stop,
+        })
+    }
+
+    /// The base URL that clients append `/chat/completions` to: `http://127.0.0.1:PORT/v1`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Makes a key for one attempt of a rollout.
+    pub fn open(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
+        self.shared
+            .doors
+            .open(rollout, attempt, &self.shared.everything)
+    }
+
+    /// Stops accepting, waits for what runs; `false` when the grace period ran out. What still ran then
+    /// is ended, and recorded as that.
+    pub async fn shut_down(&self, grace: Duration) -> bool {
+        self.stop.cancel();
+        let tasks = &self.shared.tasks;
+        tasks.close();
+        let drained = tokio::time::timeout(grace, tasks.wait()).await.is_ok();
+        self.shared.everything.cancel();
+        if !drained
+            && tokio::time::timeout(LAST_RECORDS, tasks.wait())
+                .await
+                .is_err()
+        {
+            tracing::warn!("some model calls were still under way when the gateway stopped");
+        }
+        drained
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.shared.everything.cancel();
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    match answer(shared, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.response(),
+    }
+}
+
+/// Identifies a request and passes it on; an `Err` is a request that is nobody's, and leaves no record.
+async fn answer(shared: Arc<Shared>, request: Request) -> Result<Response, ErrorReply> {
+    let arrived_at_ms = now_ms();
+    let (parts, body) = request.into_parts();
+    let route = Route::parse(parts.uri.path())?;
+    let key = key_of(&parts.headers).ok_or_else(|| {
+        ErrorReply::unauthorized("no key: send the rollout's key as `Authorization: Bearer KEY`")
+    })?;
+    let visit = shared.doors.enter(key).ok_or_else(|| {
+        ErrorReply::unauthorized("this key opens nothing: it is wrong, or its rollout has ended")
+    })?;
+    let sample = route.sample_for(&parts.headers, visit.rollout())?;
+    match (route.endpoint, parts.method) {
+        (Endpoint::ChatCompletions, Method::POST) => {
+            Ok(exchange::chat(shared, visit, sample, arrived_at_ms, body).await)
+        }
+        (Endpoint::Models, Method::GET) => Ok(models(&shared.policy.describe().model)),
+        (Endpoint::ChatCompletions, _) => Err(ErrorReply::wrong_method(
+            "chat completions are asked for with POST",
+        )),
+        (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
+    }
+}
+
+fn models(model: &str) -> Response {
+    let list = json!({
+        "object": "list",
+        "data": [{"id": model, "object": "model", "created": 0, "owned_by": "osmosis"}],
+    });
+    let mut response = Response::new(Body::from(list.to_string()));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
