@@ -1,0 +1,373 @@
+//! What follows from what a worker answered: pure functions, no I/O.
+
+use std::time::Duration;
+
+use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, Sample};
+use osmosis_gateway::Fault;
+use osmosis_worker::TaskResult;
+
+/// The numbers that decisions depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    pub agent_limit: Duration,
+    pub grade_limit: Duration,
+    pub pass_threshold: f64,
+    pub max_failures: u32,
+}
+
+/// What to do after the agent phase.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AfterAgent {
+    Grade {
+        samples: Vec<Sample>,
+        metrics: Option<JsonText>,
+    },
+    Finish(Outcome),
+    Again(Again),
+    /// The run is stopping: the rollout goes back to the queue as if it had not been claimed.
+    GiveBack,
+}
+
+/// What to do after the grade phase.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AfterGrade {
+    Finish {
+        outcome: Outcome,
+        samples: Vec<Sample>,
+    },
+    /// Grade the same samples again, in a worker of its own.
+    Alone {
+        reason: String,
+    },
+    GiveBack,
+}
+
+/// Another attempt at the whole rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Again {
+    pub reason: String,
+    /// It held a worker that died: run it alone, so that a second crash is surely its own.
+    pub suspect: bool,
+    /// An infrastructure failure that counts against the limit.
+    pub failed: bool,
+}
+
+/// Decides what follows the agent phase. `fault` is how the rollout's last model call failed for
+/// reasons of the infrastructure, `failures` how often that happened before.
+pub fn after_agent(
+    result: TaskResult,
+    fault: Option<&Fault>,
+    failures: u32,
+    rules: &Rules,
+) -> AfterAgent {
+    match result {
+        TaskResult::Done { samples, metrics } => AfterAgent::Grade { samples, metrics },
+        TaskResult::Rejected { reason } => AfterAgent::Finish(Outcome::Rejected { reason }),
+        TaskResult::Failed { failure } => match fault {
+            // The agent failed right after a model call that failed through no fault of its own.
+            Some(fault) => blame_infrastructure(fault, failures, rules),
+            None => AfterAgent::Finish(Outcome::AgentFailed { failure }),
+        },
+        TaskResult::TimedOut => AfterAgent::Finish(Outcome::TimedOut {
+            phase: Phase::Agent,
+            limit_ms: millis(rules.agent_limit),
+        }),
+        TaskResult::Cancelled => AfterAgent::GiveBack,
+        TaskResult::WorkerLost {
+            detail,
+            alone: true,
+        } => AfterAgent::Finish(Outcome::AgentFailed {
+            failure: Failure::new(
+                ErrorCategory::AgentError,
+                "worker_crashed",
+                format!("the worker {detail} while it ran this rollout alone"),
+            ),
+        }),
+        TaskResult::WorkerLost {
+            detail,
+            alone: false,
+        } => AfterAgent::Again(Again {
+            reason: format!("its worker {detail}"),
+            suspect: true,
+            failed: false,
+        }),
+        TaskResult::NoWorker { detail } => AfterAgent::Finish(Outcome::InfrastructureFailed {
+            failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
+        }),
+    }
+}
+
+fn blame_infrastructure(fault: &Fault, failures: u32, rules: &Rules) -> AfterAgent {
+    if fault.kind.worth_retrying() && failures + 1 < rules.max_failures {
+        return AfterAgent::Again(Again {
+            reason: fault.message.clone(),
+            suspect: false,
+            failed: true,
+        });
+    }
+    AfterAgent::Finish(Outcome::InfrastructureFailed {
+        failure: Failure::new(
+            ErrorCategory::HttpError,
+            fault.kind.as_str(),
+            fault.message.clone(),
+        ),
+    })
+}
+
+/// Decides what follows the grade phase of `samples`.
+pub fn after_grade(result: TaskResult, samples: Vec<Sample>, rules: &Rules) -> AfterGrade {
+    let finish = |outcome, samples| AfterGrade::Finish { outcome, samples };
+    match result {
+        TaskResult::Done {
+            samples: graded, ..
+        } => {
+            let outcome = score(&graded, rules.pass_threshold);
+            finish(outcome, graded)
+        }
+        TaskResult::Rejected { reason } => finish(Outcome::Rejected { reason }, samples),
+        TaskResult::Failed { failure } => finish(Outcome::Ungraded { failure }, samples),
+        TaskResult::TimedOut => finish(
+            Outcome::TimedOut {
+                phase: Phase::Grade,
+                limit_ms: millis(rules.grade_limit),
+            },
+            samples,
+        ),
+        TaskResult::Cancelled => AfterGrade::GiveBack,
+        TaskResult::WorkerLost {
+            detail,
+            alone: true,
+        } => finish(
+            Outcome::Ungraded {
+                failure: Failure::new(
+                    ErrorCategory::AgentError,
+                    "grader_crashed",
+                    format!("the grading worker {detail} while it graded this rollout alone"),
+                ),
+            },
+            samples,
+        ),
+        TaskResult::WorkerLost {
+            detail,
+            alone: false,
+        } => AfterGrade::Alone {
+            reason: format!("its grading worker {detail}"),
+        },
+        TaskResult::NoWorker { detail } => finish(
+            Outcome::InfrastructureFailed {
+                failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
+            },
+            samples,
+        ),
+    }
+}
+
+/// The outcome of graded samples: the mean over the kept ones; it passes when all of them do.
+pub fn score(samples: &[Sample], pass_threshold: f64) -> Outcome {
+    let kept: Vec<&Sample> = samples.iter().filter(|s| !s.remove_sample).collect();
+    if kept.is_empty() {
+        return Outcome::Rejected {
+            reason: "the grader removed every sample".to_owned(),
+        };
+    }
+    let mut rewards = Vec::with_capacity(kept.len());
+    for sample in kept {
+        match sample.reward {
+            Some(reward) => rewards.push(reward.get()),
+            None => {
+                return Outcome::Ungraded {
+                    failure: Failure::new(
+                        ErrorCategory::ValidationError,
+                        "ungraded_sample",
+                        format!("the grader left sample `{}` without a reward", sample.id),
+                    ),
+                };
+            }
+        }
+    }
+    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+    match Reward::new(mean) {
+        Ok(reward) => Outcome::Scored {
+            reward,
+            passed: rewards.iter().all(|r| *r >= pass_threshold),
+        },
+        Err(error) => Outcome::Ungraded {
+            failure: Failure::new(
+                ErrorCategory::ValidationError,
+                "invalid_reward",
+                format!("the mean of the samples' rewards overflows: {error}"),
+            ),
+        },
+    }
+}
+
+/// The wait before attempt number `failures + 1`: doubles with each failure, up to 30 s.
+pub fn retry_wait(first: Duration, failures: u32) -> Duration {
+    first
+        .saturating_mul(2_u32.saturating_pow(failures.min(10)))
+        .min(Duration::from_secs(30))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::{OutcomeKind, SampleId};
+    use osmosis_gateway::FaultKind;
+
+    use super::*;
+
+    const RULES: Rules = Rules {
+        agent_limit: Duration::from_secs(450),
+        grade_limit: Duration::from_secs(150),
+        pass_threshold: 1.0,
+        max_failures: 3,
+    };
+
+    fn sample(id: &str, reward: Option<f64>, remove_sample: bool) -> Sample {
+        Sample {
+            id: SampleId::new(id).unwrap(),
+            messages: JsonText::parse("[]").unwrap(),
+            reward: reward.map(|r| Reward::new(r).unwrap()),
+            remove_sample,
+            metrics: None,
+            extra_fields: None,
+        }
+    }
+
+    fn fault(kind: FaultKind) -> Fault {
+        Fault {
+            kind,
+            status: 502,
+            message: "upstream is down".to_owned(),
+        }
+    }
+
+    fn raised() -> TaskResult {
+        TaskResult::Failed {
+            failure: Failure::new(ErrorCategory::AgentError, "RuntimeError", "boom"),
+        }
+    }
+
+    #[test]
+    fn the_reward_is_the_mean_of_the_kept_samples_and_all_must_pass() {
+        let scored = score(
+            &[
+                sample("a", Some(1.0), false),
+                sample("b", Some(0.5), false),
+                sample("c", Some(-9.0), true),
+            ],
+            1.0,
+        );
+        assert_eq!(
+            scored,
+            Outcome::Scored {
+                reward: Reward::new(0.75).unwrap(),
+                passed: false
+            }
+        );
+        assert!(score(&[sample("a", Some(1.0), false)], 1.0).passed());
+    }
+
+    #[test]
+    fn a_kept_sample_without_a_reward_is_ungraded_and_never_zero() {
+        let outcome = score(
+            &[sample("a", None, false), sample("b", Some(1.0), false)],
+            1.0,
+        );
+        assert_eq!(outcome.kind(), OutcomeKind::Ungraded);
+        assert_eq!(outcome.reward(), None);
+    }
+
+    #[test]
+    fn removing_every_sample_is_a_rejection() {
+        let outcome = score(&[sample("a", Some(1.0), true)], 1.0);
+        assert_eq!(outcome.kind(), OutcomeKind::Rejected);
+    }
+
+    #[test]
+    fn an_agent_that_raises_failed_by_itself() {
+        let AfterAgent::Finish(outcome) = after_agent(raised(), None, 0, &RULES) else {
+            panic!("it must finish")
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::AgentFailed);
+    }
+
+    #[test]
+    fn an_agent_that_raises_after_a_fault_is_tried_again_until_the_limit() {
+        let fault = fault(FaultKind::Unreachable);
+        for failures in 0..2 {
+            assert!(matches!(
+                after_agent(raised(), Some(&fault), failures, &RULES),
+                AfterAgent::Again(Again {
+                    failed: true,
+                    suspect: false,
+                    ..
+                })
+            ));
+        }
+        let AfterAgent::Finish(outcome) = after_agent(raised(), Some(&fault), 2, &RULES) else {
+            panic!("it must finish")
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+        assert_eq!(outcome.reward(), None);
+    }
+
+    #[test]
+    fn a_wrong_key_is_not_tried_again() {
+        let fault = fault(FaultKind::Misconfigured);
+        assert!(matches!(
+            after_agent(raised(), Some(&fault), 0, &RULES),
+            AfterAgent::Finish(Outcome::InfrastructureFailed { .. })
+        ));
+    }
+
+    #[test]
+    fn only_a_crash_alone_counts_against_the_rollout() {
+        let lost = |alone| TaskResult::WorkerLost {
+            detail: "exited with code 3".to_owned(),
+            alone,
+        };
+        assert!(matches!(
+            after_agent(lost(false), None, 0, &RULES),
+            AfterAgent::Again(Again {
+                suspect: true,
+                failed: false,
+                ..
+            })
+        ));
+        assert!(matches!(
+            after_agent(lost(true), None, 0, &RULES),
+            AfterAgent::Finish(Outcome::AgentFailed { .. })
+        ));
+    }
+
+    #[test]
+    fn a_lost_grading_worker_leads_to_grading_alone_first() {
+        let lost = |alone| TaskResult::WorkerLost {
+            detail: "was killed".to_owned(),
+            alone,
+        };
+        assert!(matches!(
+            after_grade(lost(false), vec![], &RULES),
+            AfterGrade::Alone { .. }
+        ));
+        assert!(matches!(
+            after_grade(lost(true), vec![], &RULES),
+            AfterGrade::Finish {
+                outcome: Outcome::Ungraded { .. },
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_wait_doubles_and_is_bounded() {
+        let first = Duration::from_millis(500);
+        assert_eq!(retry_wait(first, 0), first);
+        assert_eq!(retry_wait(first, 2), Duration::from_secs(2));
+        assert_eq!(retry_wait(first, 60), Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,210 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use osmosis_core::{Attempt, RolloutId, frame::Manifest};
+use osmosis_gateway::Gateway;
+use osmosis_store::{Claim, Store};
+use osmosis_worker::WorkerPool;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::decision::Rules;
+use crate::{EngineError, EngineOptions, RunEnd, RunEvent, Stop};
+
+/// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
+const CLAIM_BATCH: usize = 64;
+
+/// Runs what is in the store's queue until nothing is left or it is asked to stop.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) parts: Arc<Parts>,
+}
+
+/// What every rollout of the run shares.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) workers: Arc<WorkerPool>,
+    pub(crate) options: EngineOptions,
+    pub(crate) rules: Rules,
+    pub(crate) events: mpsc::Sender<RunEvent>,
+    pub(crate) agent_permits: Semaphore,
+    pub(crate) grade_permits: Semaphore,
+}
+
+impl Engine {
+    pub fn new(
+        store: Arc<dyn Store>,
+        gateway: Arc<Gateway>,
+        workers: Arc<WorkerPool>,
+        options: EngineOptions,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Self {
+        let rules = Rules {
+            agent_limit: options.agent_limit,
+            grade_limit: options.grade_limit,
+            pass_threshold: options.pass_threshold,
+            max_failures: options.max_failures,
+        };
+        let (agents, graders) = permits(workers.manifest());
+        Self {
+            parts: Arc::new(Parts {
+                store,
+                gateway,
+                workers,
+                options,
+                rules,
+                events,
+                agent_permits: Semaphore::new(agents),
+                grade_permits: Semaphore::new(graders),
+            }),
+        }
+    }
+
+    /// Drives the run. On an error what is under way is abandoned; the store still has it queued or
+    /// leased, so a resume picks it up.
+    pub async fn run(&self, stop: &Stop) -> Result<RunEnd, EngineError> {
+        let counts = self.parts.store.counts().await?;
+        self.parts
+            .tell(RunEvent::Began {
+                total: counts.total(),
+                done: counts.done,
+            })
+            .await;
+
+        let mut flight = Flight::default();
+        let driven = self.drive(stop, &mut flight).await;
+        if driven.is_err() {
+            flight.tasks.abort_all();
+        }
+        while flight.tasks.join_next().await.is_some() {}
+        driven?;
+
+        let counts = self.parts.store.counts().await?;
+        let left = counts.queued + counts.leased;
+        Ok(if left == 0 {
+            RunEnd::Complete
+        } else {
+            RunEnd::Stopped { left }
+        })
+    }
+
+    async fn drive(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
+        let options = &self.parts.options;
+        let mut heartbeat = tokio::time::interval(options.lease / 3);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut draining = false;
+
+        loop {
+            if !draining {
+                self.fill(stop, flight).await?;
+            }
+            if flight.tasks.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = stop.drain.cancelled(), if !draining => {
+                    draining = true;
+                    self.parts
+                        .tell(RunEvent::Draining { in_flight: flight.tasks.len() })
+                        .await;
+                }
+                Some(ended) = flight.tasks.join_next() => flight.landed(ended)?,
+                _ = heartbeat.tick() => {
+                    let held: Vec<_> = flight.held.keys().cloned().collect();
+                    for lost in self.parts.store.heartbeat(&held, options.lease).await? {
+                        // Whoever has it now will record it; our result would be fenced.
+                        if let Some(token) = flight.held.get(&lost) {
+                            token.cancel();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Claims as many rollouts as there is room for.
+    async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
+        let options = &self.parts.options;
+        loop {
+            let room = options.max_in_flight.saturating_sub(flight.tasks.len());
+            if room == 0 || stop.drain.is_cancelled() {
+                return Ok(());
+            }
+            let wanted = room.min(CLAIM_BATCH);
+            let claims = self
+                .parts
+                .store
+                .claim(&options.owner, wanted, options.lease)
+                .await?;
+            let got = claims.len();
+            for claim in claims {
+                self.launch(claim, stop, flight).await;
+            }
+            if got < wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn launch(&self, claim: Claim, stop: &Stop, flight: &mut Flight) {
+        self.parts
+            .tell(RunEvent::Claimed {
+                id: claim.id.clone(),
+                attempt: claim.attempt,
+            })
+            .await;
+        let key = (claim.id.clone(), claim.attempt);
+        let token = stop.now.child_token();
+        flight.held.insert(key.clone(), token.clone());
+        let parts = Arc::clone(&self.parts);
+        flight.tasks.spawn(async move {
+            let result = crate::rollout::execute(&parts, claim, &token).await;
+            (key, result)
+        });
+    }
+}
+
+impl Parts {
+    pub(crate) async fn tell(&self, event: RunEvent) {
+        // Nobody listens any more: the display is gone, the run is not.
+        let _ = self.events.send(event).await;
+    }
+}
+
+type Held = (RolloutId, Attempt);
+
+/// The rollouts under way.
+#[derive(Debug, Default)]
+struct Flight {
+    tasks: JoinSet<(Held, Result<(), EngineError>)>,
+    held: HashMap<Held, CancellationToken>,
+}
+
+impl Flight {
+    fn landed(
+        &mut self,
+        ended: Result<(Held, Result<(), EngineError>), tokio::task::JoinError>,
+    ) -> Result<(), EngineError> {
+        let (key, result) = ended.map_err(|error| EngineError::Task(error.to_string()))?;
+        self.held.remove(&key);
+        result
+    }
+}
+
+/// How many executions the user's configs allow at once, over all workers.
+fn permits(manifest: &Manifest) -> (usize, usize) {
+    let limit = |found: Option<&osmosis_core::frame::Found>| {
+        found
+            .and_then(|f| f.max_concurrent)
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(Semaphore::MAX_PERMITS)
+    };
+    (
+        limit(Some(&manifest.workflow)),
+        limit(manifest.grader.as_ref()),
+    )
+}

@@ -1,0 +1,48 @@
+use camino::Utf8PathBuf;
+use osmosis_core::RolloutId;
+use osmosis_store::StoreError;
+
+/// Why a run could not go on. What has a durable result keeps it.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("row {row_index} of the run's own copy of the dataset can't be read: {message}")]
+    Row { row_index: u64, message: String },
+    #[error("cannot clear the artifacts folder `{path}` of rollout `{id}`: {message}")]
+    Artifacts {
+        id: RolloutId,
+        path: Utf8PathBuf,
+        message: String,
+    },
+    #[error("a rollout's task ended abnormally: {0}")]
+    Task(String),
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineErrorKind {
+    /// The run can be resumed when the cause is gone.
+    Resumable,
+    /// A defect of ours or a damaged run.
+    Internal,
+}
+
+impl EngineError {
+    pub fn kind(&self) -> EngineErrorKind {
+        match self {
+            Self::Store(_) | Self::Artifacts { .. } => EngineErrorKind::Resumable,
+            Self::Row { .. } | Self::Task(_) => EngineErrorKind::Internal,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Store(error) => error.hint(),
+            Self::Artifacts { .. } => {
+                Some("check the disk and the folder's permissions, then resume the run".to_owned())
+            }
+            Self::Row { .. } | Self::Task(_) => None,
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Drives a run: claims rollouts from the store, runs and grades them in workers, records results.
+//!
+//! It speaks no HTTP and renders no text. What happens is told as typed [`RunEvent`]s, which the
+//! progress display and the log consume; what is decided is in [`decision`], without I/O.
+
+pub mod decision;
+mod driver;
+mod error;
+mod event;
+mod options;
+mod rollout;
+
+pub use driver::Engine;
+pub use error::{EngineError, EngineErrorKind};
+pub use event::RunEvent;
+pub use options::{EngineOptions, RunEnd, Stop};

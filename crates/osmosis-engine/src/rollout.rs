@@ -1,0 +1,285 @@
+//! The way of one rollout: open a door at the gateway, run the agent, grade, record.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use camino::Utf8PathBuf;
+use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample};
+use osmosis_data::Row;
+use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt};
+use osmosis_worker::{GradeJob, Isolation, RunJob};
+use tokio_util::sync::CancellationToken;
+
+use crate::decision::{self, AfterAgent, AfterGrade, Again};
+use crate::driver::Parts;
+use crate::{EngineError, RunEvent};
+
+/// Runs one claimed rollout to a durable result, or puts it back.
+pub(crate) async fn execute(
+    parts: &Parts,
+    claim: Claim,
+    cancel: &CancellationToken,
+) -> Result<(), EngineError> {
+    let claimed_at = Instant::now();
+    let started_at_ms = now_ms();
+    let row =
+        Row::from_body(claim.row.row_index, claim.row.line, &claim.row.body).map_err(|error| {
+            EngineError::Row {
+                row_index: claim.row.row_index,
+                message: error.to_string(),
+            }
+        })?;
+    let artifacts_dir = clean_artifacts_dir(parts, &claim).await?;
+    let mut attempt = AttemptRecord {
+        started_at_ms,
+        durations: Durations::default(),
+        calls: CallSummary::default(),
+        metrics: None,
+    };
+
+    let agent = tokio::select! {
+        permit = parts.agent_permits.acquire() => permit,
+        () = cancel.cancelled() => return give_back(parts, &claim).await,
+    };
+    let queued = claimed_at.elapsed();
+    parts
+        .tell(RunEvent::PhaseBegan {
+            id: claim.id.clone(),
+            phase: Phase::Agent,
+        })
+        .await;
+    let isolation = if claim.suspect {
+        Isolation::Alone
+    } else {
+        Isolation::Shared
+    };
+    let prompt = JsonText::of(&row.prompt).map_err(|error| EngineError::Row {
+        row_index: claim.row.row_index,
+        message: error.to_string(),
+    })?;
+    let door = parts.gateway.open(claim.id.clone(), claim.attempt);
+    let job = RunJob {
+        rollout_id: claim.id.clone(),
+        prompt,
+        metadata: row.metadata.clone(),
+        chat_completions_url: parts.gateway.url().to_owned(),
+        api_key: door.key().to_owned(),
+        artifacts_dir: artifacts_dir.clone(),
+    };
+    let report = parts
+        .workers
+        .run(job, isolation, parts.options.agent_limit, cancel)
+        .await;
+    let through = door.close().await;
+    drop(agent);
+
+    attempt.durations.queue = ms(queued + report.waited);
+    attempt.durations.agent = ms(report.took);
+    attempt.durations.model = ms(through.model_time);
+    attempt.calls = through.summary;
+
+    let samples = match decision::after_agent(
+        report.result,
+        through.last_fault.as_ref(),
+        claim.failures,
+        &parts.rules,
+    ) {
+        AfterAgent::Grade { samples, metrics } => {
+            attempt.metrics = metrics;
+            samples
+        }
+        AfterAgent::Finish(outcome) => {
+            return finish(parts, &claim, attempt, outcome, vec![]).await;
+        }
+        AfterAgent::Again(again) => return try_again(parts, &claim, again, cancel).await,
+        AfterAgent::GiveBack => return give_back(parts, &claim).await,
+    };
+
+    let grading = Grading {
+        row: &row,
+        artifacts_dir,
+        isolation,
+    };
+    match grade(parts, &claim, grading, samples, &mut attempt, cancel).await {
+        Some((outcome, samples)) => finish(parts, &claim, attempt, outcome, samples).await,
+        None => give_back(parts, &claim).await,
+    }
+}
+
+/// What is known of an attempt before its outcome.
+struct AttemptRecord {
+    started_at_ms: i64,
+    durations: Durations,
+    calls: CallSummary,
+    metrics: Option<JsonText>,
+}
+
+struct Grading<'a> {
+    row: &'a Row,
+    artifacts_dir: Option<Utf8PathBuf>,
+    isolation: Isolation,
+}
+
+/// Grades until there is an outcome; `None` when the run is stopping.
+async fn grade(
+    parts: &Parts,
+    claim: &Claim,
+    grading: Grading<'_>,
+    samples: Vec<Sample>,
+    attempt: &mut AttemptRecord,
+    cancel: &CancellationToken,
+) -> Option<(Outcome, Vec<Sample>)> {
+    let mut isolation = grading.isolation;
+    loop {
+        let _permit = tokio::select! {
+            permit = parts.grade_permits.acquire() => permit,
+            () = cancel.cancelled() => return None,
+        };
+        parts
+            .tell(RunEvent::PhaseBegan {
+                id: claim.id.clone(),
+                phase: Phase::Grade,
+            })
+            .await;
+        let job = GradeJob {
+            rollout_id: claim.id.clone(),
+            label: grading.row.label.clone(),
+            samples: samples.clone(),
+            metadata: grading.row.metadata.clone(),
+            artifacts_dir: grading.artifacts_dir.clone(),
+        };
+        let report = parts
+            .workers
+            .grade(job, isolation, parts.options.grade_limit, cancel)
+            .await;
+        attempt.durations.queue += ms(report.waited);
+        attempt.durations.grade += ms(report.took);
+        match decision::after_grade(report.result, samples.clone(), &parts.rules) {
+            AfterGrade::Finish { outcome, samples } => return Some((outcome, samples)),
+            AfterGrade::Alone { reason } => {
+                isolation = Isolation::Alone;
+                parts
+                    .tell(RunEvent::GradingAgain {
+                        id: claim.id.clone(),
+                        reason,
+                    })
+                    .await;
+            }
+            AfterGrade::GiveBack => return None,
+        }
+    }
+}
+
+async fn finish(
+    parts: &Parts,
+    claim: &Claim,
+    attempt: AttemptRecord,
+    outcome: Outcome,
+    samples: Vec<Sample>,
+) -> Result<(), EngineError> {
+    let outcome = outcome.map_failure(|failure| parts.options.redactor.clean_failure(failure));
+    let receipt = parts
+        .store
+        .complete(Completion {
+            id: claim.id.clone(),
+            attempt: claim.attempt,
+            outcome: outcome.clone(),
+            samples,
+            metrics: attempt.metrics,
+            durations: attempt.durations,
+            calls: attempt.calls,
+            started_at_ms: attempt.started_at_ms,
+            finished_at_ms: now_ms(),
+        })
+        .await?;
+    match receipt {
+        CompletionReceipt::Accepted => {
+            parts
+                .tell(RunEvent::Finished {
+                    id: claim.id.clone(),
+                    outcome,
+                    durations: attempt.durations,
+                    calls: attempt.calls,
+                })
+                .await;
+        }
+        CompletionReceipt::Fenced => {
+            tracing::warn!(rollout = %claim.id, attempt = %claim.attempt, "a stale result was dropped");
+        }
+    }
+    Ok(())
+}
+
+async fn try_again(
+    parts: &Parts,
+    claim: &Claim,
+    again: Again,
+    cancel: &CancellationToken,
+) -> Result<(), EngineError> {
+    let wait = if again.failed {
+        decision::retry_wait(parts.options.retry_wait, claim.failures)
+    } else {
+        Duration::ZERO
+    };
+    parts
+        .tell(RunEvent::Retrying {
+            id: claim.id.clone(),
+            attempt: claim.attempt,
+            reason: again.reason,
+            wait,
+        })
+        .await;
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = cancel.cancelled() => {}
+    }
+    parts
+        .store
+        .release(&claim.id, claim.attempt, again.suspect, again.failed)
+        .await?;
+    Ok(())
+}
+
+async fn give_back(parts: &Parts, claim: &Claim) -> Result<(), EngineError> {
+    parts
+        .store
+        .release(&claim.id, claim.attempt, claim.suspect, false)
+        .await?;
+    Ok(())
+}
+
+/// The rollout's own folder, which the SDK makes when user code first asks for it. What an earlier
+/// attempt left there goes: its result does not count, so its files must not either.
+async fn clean_artifacts_dir(
+    parts: &Parts,
+    claim: &Claim,
+) -> Result<Option<Utf8PathBuf>, EngineError> {
+    let Some(root) = &parts.options.artifacts_root else {
+        return Ok(None);
+    };
+    let path = root.join(claim.id.as_str());
+    if claim.attempt.0 > 1 {
+        match tokio::fs::remove_dir_all(&path).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(EngineError::Artifacts {
+                    id: claim.id.clone(),
+                    path,
+                    message: error.to_string(),
+                });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(Some(path))
+}
+
+fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}
