@@ -1,0 +1,130 @@
+//! `osmosis doctor`: is everything here that a run needs?
+
+use camino::Utf8Path;
+use osmosis_core::config::PROVIDERS;
+use osmosis_worker::environment;
+use owo_colors::Style;
+use serde_json::{Value, json};
+
+use crate::error::{CliError, Exit};
+use crate::output::{Output, paint};
+use crate::workspace::Workspace;
+
+/// One thing that was looked at.
+struct Finding {
+    name: String,
+    good: bool,
+    text: String,
+    hint: Option<String>,
+}
+
+pub(crate) async fn run(
+    python: Option<&Utf8Path>,
+    workspace: Option<&Utf8Path>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let mut findings = vec![
+        good("osmosis", format!("version {}", env!("CARGO_PKG_VERSION"))),
+        sdk(),
+        installer(),
+    ];
+    match Workspace::find(workspace, None) {
+        Ok(found) => {
+            findings.push(good("workspace", found.root.to_string()));
+            for name in found.rollouts() {
+                findings.push(rollout(&found, &name, python).await);
+            }
+        }
+        Err(error) => findings.push(Finding {
+            name: "workspace".to_owned(),
+            good: false,
+            text: error.message,
+            hint: error.hint,
+        }),
+    }
+    findings.push(models());
+    for finding in &findings {
+        let mark = if finding.good {
+            paint("ok  ", Style::new().green())
+        } else {
+            paint("bad ", Style::new().red().bold())
+        };
+        output.line(format_args!("{mark} {:<18} {}", finding.name, finding.text));
+        if let Some(hint) = &finding.hint {
+            output.line(format_args!("                        hint: {hint}"));
+        }
+    }
+    let sound = findings.iter().all(|finding| finding.good);
+    let items: Vec<Value> = findings
+        .iter()
+        .map(|f| json!({"name": f.name, "ok": f.good, "text": f.text, "hint": f.hint}))
+        .collect();
+    output.details(&json!({ "ok": sound, "findings": items }));
+    Ok(if sound { Exit::Ok } else { Exit::Failed })
+}
+
+fn good(name: &str, text: String) -> Finding {
+    Finding {
+        name: name.to_owned(),
+        good: true,
+        text,
+        hint: None,
+    }
+}
+
+fn sdk() -> Finding {
+    match environment::sdk_path() {
+        Ok(path) => good("python sdk", format!("unpacked at {path}")),
+        Err(error) => Finding {
+            name: "python sdk".to_owned(),
+            good: false,
+            hint: error.hint(),
+            text: error.to_string(),
+        },
+    }
+}
+
+fn installer() -> Finding {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let uv = std::env::split_paths(&path).any(|folder| folder.join("uv").is_file());
+    let text = if uv {
+        "uv"
+    } else {
+        "pip (environments are made faster with `uv` on the PATH)"
+    };
+    good("installer", text.to_owned())
+}
+
+/// Looks at a rollout's environment, and makes it when it is not there yet.
+async fn rollout(workspace: &Workspace, name: &str, python: Option<&Utf8Path>) -> Finding {
+    let prepared = environment::prepare(&workspace.rollout_dir(name), python, |_| {}).await;
+    match prepared {
+        Ok(found) => {
+            let mut finding = good(
+                &format!("rollout {name}"),
+                format!("python {}", found.python),
+            );
+            if !found.notes.is_empty() {
+                finding.hint = Some(found.notes.join("; "));
+            }
+            finding
+        }
+        Err(error) => Finding {
+            name: format!("rollout {name}"),
+            good: false,
+            hint: error.hint(),
+            text: error.to_string(),
+        },
+    }
+}
+
+fn models() -> Finding {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let mut ready: Vec<&str> = PROVIDERS
+        .iter()
+        .filter(|p| set(p.base_url_variable) || (p.needs_key && set(p.api_key_variable)))
+        .map(|provider| provider.name)
+        .collect();
+    ready.push("script");
+    good("models", format!("ready: {}", ready.join(", ")))
+}

@@ -1,0 +1,124 @@
+//! One place where events of the run and of its workers arrive: progress and log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use osmosis_engine::RunEvent;
+use osmosis_worker::WorkerEvent;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::progress::Progress;
+use crate::output::Output;
+use crate::run_log::RunLog;
+
+/// Events waiting to be shown; more than this and the sender waits.
+const EVENT_QUEUE: usize = 1024;
+
+/// Lines kept before there is a log to write them to.
+const BUFFERED_EVENTS: usize = 10_000;
+
+/// Consumes events until [`Display::finish`].
+#[derive(Debug)]
+pub(crate) struct Display {
+    worker_events: Option<mpsc::Sender<WorkerEvent>>,
+    run_events: Option<mpsc::Sender<RunEvent>>,
+    log: Arc<Mutex<Log>>,
+    tasks: JoinSet<()>,
+}
+
+/// The run's log, or what is to go there once it is open.
+#[derive(Debug)]
+enum Log {
+    Waiting(Vec<WorkerEvent>),
+    Open(RunLog),
+}
+
+impl Display {
+    pub(crate) fn start(output: &Output) -> Self {
+        let (worker_sender, mut worker_events) = mpsc::channel(EVENT_QUEUE);
+        let (run_sender, mut run_events) = mpsc::channel(EVENT_QUEUE);
+        let log = Arc::new(Mutex::new(Log::Waiting(vec![])));
+        let mut progress = Progress::new(*output);
+        let shared = Arc::clone(&log);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_secs(1));
+            let (mut workers_open, mut run_open) = (true, true);
+            while workers_open || run_open {
+                tokio::select! {
+                    event = worker_events.recv(), if workers_open => match event {
+                        Some(event) => shared.lock().worker_event(event),
+                        None => workers_open = false,
+                    },
+                    event = run_events.recv(), if run_open => match event {
+                        Some(event) => {
+                            progress.event(&event);
+                            shared.lock().run_event(&event);
+                        }
+                        None => run_open = false,
+                    },
+                    _ = ticks.tick() => progress.tick(),
+                }
+            }
+            progress.finish();
+        });
+        Self {
+            worker_events: Some(worker_sender),
+            run_events: Some(run_sender),
+            log,
+            tasks,
+        }
+    }
+
+    /// Where workers report to.
+    pub(crate) fn worker_events(&self) -> mpsc::Sender<WorkerEvent> {
+        sender(self.worker_events.as_ref())
+    }
+
+    /// Where the engine reports to.
+    pub(crate) fn run_events(&self) -> mpsc::Sender<RunEvent> {
+        sender(self.run_events.as_ref())
+    }
+
+    /// From now on everything goes to this log, what came before first.
+    pub(crate) fn attach(&mut self, mut log: RunLog) {
+        let mut current = self.log.lock();
+        if let Log::Waiting(events) = &*current {
+            for event in events {
+                log.worker_event(event);
+            }
+        }
+        *current = Log::Open(log);
+    }
+
+    /// Shows what is still queued and ends. All other senders must be gone by then.
+    pub(crate) async fn finish(&mut self) {
+        self.worker_events = None;
+        self.run_events = None;
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// A sender whose events nobody sees, after `finish`.
+fn sender<T>(sender: Option<&mpsc::Sender<T>>) -> mpsc::Sender<T> {
+    sender.cloned().unwrap_or_else(|| mpsc::channel(1).0)
+}
+
+impl Log {
+    fn worker_event(&mut self, event: WorkerEvent) {
+        match self {
+            Self::Waiting(events) if events.len() < BUFFERED_EVENTS => events.push(event),
+            Self::Waiting(_) => {}
+            Self::Open(log) => log.worker_event(&event),
+        }
+    }
+
+    fn run_event(&mut self, event: &RunEvent) {
+        match self {
+            Self::Waiting(_) => {}
+            Self::Open(log) => log.run_event(event),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The numbers of a run, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
+use osmosis_core::{Outcome, OutcomeKind, RunName};
+use osmosis_store::{RolloutQuery, RolloutRecord, Store};
+use owo_colors::Style;
+use serde_json::{Value, json};
+
+use super::pinned::Pinned;
+use crate::command_line;
+use crate::error::CliError;
+use crate::output::paint;
+use crate::run_folder::RunFolder;
+use crate::workspace::Workspace;
+
+/// Kinds of failure that are listed, most frequent first.
+const MOST_FAILURES: usize = 10;
+/// A failure's text in the list is cut here.
+const FAILURE_WIDTH: usize = 100;
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Report {
+    name: RunName,
+    output_path: camino::Utf8PathBuf,
+    resumed: bool,
+    /// How long this process ran it; `None` when it only looks.
+    duration: Option<Duration>,
+    total: u64,
+    numbers: RunNumbers,
+    failures: Vec<FailureGroup>,
+}
+
+/// Rollouts that failed alike.
+#[derive(Debug)]
+struct FailureGroup {
+    kind: OutcomeKind,
+    text: String,
+    count: u64,
+    /// `ROW.RUN` of the first.
+    first: String,
+}
+
+impl Report {
+    pub(crate) async fn of(
+        store: &dyn Store,
+        name: &RunName,
+        folder: &RunFolder,
+        resumed: bool,
+        duration: impl Into<Option<Duration>>,
+    ) -> Result<Self, CliError> {
+        let runs_per_row = runs_per_row(store).await?;
+        let mut tally = RunTally::new(runs_per_row);
+        let mut failures: BTreeMap<(OutcomeKind, String), FailureGroup> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = store
+                .rollouts(RolloutQuery {
+                    finished_only: true,
+                    after,
+                    ..RolloutQuery::default()
+                })
+                .await?;
+            for rollout in &page.items {
+                if let Some(outcome) = &rollout.outcome {
+                    tally.add(&fact(rollout, outcome));
+                    note_failure(&mut failures, rollout, outcome);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut failures: Vec<FailureGroup> = failures.into_values().collect();
+        failures.sort_by_key(|group| std::cmp::Reverse(group.count));
+        Ok(Self {
+            name: name.clone(),
+            output_path: folder.path.clone(),
+            resumed,
+            duration: duration.into(),
+            total: store.counts().await?.total(),
+            numbers: tally.numbers(),
+            failures,
+        })
+    }
+
+    pub(crate) fn infrastructure_failed(&self) -> u64 {
+        self.numbers.outcomes.infrastructure_failed
+    }
+
+    /// The `resource` of `eval submit --json`, and `metrics.json`.
+    pub(crate) fn json(&self) -> Value {
+        let mut resource = json!({
+            "run_name": self.name,
+            "output_path": self.output_path,
+            "total_rollouts": self.total,
+        });
+        let numbers = serde_json::to_value(&self.numbers).unwrap_or_default();
+        if let (Value::Object(resource), Value::Object(numbers)) = (&mut resource, numbers) {
+            resource.extend(numbers);
+            resource.insert("resumed".to_owned(), json!(self.resumed));
+            if let Some(duration) = self.duration {
+                let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+                resource.insert("duration_ms".to_owned(), json!(ms));
+            }
+            let failures: Vec<Value> = self
+                .failures
+                .iter()
+                .map(|group| {
+                    json!({"outcome": group.kind, "error": group.text, "count": group.count,
+                           "first": group.first})
+                })
+                .collect();
+            resource.insert("failures".to_owned(), json!(failures));
+            resource.insert(
+                "definitions".to_owned(),
+                json!({
+                    "ran": definition::RAN,
+                    "pass_rate": definition::PASS_RATE,
+                    "reward": definition::REWARD,
+                    "ci95": definition::CI95,
+                    "pass_at_k": definition::PASS_AT_K,
+                    "pass_hat_k": definition::PASS_HAT_K,
+                }),
+            );
+        }
+        resource
+    }
+
+    pub(crate) fn render(&self, workspace: &Workspace) -> String {
+        let numbers = &self.numbers;
+        let mut text = String::new();
+        let _ = writeln!(text, "\n{}", paint(self.name.as_str(), Style::new().bold()));
+        let mut row = |label: &str, value: String| {
+            let label = paint(&format!("{label:<11}"), Style::new().cyan());
+            let _ = writeln!(text, "  {label} {value}");
+        };
+        row("pass rate", self.pass_rate());
+        row("reward", self.reward());
+        if numbers.pass_at_k.len() > 1 {
+            row("pass@k", shares(&numbers.pass_at_k, "pass@"));
+            row("pass^k", shares(&numbers.pass_hat_k, "pass^"));
+        }
+        row("outcomes", self.outcomes());
+        row(
+            "model",
+            format!(
+                "{} calls · {} prompt + {} completion tokens",
+                thousands(numbers.model_calls),
+                thousands(numbers.prompt_tokens),
+                thousands(numbers.completion_tokens)
+            ),
+        );
+        row("time", self.times());
+        if numbers.without_model_calls > 0 {
+            row(
+                "note",
+                format!(
+                    "{} rollouts never called the model",
+                    numbers.without_model_calls
+                ),
+            );
+        }
+        self.render_failures(&mut text, workspace);
+        let _ = writeln!(text, "\n  files       {}", self.output_path);
+        let _ = write!(
+            text,
+            "  one rollout {}",
+            command_line::suggest(&["eval", "show", self.name.as_str(), "ROW"], workspace)
+        );
+        text
+    }
+
+    fn pass_rate(&self) -> String {
+        let numbers = &self.numbers;
+        match numbers.pass_rate {
+            None => "none: no rollout ran".to_owned(),
+            Some(rate) => format!(
+                "{}{}   {} passed of {} that ran",
+                percent(rate),
+                interval(numbers.pass_rate_ci95, percent),
+                numbers.passed,
+                numbers.ran
+            ),
+        }
+    }
+
+    fn reward(&self) -> String {
+        let reward = &self.numbers.reward;
+        match reward.mean {
+            None => "none: nothing was scored".to_owned(),
+            Some(mean) => format!(
+                "mean {}{}   min {} · median {} · max {} over {} scored",
+                number(mean),
+                interval(reward.ci95, number),
+                number(reward.min.unwrap_or(mean)),
+                number(reward.median.unwrap_or(mean)),
+                number(reward.max.unwrap_or(mean)),
+                reward.count
+            ),
+        }
+    }
+
+    fn outcomes(&self) -> String {
+        let mut parts: Vec<String> = OutcomeKind::ALL
+            .into_iter()
+            .filter(|kind| self.numbers.outcomes.get(*kind) > 0)
+            .map(|kind| {
+                let name = kind.as_str().replace('_', " ");
+                format!("{name} {}", self.numbers.outcomes.get(kind))
+            })
+            .collect();
+        let left = self.total - self.numbers.outcomes.total();
+        if left > 0 {
+            parts.push(format!("not run yet {left}"));
+        }
+        parts.join(" · ")
+    }
+
+    fn times(&self) -> String {
+        let phases = &self.numbers.durations;
+        let mut text = match self.duration {
+            Some(duration) => format!("{} · ", duration_text(duration.as_secs_f64())),
+            None => String::new(),
+        };
+        let phase = |name: &str, numbers: &osmosis_core::statistics::DurationNumbers| {
+            numbers.p50.map(|p50| {
+                format!(
+                    "{name} {} (p90 {})",
+                    ms_text(p50),
+                    ms_text(numbers.p90.unwrap_or(p50))
+                )
+            })
+        };
+        let parts: Vec<String> = [
+            phase("queue", &phases.queue),
+            phase("agent", &phases.agent),
+            phase("model", &phases.model),
+            phase("grade", &phases.grade),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        text.push_str(&parts.join(" · "));
+        text
+    }
+
+    fn render_failures(&self, text: &mut String, workspace: &Workspace) {
+        if self.failures.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\n  {}", paint("failures", Style::new().red().bold()));
+        for group in self.failures.iter().take(MOST_FAILURES) {
+            let name = group.kind.as_str().replace('_', " ");
+            let _ = writeln!(text, "  {:>5} × {name}: {}", group.count, cut(&group.text));
+            let command = command_line::suggest(
+                &["eval", "show", self.name.as_str(), &group.first],
+                workspace,
+            );
+            let _ = writeln!(text, "          {}", paint(&command, Style::new().dimmed()));
+        }
+        let unseen = self.failures.len().saturating_sub(MOST_FAILURES);
+        if unseen > 0 {
+            let _ = writeln!(text, "          and {unseen} other kinds, see index.jsonl");
+        }
+    }
+}
+
+/// How many rollouts each row has, from what the run is pinned to.
+async fn runs_per_row(store: &dyn Store) -> Result<u32, CliError> {
+    let Some(run) = store.run().await? else {
+        return Ok(1);
+    };
+    let n = Pinned::read(&run.pinned)?
+        .0
+        .get("evaluation.n")
+        .and_then(Value::as_u64)
+        .unwrap_or(1);
+    Ok(u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
+    RolloutFact {
+        row_index: rollout.row_index,
+        run_index: rollout.run_index,
+        kind: outcome.kind(),
+        reward: outcome.reward(),
+        passed: outcome.passed(),
+        durations: rollout.durations,
+        model_calls: rollout.calls.model_calls,
+        prompt_tokens: rollout.calls.prompt_tokens,
+        completion_tokens: rollout.calls.completion_tokens,
+    }
+}
+
+fn note_failure(
+    failures: &mut BTreeMap<(OutcomeKind, String), FailureGroup>,
+    rollout: &RolloutRecord,
+    outcome: &Outcome,
+) {
+    let Some(text) = outcome.explanation() else {
+        return;
+    };
+    let kind = outcome.kind();
+    failures
+        .entry((kind, text.clone()))
+        .or_insert_with(|| FailureGroup {
+            kind,
+            text,
+            count: 0,
+            first: format!("{}.{}", rollout.row_index, rollout.run_index),
+        })
+        .count += 1;
+}
+
+/// `scored: reward 1, passed`.
+pub(crate) fn outcome_text(outcome: &Outcome) -> String {
+    let kind = outcome.kind().as_str().replace('_', " ");
+    match outcome {
+        Outcome::Scored { reward, passed } => {
+            let verdict = if *passed { "passed" } else { "did not pass" };
+            format!("{kind}: reward {}, {verdict}", number(reward.get()))
+        }
+        Outcome::AgentFailed { .. }
+        | Outcome::TimedOut { .. }
+        | Outcome::Ungraded { .. }
+        | Outcome::Rejected { .. }
+        | Outcome::InfrastructureFailed { .. }
+        | Outcome::Cancelled => kind,
+    }
+}
+
+fn cut(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= FAILURE_WIDTH {
+        return line.to_owned();
+    }
+    let start: String = line.chars().take(FAILURE_WIDTH).collect();
+    format!("{start}…")
+}
+
+fn shares(by_k: &BTreeMap<u32, Option<f64>>, label: &str) -> String {
+    let shown: Vec<String> = by_k
+        .iter()
+        // The first, the powers of two and the last tell the curve.
+        .filter(|(k, _)| k.is_power_of_two() || by_k.keys().next_back() == Some(k))
+        .filter_map(|(k, share)| share.map(|share| format!("{label}{k} {}", percent(share))))
+        .collect();
+    shown.join(" · ")
+}
+
+fn interval(interval: Option<Interval>, show: fn(f64) -> String) -> String {
+    interval.map_or_else(String::new, |i| {
+        format!(" [{}, {}]", show(i.low), show(i.high))
+    })
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+/// At most three decimals.
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(crate) fn ms_text(ms: f64) -> String {
+    if ms < 0.5 {
+        "<1 ms".to_owned()
+    } else if ms < 1000.0 {
+        format!("{ms:.0} ms")
+    } else {
+        duration_text(ms / 1000.0)
+    }
+}
+
+/// `35 s`, `3 m 20 s`, `2 h 5 m`.
+pub(crate) fn duration_text(seconds: f64) -> String {
+    if seconds < 10.0 {
+        return format!("{seconds:.1} s");
+    }
+    if seconds < 90.0 {
+        return format!("{seconds:.0} s");
+    }
+    let minutes = (seconds / 60.0).floor();
+    if minutes < 90.0 {
+        return format!("{minutes:.0} m {:.0} s", seconds - 60.0 * minutes);
+    }
+    let hours = (minutes / 60.0).floor();
+    format!("{hours:.0} h {:.0} m", minutes - 60.0 * hours)
+}
+
+/// A time as people write it, in UTC.
+pub(crate) fn time_text(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(
+        |_| "?".to_owned(),
+        |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(thousands(12), "12");
+        assert_eq!(number(0.5), "0.5");
+        assert_eq!(number(1.0), "1");
+        assert_eq!(number(-0.12345), "-0.123");
+        assert_eq!(percent(0.8333), "83.3%");
+        assert_eq!(duration_text(3.21), "3.2 s");
+        assert_eq!(duration_text(200.0), "3 m 20 s");
+        assert_eq!(duration_text(7500.0), "2 h 5 m");
+    }
+}

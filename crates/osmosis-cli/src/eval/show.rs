@@ -1,0 +1,234 @@
+//! `osmosis eval show RUN ROW`: one rollout as a transcript.
+
+use std::fmt::Write;
+
+use osmosis_core::{Outcome, Sample};
+use osmosis_store::{CallQuery, CallRecord, RolloutQuery, RolloutRecord, SqliteStore, Store};
+use owo_colors::Style;
+use serde_json::{Value, json};
+
+use super::report::{ms_text, outcome_text};
+use super::transcript;
+use crate::error::{CliError, Exit};
+use crate::output::{Output, paint};
+use crate::run_folder::{RunFolder, index_line};
+use crate::workspace::Workspace;
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    run: &str,
+    row: &str,
+    calls: bool,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let (row_index, run_index) = parse_row(row)?;
+    let folder = RunFolder::existing(workspace, run)?;
+    let store = SqliteStore::open_read_only(&folder.path)?;
+    let query = RolloutQuery {
+        row_index: Some(row_index),
+        ..RolloutQuery::default()
+    };
+    let found: Vec<RolloutRecord> = store
+        .rollouts(query)
+        .await?
+        .items
+        .into_iter()
+        .filter(|rollout| run_index.is_none_or(|wanted| rollout.run_index == wanted))
+        .collect();
+    if found.is_empty() {
+        let total = store.counts().await?.total();
+        return Err(CliError::failed(
+            "rollout_not_found",
+            format!("run `{run}` has no rollout `{row}`"),
+        )
+        .hint(format!(
+            "rows count from 0 and the run has {total} rollouts; `{}` lists them",
+            folder.index()
+        )));
+    }
+    let mut details = vec![];
+    for rollout in &found {
+        let samples = store.samples(&rollout.id).await?;
+        let query = CallQuery {
+            rollout_id: rollout.id.clone(),
+            attempt: None,
+        };
+        let recorded = store.calls(query).await?;
+        if output.is_json() {
+            details.push(details_of(rollout, &samples, &recorded)?);
+        } else {
+            output.line(render(rollout, &samples, &recorded, calls)?);
+        }
+    }
+    output.details(&details);
+    Ok(Exit::Ok)
+}
+
+/// `3` or `3.1`.
+fn parse_row(text: &str) -> Result<(u64, Option<u32>), CliError> {
+    let bad = || {
+        CliError::usage("usage", format!("`{text}` is no row"))
+            .hint("give a row index from 0, or ROW.RUN, like `3` or `3.1`")
+    };
+    match text.split_once('.') {
+        None => Ok((text.parse().map_err(|_| bad())?, None)),
+        Some((row, run)) => Ok((
+            row.parse().map_err(|_| bad())?,
+            Some(run.parse().map_err(|_| bad())?),
+        )),
+    }
+}
+
+fn messages_of(sample: &Sample) -> Result<Vec<Value>, CliError> {
+    sample
+        .messages
+        .read()
+        .map_err(|error| CliError::failed("run_damaged", error.to_string()))
+}
+
+fn render(
+    rollout: &RolloutRecord,
+    samples: &[Sample],
+    recorded: &[CallRecord],
+    with_calls: bool,
+) -> Result<String, CliError> {
+    let bold = Style::new().bold();
+    let dim = Style::new().dimmed();
+    let mut text = String::new();
+    let outcome = rollout
+        .outcome
+        .as_ref()
+        .map_or_else(|| "no result yet".to_owned(), outcome_text);
+    let title = format!(
+        "{}  row {} run {}",
+        rollout.id, rollout.row_index, rollout.run_index
+    );
+    let _ = writeln!(text, "{}  {outcome}", paint(&title, bold));
+    let durations = rollout.durations;
+    let _ = writeln!(
+        text,
+        "{}",
+        paint(
+            &format!(
+                "queue {} · agent {} (model {}) · grade {} · {} model calls · {}+{} tokens · attempt {}",
+                ms_text(durations.queue),
+                ms_text(durations.agent),
+                ms_text(durations.model),
+                ms_text(durations.grade),
+                rollout.calls.model_calls,
+                rollout.calls.prompt_tokens,
+                rollout.calls.completion_tokens,
+                rollout.attempts,
+            ),
+            dim
+        )
+    );
+    for sample in samples {
+        let reward = match (sample.remove_sample, sample.reward) {
+            (true, _) => "removed by the grader".to_owned(),
+            (false, Some(reward)) => format!("reward {reward}"),
+            (false, None) => "no reward".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "\n{}  {reward}",
+            paint(&format!("sample {}", sample.id), bold)
+        );
+        for entry in transcript::entries(&messages_of(sample)?) {
+            push_entry(&mut text, &entry.speaker, &entry.text);
+        }
+        if let Some(metrics) = &sample.metrics {
+            push_entry(&mut text, "metrics", metrics.as_str());
+        }
+    }
+    if let Some(outcome) = &rollout.outcome {
+        push_failure(&mut text, outcome);
+    }
+    if with_calls {
+        push_calls(&mut text, recorded);
+    }
+    Ok(text)
+}
+
+fn push_entry(text: &mut String, speaker: &str, said: &str) {
+    let label = paint(&format!("{speaker:>12}"), Style::new().cyan());
+    let mut lines = said.lines();
+    let _ = writeln!(text, "{label}  {}", lines.next().unwrap_or_default());
+    for line in lines {
+        let _ = writeln!(text, "{:>12}  {line}", "");
+    }
+}
+
+fn push_failure(text: &mut String, outcome: &Outcome) {
+    let Some(why) = outcome.explanation() else {
+        return;
+    };
+    let label = paint(&outcome.kind().to_string(), Style::new().red().bold());
+    let _ = writeln!(text, "\n{label}  {why}");
+    if let Outcome::AgentFailed { failure }
+    | Outcome::Ungraded { failure }
+    | Outcome::InfrastructureFailed { failure } = outcome
+        && let Some(traceback) = &failure.traceback
+    {
+        for line in traceback.lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+}
+
+fn push_calls(text: &mut String, calls: &[CallRecord]) {
+    let _ = writeln!(text, "\n{}", paint("model calls", Style::new().bold()));
+    for call in calls {
+        let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        let _ = writeln!(
+            text,
+            "  {:>6}  {}  {}  {}  {}+{} tokens  {}{}",
+            call.call_id,
+            call.sample_id,
+            call.status,
+            call.upstream,
+            tokens(call.prompt_tokens),
+            tokens(call.completion_tokens),
+            ms_text((call.done_at_ms - call.queued_at_ms) as f64),
+            call.error
+                .as_ref()
+                .map_or_else(String::new, |error| format!("  {error}")),
+        );
+    }
+}
+
+fn details_of(
+    rollout: &RolloutRecord,
+    samples: &[Sample],
+    calls: &[CallRecord],
+) -> Result<Value, CliError> {
+    let mut details = index_line(rollout);
+    let mut shown = vec![];
+    for sample in samples {
+        shown.push(json!({
+            "id": sample.id, "reward": sample.reward, "remove_sample": sample.remove_sample,
+            "messages": messages_of(sample)?, "metrics": sample.metrics,
+            "extra_fields": sample.extra_fields,
+        }));
+    }
+    let calls: Vec<Value> = calls
+        .iter()
+        .map(|call| {
+            json!({
+                "call_id": call.call_id, "sample_id": call.sample_id, "attempt": call.attempt,
+                "dialect": call.dialect, "model": call.model, "upstream": call.upstream,
+                "policy_version": call.policy_version, "streamed": call.streamed,
+                "status": call.status, "error": call.error,
+                "prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens,
+                "queued_at_ms": call.queued_at_ms, "sent_at_ms": call.sent_at_ms,
+                "first_byte_at_ms": call.first_byte_at_ms, "done_at_ms": call.done_at_ms,
+            })
+        })
+        .collect();
+    if let Some(map) = details.as_object_mut() {
+        map.insert("samples".to_owned(), json!(shown));
+        map.insert("calls".to_owned(), json!(calls));
+        map.insert("outcome_details".to_owned(), json!(rollout.outcome));
+    }
+    Ok(details)
+}

@@ -1,0 +1,84 @@
+//! The `osmosis` binary: arguments, progress and reports; it puts the parts together.
+
+mod arguments;
+mod command_line;
+mod completions;
+mod dataset;
+mod doctor;
+mod error;
+mod eval;
+mod output;
+mod policy;
+mod rollout_init;
+mod run_folder;
+mod run_log;
+mod secrets;
+mod source_digest;
+mod stop_signals;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
+use error::{CliError, Exit};
+use output::Output;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return output::usage_error(&error),
+    };
+    let command_name = arguments.command.name();
+    let output = Output::new(arguments.output, command_name);
+    init_tracing(arguments.verbose);
+    match dispatch(arguments, &output) {
+        Ok(exit) => exit.into(),
+        Err(error) => output.fail(&error),
+    }
+}
+
+fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
+    let workspace = arguments.workspace.as_deref();
+    match arguments.command {
+        Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),
+        Command::Rollout {
+            command: RolloutCommand::Init(init),
+        } => rollout_init::run(&init, workspace, output),
+        Command::Dataset {
+            command: DatasetCommand::Validate { file },
+        } => dataset::validate(&file, workspace, output),
+        Command::Doctor { python } => {
+            runtime()?.block_on(doctor::run(python.as_deref(), workspace, output))
+        }
+        Command::Completions { shell } => {
+            completions::run(shell);
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::failed("runtime", format!("cannot start: {error}")))
+}
+
+/// Diagnostics of the program itself. The run's own events go to its `logs.txt`.
+fn init_tracing(verbose: u8) {
+    use tracing_subscriber::EnvFilter;
+    let default = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("OSMOSIS_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+}

@@ -1,0 +1,192 @@
+//! What goes to the screen: text for people, one envelope for programs.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use owo_colors::{OwoColorize, Stream, Style};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::arguments::OutputArguments;
+use crate::error::{CliError, Exit};
+
+/// The version of every JSON envelope.
+const SCHEMA_VERSION: u32 = 1;
+
+/// How a command speaks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    mode: Mode,
+    command: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Colours and a moving progress display, where the stream is a terminal.
+    Rich,
+    Plain,
+    Json,
+}
+
+impl Output {
+    pub(crate) fn new(arguments: OutputArguments, command: &'static str) -> Self {
+        let mode = if arguments.json {
+            Mode::Json
+        } else if arguments.plain {
+            Mode::Plain
+        } else {
+            Mode::Rich
+        };
+        if mode != Mode::Rich || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) {
+            owo_colors::set_override(false);
+        }
+        Self { mode, command }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.mode == Mode::Json
+    }
+
+    /// Whether a moving display makes sense on standard error.
+    pub(crate) fn moves(&self) -> bool {
+        self.mode == Mode::Rich && std::io::stderr().is_terminal()
+    }
+
+    /// Whether a person is there to answer a question.
+    pub(crate) fn can_ask(&self) -> bool {
+        self.mode != Mode::Json && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    }
+
+    /// A line for people on standard output; nothing in JSON mode.
+    pub(crate) fn line(&self, text: impl std::fmt::Display) {
+        if !self.is_json() {
+            write_out(&format!("{text}\n"));
+        }
+    }
+
+    /// A remark on standard error; nothing in JSON mode.
+    pub(crate) fn note(&self, text: impl std::fmt::Display) {
+        if !self.is_json() {
+            write_err(&format!("{text}\n"));
+        }
+    }
+
+    pub(crate) fn warn(&self, text: impl std::fmt::Display) {
+        if !self.is_json() {
+            let label = paint_err("warning:", Style::new().yellow().bold());
+            write_err(&format!("{label} {text}\n"));
+        }
+    }
+
+    /// The result of an operation, in JSON mode.
+    pub(crate) fn operation(&self, status: &str, resource: &impl Serialize) {
+        if self.is_json() {
+            print_envelope(&json!({
+                "schema_version": SCHEMA_VERSION,
+                "status": status,
+                "operation": self.command,
+                "resource": resource,
+            }));
+        }
+    }
+
+    /// A list, in JSON mode.
+    pub(crate) fn list(&self, items: &[Value]) {
+        if self.is_json() {
+            print_envelope(&json!({
+                "schema_version": SCHEMA_VERSION,
+                "items": items,
+                "total_count": items.len(),
+            }));
+        }
+    }
+
+    /// The details of one thing, in JSON mode.
+    pub(crate) fn details(&self, data: &impl Serialize) {
+        if self.is_json() {
+            print_envelope(&json!({ "schema_version": SCHEMA_VERSION, "data": data }));
+        }
+    }
+
+    /// Tells the error and gives the exit code.
+    pub(crate) fn fail(&self, error: &CliError) -> ExitCode {
+        if self.is_json() {
+            let mut details = (*error.details).clone();
+            if let (Some(hint), Some(map)) = (&error.hint, details.as_object_mut()) {
+                map.insert("hint".to_owned(), json!(hint));
+            }
+            let envelope = json!({
+                "schema_version": SCHEMA_VERSION,
+                "command": self.command,
+                "error": {"code": error.code, "message": error.message, "details": details},
+            });
+            write_err(&format!("{envelope:#}\n"));
+        } else {
+            let label = paint_err("error:", Style::new().red().bold());
+            write_err(&format!("{label} {}\n", error.message));
+            if let Some(hint) = &error.hint {
+                let label = paint_err("hint:", Style::new().cyan().bold());
+                write_err(&format!("{label} {hint}\n"));
+            }
+        }
+        error.exit.into()
+    }
+}
+
+/// A wrong command line: clap's own text, or our envelope when `--json` is among the arguments.
+pub(crate) fn usage_error(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let wants_json = std::env::args_os().any(|argument| argument == "--json");
+    let is_help = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    if wants_json && !is_help {
+        let envelope = json!({
+            "schema_version": SCHEMA_VERSION,
+            "command": "osmosis",
+            "error": {
+                "code": "usage",
+                "message": error.to_string().trim_end(),
+                "details": {},
+            },
+        });
+        write_err(&format!("{envelope:#}\n"));
+        return Exit::Usage.into();
+    }
+    // A closed pipe is no reason to fail in another way.
+    let _ = error.print();
+    let exit = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Ok,
+        _ => Exit::Usage,
+    };
+    exit.into()
+}
+
+/// Text in a style, where standard output shows colours.
+pub(crate) fn paint(text: &str, style: Style) -> String {
+    text.if_supports_color(Stream::Stdout, |t| t.style(style))
+        .to_string()
+}
+
+fn paint_err(text: &str, style: Style) -> String {
+    text.if_supports_color(Stream::Stderr, |t| t.style(style))
+        .to_string()
+}
+
+fn print_envelope(value: &Value) {
+    write_out(&format!("{value:#}\n"));
+}
+
+fn write_out(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // The reader may have gone (`| head`); what was to be done has been done.
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+fn write_err(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,189 @@
+//! The folder of one run, and the files in it that people and programs read.
+
+use std::io::{BufWriter, Write};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::{Outcome, RunName};
+use osmosis_store::{RolloutQuery, RolloutRecord, SqliteStore, Store};
+use serde_json::{Map, Value, json};
+
+use crate::error::{CliError, io};
+use crate::workspace::Workspace;
+
+/// `.osmosis/evals/<run>/`.
+#[derive(Debug, Clone)]
+pub(crate) struct RunFolder {
+    pub(crate) path: Utf8PathBuf,
+}
+
+impl RunFolder {
+    pub(crate) fn of_eval(workspace: &Workspace, name: &RunName) -> Self {
+        Self {
+            path: workspace.evals_dir().join(name.as_str()),
+        }
+    }
+
+    /// The folder of a run that must be there.
+    pub(crate) fn existing(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
+        let unknown = || {
+            let names = Self::names(workspace);
+            let hint = if names.is_empty() {
+                "there are no runs yet; `osmosis eval submit CFG` makes one".to_owned()
+            } else {
+                format!(
+                    "`osmosis eval list` lists the runs; the newest is `{}`",
+                    names[0]
+                )
+            };
+            CliError::failed(
+                "run_not_found",
+                format!("no run `{name}` in `{}`", workspace.evals_dir()),
+            )
+            .hint(hint)
+        };
+        let name = RunName::new(name).map_err(|_| unknown())?;
+        let folder = Self::of_eval(workspace, &name);
+        if folder.exists() {
+            Ok(folder)
+        } else {
+            Err(unknown())
+        }
+    }
+
+    /// Moves the run out of the way, into `.osmosis/archive/`; nothing is deleted.
+    pub(crate) fn put_away(&self, workspace: &Workspace) -> Result<Utf8PathBuf, CliError> {
+        if let Some(holder) = SqliteStore::holder(&self.path) {
+            return Err(CliError::failed(
+                "run_held",
+                format!("`{}` is held by {holder}", self.path),
+            )
+            .hint("stop that process first"));
+        }
+        let archive = workspace.root.join(".osmosis").join("archive");
+        std::fs::create_dir_all(&archive).map_err(|error| io(&archive, &error))?;
+        let name = self.path.file_name().unwrap_or("run");
+        let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S");
+        let target = (1_u32..)
+            .map(|number| archive.join(format!("{name}.{time}.{number}")))
+            .find(|target| !target.exists())
+            .unwrap_or_else(|| archive.join(name));
+        std::fs::rename(&self.path, &target).map_err(|error| io(&target, &error))?;
+        Ok(target)
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.path.join("run.db").is_file()
+    }
+
+    /// The runs of the workspace, newest first.
+    pub(crate) fn names(workspace: &Workspace) -> Vec<String> {
+        let Ok(entries) = workspace.evals_dir().read_dir_utf8() else {
+            return vec![];
+        };
+        let mut found: Vec<(std::time::SystemTime, String)> = entries
+            .filter_map(Result::ok)
+            .filter_map(|entry| {
+                let made = entry.path().join("run.db").metadata().ok()?;
+                let time = made.created().or_else(|_| made.modified()).ok()?;
+                Some((time, entry.file_name().to_owned()))
+            })
+            .collect();
+        found.sort_by(|a, b| b.cmp(a));
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    pub(crate) fn metrics(&self) -> Utf8PathBuf {
+        self.path.join("metrics.json")
+    }
+
+    pub(crate) fn index(&self) -> Utf8PathBuf {
+        self.path.join("index.jsonl")
+    }
+
+    pub(crate) fn logs(&self) -> Utf8PathBuf {
+        self.path.join("logs.txt")
+    }
+
+    pub(crate) fn artifacts(&self) -> Utf8PathBuf {
+        self.path.join("artifacts")
+    }
+
+    pub(crate) fn write_metrics(&self, metrics: &Value) -> Result<(), CliError> {
+        replace_file(&self.metrics(), |file| writeln!(file, "{metrics:#}"))
+    }
+
+    /// Writes `index.jsonl`: one line per rollout that has a result, in order.
+    pub(crate) async fn write_index(&self, store: &dyn Store) -> Result<(), CliError> {
+        let path = self.index();
+        let temporary = path.with_extension("jsonl.tmp");
+        let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
+        let mut file = BufWriter::new(file);
+        let mut after = None;
+        loop {
+            let page = store
+                .rollouts(RolloutQuery {
+                    finished_only: true,
+                    after,
+                    ..RolloutQuery::default()
+                })
+                .await?;
+            for rollout in &page.items {
+                writeln!(file, "{}", index_line(rollout)).map_err(|error| io(&path, &error))?;
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        file.flush().map_err(|error| io(&path, &error))?;
+        std::fs::rename(&temporary, &path).map_err(|error| io(&path, &error))
+    }
+
+    /// Copies the results into a folder of the user's.
+    pub(crate) fn copy_results(&self, target: &Utf8Path) -> Result<(), CliError> {
+        std::fs::create_dir_all(target).map_err(|error| io(target, &error))?;
+        for name in ["metrics.json", "index.jsonl"] {
+            let to = target.join(name);
+            std::fs::copy(self.path.join(name), &to).map_err(|error| io(&to, &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// One line of `index.jsonl`.
+pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
+    let samples: Map<String, Value> = rollout
+        .rewards
+        .iter()
+        .map(|(id, reward)| (id.to_string(), json!(reward)))
+        .collect();
+    json!({
+        "row_index": rollout.row_index,
+        "run_index": rollout.run_index,
+        "rollout_id": rollout.id,
+        "outcome": rollout.outcome.as_ref().map(|o| o.kind().as_str()),
+        "reward": rollout.outcome.as_ref().and_then(Outcome::reward),
+        "passed": rollout.outcome.as_ref().map(Outcome::passed),
+        "samples": samples,
+        "error": rollout.outcome.as_ref().and_then(Outcome::explanation),
+        "attempts": rollout.attempts,
+        "model_calls": rollout.calls.model_calls,
+        "prompt_tokens": rollout.calls.prompt_tokens,
+        "completion_tokens": rollout.calls.completion_tokens,
+        "durations": rollout.durations,
+    })
+}
+
+/// Writes a file whole or not at all.
+fn replace_file(
+    path: &Utf8Path,
+    write: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
+) -> Result<(), CliError> {
+    let temporary = Utf8PathBuf::from(format!("{path}.tmp"));
+    let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
+    let mut file = BufWriter::new(file);
+    write(&mut file)
+        .and_then(|()| file.flush())
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .map_err(|error| io(path, &error))
+}

@@ -1,0 +1,99 @@
+//! Values for the names in `[secrets]`: from `--secrets-file`, then the environment.
+
+use std::collections::HashMap;
+
+use camino::Utf8Path;
+use serde_json::json;
+
+use crate::error::CliError;
+use crate::workspace::absolute;
+
+/// The value of each required name. They reach the worker and the redactor, nothing else.
+pub(crate) fn collect(
+    required: &[String],
+    file: Option<&Utf8Path>,
+) -> Result<Vec<(String, String)>, CliError> {
+    let mut from_file = match file {
+        Some(path) => read(path)?,
+        None => HashMap::new(),
+    };
+    let mut found = vec![];
+    let mut missing = vec![];
+    for name in required {
+        let value = from_file
+            .remove(name)
+            .or_else(|| std::env::var(name).ok())
+            .filter(|value| !value.is_empty());
+        match value {
+            Some(value) => found.push((name.clone(), value)),
+            None => missing.push(name.clone()),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    let looked_at = file.map_or_else(
+        || "the environment".to_owned(),
+        |path| format!("`{path}` and the environment"),
+    );
+    let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+    Err(CliError::failed(
+        "secret_missing",
+        format!(
+            "[secrets] asks for {}, not in {looked_at}",
+            names.join(", ")
+        ),
+    )
+    .hint("export them, or give a file of NAME=VALUE lines with `--secrets-file`")
+    .details(json!({ "missing": missing })))
+}
+
+fn read(path: &Utf8Path) -> Result<HashMap<String, String>, CliError> {
+    let path = absolute(path)?;
+    // The message must not quote the line: it may hold the secret.
+    let invalid = |line: usize, error: dotenvy::Error| match error {
+        dotenvy::Error::Io(error) => CliError::usage("secrets_file", format!("`{path}`: {error}")),
+        _ => CliError::usage(
+            "secrets_file",
+            format!("`{path}`: entry {line} is not of the form NAME=VALUE"),
+        ),
+    };
+    dotenvy::from_path_iter(&path)
+        .map_err(|error| invalid(0, error))?
+        .enumerate()
+        .map(|(index, entry)| entry.map_err(|error| invalid(index + 1, error)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> (tempfile::TempDir, camino::Utf8PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = camino::Utf8PathBuf::from_path_buf(folder.path().join("secrets")).unwrap();
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn the_file_wins_and_only_required_names_are_taken() {
+        let (_folder, path) = file("# mine\nexport PATH=\"from file\"\nOTHER='x'\n");
+        let found = collect(&["PATH".to_owned()], Some(&path)).unwrap();
+        assert_eq!(found, [("PATH".to_owned(), "from file".to_owned())]);
+    }
+
+    #[test]
+    fn a_broken_line_is_told_without_its_text() {
+        let (_folder, path) = file("GOOD=1\nBAD LINE hunter2\n");
+        let error = collect(&["GOOD".to_owned()], Some(&path)).unwrap_err();
+        assert!(error.message.contains("entry 2"), "{}", error.message);
+        assert!(!error.message.contains("hunter2"), "{}", error.message);
+    }
+
+    #[test]
+    fn what_is_nowhere_is_named() {
+        let error = collect(&["NO_SUCH_SECRET_HERE".to_owned()], None).unwrap_err();
+        assert!(error.message.contains("NO_SUCH_SECRET_HERE"));
+    }
+}

@@ -1,0 +1,65 @@
+//! Ctrl-C once drains, twice stops now; SIGTERM stops now.
+
+use std::future::Future;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{CliError, Exit};
+
+/// Signals as tokens that the parts of a run wait on.
+#[derive(Debug)]
+pub(crate) struct StopSignals {
+    pub(crate) drain: CancellationToken,
+    pub(crate) now: CancellationToken,
+    _listener: tokio::task::JoinSet<()>,
+}
+
+impl StopSignals {
+    pub(crate) fn listen() -> Result<Self, CliError> {
+        let failed = |error: std::io::Error| CliError::failed("signals", error.to_string());
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let drain = CancellationToken::new();
+        let now = CancellationToken::new();
+        let tokens = (drain.clone(), now.clone());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let (drain, now) = tokens;
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {
+                        if drain.is_cancelled() {
+                            now.cancel();
+                        }
+                        drain.cancel();
+                    }
+                    _ = terminate.recv() => {
+                        drain.cancel();
+                        now.cancel();
+                    }
+                }
+            }
+        });
+        Ok(Self {
+            drain,
+            now,
+            _listener: tasks,
+        })
+    }
+
+    /// Runs a part of the preparation, which a signal ends at once.
+    pub(crate) async fn unless_stopped<T>(
+        &self,
+        part: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
+        tokio::select! {
+            biased;
+            () = self.drain.cancelled() => Err(CliError {
+                exit: Exit::Interrupted,
+                ..CliError::failed("interrupted", "interrupted before any rollout was run")
+            }),
+            done = part => done,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Where things are: the workspace, its rollouts, datasets and runs.
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::error::CliError;
+
+/// The folder that holds `rollouts/`.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    pub(crate) root: Utf8PathBuf,
+}
+
+impl Workspace {
+    /// The workspace that was named, else the nearest one above `start` (or the working directory).
+    pub(crate) fn find(
+        named: Option<&Utf8Path>,
+        start: Option<&Utf8Path>,
+    ) -> Result<Self, CliError> {
+        if let Some(root) = named {
+            let root = absolute(root)?;
+            if !root.join("rollouts").is_dir() {
+                return Err(CliError::usage(
+                    "workspace_invalid",
+                    format!("`{root}` is no workspace: it holds no `rollouts/` folder"),
+                ));
+            }
+            return Ok(Self { root });
+        }
+        let start = match start {
+            Some(path) => absolute(path)?,
+            None => current_dir()?,
+        };
+        start
+            .ancestors()
+            .find(|folder| folder.join("rollouts").is_dir())
+            .map(|root| Self {
+                root: root.to_owned(),
+            })
+            .ok_or_else(|| {
+                CliError::usage(
+                    "workspace_not_found",
+                    format!("no folder above `{start}` holds `rollouts/`"),
+                )
+                .hint("run inside a workspace, name one with `--workspace`, or make one with `osmosis rollout init NAME`")
+            })
+    }
+
+    pub(crate) fn rollout_dir(&self, name: &str) -> Utf8PathBuf {
+        self.root.join("rollouts").join(name)
+    }
+
+    pub(crate) fn evals_dir(&self) -> Utf8PathBuf {
+        self.root.join(".osmosis").join("evals")
+    }
+
+    /// The rollouts of the workspace, by name.
+    pub(crate) fn rollouts(&self) -> Vec<String> {
+        let Ok(entries) = self.root.join("rollouts").read_dir_utf8() else {
+            return vec![];
+        };
+        let mut names: Vec<String> = entries
+            .filter_map(Result::ok)
+            .filter(|entry| entry.path().is_dir() && !entry.file_name().starts_with('.'))
+            .map(|entry| entry.file_name().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(crate) fn current_dir() -> Result<Utf8PathBuf, CliError> {
+    let folder = std::env::current_dir()
+        .map_err(|error| CliError::failed("io", format!("no working directory: {error}")))?;
+    Utf8PathBuf::from_path_buf(folder).map_err(|folder| {
+        CliError::failed(
+            "io",
+            format!("the working directory `{}` is not UTF-8", folder.display()),
+        )
+    })
+}
+
+/// The path from the root, whether or not anything is there.
+pub(crate) fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, CliError> {
+    let joined = if path.is_absolute() {
+        path.to_owned()
+    } else {
+        current_dir()?.join(path)
+    };
+    // Without touching the disk, so that a missing file is reported as what the user typed.
+    let mut clean = Utf8PathBuf::new();
+    for part in joined.components() {
+        match part {
+            camino::Utf8Component::CurDir => {}
+            camino::Utf8Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+    }
+    Ok(clean)
+}

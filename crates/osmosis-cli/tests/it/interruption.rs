@@ -1,0 +1,221 @@
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use osmosis_testkit::python_environment;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::workspace::{ECHO_SCRIPT, PLAIN, Ran, Workspace, echo_rows};
+
+/// An agent that says that it has begun and waits for a file before it goes on. The files lie outside
+/// the rollout's folder, which the run is pinned to.
+fn gated() -> Workspace {
+    let main = PLAIN.replace(
+        "        return [*ctx.prompt",
+        "        import asyncio, pathlib\n        \
+         pathlib.Path('../../begun').write_text('x')\n        \
+         while not pathlib.Path('../../gate').exists():\n            await asyncio.sleep(0.02)\n        \
+         return [*ctx.prompt",
+    );
+    Workspace::new(&main, ECHO_SCRIPT, &echo_rows(6))
+}
+
+fn start(workspace: &Workspace) -> Child {
+    let python = python_environment::python();
+    let mut arguments = vec!["eval", "submit", "configs/eval/c.toml", "--name", "t"];
+    arguments.extend(["--python", python.as_str(), "--max-in-flight", "2"]);
+    workspace
+        .command(&arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Polls until something is so; there is no event to wait on across processes.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn wait_until_begun(workspace: &Workspace) {
+    let begun = workspace.root.join("begun");
+    wait_until("the agent begins", || begun.exists());
+}
+
+/// The exit code and what was said on standard error after `said`.
+fn end(mut child: Child, mut stderr: impl Read, mut said: String) -> (Option<i32>, String) {
+    stderr.read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code(), said)
+}
+
+fn resume(workspace: &Workspace) -> Ran {
+    let python = python_environment::python();
+    workspace.osmosis(&["eval", "resume", "t", "--python", python.as_str()])
+}
+
+/// Every rollout has one result, and it is a reward.
+#[track_caller]
+fn check_complete(workspace: &Workspace) {
+    assert_eq!(workspace.outcomes(), ["scored"; 6]);
+    assert!(workspace.index().iter().all(|line| line["reward"] == 1.0));
+}
+
+#[test]
+fn ctrl_c_finishes_what_runs_and_the_printed_command_runs_the_rest() {
+    let workspace = gated();
+    let mut child = start(&workspace);
+    wait_until_begun(&workspace);
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    send(&child, Signal::INT);
+    // It says that it waits; only then the gate opens.
+    let mut said = String::new();
+    while !said.contains("stopping: waiting for 2 rollouts") {
+        assert!(stderr.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    workspace.write("gate", "");
+    let (code, said) = end(child, stderr, said);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("osmosis eval resume t"), "{said}");
+    assert_eq!(workspace.outcomes(), ["scored"; 2]);
+
+    let resumed = resume(&workspace).expect(0);
+    assert!(
+        resumed.stdout.contains("6 passed of 6"),
+        "{}",
+        resumed.stdout
+    );
+    check_complete(&workspace);
+    assert!(workspace.index().iter().all(|line| line["attempts"] == 1));
+}
+
+#[test]
+fn a_second_ctrl_c_stops_at_once_and_loses_nothing() {
+    let workspace = gated();
+    let mut child = start(&workspace);
+    wait_until_begun(&workspace);
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    send(&child, Signal::INT);
+    let mut said = String::new();
+    while !said.contains("stopping: waiting") {
+        assert!(stderr.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    send(&child, Signal::INT);
+    let (code, said) = end(child, stderr, said);
+    assert_eq!(code, Some(130), "{said}");
+    assert_eq!(workspace.outcomes(), [""; 0]);
+    workspace.write("gate", "");
+    resume(&workspace).expect(0);
+    check_complete(&workspace);
+}
+
+#[test]
+fn a_killed_engine_takes_its_workers_along_and_the_run_resumes() {
+    let workspace = gated();
+    let mut child = start(&workspace);
+    wait_until_begun(&workspace);
+    let workers = children_below(child.id());
+    assert!(!workers.is_empty());
+    send(&child, Signal::KILL);
+    child.wait().unwrap();
+    wait_until("the workers are gone", || {
+        workers.iter().all(|pid| !is_alive(*pid))
+    });
+    workspace.write("gate", "");
+    resume(&workspace).expect(0);
+    check_complete(&workspace);
+}
+
+#[test]
+fn a_second_process_on_the_same_run_is_told_who_holds_it() {
+    let workspace = gated();
+    let child = start(&workspace);
+    wait_until_begun(&workspace);
+    let refused = resume(&workspace).expect(1);
+    assert!(
+        refused.stderr.contains(&child.id().to_string()),
+        "{}",
+        refused.stderr
+    );
+    let listed = workspace.osmosis(&["eval", "list"]).expect(0);
+    assert!(listed.stdout.contains("running"), "{}", listed.stdout);
+    workspace.write("gate", "");
+    assert!(child.wait_with_output().unwrap().status.success());
+    check_complete(&workspace);
+}
+
+#[test]
+fn a_resume_is_refused_when_data_config_or_source_changed() {
+    let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(2));
+    workspace.submit(&[]).expect(0);
+    let config = workspace.read("configs/eval/c.toml");
+    let check = |path: &str, text: &str, fact: &str| {
+        let before = workspace.read(path);
+        workspace.write(path, text);
+        let refused = workspace.submit(&[]).expect(1);
+        assert!(refused.stderr.contains(fact), "{}", refused.stderr);
+        workspace.write(path, &before);
+    };
+    check("data/d.jsonl", &echo_rows(3), "dataset_sha256");
+    check(
+        "configs/eval/c.toml",
+        &format!("{config}[evaluation]\nn = 2\n"),
+        "evaluation.n",
+    );
+    check(
+        "rollouts/r/main.py",
+        &format!("{PLAIN}\n# changed\n"),
+        "source_sha256",
+    );
+    check(
+        "policies/p.toml",
+        &format!("{ECHO_SCRIPT}\n# changed\n"),
+        "script_sha256",
+    );
+    // Nothing changed: nothing to do, the same report.
+    let again = workspace.submit(&["--max-in-flight", "7"]).expect(0);
+    assert!(again.stdout.contains("2 passed of 2"), "{}", again.stdout);
+}
+
+/// All processes below this one.
+fn children_below(pid: u32) -> Vec<u32> {
+    let mut found = vec![];
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        for entry in std::fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            if parent_of(pid) == Some(parent) {
+                found.push(pid);
+                parents.push(pid);
+            }
+        }
+    }
+    found
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("PPid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A zombie waits for its reaper and counts as gone.
+fn is_alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| !status.contains("State:\tZ"))
+}

@@ -1,0 +1,16 @@
+//! The `osmosis` binary as a user meets it: real workers, the real OpenAI Agents SDK, real files.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that can't go on has failed"
+)]
+
+mod again;
+mod bad_configs;
+mod bad_user_code;
+mod first_path;
+mod interruption;
+mod small_commands;
+mod upstream;
+mod workspace;

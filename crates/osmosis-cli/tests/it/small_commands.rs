@@ -1,0 +1,180 @@
+use std::process::Command;
+
+use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
+
+fn workspace() -> Workspace {
+    Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(2))
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let workspace = workspace();
+    for command in [
+        &["eval", "submit"][..],
+        &["eval", "resume"],
+        &["eval", "list"],
+        &["eval", "info"],
+        &["eval", "show"],
+        &["eval", "logs"],
+        &["rollout", "init"],
+        &["dataset", "validate"],
+        &["doctor"],
+        &["completions"],
+    ] {
+        let ran = workspace
+            .osmosis(&[command, &["--help"]].concat())
+            .expect(0);
+        assert!(
+            ran.stdout.contains("Example:"),
+            "{command:?}:\n{}",
+            ran.stdout
+        );
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_a_usage_error() {
+    let workspace = workspace();
+    workspace.osmosis(&["eval", "sumbit"]).expect(2);
+    let json = workspace.osmosis(&["eval", "submit", "--json"]).expect(2);
+    assert_eq!(json.error()["code"], "usage");
+}
+
+#[test]
+fn completions_are_printed_for_the_common_shells() {
+    let workspace = workspace();
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = workspace.osmosis(&["completions", shell]).expect(0);
+        assert!(ran.stdout.contains("osmosis"), "{shell}");
+    }
+}
+
+#[test]
+fn a_dataset_is_validated_by_path_and_by_name() {
+    let workspace = workspace();
+    for file in ["data/d.jsonl", "d"] {
+        let ran = workspace.osmosis(&["dataset", "validate", file]).expect(0);
+        assert!(ran.stdout.contains("2 rows"), "{}", ran.stdout);
+    }
+    workspace.write(
+        "data/bad.jsonl",
+        "{\"user_prompt\": 3, \"ground_truth\": \"x\"}\n",
+    );
+    let ran = workspace.osmosis(&["dataset", "validate", "bad"]).expect(1);
+    assert!(ran.stderr.contains("bad.jsonl:1"), "{}", ran.stderr);
+    workspace
+        .osmosis(&["dataset", "validate", "none.jsonl"])
+        .expect(1);
+}
+
+#[test]
+fn runs_are_listed_newest_first_and_shown() {
+    let workspace = workspace();
+    let none = workspace.osmosis(&["eval", "list"]).expect(0);
+    assert!(none.stdout.contains("No runs yet"), "{}", none.stdout);
+    workspace.submit(&[]).expect(0);
+    let list = workspace
+        .osmosis(&["eval", "list", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(list["total_count"], 1);
+    assert_eq!(list["items"][0]["run_name"], "t");
+    assert_eq!(list["items"][0]["status"], "finished");
+    let info = workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(info["data"]["pass_rate"], 1.0);
+    let show = workspace
+        .osmosis(&["eval", "show", "t", "0", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(show["data"][0]["samples"][0]["messages"][1]["content"], "0");
+    assert_eq!(show["data"][0]["calls"][0]["status"], 200);
+}
+
+#[test]
+fn unknown_runs_and_rows_are_told_with_a_hint() {
+    let workspace = workspace();
+    let ran = workspace.osmosis(&["eval", "info", "nope"]).expect(1);
+    assert!(ran.stderr.contains("no runs yet"), "{}", ran.stderr);
+    workspace.submit(&[]).expect(0);
+    let ran = workspace.osmosis(&["eval", "info", "nope"]).expect(1);
+    assert!(ran.stderr.contains("`t`"), "{}", ran.stderr);
+    let ran = workspace.osmosis(&["eval", "show", "t", "77"]).expect(1);
+    assert!(ran.stderr.contains("no rollout `77`"), "{}", ran.stderr);
+    workspace.osmosis(&["eval", "show", "t", "x"]).expect(2);
+}
+
+#[test]
+fn rollout_init_makes_a_workspace_whose_files_are_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    for framework in ["openai-agents", "plain"] {
+        let made = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+            .current_dir(folder.path())
+            .args(["rollout", "init", framework, "--framework", framework])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        for file in [
+            "rollouts/X/main.py",
+            "configs/eval/X.toml",
+            "data/X.jsonl",
+            "policies/X.toml",
+        ] {
+            assert!(
+                folder.path().join(file.replace('X', framework)).is_file(),
+                "{file}"
+            );
+        }
+        // All but the environment: the interpreter of the test environment brings the packages.
+        std::fs::remove_file(
+            folder
+                .path()
+                .join(format!("rollouts/{framework}/pyproject.toml")),
+        )
+        .unwrap();
+        let ran = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+            .current_dir(folder.path())
+            .args([
+                "eval",
+                "submit",
+                &format!("configs/eval/{framework}.toml"),
+                "--json",
+                "--python",
+            ])
+            .arg(osmosis_testkit::python_environment::python())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let envelope: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| {
+            panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr))
+        });
+        assert_eq!(
+            envelope["resource"]["outcomes"]["scored"], 6,
+            "{envelope:#}"
+        );
+        assert_eq!(envelope["resource"]["pass_rate"], 1.0, "{envelope:#}");
+    }
+    let again = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+        .current_dir(folder.path())
+        .args(["rollout", "init", "plain"])
+        .output()
+        .unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    let bad = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+        .current_dir(folder.path())
+        .args(["rollout", "init", "a/b"])
+        .output()
+        .unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn doctor_says_what_it_found() {
+    let workspace = workspace();
+    let ran = workspace.osmosis(&["doctor"]);
+    for part in ["osmosis", "python", "workspace"] {
+        assert!(ran.stdout.contains(part), "no `{part}` in\n{}", ran.stdout);
+    }
+}
