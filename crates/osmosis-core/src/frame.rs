@@ -58,7 +58,12 @@ pub enum FromWorker {
     /// The task was cancelled on request and is over.
     TaskCancelled { task: u64 },
     /// The event loop has not turned for a while: where it hangs.
-    LoopBlocked { blocked_ms: u64, stack: String },
+    LoopBlocked {
+        blocked_ms: u64,
+        stack: String,
+        /// Whose code blocks it, when that is known.
+        task: Option<u64>,
+    },
     /// The event loop turns again after a `LoopBlocked`.
     LoopUnblocked {},
 }

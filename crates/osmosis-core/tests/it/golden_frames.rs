@@ -364,6 +364,15 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
             FromWorker::LoopBlocked {
                 blocked_ms: 5_000,
                 stack: text("main.py:12 in grade\n    time.sleep(60)"),
+                task: Some(4),
+            },
+        ),
+        (
+            "loop_blocked_by_nobody_known",
+            FromWorker::LoopBlocked {
+                blocked_ms: 5_000,
+                stack: text(""),
+                task: None,
             },
         ),
         ("loop_unblocked", FromWorker::LoopUnblocked {}),

@@ -1,0 +1,387 @@
+//! The environment that user code runs in: an interpreter, the rollout's dependencies, our SDK.
+//!
+//! A rollout with a `pyproject.toml` gets a `.venv` of its own, made once and reused as long as its
+//! dependencies and its interpreter stay; a match needs no network and starts no process. A `.venv`
+//! that we did not make is used as it is. Without a `pyproject.toml` the interpreter that is found
+//! is used directly. The SDK is never installed, only put on the import path.
+
+mod error;
+mod interpreter;
+mod project;
+mod sdk;
+mod tool;
+mod venv;
+
+use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use sha2::{Digest, Sha256};
+
+pub use self::error::{EnvironmentError, EnvironmentErrorKind, PassedOver};
+use self::interpreter::{Interpreter, Wanted};
+use self::project::Project;
+pub use self::sdk::sdk_path;
+use self::sdk::{Requirements, Sdk};
+use self::venv::{BuildLock, Found};
+use crate::Launch;
+
+/// Where things that can be made again are kept; before `XDG_CACHE_HOME/osmosis` and
+/// `~/.cache/osmosis`.
+pub const CACHE_VARIABLE: &str = "OSMOSIS_CACHE_DIR";
+
+/// What the SDK can't do without, as it is imported.
+const ESSENTIAL_MODULES: [&str; 2] = ["pydantic", "msgpack"];
+
+/// What is going on while an environment is prepared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvironmentEvent {
+    /// Another process is making this environment; we wait for it.
+    Waiting {
+        path: Utf8PathBuf,
+    },
+    /// An environment is made with `uv` or `pip`.
+    Creating {
+        tool: &'static str,
+        path: Utf8PathBuf,
+    },
+    Installing {
+        packages: Vec<String>,
+    },
+    /// A line that the tool printed.
+    OutputLine {
+        line: String,
+    },
+    /// It can be used. `reused` when nothing had to be made.
+    Ready {
+        reused: bool,
+    },
+}
+
+/// What user code can be started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedEnvironment {
+    /// The interpreter, as it has to be called.
+    pub python: Utf8PathBuf,
+    /// The unpacked SDK, which is to be first on the import path.
+    pub sdk_path: Utf8PathBuf,
+    /// What a person should know.
+    pub notes: Vec<String>,
+    /// Changes when the requirements, what is installed, the interpreter or the SDK do.
+    pub digest: String,
+    worker_script: Utf8PathBuf,
+    /// Set when the interpreter is that of an environment.
+    environment: Option<Utf8PathBuf>,
+}
+
+impl PreparedEnvironment {
+    /// How to start a worker for the rollout, with `environment` added to our own.
+    pub fn launch(&self, rollout_dir: &Utf8Path, environment: Vec<(String, String)>) -> Launch {
+        let mut variables = Vec::new();
+        if let Some(folder) = &self.environment {
+            // So that programs which user code starts find the environment as well.
+            variables.push(("VIRTUAL_ENV".to_owned(), folder.to_string()));
+            let inherited = std::env::var("PATH").unwrap_or_default();
+            variables.push(("PATH".to_owned(), format!("{folder}/bin:{inherited}")));
+        }
+        variables.extend(environment);
+        Launch {
+            program: self.python.clone(),
+            arguments: vec![self.worker_script.to_string()],
+            working_directory: interpreter::absolute(rollout_dir),
+            environment: variables,
+        }
+    }
+}
+
+/// What of this machine matters here, so that it can be told instead of looked up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    pub cache: Option<Utf8PathBuf>,
+    /// The active environment.
+    pub virtual_env: Option<Utf8PathBuf>,
+    /// The folders of `PATH`.
+    pub path: Vec<Utf8PathBuf>,
+}
+
+impl Surroundings {
+    pub fn from_environment() -> Self {
+        let folder = |name: &str| {
+            let value = std::env::var_os(name)?;
+            let path = Utf8PathBuf::try_from(std::path::PathBuf::from(value)).ok()?;
+            (!path.as_str().is_empty()).then(|| interpreter::absolute(&path))
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self {
+            cache: folder(CACHE_VARIABLE)
+                .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("osmosis")))
+                .or_else(|| Some(folder("HOME")?.join(".cache").join("osmosis"))),
+            virtual_env: folder("VIRTUAL_ENV"),
+            path: std::env::split_paths(&path)
+                .filter_map(|folder| Utf8PathBuf::try_from(folder).ok())
+                .filter(|folder| folder.is_absolute())
+                .collect(),
+        }
+    }
+}
+
+/// Makes sure that the rollout can be run: finds the interpreter (`python`, when one is asked for)
+/// and makes or reuses the environment. Dropping the future ends what it started.
+pub async fn prepare(
+    rollout_dir: &Utf8Path,
+    python: Option<&Utf8Path>,
+    progress: impl FnMut(EnvironmentEvent) + Send,
+) -> Result<PreparedEnvironment, EnvironmentError> {
+    prepare_in(
+        &Surroundings::from_environment(),
+        rollout_dir,
+        python,
+        progress,
+    )
+    .await
+}
+
+/// Like `prepare`, in surroundings of the caller's choice.
+pub async fn prepare_in(
+    surroundings: &Surroundings,
+    rollout_dir: &Utf8Path,
+    python: Option<&Utf8Path>,
+    mut progress: impl FnMut(EnvironmentEvent) + Send,
+) -> Result<PreparedEnvironment, EnvironmentError> {
+    let rollout_dir = rollout_dir
+        .canonicalize_utf8()
+        .map_err(EnvironmentError::io("can't open", rollout_dir))?;
+    let description = sdk::description()?;
+    let project = project::read(&rollout_dir.join("pyproject.toml"))?;
+    let wanted = Wanted {
+        ranges: [Some(&description), project.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(|project| project.requires_python.clone())
+            .collect(),
+        modules: ESSENTIAL_MODULES.to_vec(),
+    };
+    let preparation = Preparation {
+        surroundings,
+        python,
+        wanted,
+        sdk: sdk::unpack(surroundings)?,
+        folder: rollout_dir.join(".venv"),
+    };
+    match project {
+        Some(project) => {
+            preparation
+                .with_project(project, &description, &mut progress)
+                .await
+        }
+        None => preparation.without_project(&mut progress).await,
+    }
+}
+
+struct Preparation<'a> {
+    surroundings: &'a Surroundings,
+    python: Option<&'a Utf8Path>,
+    wanted: Wanted,
+    sdk: Sdk,
+    /// The rollout's `.venv`, which may not be there.
+    folder: Utf8PathBuf,
+}
+
+impl Preparation<'_> {
+    async fn without_project(
+        &self,
+        progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
+    ) -> Result<PreparedEnvironment, EnvironmentError> {
+        let preferred = venv::python_in(&self.folder);
+        let interpreter = interpreter::find(
+            self.python,
+            Some(preferred.clone()),
+            &self.wanted,
+            self.surroundings,
+        )
+        .await?;
+        let foreign = (interpreter.path == preferred).then(|| self.folder.clone());
+        require_modules(&interpreter, foreign.clone())?;
+        progress(EnvironmentEvent::Ready { reused: true });
+        Ok(self.done(
+            interpreter.path.clone(),
+            foreign,
+            &interpreter.version.to_string(),
+            &[],
+            Vec::new(),
+        ))
+    }
+
+    async fn with_project(
+        &self,
+        project: Project,
+        description: &Project,
+        progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
+    ) -> Result<PreparedEnvironment, EnvironmentError> {
+        let mut requirements = sdk::replace_sdk(&project.dependencies, description);
+        requirements.notes.extend(project.notes);
+        if let Found::Ours(stamp) = venv::look(&self.folder)?
+            && self.still_fits(&stamp, &requirements.packages).await
+        {
+            return self.ready(&stamp, requirements, progress, Made::Before);
+        }
+        let _lock = BuildLock::acquire(&self.folder, self.surroundings, progress).await?;
+        // Looked at again: another process may have made it while we waited.
+        let base = match venv::look(&self.folder)? {
+            Found::Foreign => return self.use_foreign(requirements, progress).await,
+            Found::Ours(stamp) => {
+                if self.still_fits(&stamp, &requirements.packages).await {
+                    return self.ready(&stamp, requirements, progress, Made::Before);
+                }
+                Some(stamp.interpreter().to_owned())
+            }
+            Found::Nothing | Found::Unfinished => None,
+        };
+        let interpreter =
+            interpreter::find(self.python, base, &self.wanted, self.surroundings).await?;
+        let stamp = venv::build(
+            &self.folder,
+            &interpreter,
+            &requirements.packages,
+            self.surroundings,
+            progress,
+        )
+        .await?;
+        self.ready(&stamp, requirements, progress, Made::Now)
+    }
+
+    /// Whether an environment of ours can be used as it is. Starts a process only when the
+    /// interpreter that was asked for has another name than the one that it was made with.
+    async fn still_fits(&self, stamp: &venv::Stamp, packages: &[String]) -> bool {
+        if !stamp.fits(packages) || !stamp.version().is_some_and(|it| self.wanted.accepts(&it)) {
+            return false;
+        }
+        let Some(python) = self.python else {
+            return true;
+        };
+        let located = interpreter::locate(python, self.surroundings);
+        if located == stamp.interpreter() || located == venv::python_in(&self.folder) {
+            return true;
+        }
+        interpreter::ask(&located, &self.wanted)
+            .await
+            .is_ok_and(|asked| asked.executable == stamp.interpreter())
+    }
+
+    fn ready(
+        &self,
+        stamp: &venv::Stamp,
+        requirements: Requirements,
+        progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
+        made: Made,
+    ) -> Result<PreparedEnvironment, EnvironmentError> {
+        venv::link_sdk(&self.folder, &self.sdk)?;
+        progress(EnvironmentEvent::Ready {
+            reused: matches!(made, Made::Before),
+        });
+        let version = stamp.version().map(|it| it.to_string()).unwrap_or_default();
+        Ok(self.done(
+            venv::python_in(&self.folder),
+            Some(self.folder.clone()),
+            &version,
+            &requirements.packages,
+            requirements.notes,
+        ))
+    }
+
+    async fn use_foreign(
+        &self,
+        requirements: Requirements,
+        progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
+    ) -> Result<PreparedEnvironment, EnvironmentError> {
+        let misfit = |reason: String| EnvironmentError::ForeignEnvironment {
+            path: self.folder.clone(),
+            reason,
+        };
+        let python = venv::python_in(&self.folder);
+        if let Some(asked_for) = self.python
+            && interpreter::locate(asked_for, self.surroundings) != python
+        {
+            return Err(misfit(format!(
+                "`--python {asked_for}` asks for another interpreter"
+            )));
+        }
+        let interpreter = interpreter::ask(&python, &self.wanted)
+            .await
+            .map_err(|reason| misfit(format!("its interpreter {reason}")))?;
+        if !self.wanted.accepts(&interpreter.version) {
+            return Err(misfit(format!("it has python {}", interpreter.version)));
+        }
+        require_modules(&interpreter, Some(self.folder.clone()))?;
+        progress(EnvironmentEvent::Ready { reused: true });
+        let mut notes = requirements.notes;
+        notes.push(format!(
+            "`{}` was not made by osmosis and is used as it is",
+            self.folder
+        ));
+        Ok(self.done(
+            python,
+            Some(self.folder.clone()),
+            &interpreter.version.to_string(),
+            &requirements.packages,
+            notes,
+        ))
+    }
+
+    fn done(
+        &self,
+        python: Utf8PathBuf,
+        environment: Option<Utf8PathBuf>,
+        version: &str,
+        packages: &[String],
+        notes: Vec<String>,
+    ) -> PreparedEnvironment {
+        let installed = environment
+            .as_deref()
+            .map(venv::installed)
+            .unwrap_or_default();
+        let mut facts = vec![python.as_str(), version, &self.sdk.hash];
+        facts.extend(packages.iter().map(String::as_str));
+        facts.extend(installed.iter().map(String::as_str));
+        PreparedEnvironment {
+            digest: digest_of(&facts),
+            sdk_path: self.sdk.path.clone(),
+            worker_script: self.sdk.worker_script(),
+            python,
+            environment,
+            notes,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Made {
+    Before,
+    Now,
+}
+
+fn require_modules(
+    interpreter: &Interpreter,
+    foreign: Option<Utf8PathBuf>,
+) -> Result<(), EnvironmentError> {
+    if interpreter.missing.is_empty() {
+        return Ok(());
+    }
+    Err(EnvironmentError::MissingPackages {
+        python: interpreter.path.clone(),
+        packages: interpreter.missing.clone(),
+        foreign,
+    })
+}
+
+/// A short name for exactly these texts in this order.
+fn digest_of(texts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for text in texts {
+        hasher.update((text.len() as u64).to_be_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hex(&hasher.finalize()[..16])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    format!("{:x}", Bytes::copy_from_slice(bytes))
+}

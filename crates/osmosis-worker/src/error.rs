@@ -1,0 +1,77 @@
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use osmosis_core::frame::Problem;
+
+/// Why there is no pool.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("the entrypoint `{entrypoint}` can't be used")]
+    LoadFailed {
+        entrypoint: String,
+        problems: Vec<Problem>,
+    },
+    #[error("worker process could not be started: {message}")]
+    Spawn {
+        program: Utf8PathBuf,
+        message: String,
+    },
+    #[error("worker process ended before it was ready: {detail}")]
+    DiedAtStart { detail: String, output: Vec<String> },
+    #[error("worker process was not ready after {} s", limit.as_secs())]
+    NotReady {
+        limit: Duration,
+        output: Vec<String>,
+    },
+    #[error("worker speaks protocol {found}, this program speaks {expected}")]
+    Protocol { found: u32, expected: u32 },
+    #[error("{message}")]
+    Socket { message: String },
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerErrorKind {
+    /// The user's code is at fault.
+    Entrypoint,
+    /// The process, its environment or this machine is at fault.
+    Process,
+    /// The SDK in the environment does not fit this program.
+    Version,
+}
+
+impl WorkerError {
+    pub fn kind(&self) -> WorkerErrorKind {
+        match self {
+            Self::LoadFailed { .. } => WorkerErrorKind::Entrypoint,
+            Self::Spawn { .. }
+            | Self::DiedAtStart { .. }
+            | Self::NotReady { .. }
+            | Self::Socket { .. } => WorkerErrorKind::Process,
+            Self::Protocol { .. } => WorkerErrorKind::Version,
+        }
+    }
+
+    /// The remedy, when one is known. The problems of `LoadFailed` carry hints of their own.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::LoadFailed { .. } | Self::Socket { .. } => None,
+            Self::Spawn { program, .. } => Some(format!(
+                "check that `{program}` exists and can be executed, or name another interpreter with `--python`"
+            )),
+            Self::DiedAtStart { output, .. } => Some(if output.is_empty() {
+                "it printed nothing; run it by hand to see why".to_owned()
+            } else {
+                "its last lines of output say why".to_owned()
+            }),
+            Self::NotReady { .. } => Some(
+                "something at import time takes too long: move slow work out of the module's top level"
+                    .to_owned(),
+            ),
+            Self::Protocol { .. } => Some(
+                "another version of the SDK is installed in this environment; remove it, this program brings its own"
+                    .to_owned(),
+            ),
+        }
+    }
+}

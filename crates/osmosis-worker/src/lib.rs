@@ -1,0 +1,39 @@
+//! The host side of the worker protocol: finds an interpreter, makes the rollout's environment,
+//! spawns worker processes, hands them tasks, enforces deadlines and kills what does not answer.
+//!
+//! Knows nothing of the store, and never interprets what a task means: that is the engine's
+//! business. Nothing a worker process does, short of exhausting the machine, harms the pool or the
+//! tasks of another worker.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use osmosis_core::frame::Load;
+//! # use osmosis_worker::{Isolation, PoolOptions, RunJob, WorkerPool, environment};
+//! # use tokio_util::sync::CancellationToken;
+//! # async fn example(load: Load, options: PoolOptions, job: RunJob) -> Result<(), Box<dyn std::error::Error>> {
+//! let rollout = camino::Utf8Path::new("rollouts/multiply");
+//! let prepared = environment::prepare(rollout, None, |event| tracing::info!(?event)).await?;
+//!
+//! let (events, _log) = tokio::sync::mpsc::channel(1024);
+//! let pool = WorkerPool::start(prepared.launch(rollout, Vec::new()), load, options, events).await?;
+//! let cancel = CancellationToken::new();
+//! let report = pool.run(job, Isolation::Shared, Duration::from_secs(450), &cancel).await;
+//! tracing::info!(?report.result);
+//! pool.shut_down(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod environment;
+mod error;
+mod event;
+mod options;
+mod pool;
+mod process_group;
+mod task;
+
+pub use error::{WorkerError, WorkerErrorKind};
+pub use event::{Role, WorkerEvent};
+pub use options::{Endpoint, Launch, PoolOptions};
+pub use pool::WorkerPool;
+pub use task::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};

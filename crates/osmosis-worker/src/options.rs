@@ -1,0 +1,36 @@
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+
+/// How to start a worker process.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub program: Utf8PathBuf,
+    pub arguments: Vec<String>,
+    pub working_directory: Utf8PathBuf,
+    /// Added to the inherited environment.
+    pub environment: Vec<(String, String)>,
+}
+
+/// How many workers, and how patient we are with them.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    pub agent_workers: usize,
+    pub grader_workers: usize,
+    /// Tasks that one worker runs at once.
+    pub in_flight_per_worker: usize,
+    /// From spawn to a loaded entrypoint.
+    pub start_limit: Duration,
+    /// From cancelling a task to killing its worker.
+    pub cancel_grace: Duration,
+}
+
+/// Where workers dial in. The token is needed at either.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket in a folder that only this user can enter.
+    #[default]
+    Unix,
+    /// A free port on loopback, for guests that can't open a Unix socket.
+    LoopbackTcp,
+}

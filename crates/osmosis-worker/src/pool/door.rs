@@ -1,0 +1,375 @@
+//! Where workers dial in. Only who brings a token that we gave out is let in, once per channel.
+
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use osmosis_core::frame::{Channel, FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::{FrameReader, ReadError, WriteHalf, frame_bytes};
+use super::output::OutputSink;
+use crate::options::Endpoint;
+
+/// How long a connection may take to say who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+
+/// A hello is small; nobody unknown makes us read more.
+const HELLO_BYTES: usize = 64 * 1024;
+
+/// Connections that have not said who they are yet; more have to queue.
+const MAX_STRANGERS: usize = 64;
+
+/// The kernel's bound on the path of a Unix socket is 104 to 108 bytes.
+const MAX_SOCKET_PATH: usize = 100;
+
+#[derive(Debug)]
+pub(super) struct Door {
+    address: String,
+    expected: Mutex<HashMap<String, Expected>>,
+    /// Holds the socket; removed when the door goes.
+    folder: Mutex<Option<TempDir>>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    worker: u64,
+    /// Taken by the first control connection.
+    control: Option<oneshot::Sender<Arrival>>,
+    /// Taken by the first output connection.
+    output: Option<Arc<OutputSink>>,
+}
+
+/// What became of a process that was expected.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    Welcome(Box<Caller>),
+    WrongProtocol { found: u32 },
+}
+
+/// A process that said hello on its control channel.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) hello: Hello,
+    pub(super) reader: FrameReader,
+    pub(super) writer: Writer,
+}
+
+pub(super) struct Writer(pub(super) WriteHalf);
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+/// One process is expected while this is held; its output channel may come at any time.
+#[derive(Debug)]
+pub(super) struct Expectation {
+    door: Arc<Door>,
+    token: String,
+}
+
+impl Expectation {
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl Drop for Expectation {
+    fn drop(&mut self) {
+        self.door.expected.lock().remove(&self.token);
+    }
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+struct Connection {
+    reader: FrameReader,
+    writer: WriteHalf,
+}
+
+impl Door {
+    /// Starts to listen, until `close` is cancelled.
+    pub(super) async fn open(
+        endpoint: Endpoint,
+        tasks: &TaskTracker,
+        close: CancellationToken,
+    ) -> std::io::Result<Arc<Self>> {
+        let (listener, address, folder) = match endpoint {
+            Endpoint::Unix => {
+                let folder = private_folder()?;
+                let path = folder.path().join("s");
+                let listener = UnixListener::bind(&path)?;
+                let address = format!("unix:{}", path.display());
+                (Listener::Unix(listener), address, Some(folder))
+            }
+            Endpoint::LoopbackTcp => {
+                let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+                let address = format!("tcp:{}", listener.local_addr()?);
+                (Listener::Tcp(listener), address, None)
+            }
+        };
+        let door = Arc::new(Self {
+            address,
+            expected: Mutex::default(),
+            folder: Mutex::new(folder),
+        });
+        tasks.spawn({
+            let door = Arc::clone(&door);
+            let tasks = tasks.clone();
+            async move {
+                close
+                    .run_until_cancelled(door.answer(listener, &tasks, &close))
+                    .await;
+                door.remove_folder();
+            }
+        });
+        Ok(door)
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Gives out a token for one process.
+    pub(super) fn expect(
+        self: &Arc<Self>,
+        worker: u64,
+        output: Arc<OutputSink>,
+    ) -> (Expectation, oneshot::Receiver<Arrival>) {
+        let token = fresh_token();
+        let (control, arrival) = oneshot::channel();
+        self.expected.lock().insert(
+            token.clone(),
+            Expected {
+                worker,
+                control: Some(control),
+                output: Some(output),
+            },
+        );
+        let expectation = Expectation {
+            door: Arc::clone(self),
+            token,
+        };
+        (expectation, arrival)
+    }
+
+    /// Nobody can dial in any more.
+    pub(super) fn remove_folder(&self) {
+        drop(self.folder.lock().take());
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        listener: Listener,
+        tasks: &TaskTracker,
+        close: &CancellationToken,
+    ) {
+        let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+        loop {
+            let Ok(seat) = Arc::clone(&strangers).acquire_owned().await else {
+                return;
+            };
+            let connection = match listener.accept().await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    // Out of file descriptors, most likely: others may give some back.
+                    tracing::warn!(%error, "a worker's connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let door = Arc::clone(self);
+            let close = close.clone();
+            tasks.spawn(async move {
+                let introduction = tokio::time::timeout(HELLO_LIMIT, door.introduce(connection));
+                if let Some(Err(_)) = close.run_until_cancelled(introduction).await {
+                    tracing::warn!("a connection that did not say hello was closed");
+                }
+                drop(seat);
+            });
+        }
+    }
+
+    async fn introduce(&self, connection: Connection) {
+        let Connection {
+            mut reader,
+            mut writer,
+        } = connection;
+        let hello = match reader.next::<FromWorker>().await {
+            Ok(FromWorker::Hello(hello)) => hello,
+            Ok(_) => return refuse(writer, "the first frame must be `hello`").await,
+            Err(ReadError::NotAFrame(reason)) => return refuse(writer, &reason).await,
+            Err(ReadError::Closed) => return,
+        };
+        if hello.protocol != PROTOCOL_VERSION {
+            let reason = format!(
+                "this program speaks protocol {PROTOCOL_VERSION}, the worker {}",
+                hello.protocol
+            );
+            refuse(writer, &reason).await;
+            let waiting = {
+                let mut expected = self.expected.lock();
+                expected
+                    .get_mut(&hello.token)
+                    .and_then(|entry| entry.control.take())
+            };
+            if let Some(control) = waiting {
+                drop(control.send(Arrival::WrongProtocol {
+                    found: hello.protocol,
+                }));
+            }
+            return;
+        }
+        match self.redeem(&hello) {
+            None => refuse(writer, "the token is unknown or already used").await,
+            Some((worker, Admission::Output(sink))) => {
+                if welcome(&mut writer, worker).await {
+                    let (stream, already_read) = reader.into_raw();
+                    sink.follow(
+                        KeepOpen {
+                            stream,
+                            _writer: writer,
+                        },
+                        already_read,
+                    );
+                }
+            }
+            Some((worker, Admission::Control(control))) => {
+                if welcome(&mut writer, worker).await {
+                    reader.accept_full_size();
+                    drop(control.send(Arrival::Welcome(Box::new(Caller {
+                        hello,
+                        reader,
+                        writer: Writer(writer),
+                    }))));
+                }
+            }
+        }
+    }
+
+    fn redeem(&self, hello: &Hello) -> Option<(u64, Admission)> {
+        let mut expected = self.expected.lock();
+        let entry = expected.get_mut(&hello.token)?;
+        let admission = match hello.channel {
+            Channel::Control => Admission::Control(entry.control.take()?),
+            Channel::Output => Admission::Output(entry.output.take()?),
+        };
+        Some((entry.worker, admission))
+    }
+}
+
+enum Admission {
+    Control(oneshot::Sender<Arrival>),
+    Output(Arc<OutputSink>),
+}
+
+/// Reading half of an output connection; the writing half is kept so that the other side does not
+/// see a half-closed connection.
+struct KeepOpen<R> {
+    stream: R,
+    _writer: WriteHalf,
+}
+
+impl<R: tokio::io::AsyncRead + Unpin> tokio::io::AsyncRead for KeepOpen<R> {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl Listener {
+    async fn accept(&self) -> std::io::Result<Connection> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let (reader, writer) = stream.into_split();
+                Ok(Connection {
+                    reader: FrameReader::new(Box::new(reader), HELLO_BYTES),
+                    writer: Box::new(writer),
+                })
+            }
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                let (reader, writer) = stream.into_split();
+                Ok(Connection {
+                    reader: FrameReader::new(Box::new(reader), HELLO_BYTES),
+                    writer: Box::new(writer),
+                })
+            }
+        }
+    }
+}
+
+async fn welcome(writer: &mut WriteHalf, worker: u64) -> bool {
+    match frame_bytes(&ToWorker::Welcome { worker }) {
+        Ok(frame) => writer.write_all(&frame).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+async fn refuse(mut writer: WriteHalf, reason: &str) {
+    tracing::warn!(reason, "a connection to the worker socket was refused");
+    let refused = ToWorker::Refused {
+        reason: reason.to_owned(),
+    };
+    if let Ok(frame) = frame_bytes(&refused) {
+        // The other side may be gone already, which is as good.
+        drop(writer.write_all(&frame).await);
+    }
+}
+
+fn fresh_token() -> String {
+    format!("{:x}", Bytes::copy_from_slice(&rand::random::<[u8; 32]>()))
+}
+
+fn private_folder() -> std::io::Result<TempDir> {
+    let make = |parent: &std::path::Path| {
+        tempfile::Builder::new()
+            .prefix("osmosis-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent)
+    };
+    let folder = make(&std::env::temp_dir())?;
+    if folder.path().as_os_str().len() + "/s".len() <= MAX_SOCKET_PATH {
+        Ok(folder)
+    } else {
+        make(std::path::Path::new("/tmp"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_long_and_never_the_same() {
+        let (one, other) = (fresh_token(), fresh_token());
+        assert_eq!(one.len(), 64);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn only_this_user_can_enter_the_folder_of_the_socket() {
+        let folder = private_folder().unwrap();
+        let mode = folder.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert!(folder.path().as_os_str().len() + 2 <= MAX_SOCKET_PATH);
+    }
+}

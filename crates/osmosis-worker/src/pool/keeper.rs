@@ -1,0 +1,276 @@
+//! Keeps the workers coming: starts them, attends them until they end, replaces them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::guest::{Guest, StartDeadline};
+use super::lifeline::Lifeline;
+use super::template::{FORK_FEATURE, Template};
+use super::worker::{Remark, Worker};
+use super::{Inner, Source};
+use crate::{Role, WorkerError, WorkerEvent};
+
+/// So many processes in a row that end before they are of use, and there is no point in another.
+const MAX_EARLY_DEATHS: u32 = 5;
+
+/// A process that ends this soon, and without having started a task, died at start.
+const EARLY: Duration = Duration::from_secs(10);
+
+/// So many forks in a row that come to nothing, and workers are spawned instead.
+const MAX_FORK_FAILURES: u32 = 2;
+
+/// More of a stack than this helps nobody.
+const MAX_STACK_BYTES: usize = 16 * 1024;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Fills one place in the pool, again and again, until the pool stops.
+    pub(super) fn employ(self: &Arc<Self>, role: Role, first: Option<Guest>) {
+        let inner = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let mut next = first;
+            while !inner.stop.is_cancelled() {
+                let guest = match next.take() {
+                    Some(guest) => Ok(guest),
+                    None => match inner.stop.run_until_cancelled(inner.start_guest()).await {
+                        Some(started) => started,
+                        None => return,
+                    },
+                };
+                match guest {
+                    Ok(guest) => {
+                        let (worker, lifeline) = inner.register(role, guest);
+                        inner.seat(&worker);
+                        inner.attend(&worker, lifeline).await;
+                    }
+                    Err(error) => inner.note_early_death(&describe(&error)),
+                }
+                inner
+                    .stop
+                    .run_until_cancelled(tokio::time::sleep(inner.pause()))
+                    .await;
+            }
+        });
+    }
+
+    /// A loaded process, from the template when there is one.
+    pub(super) async fn start_guest(&self) -> Result<Guest, WorkerError> {
+        let deadline = StartDeadline::after(self.options.start_limit);
+        if let Some(template) = self.living_template(deadline).await? {
+            match self.fork_guest(&template, deadline).await {
+                Ok(guest) => {
+                    self.note_fork(true);
+                    return Ok(guest);
+                }
+                Err(error) if template.has_ended() || self.note_fork(false) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "forking keeps failing; workers are spawned from now on");
+                }
+            }
+        }
+        let mut guest = self.spawn_guest(deadline).await?;
+        self.load_guest(&mut guest, deadline).await?;
+        Ok(guest)
+    }
+
+    /// Notes how a fork went; `false` when it is time to give forking up.
+    fn note_fork(&self, worked: bool) -> bool {
+        let mut source = self.source.lock();
+        match &mut *source {
+            Source::Fork { failures, .. } if worked => {
+                *failures = 0;
+                true
+            }
+            Source::Fork { failures, .. } => {
+                *failures += 1;
+                if *failures < MAX_FORK_FAILURES {
+                    return true;
+                }
+                *source = Source::Spawn;
+                false
+            }
+            Source::Spawn => false,
+        }
+    }
+
+    /// The template, a new one when the last has ended; `None` when workers are spawned.
+    async fn living_template(
+        &self,
+        deadline: StartDeadline,
+    ) -> Result<Option<Arc<Template>>, WorkerError> {
+        let Ok(_only_one_at_a_time) = self.template_start.acquire().await else {
+            return Ok(None);
+        };
+        match &*self.source.lock() {
+            Source::Spawn => return Ok(None),
+            Source::Fork { template, .. } if !template.has_ended() => {
+                return Ok(Some(Arc::clone(template)));
+            }
+            Source::Fork { .. } => {}
+        }
+        self.note_early_death("because the template process ended");
+        let mut guest = self.spawn_guest(deadline).await?;
+        let manifest = self.load_guest(&mut guest, deadline).await?;
+        let can_fork = guest.features.iter().any(|feature| feature == FORK_FEATURE);
+        if !can_fork || manifest.not_forkable.is_some() {
+            *self.source.lock() = Source::Spawn;
+            return Ok(None);
+        }
+        let template = Template::install(self, guest);
+        *self.source.lock() = Source::Fork {
+            template: Arc::clone(&template),
+            failures: 0,
+        };
+        Ok(Some(template))
+    }
+
+    /// Makes a worker of a loaded process.
+    pub(super) fn register(&self, role: Role, guest: Guest) -> (Arc<Worker>, Lifeline) {
+        let Guest {
+            id,
+            leash,
+            lifeline,
+            outgoing,
+            expectation,
+            ..
+        } = guest;
+        let worker = Arc::new(Worker::new(id, role, leash, outgoing, expectation));
+        self.workers.lock().insert(id, Arc::clone(&worker));
+        self.announce(WorkerEvent::Started {
+            worker: id,
+            role,
+            pid: worker.pid(),
+        });
+        (worker, lifeline)
+    }
+
+    fn seat(self: &Arc<Self>, worker: &Arc<Worker>) {
+        self.rosters
+            .lock()
+            .of(worker.role)
+            .add_worker(worker.id, Arc::clone(worker));
+        self.dispatch(worker.role);
+    }
+
+    /// Listens to a worker until it has ended, then tells everybody concerned.
+    pub(super) async fn attend(self: &Arc<Self>, worker: &Arc<Worker>, mut lifeline: Lifeline) {
+        let since = Instant::now();
+        let detail = loop {
+            let said = tokio::select! {
+                said = lifeline.next() => said,
+                () = worker.kill_switch.cancelled() => break "was killed".to_owned(),
+                () = self.abandon.cancelled() => break "was abandoned".to_owned(),
+            };
+            match said.map(|frame| worker.hear(frame)) {
+                Ok(Ok(remark)) => self.take_remark(worker, remark),
+                Ok(Err(what)) => break format!("broke the protocol: {what}"),
+                Err(ending) => break ending.detail(),
+            }
+        };
+        self.rosters.lock().of(worker.role).remove_worker(worker.id);
+        let burial = worker.bury(&detail, self.stop.is_cancelled());
+        self.workers.lock().remove(&worker.id);
+        worker.ended.cancel();
+        if worker.is_parting() || self.stop.is_cancelled() {
+            return;
+        }
+        if !worker.has_worked.load(Ordering::Relaxed)
+            && since.elapsed() < EARLY
+            && !self.template_has_ended()
+        {
+            self.note_early_death(&burial.detail);
+        }
+        self.announce(match burial.kill_reason {
+            Some(reason) => WorkerEvent::Killed {
+                worker: worker.id,
+                role: worker.role,
+                reason,
+            },
+            None => WorkerEvent::Died {
+                worker: worker.id,
+                role: worker.role,
+                detail: burial.detail,
+                held: burial.rollouts,
+            },
+        });
+    }
+
+    fn take_remark(self: &Arc<Self>, worker: &Arc<Worker>, remark: Remark) {
+        match remark {
+            Remark::Nothing => {}
+            Remark::TaskStarted => self.early_deaths.store(0, Ordering::Relaxed),
+            Remark::LoopBlocked {
+                blocked_ms,
+                mut stack,
+            } => {
+                stack.truncate(stack.floor_char_boundary(MAX_STACK_BYTES));
+                self.rosters
+                    .lock()
+                    .of(worker.role)
+                    .set_blocked(worker.id, true);
+                self.announce(WorkerEvent::LoopBlocked {
+                    worker: worker.id,
+                    blocked_ms,
+                    stack,
+                });
+            }
+            Remark::LoopUnblocked => {
+                self.rosters
+                    .lock()
+                    .of(worker.role)
+                    .set_blocked(worker.id, false);
+                self.dispatch(worker.role);
+            }
+        }
+    }
+
+    /// When forked workers go because their parent did, they say nothing about themselves.
+    fn template_has_ended(&self) -> bool {
+        match &*self.source.lock() {
+            Source::Fork { template, .. } => template.has_ended(),
+            Source::Spawn => false,
+        }
+    }
+
+    pub(super) fn note_early_death(&self, detail: &str) {
+        let deaths = self.early_deaths.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::warn!(deaths, detail, "a worker ended before it was of use");
+        if deaths >= MAX_EARLY_DEATHS {
+            self.close(&format!(
+                "workers can't be kept alive: {deaths} in a row ended right at start, the last one {detail}"
+            ));
+            self.stop.cancel();
+        }
+    }
+
+    /// None after useful work; longer with every process that was of no use.
+    pub(super) fn pause(&self) -> Duration {
+        match self.early_deaths.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            deaths => FIRST_PAUSE
+                .saturating_mul(1 << (deaths - 1).min(10))
+                .min(LONGEST_PAUSE),
+        }
+    }
+}
+
+pub(super) fn describe(error: &WorkerError) -> String {
+    let last_line = match error {
+        WorkerError::DiedAtStart { output, .. } | WorkerError::NotReady { output, .. } => {
+            output.last()
+        }
+        WorkerError::LoadFailed { problems, .. } => {
+            problems.first().map(|problem| &problem.message)
+        }
+        WorkerError::Spawn { .. } | WorkerError::Protocol { .. } | WorkerError::Socket { .. } => {
+            None
+        }
+    };
+    match last_line {
+        Some(line) => format!("could not be started ({error}; {line})"),
+        None => format!("could not be started ({error})"),
+    }
+}

@@ -1,0 +1,397 @@
+//! The worker processes of one run.
+//!
+//! One task attends each process (`keeper`), one supervises each dispatched job (`supervision`);
+//! `roster` decides who runs what. All of them are tracked, and end when the pool does.
+
+mod connection;
+mod door;
+mod guest;
+mod keeper;
+mod lifeline;
+mod output;
+mod process;
+mod roster;
+mod supervision;
+mod template;
+mod worker;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
+use osmosis_core::{ErrorCategory, Failure};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::door::Door;
+use self::guest::StartDeadline;
+use self::output::OutputSink;
+use self::process::{Kennel, Spawner};
+use self::roster::{Limits, Roster};
+use self::supervision::{Assignment, Waiter};
+use self::template::{FORK_FEATURE, Template};
+use self::worker::Worker;
+use crate::{
+    Endpoint, GradeJob, Isolation, Launch, PoolOptions, Role, RunJob, TaskReport, TaskResult,
+    WorkerError, WorkerEvent,
+};
+
+/// How long the last output and the last tasks may take once all processes have ended.
+const WINDING_UP: Duration = Duration::from_secs(2);
+
+/// The worker processes of one run. Dropping it kills them; `shut_down` asks first.
+pub struct WorkerPool {
+    inner: Owner,
+    manifest: Manifest,
+}
+
+/// The tasks of the pool share the inside; this one handle ends them all.
+struct Owner(Arc<Inner>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.end_now();
+    }
+}
+
+impl std::ops::Deref for Owner {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+struct Inner {
+    launch: Launch,
+    load: Load,
+    options: PoolOptions,
+    events: mpsc::Sender<WorkerEvent>,
+    door: Arc<Door>,
+    spawner: Spawner,
+    kennel: Arc<Kennel>,
+    rosters: Mutex<Rosters>,
+    /// All that have not ended, those that run one task alone included.
+    workers: Mutex<HashMap<u64, Arc<Worker>>>,
+    source: Mutex<Source>,
+    /// Held by whoever starts a template, so that only one is.
+    template_start: Semaphore,
+    next_worker: AtomicU64,
+    next_task: AtomicU64,
+    /// Processes in a row that ended before they were of any use.
+    early_deaths: AtomicU32,
+    /// Nothing new is started.
+    stop: CancellationToken,
+    /// Everything ends now.
+    abandon: CancellationToken,
+    tasks: TaskTracker,
+    readers: TaskTracker,
+}
+
+struct Rosters {
+    agents: Roster<Arc<Worker>, Waiter>,
+    graders: Roster<Arc<Worker>, Waiter>,
+    /// Why no task is taken any more.
+    closed: Option<String>,
+}
+
+/// Where workers come from.
+#[derive(Debug)]
+enum Source {
+    Fork {
+        template: Arc<Template>,
+        /// Forks in a row that came to nothing.
+        failures: u32,
+    },
+    Spawn,
+}
+
+impl WorkerPool {
+    /// Starts a process, loads the entrypoint and reports what was found. Workers beyond the first
+    /// are forked from it when that is sound, spawned otherwise.
+    pub async fn start(
+        launch: Launch,
+        load: Load,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<Self, WorkerError> {
+        Self::start_at(Endpoint::default(), launch, load, options, events).await
+    }
+
+    /// Like `start`, with a choice of where the workers dial in.
+    pub async fn start_at(
+        endpoint: Endpoint,
+        launch: Launch,
+        load: Load,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<Self, WorkerError> {
+        let socket_error = |error: std::io::Error| WorkerError::Socket {
+            message: format!("the worker socket could not be opened: {error}"),
+        };
+        let tasks = TaskTracker::new();
+        let abandon = CancellationToken::new();
+        let door = Door::open(endpoint, &tasks, abandon.clone())
+            .await
+            .map_err(socket_error)?;
+        let limits = || Limits {
+            in_flight_per_worker: options.in_flight_per_worker.max(1),
+            own_workers: options.agent_workers.max(options.grader_workers).max(1),
+            max_concurrent: None,
+        };
+        // Whatever is started from here on ends when this is dropped.
+        let inner = Owner(Arc::new(Inner {
+            rosters: Mutex::new(Rosters {
+                agents: Roster::new(limits()),
+                graders: Roster::new(limits()),
+                closed: None,
+            }),
+            launch,
+            load,
+            options,
+            events,
+            door,
+            spawner: Spawner::start().map_err(socket_error)?,
+            kennel: Arc::default(),
+            workers: Mutex::default(),
+            source: Mutex::new(Source::Spawn),
+            template_start: Semaphore::new(1),
+            next_worker: AtomicU64::new(1),
+            next_task: AtomicU64::new(1),
+            early_deaths: AtomicU32::new(0),
+            stop: CancellationToken::new(),
+            abandon,
+            tasks,
+            readers: TaskTracker::new(),
+        }));
+        let manifest = inner.open_for_business().await?;
+        Ok(Self { inner, manifest })
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Runs the workflow. Waits for a free slot; the deadline starts when user code does. Dropping
+    /// the future cancels the task.
+    pub async fn run(
+        &self,
+        job: RunJob,
+        isolation: Isolation,
+        limit: Duration,
+        cancel: &CancellationToken,
+    ) -> TaskReport {
+        let assignment = Assignment {
+            role: Role::Agent,
+            rollout_id: job.rollout_id.clone(),
+            isolation,
+            limit,
+        };
+        let frame = move |task| {
+            ToWorker::Run(RunTask {
+                task,
+                rollout_id: job.rollout_id,
+                prompt: job.prompt,
+                metadata: job.metadata,
+                chat_completions_url: job.chat_completions_url,
+                api_key: job.api_key,
+                artifacts_dir: job.artifacts_dir.map(Into::into),
+            })
+        };
+        self.inner.execute(assignment, frame, cancel).await
+    }
+
+    /// Runs the grader, in a worker that runs no agents. Dropping the future cancels the task.
+    pub async fn grade(
+        &self,
+        job: GradeJob,
+        isolation: Isolation,
+        limit: Duration,
+        cancel: &CancellationToken,
+    ) -> TaskReport {
+        if self.manifest.grader.is_none() {
+            return TaskReport::undispatched(TaskResult::Failed {
+                failure: Failure::new(
+                    ErrorCategory::ValidationError,
+                    "no_grader",
+                    "the entrypoint has no grader",
+                ),
+            });
+        }
+        let assignment = Assignment {
+            role: Role::Grader,
+            rollout_id: job.rollout_id.clone(),
+            isolation,
+            limit,
+        };
+        let project_path = self.inner.load.project_path.clone();
+        let frame = move |task| {
+            ToWorker::Grade(GradeTask {
+                task,
+                rollout_id: job.rollout_id,
+                label: job.label,
+                samples: job.samples,
+                metadata: job.metadata,
+                artifacts_dir: job.artifacts_dir.map(Into::into),
+                project_path,
+            })
+        };
+        self.inner.execute(assignment, frame, cancel).await
+    }
+
+    /// Tells all workers to leave, kills those that have not after `grace`. Tasks that are waiting
+    /// or running are lost.
+    pub async fn shut_down(&self, grace: Duration) {
+        self.inner.shut_down(grace).await;
+    }
+}
+
+impl fmt::Debug for WorkerPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerPool")
+            .field("launch", &self.inner.launch)
+            .field("options", &self.inner.options)
+            .field("manifest", &self.manifest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    async fn open_for_business(self: &Arc<Self>) -> Result<Manifest, WorkerError> {
+        let deadline = StartDeadline::after(self.options.start_limit);
+        let mut first = self.spawn_guest(deadline).await?;
+        let manifest = self.load_guest(&mut first, deadline).await?;
+
+        let can_fork = first.features.iter().any(|feature| feature == FORK_FEATURE);
+        let mut first_worker = None;
+        if can_fork && manifest.not_forkable.is_none() {
+            *self.source.lock() = Source::Fork {
+                template: Template::install(self, first),
+                failures: 0,
+            };
+        } else {
+            first_worker = Some(first);
+        }
+
+        let graders = if manifest.grader.is_some() {
+            self.options.grader_workers.max(1)
+        } else {
+            0
+        };
+        {
+            let limit = |found: &osmosis_core::frame::Found| {
+                found
+                    .max_concurrent
+                    .and_then(|limit| usize::try_from(limit.max(1)).ok())
+            };
+            let mut rosters = self.rosters.lock();
+            rosters.agents.limit_concurrency(limit(&manifest.workflow));
+            rosters
+                .graders
+                .limit_concurrency(manifest.grader.as_ref().and_then(limit));
+        }
+        for _ in 0..self.options.agent_workers.max(1) {
+            self.employ(Role::Agent, first_worker.take());
+        }
+        for _ in 0..graders {
+            self.employ(Role::Grader, None);
+        }
+        Ok(manifest)
+    }
+
+    async fn shut_down(&self, grace: Duration) {
+        let began = Instant::now();
+        self.close("the worker pool was shut down");
+        self.stop.cancel();
+        let workers: Vec<Arc<Worker>> = self.workers.lock().values().cloned().collect();
+        futures_util::future::join_all(workers.iter().map(|worker| worker.retire(grace))).await;
+        // Last, because it is the one that can tell how the others ended.
+        let template = match &*self.source.lock() {
+            Source::Fork { template, .. } => Some(Arc::clone(template)),
+            Source::Spawn => None,
+        };
+        if let Some(template) = template {
+            let left = grace.saturating_sub(began.elapsed());
+            template.retire(left.max(Duration::from_millis(200))).await;
+        }
+        self.kennel.kill_all();
+        self.readers.close();
+        drop(tokio::time::timeout(WINDING_UP, self.readers.wait()).await);
+        self.abandon.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(WINDING_UP, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("some tasks of the worker pool did not end");
+        }
+        self.door.remove_folder();
+    }
+
+    fn end_now(&self) {
+        self.close("the worker pool was dropped");
+        self.stop.cancel();
+        self.abandon.cancel();
+        self.kennel.kill_all();
+        self.door.remove_folder();
+    }
+
+    /// Takes no more tasks, and sends home those that wait.
+    fn close(&self, detail: &str) {
+        let waiting = {
+            let mut rosters = self.rosters.lock();
+            if rosters.closed.is_some() {
+                return;
+            }
+            rosters.closed = Some(detail.to_owned());
+            let mut waiting = rosters.agents.clear();
+            waiting.extend(rosters.graders.clear());
+            waiting
+        };
+        for waiter in waiting {
+            waiter.send_home(detail.to_owned());
+        }
+    }
+
+    /// Tells an event without ever waiting for whoever takes it.
+    fn announce(&self, event: WorkerEvent) {
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
+            // A worker can say this as often as it likes, so it must not pile up.
+            if let WorkerEvent::LoopBlocked { .. } = event {
+                return;
+            }
+            let events = self.events.clone();
+            self.tasks.spawn(self.unless_abandoned(async move {
+                drop(events.send(event).await);
+            }));
+        }
+    }
+
+    fn unless_abandoned(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let abandon = self.abandon.clone();
+        async move {
+            abandon.run_until_cancelled(work).await;
+        }
+    }
+
+    fn next_worker_id(&self) -> u64 {
+        self.next_worker.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn output_sink(&self, worker: u64) -> Arc<OutputSink> {
+        OutputSink::new(
+            worker,
+            self.events.clone(),
+            self.abandon.clone(),
+            self.readers.clone(),
+        )
+    }
+}

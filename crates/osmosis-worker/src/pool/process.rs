@@ -1,0 +1,190 @@
+//! Operating-system processes: starting them, learning how they ended, ending them.
+
+use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::process_group::kill_with_descendants;
+
+/// Starts processes from one thread that lives as long as the pool. Workers ask the kernel to be
+/// killed when their parent ends, and to the kernel the parent is the *thread* that started them:
+/// started from a thread of the runtime, they would die with that thread.
+#[derive(Debug)]
+pub(super) struct Spawner {
+    requests: mpsc::Sender<SpawnRequest>,
+}
+
+#[derive(Debug)]
+struct SpawnRequest {
+    command: Command,
+    reply: oneshot::Sender<std::io::Result<Child>>,
+}
+
+impl Spawner {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        let (requests, mut incoming) = mpsc::channel::<SpawnRequest>(16);
+        std::thread::Builder::new()
+            .name("osmosis-spawner".to_owned())
+            .spawn(move || {
+                while let Some(mut request) = incoming.blocking_recv() {
+                    let _context = runtime.enter();
+                    // A child that nobody waits for any more is killed by being dropped.
+                    drop(request.reply.send(request.command.spawn()));
+                }
+            })?;
+        Ok(Self { requests })
+    }
+
+    pub(super) async fn spawn(&self, command: Command) -> std::io::Result<Child> {
+        let (reply, child) = oneshot::channel();
+        let gone = || std::io::Error::other("the thread that starts processes has ended");
+        self.requests
+            .send(SpawnRequest { command, reply })
+            .await
+            .map_err(|_| gone())?;
+        child.await.map_err(|_| gone())?
+    }
+}
+
+/// Every process of the pool that may be alive, so that all of them can be ended at once.
+#[derive(Debug, Default)]
+pub(super) struct Kennel {
+    alive: Mutex<HashMap<u64, Pid>>,
+}
+
+impl Kennel {
+    pub(super) fn admit(self: &Arc<Self>, worker: u64, pid: Pid) -> Leash {
+        self.alive.lock().insert(worker, pid);
+        Leash {
+            kennel: Arc::clone(self),
+            worker,
+            pid,
+        }
+    }
+
+    pub(super) fn kill_all(&self) {
+        for pid in self.alive.lock().values() {
+            kill_with_descendants(*pid);
+        }
+    }
+}
+
+/// Holds a process: dropping it ends the process and what shares its group.
+#[derive(Debug)]
+pub(super) struct Leash {
+    kennel: Arc<Kennel>,
+    worker: u64,
+    pid: Pid,
+}
+
+impl Leash {
+    pub(super) fn kill(&self) {
+        // Only while it is known to be ours: the kernel gives the number to somebody else one day.
+        if self.kennel.alive.lock().contains_key(&self.worker) {
+            kill_with_descendants(self.pid);
+        }
+    }
+
+    /// Ends it, and lets go of its number. Also for one that has just ended by itself: its
+    /// subprocesses may not have.
+    pub(super) fn finish(&self) {
+        if self.kennel.alive.lock().remove(&self.worker).is_some() {
+            kill_with_descendants(self.pid);
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// How a process ended, told to whoever waits. The sender going away means that nobody will know.
+#[derive(Debug, Clone)]
+pub(super) struct Exit(watch::Receiver<Option<String>>);
+
+impl Exit {
+    pub(super) fn channel() -> (watch::Sender<Option<String>>, Self) {
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self(receiver))
+    }
+
+    /// `None` when it can't be known.
+    pub(super) async fn wait(&mut self) -> Option<String> {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(detail) => detail.clone(),
+            Err(_) => None,
+        }
+    }
+}
+
+/// `exited with code 3`, `killed by signal 11 (SIGSEGV)`.
+pub(super) fn describe_status(status: ExitStatus) -> String {
+    describe_exit(status.code(), status.signal())
+}
+
+pub(super) fn describe_exit(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (_, Some(signal)) => match signal_name(signal) {
+            Some(name) => format!("killed by signal {signal} ({name})"),
+            None => format!("killed by signal {signal}"),
+        },
+        (Some(code), None) => format!("exited with code {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    let known = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    known
+        .into_iter()
+        .find(|(known, _)| known.as_raw() == signal)
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_is_told_by_code_or_by_the_name_of_the_signal() {
+        assert_eq!(describe_exit(Some(3), None), "exited with code 3");
+        assert_eq!(
+            describe_exit(None, Some(11)),
+            "killed by signal 11 (SIGSEGV)"
+        );
+        assert_eq!(describe_exit(None, Some(63)), "killed by signal 63");
+        assert_eq!(describe_exit(None, None), "ended");
+    }
+}

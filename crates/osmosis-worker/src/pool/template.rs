@@ -1,0 +1,170 @@
+//! The process that has imported the entrypoint once, and forks workers from there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use osmosis_core::frame::{FromWorker, ToWorker};
+use parking_lot::Mutex;
+use rustix::process::Pid;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Inner;
+use super::connection::frame_bytes;
+use super::door::Expectation;
+use super::guest::Guest;
+use super::lifeline::Lifeline;
+use super::process::{Exit, Leash, describe_exit};
+use crate::process_group::checked_pid;
+
+/// What a process says in its hello when it can serve as a template.
+pub(super) const FORK_FEATURE: &str = "fork";
+
+#[derive(Debug)]
+pub(super) struct Template {
+    leash: Leash,
+    outgoing: mpsc::Sender<Bytes>,
+    forks: Mutex<Forks>,
+    ended: CancellationToken,
+    kill_switch: CancellationToken,
+    _expectation: Expectation,
+}
+
+type ForkReply = Result<(Pid, Exit), String>;
+
+#[derive(Debug, Default)]
+struct Forks {
+    /// Asked for, by token.
+    awaited: HashMap<String, oneshot::Sender<ForkReply>>,
+    /// Alive, by pid: whom to tell when they end.
+    children: HashMap<u32, watch::Sender<Option<String>>>,
+}
+
+impl Template {
+    /// Makes a loaded guest the template, attended by a task of the pool.
+    pub(super) fn install(inner: &Inner, guest: Guest) -> Arc<Self> {
+        let Guest {
+            leash,
+            lifeline,
+            outgoing,
+            expectation,
+            ..
+        } = guest;
+        let template = Arc::new(Self {
+            leash,
+            outgoing,
+            forks: Mutex::default(),
+            ended: CancellationToken::new(),
+            kill_switch: CancellationToken::new(),
+            _expectation: expectation,
+        });
+        inner.tasks.spawn({
+            let template = Arc::clone(&template);
+            async move { template.attend(lifeline).await }
+        });
+        template
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// A new process, which dials in with `token`.
+    pub(super) async fn fork(&self, token: String) -> ForkReply {
+        let (reply, forked) = oneshot::channel();
+        self.forks.lock().awaited.insert(token.clone(), reply);
+        let frame = frame_bytes(&ToWorker::Fork { token }).map_err(|error| error.to_string())?;
+        let gone = "the template process ended";
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Err(gone.to_owned()),
+            forked = async {
+                drop(self.outgoing.send(frame).await);
+                forked.await
+            } => forked.unwrap_or_else(|_| Err(gone.to_owned())),
+        }
+    }
+
+    /// Asks it to leave, and ends it when it has not after `grace`.
+    pub(super) async fn retire(&self, grace: Duration) {
+        let leaving = async {
+            if let Ok(frame) = frame_bytes(&ToWorker::Shutdown {}) {
+                drop(self.outgoing.send(frame).await);
+            }
+            self.ended.cancelled().await;
+        };
+        if tokio::time::timeout(grace, leaving).await.is_err() {
+            self.kill_switch.cancel();
+            self.ended.cancelled().await;
+        }
+    }
+
+    async fn attend(&self, mut lifeline: Lifeline) {
+        let detail = loop {
+            let said = tokio::select! {
+                said = lifeline.next() => said,
+                () = self.kill_switch.cancelled() => break "was killed".to_owned(),
+            };
+            match said {
+                Ok(frame) => {
+                    if let Err(what) = self.hear(frame) {
+                        break format!("broke the protocol: {what}");
+                    }
+                }
+                Err(ending) => break ending.detail(),
+            }
+        };
+        tracing::debug!(pid = self.leash.pid(), detail, "the template process ended");
+        self.leash.finish();
+        *self.forks.lock() = Forks::default();
+        self.ended.cancel();
+    }
+
+    fn hear(&self, frame: FromWorker) -> Result<(), String> {
+        match frame {
+            FromWorker::Forked { token, pid } => {
+                let Some(checked) = checked_pid(pid) else {
+                    return Err(format!("said that it forked process {pid}"));
+                };
+                let (exit_news, exit) = Exit::channel();
+                let awaited = {
+                    let mut forks = self.forks.lock();
+                    forks.children.insert(pid, exit_news);
+                    forks.awaited.remove(&token)
+                };
+                // Nobody waits for it any more when this fails; its token is void, so it leaves.
+                if let Some(awaited) = awaited {
+                    drop(awaited.send(Ok((checked, exit))));
+                }
+                Ok(())
+            }
+            FromWorker::ForkFailed { token, message } => {
+                if let Some(awaited) = self.forks.lock().awaited.remove(&token) {
+                    drop(awaited.send(Err(format!("could not be forked: {message}"))));
+                }
+                Ok(())
+            }
+            FromWorker::ChildExited { pid, code, signal } => {
+                // A pid that is unknown here belongs to something that user code started.
+                if let Some(exit_news) = self.forks.lock().children.remove(&pid) {
+                    exit_news.send_replace(Some(describe_exit(code, signal)));
+                }
+                Ok(())
+            }
+            FromWorker::LoopBlocked { .. } | FromWorker::LoopUnblocked {} => Ok(()),
+            FromWorker::Hello(_) => Err("said `hello` twice".to_owned()),
+            FromWorker::Loaded { .. }
+            | FromWorker::LoadFailed { .. }
+            | FromWorker::Started { .. }
+            | FromWorker::RunDone { .. }
+            | FromWorker::GradeDone { .. }
+            | FromWorker::Rejected { .. }
+            | FromWorker::TaskFailed { .. }
+            | FromWorker::TaskCancelled { .. } => {
+                Err("said something that nobody asked for".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! One worker process, seen from here: what it holds, what it answers, how it is ended.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use osmosis_core::frame::{FromWorker, ToWorker};
+use osmosis_core::{ErrorCategory, Failure, RolloutId};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::frame_bytes;
+use super::door::Expectation;
+use super::process::Leash;
+use crate::{Role, TaskResult};
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) id: u64,
+    pub(super) role: Role,
+    leash: Leash,
+    outgoing: mpsc::Sender<Bytes>,
+    held: Mutex<Held>,
+    /// Cancelled when we decide that it must end now.
+    pub(super) kill_switch: CancellationToken,
+    /// Cancelled when it has ended and everything it held knows.
+    pub(super) ended: CancellationToken,
+    /// It was asked to leave, so its end is no news.
+    parting: AtomicBool,
+    /// It started a task once, so it is not one of those that die at start.
+    pub(super) has_worked: AtomicBool,
+    _expectation: Expectation,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    tasks: HashMap<u64, HeldTask>,
+    loop_blocked: Option<Blockage>,
+    kill_reason: Option<String>,
+    /// Why nothing can be given to it any more.
+    lost: Option<String>,
+}
+
+/// A loop that does not turn, and whose code is to blame when that is known.
+#[derive(Debug)]
+struct Blockage {
+    task: Option<u64>,
+}
+
+#[derive(Debug)]
+struct HeldTask {
+    rollout_id: RolloutId,
+    role: Role,
+    started: Option<oneshot::Sender<Instant>>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What came back, and when.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) at: Instant,
+}
+
+#[derive(Debug)]
+pub(super) enum Reply {
+    Result(TaskResult),
+    /// The worker is gone. `by_us` when the pool ended it, for no fault of the task.
+    Lost {
+        detail: String,
+        by_us: bool,
+    },
+}
+
+/// News of a task that a worker was given.
+#[derive(Debug)]
+pub(super) struct TaskNews {
+    pub(super) started: oneshot::Receiver<Instant>,
+    pub(super) answer: oneshot::Receiver<Answer>,
+}
+
+/// What else a worker may say.
+#[derive(Debug)]
+pub(super) enum Remark {
+    Nothing,
+    TaskStarted,
+    LoopBlocked { blocked_ms: u64, stack: String },
+    LoopUnblocked,
+}
+
+impl Worker {
+    pub(super) fn new(
+        id: u64,
+        role: Role,
+        leash: Leash,
+        outgoing: mpsc::Sender<Bytes>,
+        expectation: Expectation,
+    ) -> Self {
+        Self {
+            id,
+            role,
+            leash,
+            outgoing,
+            held: Mutex::default(),
+            kill_switch: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            parting: AtomicBool::new(false),
+            has_worked: AtomicBool::new(false),
+            _expectation: expectation,
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.leash.pid()
+    }
+
+    /// Notes that the worker is about to be given a task; the error says why it can't be.
+    pub(super) fn hold(&self, task: u64, rollout_id: RolloutId) -> Result<TaskNews, String> {
+        let mut held = self.held.lock();
+        if let Some(detail) = &held.lost {
+            return Err(detail.clone());
+        }
+        let (started, started_news) = oneshot::channel();
+        let (answer, answer_news) = oneshot::channel();
+        held.tasks.insert(
+            task,
+            HeldTask {
+                rollout_id,
+                role: self.role,
+                started: Some(started),
+                answer,
+            },
+        );
+        Ok(TaskNews {
+            started: started_news,
+            answer: answer_news,
+        })
+    }
+
+    /// Forgets a task that the worker never heard of.
+    pub(super) fn release(&self, task: u64) {
+        self.held.lock().tasks.remove(&task);
+    }
+
+    /// Whether a blocked loop, rather than a dead one, explains that `task` does not start: what
+    /// blocks it has a deadline of its own.
+    pub(super) fn is_blocked_by_another(&self, task: u64) -> bool {
+        let held = self.held.lock();
+        held.loop_blocked.is_some()
+            && held
+                .tasks
+                .iter()
+                .any(|(other, state)| *other != task && state.started.is_none())
+    }
+
+    /// Whether it may be another task's doing that `task` does not stop: the loop is blocked, and
+    /// not certainly by this one.
+    pub(super) fn may_be_innocent(&self, task: u64) -> bool {
+        let held = self.held.lock();
+        match &held.loop_blocked {
+            None => false,
+            Some(Blockage { task: Some(guilty) }) => *guilty != task,
+            Some(Blockage { task: None }) => held.tasks.len() > 1,
+        }
+    }
+
+    /// Queues a frame; waits when the worker does not read. A worker that is gone has told so in
+    /// another way.
+    pub(super) async fn send(&self, frame: Bytes) {
+        drop(self.outgoing.send(frame).await);
+    }
+
+    /// Ends the process now. What it holds is told `reason`.
+    pub(super) fn kill(&self, reason: String) {
+        self.held.lock().kill_reason.get_or_insert(reason);
+        self.leash.kill();
+        self.kill_switch.cancel();
+    }
+
+    /// Asks it to leave, and ends it when it has not after `grace`.
+    pub(super) async fn retire(&self, grace: Duration) {
+        self.parting.store(true, Ordering::Relaxed);
+        let leaving = async {
+            if let Ok(frame) = frame_bytes(&ToWorker::Shutdown {}) {
+                self.send(frame).await;
+            }
+            self.ended.cancelled().await;
+        };
+        if tokio::time::timeout(grace, leaving).await.is_err() {
+            self.leash.kill();
+            self.kill_switch.cancel();
+            self.ended.cancelled().await;
+        }
+    }
+
+    pub(super) fn is_parting(&self) -> bool {
+        self.parting.load(Ordering::Relaxed)
+    }
+
+    /// Takes a frame; the error says how it breaks the protocol.
+    pub(super) fn hear(&self, frame: FromWorker) -> Result<Remark, String> {
+        let result = match frame {
+            FromWorker::Started { task } => return self.note_started(task),
+            FromWorker::LoopBlocked {
+                blocked_ms,
+                stack,
+                task,
+            } => {
+                self.held.lock().loop_blocked = Some(Blockage { task });
+                return Ok(Remark::LoopBlocked { blocked_ms, stack });
+            }
+            FromWorker::LoopUnblocked {} => {
+                self.held.lock().loop_blocked = None;
+                return Ok(Remark::LoopUnblocked);
+            }
+            FromWorker::RunDone {
+                task,
+                samples,
+                metrics,
+            } => self.answer(
+                task,
+                Some(Role::Agent),
+                TaskResult::Done { samples, metrics },
+            ),
+            FromWorker::GradeDone { task, samples } => {
+                let done = TaskResult::Done {
+                    samples,
+                    metrics: None,
+                };
+                self.answer(task, Some(Role::Grader), done)
+            }
+            FromWorker::Rejected { task, reason } => {
+                self.answer(task, Some(Role::Agent), TaskResult::Rejected { reason })
+            }
+            FromWorker::TaskFailed { task, failure } => {
+                self.answer(task, None, TaskResult::Failed { failure })
+            }
+            FromWorker::TaskCancelled { task } => {
+                // Whoever asked for this ignores the failure; when nobody did, it is one.
+                let failure = Failure::new(
+                    ErrorCategory::AgentError,
+                    "CancelledError",
+                    "the task was cancelled from inside",
+                );
+                self.answer(task, None, TaskResult::Failed { failure })
+            }
+            FromWorker::Hello(_) => Err("said `hello` twice".to_owned()),
+            FromWorker::Loaded { .. }
+            | FromWorker::LoadFailed { .. }
+            | FromWorker::Forked { .. }
+            | FromWorker::ForkFailed { .. }
+            | FromWorker::ChildExited { .. } => {
+                Err("said something that nobody asked for".to_owned())
+            }
+        };
+        result.map(|()| Remark::Nothing)
+    }
+
+    fn note_started(&self, task: u64) -> Result<Remark, String> {
+        let started = {
+            let mut held = self.held.lock();
+            let Some(state) = held.tasks.get_mut(&task) else {
+                return Err(format!("started task {task}, which it does not have"));
+            };
+            state.started.take()
+        };
+        let Some(started) = started else {
+            return Err(format!("started task {task} twice"));
+        };
+        self.has_worked.store(true, Ordering::Relaxed);
+        // Nobody listens when the task is being cancelled.
+        let _ = started.send(Instant::now());
+        Ok(Remark::TaskStarted)
+    }
+
+    fn answer(&self, task: u64, role: Option<Role>, result: TaskResult) -> Result<(), String> {
+        let state = self.held.lock().tasks.remove(&task);
+        let Some(state) = state else {
+            return Err(format!(
+                "answered task {task}, which it does not have or has answered before"
+            ));
+        };
+        if role.is_some_and(|role| role != state.role) {
+            let detail = format!("answered task {task} with the wrong kind of answer");
+            drop(state.answer.send(Answer {
+                reply: Reply::Lost {
+                    detail: format!("broke the protocol: {detail}"),
+                    by_us: false,
+                },
+                at: Instant::now(),
+            }));
+            return Err(detail);
+        }
+        drop(state.answer.send(Answer {
+            reply: Reply::Result(result),
+            at: Instant::now(),
+        }));
+        Ok(())
+    }
+
+    /// It has ended: tells everything it held, and lets go of the process.
+    pub(super) fn bury(&self, detail: &str, pool_is_stopping: bool) -> Burial {
+        let by_us = pool_is_stopping || self.is_parting();
+        self.leash.finish();
+        let (tasks, kill_reason, detail) = {
+            let mut held = self.held.lock();
+            let kill_reason = held.kill_reason.clone();
+            let detail = match &kill_reason {
+                Some(reason) => format!("was killed: {reason}"),
+                None if self.is_parting() => "was asked to leave".to_owned(),
+                None => detail.to_owned(),
+            };
+            held.lost = Some(detail.clone());
+            (std::mem::take(&mut held.tasks), kill_reason, detail)
+        };
+        let at = Instant::now();
+        let mut rollouts: Vec<RolloutId> = Vec::with_capacity(tasks.len());
+        for state in tasks.into_values() {
+            rollouts.push(state.rollout_id);
+            drop(state.answer.send(Answer {
+                reply: Reply::Lost {
+                    detail: detail.clone(),
+                    by_us,
+                },
+                at,
+            }));
+        }
+        rollouts.sort();
+        Burial {
+            detail,
+            kill_reason,
+            rollouts,
+        }
+    }
+}
+
+/// What is left to say about a worker that has ended.
+#[derive(Debug)]
+pub(super) struct Burial {
+    pub(super) detail: String,
+    /// Set when we ended it.
+    pub(super) kill_reason: Option<String>,
+    pub(super) rollouts: Vec<RolloutId>,
+}

@@ -1,0 +1,84 @@
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use osmosis_core::{Failure, JsonText, RolloutId, Sample};
+
+/// Whether a task may share its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    Shared,
+    /// A worker of its own, which is retired afterwards.
+    Alone,
+}
+
+/// One execution of the workflow.
+#[derive(Debug, Clone)]
+pub struct RunJob {
+    pub rollout_id: RolloutId,
+    pub prompt: JsonText,
+    pub metadata: Option<JsonText>,
+    pub chat_completions_url: String,
+    pub api_key: String,
+    pub artifacts_dir: Option<Utf8PathBuf>,
+}
+
+/// One execution of the grader.
+#[derive(Debug, Clone)]
+pub struct GradeJob {
+    pub rollout_id: RolloutId,
+    pub label: Option<String>,
+    pub samples: Vec<Sample>,
+    pub metadata: Option<JsonText>,
+    pub artifacts_dir: Option<Utf8PathBuf>,
+}
+
+/// What came back from a task.
+#[derive(Debug, Clone)]
+pub struct TaskReport {
+    pub result: TaskResult,
+    /// From dispatch to the worker's `started`.
+    pub waited: Duration,
+    /// From `started` to the answer.
+    pub took: Duration,
+}
+
+impl TaskReport {
+    /// A task that no worker was given.
+    pub(crate) fn undispatched(result: TaskResult) -> Self {
+        Self {
+            result,
+            waited: Duration::ZERO,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// How user code answered, or why it did not.
+#[derive(Debug, Clone)]
+pub enum TaskResult {
+    Done {
+        samples: Vec<Sample>,
+        metrics: Option<JsonText>,
+    },
+    Rejected {
+        reason: String,
+    },
+    Failed {
+        failure: Failure,
+    },
+    /// The deadline passed.
+    TimedOut,
+    /// The token was cancelled.
+    Cancelled,
+    /// The worker ended (or broke the protocol, or was killed because of another task). `alone`
+    /// when it held nothing but this task, so that nothing else can be to blame.
+    WorkerLost {
+        detail: String,
+        alone: bool,
+    },
+    /// No worker could be had (they keep dying at start, or the pool is shut down): the task was
+    /// never handed out, so this says nothing about it.
+    NoWorker {
+        detail: String,
+    },
+}

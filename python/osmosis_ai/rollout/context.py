@@ -1,0 +1,182 @@
+"""What surrounds user code while it runs: the rollout, its samples, the row, the grade."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from abc import ABC, abstractmethod
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from osmosis_ai.rollout.types import (
+    AgentWorkflowConfig,
+    MessageDict,
+    RolloutSample,
+    as_reward,
+    check_sample_id,
+)
+
+TConfig = TypeVar("TConfig", bound=AgentWorkflowConfig, default=AgentWorkflowConfig)
+
+_CHAT_COMPLETIONS_URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
+_API_KEY_VARIABLE = "OSMOSIS_API_KEY"
+_ROLLOUT_ID_VARIABLE = "OSMOSIS_ROLLOUT_ID"
+_ENDPOINT = "/chat/completions"
+
+_current: ContextVar[RolloutContext | None] = ContextVar("osmosis_rollout_context", default=None)
+
+
+def get_rollout_context() -> RolloutContext | None:
+    """The context of the rollout that is running here, if one is."""
+    return _current.get()
+
+
+class SampleSource(ABC):
+    """Something that holds a conversation and can hand it over as a sample."""
+
+    @abstractmethod
+    async def get_sample(self, name: str) -> RolloutSample:
+        """The conversation so far, as the sample of this name."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class RolloutContext:
+    """Where model calls of a rollout go and where its samples come from.
+
+    Empty fields are taken from `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and
+    `OSMOSIS_ROLLOUT_ID`. Used as a context manager, it is what `get_rollout_context()` returns.
+    """
+
+    chat_completions_url: str = ""
+    api_key: str | None = field(default=None, repr=False)
+    rollout_id: str = ""
+    # What an integration keeps for as long as the context lives.
+    attachments: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    _sources: dict[str, SampleSource] = field(default_factory=dict, init=False, repr=False)
+    _tokens: list[Token[RolloutContext | None]] = field(
+        default_factory=list, init=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        self.chat_completions_url = self.chat_completions_url or os.environ.get(
+            _CHAT_COMPLETIONS_URL_VARIABLE, ""
+        )
+        self.api_key = self.api_key or os.environ.get(_API_KEY_VARIABLE) or None
+        self.rollout_id = self.rollout_id or os.environ.get(_ROLLOUT_ID_VARIABLE, "")
+
+    def __enter__(self) -> RolloutContext:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())
+
+    @property
+    def base_url(self) -> str:
+        """The URL that OpenAI clients want: without `/chat/completions` at its end."""
+        return self.chat_completions_url.rstrip("/").removesuffix(_ENDPOINT).rstrip("/")
+
+    @property
+    def sample_names(self) -> list[str]:
+        """The registered names, in order of registration."""
+        return list(self._sources)
+
+    def register_sample_source(self, name: str, source: SampleSource) -> None:
+        """Adds a source; its name becomes the sample's id. A second one of the name is an error."""
+        check_sample_id(name)
+        if name in self._sources:
+            raise ValueError(
+                f"a sample source named `{name}` is already registered in rollout "
+                f"`{self.rollout_id}`; give each session or agent its own name"
+            )
+        self._sources[name] = source
+
+    def set_sample_source(self, source: SampleSource, name: str | None = None) -> None:
+        """`register_sample_source` in the words of edition 0.3, where the name may be left out."""
+        own_name = getattr(source, "name", None)
+        self.register_sample_source(
+            name or (own_name if isinstance(own_name, str) and own_name else "main"), source
+        )
+
+    async def get_samples(self) -> dict[str, RolloutSample]:
+        """The samples of all sources by name. A sample's id is the name it is registered under."""
+        samples = {}
+        for name, source in list(self._sources.items()):
+            sample = await _ask(source, name)
+            if not isinstance(sample, RolloutSample):
+                raise TypeError(
+                    f"sample source `{name}` returned {type(sample).__name__}, not a RolloutSample"
+                )
+            samples[name] = sample if sample.id == name else sample.model_copy(update={"id": name})
+        return samples
+
+    async def get_sample(self, name: str | None = None) -> RolloutSample | None:
+        """The sample of this name; without a name the only one, or `None` when there is none."""
+        samples = await self.get_samples()
+        if name is not None:
+            return samples.get(name)
+        if len(samples) > 1:
+            raise ValueError(f"there are {len(samples)} samples ({', '.join(samples)}); name one")
+        return next(iter(samples.values()), None)
+
+
+async def _ask(source: SampleSource, name: str) -> Any:
+    # Sources written for edition 0.3 take no name.
+    try:
+        inspect.signature(source.get_sample).bind(name)
+    except TypeError:
+        return await source.get_sample()  # type: ignore[call-arg]
+    return await source.get_sample(name)
+
+
+@dataclass
+class AgentWorkflowContext(Generic[TConfig]):
+    """What `run` is given: the row's messages, never its label."""
+
+    prompt: list[MessageDict]
+    config: TConfig | None = None
+    metadata: dict[str, Any] | None = None
+    artifacts_dir: Path | None = None
+
+
+@dataclass
+class GraderContext:
+    """What `grade` is given: the label, the samples, and a place for rewards."""
+
+    label: str | None = None
+    samples: dict[str, RolloutSample] = field(default_factory=dict)
+    metadata: dict[str, Any] | None = None
+    artifacts_dir: Path | None = None
+    project_path: str | None = None
+
+    def get_samples(self) -> dict[str, RolloutSample]:
+        """The samples by id."""
+        return self.samples
+
+    def set_sample_reward(self, sample_id: str, reward: float) -> None:
+        """Gives a sample its reward: a finite number."""
+        sample = self.samples.get(sample_id)
+        if sample is None:
+            known = ", ".join(f"`{name}`" for name in self.samples) or "none"
+            raise ValueError(f"there is no sample `{sample_id}`; samples here: {known}")
+        sample.reward = as_reward(reward)
+
+    @property
+    def sample(self) -> RolloutSample:
+        """The sample, when there is exactly one."""
+        if len(self.samples) != 1:
+            names = ", ".join(f"`{name}`" for name in self.samples) or "none"
+            raise ValueError(
+                f"`ctx.sample` and `ctx.set_reward` need exactly one sample, here are: {names}; "
+                "use `ctx.samples` and `ctx.set_sample_reward`"
+            )
+        return next(iter(self.samples.values()))
+
+    def set_reward(self, reward: float) -> None:
+        """Gives the only sample its reward."""
+        self.sample.reward = as_reward(reward)

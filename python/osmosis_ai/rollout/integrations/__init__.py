@@ -1,0 +1,1 @@
+"""Bridges between agent frameworks and the rollout context. Each needs its framework installed."""

@@ -1,0 +1,456 @@
+"""The real OpenAI Agents SDK with our session and model, against a server that keeps requests."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agents")
+
+from agents import Agent, ModelSettings, RunConfig, Runner, SQLiteSession, function_tool
+from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
+
+from osmosis_ai.rollout import RolloutContext
+from osmosis_ai.rollout.errors import ForeignSessionError, NoRolloutContextError, NoSessionError
+from osmosis_ai.rollout.integrations.agents.openai_agents import (
+    OsmosisAgent,
+    OsmosisLitellmModel,
+    OsmosisMemorySession,
+    OsmosisRolloutModel,
+)
+from tests.model_server import Call, ModelServer, text, tool_call
+
+PROMPT: Any = [{"role": "user", "content": "6 times 7?"}]
+
+
+@function_tool
+def multiply(a: int, b: int) -> int:
+    """Multiply two integers."""
+    return a * b
+
+
+def agent(name: str = "solver", **fields: Any) -> OsmosisAgent:
+    return OsmosisAgent(name=name, model=OsmosisRolloutModel(), **fields)
+
+
+async def multiplying(call: Call) -> dict[str, Any]:
+    if call.last["role"] == "tool":
+        return text(f"The answer is {call.last['content']}")
+    return tool_call("multiply", a=6, b=7)
+
+
+async def echo(call: Call) -> dict[str, Any]:
+    # Answers that take turns, so that concurrent runs really mix.
+    await asyncio.sleep(0.01)
+    return text(f"echo {call.last['content']}")
+
+
+async def drain(streamed: Any) -> None:
+    async for _ in streamed.stream_events():
+        pass
+
+
+def rollout(server: ModelServer, rollout_id: str = "r1-0") -> RolloutContext:
+    return RolloutContext(server.url, f"key-{rollout_id}", rollout_id)
+
+
+async def test_a_tool_using_agent_becomes_a_sample():
+    async with ModelServer(multiplying) as server:
+        with rollout(server) as context:
+            settings = ModelSettings(temperature=0.5, max_tokens=99)
+            session = OsmosisMemorySession(name="solver")
+            solver = agent(tools=[multiply], model_settings=settings, instructions="Use the tool.")
+            result = await Runner.run(solver, PROMPT, session=session)
+            samples = await context.get_samples()
+    assert result.final_output == "The answer is 42"
+    first, second = server.calls
+    assert first.path == "/v1/chat/completions"
+    assert first.headers["authorization"] == "Bearer key-r1-0"
+    assert first.headers["x-rollout-id"] == "r1-0"
+    assert server.samples() == ["solver", "solver"]
+    assert first.body["model"] == "openai/osmosis-rollout"
+    assert (first.body["temperature"], first.body["max_tokens"]) == (0.5, 99)
+    assert first.body["tools"][0]["function"]["name"] == "multiply"
+    assert [message["role"] for message in second.body["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    (sample,) = samples.values()
+    assert sample.id == "solver"
+    assert sample.messages[0] == PROMPT[0]
+    kinds = [item.get("type") for item in sample.messages[1:]]
+    assert kinds == ["function_call", "function_call_output", "message"]
+    assert sample.messages[-1]["content"][0]["text"] == "The answer is 42"
+
+
+async def test_one_connection_serves_many_rollouts_each_with_its_own_key():
+    async with ModelServer(echo) as server:
+        for number in range(3):
+            with rollout(server, f"r{number}-0"):
+                await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+        assert [call.headers["authorization"] for call in server.calls] == [
+            "Bearer key-r0-0",
+            "Bearer key-r1-0",
+            "Bearer key-r2-0",
+        ]
+        assert server.connections == 1
+
+
+async def test_rollouts_side_by_side_never_mix():
+    async with ModelServer(echo) as server:
+
+        async def one(number: int) -> None:
+            with rollout(server, f"r{number}-0") as context:
+
+                async def speak(name: str) -> None:
+                    session = OsmosisMemorySession(name=f"{name}-{number}")
+                    for turn in range(2):
+                        await Runner.run(agent(), f"{name}-{number}-{turn}", session=session)
+
+                await asyncio.gather(speak("a"), speak("b"), speak("c"))
+                for name, sample in (await context.get_samples()).items():
+                    assert [item["content"] for item in sample.messages[::2]] == [
+                        f"{name}-0",
+                        f"{name}-1",
+                    ]
+
+        await asyncio.gather(*(one(number) for number in range(8)))
+        assert len(server.calls) == 8 * 3 * 2
+        for call in server.calls:
+            name, number, _ = call.last["content"].split("-")
+            assert call.headers["x-sample-id"] == f"{name}-{number}"
+            assert call.headers["x-rollout-id"] == f"r{number}-0"
+            assert call.headers["authorization"] == f"Bearer key-r{number}-0"
+
+
+async def test_sequential_sessions_each_get_their_own_calls():
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            planner, executor = OsmosisMemorySession("planner"), OsmosisMemorySession("executor")
+            await Runner.run(agent(), "plan", session=planner)
+            await Runner.run(agent(), "execute", session=executor)
+            await Runner.run(agent(), "plan again", session=planner)
+        assert server.samples() == ["planner", "executor", "planner"]
+
+
+async def test_a_streamed_run_is_attributed_while_another_run_goes_on():
+    async with ModelServer(multiplying) as server:
+        with rollout(server) as context:
+            streamed = Runner.run_streamed(
+                agent(tools=[multiply]), PROMPT, session=OsmosisMemorySession("streamed")
+            )
+            plain = asyncio.create_task(
+                Runner.run(agent(tools=[multiply]), PROMPT, session=OsmosisMemorySession("plain"))
+            )
+            await drain(streamed)
+            await plain
+            samples = await context.get_samples()
+    assert streamed.final_output == "The answer is 42"
+    assert {call.headers["x-sample-id"] for call in server.calls if call.body.get("stream")} == {
+        "streamed"
+    }
+    assert sorted(server.samples()) == ["plain", "plain", "streamed", "streamed"]
+    assert len(samples["streamed"].messages) == len(samples["plain"].messages) == 4
+
+
+async def test_a_handoff_stays_in_the_session_of_its_run():
+    async def answer(call: Call) -> dict[str, Any]:
+        if any(
+            tool["function"]["name"].startswith("transfer") for tool in call.body.get("tools", [])
+        ):
+            return tool_call("transfer_to_expert")
+        return text("expert here")
+
+    async with ModelServer(answer) as server:
+        expert = agent("expert")
+        with rollout(server) as context:
+            front = agent("front", handoffs=[expert])
+            result = await Runner.run(front, PROMPT, session=OsmosisMemorySession("talk"))
+            assert list(await context.get_samples()) == ["talk"]
+    assert result.final_output == "expert here"
+    assert server.samples() == ["talk", "talk"]
+
+
+@pytest.mark.parametrize(("with_session", "inner"), [(True, "inner"), (False, "outer")])
+async def test_an_agent_used_as_a_tool(with_session: bool, inner: str):
+    async def answer(call: Call) -> dict[str, Any]:
+        if call.body.get("tools"):
+            if call.last["role"] == "tool":
+                return text("done")
+            return tool_call("ask", input="inner question")
+        return text("inner answer")
+
+    async with ModelServer(answer) as server:
+        with rollout(server):
+            session = OsmosisMemorySession("inner") if with_session else None
+            tool = agent("helper").as_tool("ask", "Ask the helper.", session=session)
+            result = await Runner.run(
+                agent("main", tools=[tool]), PROMPT, session=OsmosisMemorySession("outer")
+            )
+    assert result.final_output == "done"
+    assert server.samples() == ["outer", inner, "outer"]
+
+
+async def test_an_agent_made_outside_binds_where_it_runs():
+    made_outside = agent()
+    assert isinstance(made_outside.model, OsmosisRolloutModel)
+    async with ModelServer(echo) as server:
+        for number in range(2):
+            with rollout(server, f"r{number}-0"):
+                await Runner.run(made_outside, PROMPT, session=OsmosisMemorySession("s"))
+                await Runner.run(
+                    Agent(name="plain", model=OsmosisRolloutModel()),
+                    PROMPT,
+                    session=OsmosisMemorySession("t"),
+                )
+        assert [call.headers["x-rollout-id"] for call in server.calls] == [
+            "r0-0",
+            "r0-0",
+            "r1-0",
+            "r1-0",
+        ]
+
+
+async def test_an_agent_kept_from_an_earlier_rollout_speaks_for_the_current_one():
+    async with ModelServer(echo) as server:
+        with rollout(server, "r0-0"):
+            kept = agent().clone(name="kept")
+            assert isinstance(kept, OsmosisAgent)
+            assert isinstance(kept.model, OsmosisLitellmModel)
+        with rollout(server, "r1-0"):
+            await Runner.run(kept, PROMPT, session=OsmosisMemorySession("s"))
+        assert server.calls[0].headers["authorization"] == "Bearer key-r1-0"
+        assert server.calls[0].headers["x-rollout-id"] == "r1-0"
+
+
+async def test_the_placeholder_in_a_run_config_is_the_policy():
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            await Runner.run(
+                Agent(name="any", model="gpt-x"),
+                PROMPT,
+                session=OsmosisMemorySession("s"),
+                run_config=RunConfig(model=OsmosisRolloutModel()),
+            )
+        assert server.samples() == ["s"]
+
+
+async def test_a_sync_tool_may_run_an_agent_in_its_thread():
+    async def answer(call: Call) -> dict[str, Any]:
+        if call.body.get("tools") and call.last["role"] != "tool":
+            return tool_call("think")
+        return text("ok")
+
+    @function_tool
+    def think() -> str:
+        """Think."""
+        session = OsmosisMemorySession("thought")
+        return str(asyncio.run(Runner.run(agent("thinker"), "hm", session=session)).final_output)
+
+    async with ModelServer(answer) as server:
+        with rollout(server):
+            await Runner.run(agent(tools=[think]), PROMPT, session=OsmosisMemorySession("main"))
+        assert server.samples() == ["main", "thought", "main"]
+
+
+async def test_a_tool_that_raises_is_told_to_the_model_and_the_run_goes_on():
+    @function_tool
+    def multiply(a: int, b: int) -> int:
+        """Multiply."""
+        raise RuntimeError("tool is broken")
+
+    async with ModelServer(multiplying) as server:
+        with rollout(server):
+            session = OsmosisMemorySession("s")
+            result = await Runner.run(agent(tools=[multiply]), PROMPT, session=session)
+        assert "An error occurred while running the tool" in result.final_output
+
+
+async def test_the_policy_outside_of_a_rollout_is_an_error():
+    with pytest.raises(NoRolloutContextError, match="outside of a rollout"):
+        await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+    streamed = Runner.run_streamed(agent(), PROMPT)
+    with pytest.raises(NoRolloutContextError, match="outside of a rollout"):
+        await drain(streamed)
+
+
+async def test_a_run_without_a_session_is_an_error_also_after_one_with():
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            with pytest.raises(NoSessionError, match="OsmosisMemorySession"):
+                await Runner.run(agent(), PROMPT)
+            session = OsmosisMemorySession("s")
+            await Runner.run(agent(), PROMPT, session=session)
+            await session.get_items()
+            with pytest.raises(NoSessionError):
+                await Runner.run(agent(), PROMPT)
+            with pytest.raises(NoSessionError, match="SQLiteSession"):
+                await Runner.run(agent(), PROMPT, session=SQLiteSession("other"))
+        assert len(server.calls) == 1
+
+
+async def test_a_session_of_elsewhere_is_an_error():
+    outside = OsmosisMemorySession("outside")
+    async with ModelServer(echo) as server:
+        with rollout(server, "r0-0"):
+            other = OsmosisMemorySession("other")
+        with rollout(server, "r1-0"):
+            with pytest.raises(ForeignSessionError, match="made outside of a rollout"):
+                await Runner.run(agent(), PROMPT, session=outside)
+            with pytest.raises(ForeignSessionError, match="belongs to rollout `r0-0`"):
+                await Runner.run(agent(), PROMPT, session=other)
+        assert not server.calls
+
+
+async def test_two_sessions_of_one_name_are_an_error_and_unnamed_ones_are_numbered():
+    with RolloutContext("http://h/v1", "k", "r1-0") as context:
+        OsmosisMemorySession("a")
+        with pytest.raises(ValueError, match="`a` is already registered"):
+            OsmosisMemorySession("a")
+        assert [OsmosisMemorySession().name for _ in range(3)] == ["main", "main-2", "main-3"]
+        assert context.sample_names == ["a", "main", "main-2", "main-3"]
+
+
+async def test_names_beyond_ascii_are_percent_encoded_in_headers():
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            for name in ("multiply agent ✓", "100%", "a,b"):
+                await Runner.run(agent(), PROMPT, session=OsmosisMemorySession(name))
+        assert server.samples() == ["multiply%20agent%20%E2%9C%93", "100%25", "a%2Cb"]
+
+
+async def test_outside_of_a_rollout_a_session_is_a_plain_session():
+    session = OsmosisMemorySession()
+    items: Any = [{"role": "user", "content": str(n)} for n in range(4)]
+    await session.add_items(items)
+    items[0]["content"] = "changed"
+    got = await session.get_items()
+    assert [item["content"] for item in got] == ["0", "1", "2", "3"]  # type: ignore[typeddict-item]
+    assert await session.get_items(limit=2) == got[-2:]
+    assert await session.get_items(limit=0) == []
+    assert await session.pop_item() == got[-1]
+    await session.clear_session()
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+
+
+async def test_a_runner_that_somebody_else_installed_still_works():
+    before = get_default_agent_runner()
+    try:
+        set_default_agent_runner(AgentRunner())
+        async with ModelServer(echo) as server:
+            with rollout(server):
+                await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+                await AgentRunner().run(agent(), PROMPT, session=OsmosisMemorySession("t"))
+            assert server.samples() == ["s", "t"]
+    finally:
+        set_default_agent_runner(before)
+
+
+async def test_a_session_inside_a_wrapper_is_found():
+    class Wrapped:
+        session_id = "wrapped"
+        session_settings = None
+
+        def __init__(self) -> None:
+            self.inner = OsmosisMemorySession("inner")
+
+        async def get_items(self, limit: int | None = None) -> Any:
+            return await self.inner.get_items(limit)
+
+        async def add_items(self, items: Any) -> None:
+            await self.inner.add_items(items)
+
+        async def pop_item(self) -> Any:
+            return await self.inner.pop_item()
+
+        async def clear_session(self) -> None:
+            await self.inner.clear_session()
+
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            await Runner.run(agent(), PROMPT, session=Wrapped())
+        assert server.samples() == ["inner"]
+
+
+async def test_an_upstream_error_is_raised_once_and_not_retried():
+    import openai
+
+    async def broken(call: Call) -> dict[str, Any]:
+        return {"status": 500, "message": "gateway says no"}
+
+    async with ModelServer(broken) as server:
+        with rollout(server), pytest.raises(openai.InternalServerError, match="gateway says no"):
+            await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+        assert len(server.calls) == 1
+
+
+async def test_a_proxy_of_the_environment_is_not_asked_for_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+        assert len(server.calls) == 1
+
+
+async def test_a_context_without_a_url_says_so():
+    with (
+        RolloutContext(api_key="k", rollout_id="r1-0"),
+        pytest.raises(NoRolloutContextError, match="chat_completions_url"),
+    ):
+        agent()
+
+
+def test_the_placeholder_takes_no_params():
+    with pytest.raises(TypeError):
+        OsmosisRolloutModel(params={"temperature": 1.0})  # type: ignore[call-arg]
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_in_a_worker_no_trace_leaves_the_process():
+    code = """
+from osmosis_ai.rollout import runtime
+runtime.enter_worker()
+import osmosis_ai.rollout.integrations.agents.openai_agents
+from agents import set_tracing_disabled, trace
+from agents.tracing import processors
+sent = []
+processors.BackendSpanExporter.export = lambda self, items: sent.append(items)
+set_tracing_disabled(False)
+with trace("t"):
+    pass
+processors.default_processor().force_flush()
+print(sent, __import__("threading").active_count())
+"""
+    assert run_python(code, OPENAI_API_KEY="x") == "[] 1"
+
+
+def test_without_the_sdk_the_integration_says_what_to_install():
+    code = """
+import sys
+sys.modules["agents"] = None
+try:
+    import osmosis_ai.rollout.integrations.agents.openai_agents
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install 'osmosis-rs[openai-agents]'" in run_python(code)
