@@ -315,12 +315,14 @@ impl Dispatch {
             }
             (&mut news.answer).await
         };
-        match tokio::time::timeout(self.grace, cancelling).await {
-            Ok(Ok(answer)) => clock.answered = Some(answer.at),
-            Ok(Err(_)) => {}
+        let stopped = match tokio::time::timeout(self.grace, cancelling).await {
+            Ok(Ok(answer)) => {
+                clock.answered = Some(answer.at);
+                matches!(answer.reply, Reply::Result(_))
+            }
+            Ok(Err(_)) => false,
             Err(_) => {
                 let rollout = &self.assignment.rollout_id;
-                let innocent = worker.may_be_innocent(self.task);
                 worker.kill(match verdict {
                     Verdict::TimedOut => format!(
                         "rollout `{rollout}` passed its deadline of {} s and did not stop",
@@ -330,18 +332,19 @@ impl Dispatch {
                         format!("rollout `{rollout}` was cancelled and did not stop")
                     }
                 });
-                // Its time ran out because somebody else held the loop; alone it may be well in time.
-                if matches!(verdict, Verdict::TimedOut) && innocent {
-                    return clock.report(TaskResult::WorkerLost {
-                        detail: "was killed because its event loop was blocked".to_owned(),
-                        alone: false,
-                    });
+                false
+            }
+        };
+        clock.report(match verdict {
+            Verdict::Cancelled => TaskResult::Cancelled,
+            // Its time ran out because somebody else held the loop; alone it may be well in time.
+            Verdict::TimedOut if !stopped && worker.may_be_innocent(self.task) => {
+                TaskResult::WorkerLost {
+                    detail: "was killed because its event loop was blocked".to_owned(),
+                    alone: false,
                 }
             }
-        }
-        clock.report(match verdict {
             Verdict::TimedOut => TaskResult::TimedOut,
-            Verdict::Cancelled => TaskResult::Cancelled,
         })
     }
 

@@ -47,6 +47,8 @@ struct Held {
 #[derive(Debug)]
 struct Blockage {
     task: Option<u64>,
+    /// More than one task was there to be blamed.
+    shared: bool,
 }
 
 #[derive(Debug)]
@@ -158,11 +160,12 @@ impl Worker {
     /// Whether it may be another task's doing that `task` does not stop: the loop is blocked, and
     /// not certainly by this one.
     pub(super) fn may_be_innocent(&self, task: u64) -> bool {
-        let held = self.held.lock();
-        match &held.loop_blocked {
+        match &self.held.lock().loop_blocked {
             None => false,
-            Some(Blockage { task: Some(guilty) }) => *guilty != task,
-            Some(Blockage { task: None }) => held.tasks.len() > 1,
+            Some(Blockage {
+                task: Some(guilty), ..
+            }) => *guilty != task,
+            Some(Blockage { task: None, shared }) => *shared,
         }
     }
 
@@ -208,7 +211,10 @@ impl Worker {
                 stack,
                 task,
             } => {
-                self.held.lock().loop_blocked = Some(Blockage { task });
+                let mut held = self.held.lock();
+                let shared = held.tasks.len() > 1;
+                held.loop_blocked = Some(Blockage { task, shared });
+                drop(held);
                 return Ok(Remark::LoopBlocked { blocked_ms, stack });
             }
             FromWorker::LoopUnblocked {} => {
