@@ -9,6 +9,7 @@ mod error;
 mod eval;
 mod output;
 mod policy;
+mod prepared;
 mod rollout_init;
 mod run_folder;
 mod run_log;

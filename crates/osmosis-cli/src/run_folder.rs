@@ -63,7 +63,7 @@ impl RunFolder {
         std::fs::create_dir_all(&archive).map_err(|error| io(&archive, &error))?;
         let name = self.path.file_name().unwrap_or("run");
         let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S");
-        let target = (1_u32..)
+        let target = (1_u32..10_000)
             .map(|number| archive.join(format!("{name}.{time}.{number}")))
             .find(|target| !target.exists())
             .unwrap_or_else(|| archive.join(name));

@@ -73,9 +73,20 @@ pub fn after_agent(
             limit_ms: millis(rules.agent_limit),
         }),
         TaskResult::Cancelled => AfterAgent::GiveBack,
+        // Nothing says that it was the rollout's doing, until it happens again and again.
         TaskResult::WorkerLost {
             detail,
             alone: true,
+            killed_from_outside: true,
+        } if failures + 1 < rules.max_failures => AfterAgent::Again(Again {
+            reason: format!("its worker was {detail}"),
+            suspect: true,
+            failed: true,
+        }),
+        TaskResult::WorkerLost {
+            detail,
+            alone: true,
+            ..
         } => AfterAgent::Finish(Outcome::AgentFailed {
             failure: Failure::new(
                 ErrorCategory::AgentError,
@@ -86,6 +97,7 @@ pub fn after_agent(
         TaskResult::WorkerLost {
             detail,
             alone: false,
+            ..
         } => AfterAgent::Again(Again {
             reason: format!("its worker {detail}"),
             suspect: true,
@@ -115,7 +127,13 @@ fn blame_infrastructure(fault: &Fault, failures: u32, rules: &Rules) -> AfterAge
 }
 
 /// Decides what follows the grade phase of `samples`.
-pub fn after_grade(result: TaskResult, samples: Vec<Sample>, rules: &Rules) -> AfterGrade {
+/// `losses` counts the workers that grading these samples has lost before.
+pub fn after_grade(
+    result: TaskResult,
+    samples: Vec<Sample>,
+    losses: u32,
+    rules: &Rules,
+) -> AfterGrade {
     let finish = |outcome, samples| AfterGrade::Finish { outcome, samples };
     match result {
         TaskResult::Done {
@@ -137,7 +155,8 @@ pub fn after_grade(result: TaskResult, samples: Vec<Sample>, rules: &Rules) -> A
         TaskResult::WorkerLost {
             detail,
             alone: true,
-        } => finish(
+            killed_from_outside,
+        } if !killed_from_outside || losses >= rules.max_failures => finish(
             Outcome::Ungraded {
                 failure: Failure::new(
                     ErrorCategory::AgentError,
@@ -147,10 +166,7 @@ pub fn after_grade(result: TaskResult, samples: Vec<Sample>, rules: &Rules) -> A
             },
             samples,
         ),
-        TaskResult::WorkerLost {
-            detail,
-            alone: false,
-        } => AfterGrade::Alone {
+        TaskResult::WorkerLost { detail, .. } => AfterGrade::Alone {
             reason: format!("its grading worker {detail}"),
         },
         TaskResult::NoWorker { detail } => finish(
@@ -329,6 +345,7 @@ mod tests {
         let lost = |alone| TaskResult::WorkerLost {
             detail: "exited with code 3".to_owned(),
             alone,
+            killed_from_outside: false,
         };
         assert!(matches!(
             after_agent(lost(false), None, 0, &RULES),
@@ -345,17 +362,49 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_grading_worker_leads_to_grading_alone_first() {
-        let lost = |alone| TaskResult::WorkerLost {
-            detail: "was killed".to_owned(),
-            alone,
+    fn a_worker_killed_from_outside_says_nothing_until_it_happens_again_and_again() {
+        let killed = || TaskResult::WorkerLost {
+            detail: "killed by signal 9 (SIGKILL)".to_owned(),
+            alone: true,
+            killed_from_outside: true,
         };
+        for failures in 0..2 {
+            assert!(matches!(
+                after_agent(killed(), None, failures, &RULES),
+                AfterAgent::Again(Again {
+                    suspect: true,
+                    failed: true,
+                    ..
+                })
+            ));
+        }
         assert!(matches!(
-            after_grade(lost(false), vec![], &RULES),
+            after_agent(killed(), None, 2, &RULES),
+            AfterAgent::Finish(Outcome::AgentFailed { .. })
+        ));
+        assert!(matches!(
+            after_grade(killed(), vec![], 2, &RULES),
             AfterGrade::Alone { .. }
         ));
         assert!(matches!(
-            after_grade(lost(true), vec![], &RULES),
+            after_grade(killed(), vec![], 3, &RULES),
+            AfterGrade::Finish { .. }
+        ));
+    }
+
+    #[test]
+    fn a_lost_grading_worker_leads_to_grading_alone_first() {
+        let lost = |alone| TaskResult::WorkerLost {
+            detail: "exited with code 3".to_owned(),
+            alone,
+            killed_from_outside: false,
+        };
+        assert!(matches!(
+            after_grade(lost(false), vec![], 0, &RULES),
+            AfterGrade::Alone { .. }
+        ));
+        assert!(matches!(
+            after_grade(lost(true), vec![], 1, &RULES),
             AfterGrade::Finish {
                 outcome: Outcome::Ungraded { .. },
                 ..

@@ -129,6 +129,7 @@ async fn grade(
     cancel: &CancellationToken,
 ) -> Option<(Outcome, Vec<Sample>)> {
     let mut isolation = grading.isolation;
+    let mut losses = 0;
     loop {
         let _permit = tokio::select! {
             permit = parts.grade_permits.acquire() => permit,
@@ -153,10 +154,11 @@ async fn grade(
             .await;
         attempt.durations.queue += ms(report.waited);
         attempt.durations.grade += ms(report.took);
-        match decision::after_grade(report.result, samples.clone(), &parts.rules) {
+        match decision::after_grade(report.result, samples.clone(), losses, &parts.rules) {
             AfterGrade::Finish { outcome, samples } => return Some((outcome, samples)),
             AfterGrade::Alone { reason } => {
                 isolation = Isolation::Alone;
+                losses += 1;
                 parts
                     .tell(RunEvent::GradingAgain {
                         id: claim.id.clone(),

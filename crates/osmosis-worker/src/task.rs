@@ -75,6 +75,9 @@ pub enum TaskResult {
     WorkerLost {
         detail: String,
         alone: bool,
+        /// By SIGKILL that we did not send. User code hardly does that to itself; the kernel does
+        /// when memory runs out, and operators do.
+        killed_from_outside: bool,
     },
     /// No worker could be had (they keep dying at start, or the pool is shut down): the task was
     /// never handed out, so this says nothing about it.

@@ -10,7 +10,6 @@ use osmosis_core::{JsonText, OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling};
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
-use osmosis_worker::environment::{self, EnvironmentEvent, PreparedEnvironment};
 use osmosis_worker::{PoolOptions, WorkerPool};
 use serde_json::{Value, json};
 
@@ -22,6 +21,7 @@ use crate::arguments::{ResumeArguments, SubmitArguments, ThroughputArguments};
 use crate::command_line;
 use crate::error::{CliError, Exit, io};
 use crate::output::Output;
+use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::stop_signals::StopSignals;
@@ -154,7 +154,7 @@ impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(&self.output);
-        let prepared = signals.unless_stopped(self.prepare_environment()).await?;
+        let prepared = signals.unless_stopped(self.prepare()).await?;
         let pool = signals
             .unless_stopped(self.start_workers(&prepared, &display))
             .await?;
@@ -175,7 +175,7 @@ impl Job {
                 "workflow": manifest.workflow,
                 "grader": manifest.grader,
                 "warnings": manifest.warnings,
-                "python": prepared.python,
+                "program": prepared.program(),
             }),
         );
         Ok(Exit::Ok)
@@ -184,8 +184,8 @@ impl Job {
     async fn run(self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(&self.output);
-        let prepared = signals.unless_stopped(self.prepare_environment()).await?;
-        let pinned = self.plan.pinned(&prepared.digest)?;
+        let prepared = signals.unless_stopped(self.prepare()).await?;
+        let pinned = self.plan.pinned(prepared.digest())?;
         let (store, resumed) = self.open_store(&pinned).await?;
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
@@ -243,38 +243,19 @@ impl Job {
         }
     }
 
-    async fn prepare_environment(&self) -> Result<PreparedEnvironment, CliError> {
-        let output = self.output;
-        let python = self.throughput.python.as_deref();
-        let progress = move |event: EnvironmentEvent| match event {
-            EnvironmentEvent::Creating { tool, path } => {
-                output.note(format_args!(
-                    "Making the rollout's environment in {path} with {tool}"
-                ));
-            }
-            EnvironmentEvent::Installing { packages } => {
-                output.note(format_args!("Installing {}", packages.join(", ")));
-            }
-            EnvironmentEvent::Waiting { path } => {
-                output.note(format_args!(
-                    "Waiting for another process that makes {path}"
-                ));
-            }
-            EnvironmentEvent::OutputLine { line } => {
-                tracing::info!(target: "environment", "{line}");
-            }
-            EnvironmentEvent::Ready { .. } => {}
-        };
-        let prepared = environment::prepare(&self.plan.rollout_dir, python, progress).await?;
-        for note in &prepared.notes {
-            self.output.note(note);
-        }
-        Ok(prepared)
+    async fn prepare(&self) -> Result<Prepared, CliError> {
+        Prepared::make(
+            &self.plan.rollout_dir,
+            &self.plan.config.experiment.entrypoint,
+            self.throughput.python.as_deref(),
+            self.output,
+        )
+        .await
     }
 
     async fn start_workers(
         &self,
-        prepared: &PreparedEnvironment,
+        prepared: &Prepared,
         display: &Display,
     ) -> Result<WorkerPool, CliError> {
         let config = &self.plan.config;
@@ -375,7 +356,7 @@ impl Job {
     async fn drive(
         &self,
         signals: &StopSignals,
-        prepared: &PreparedEnvironment,
+        prepared: &Prepared,
         store: &Arc<dyn Store>,
         display: &Display,
     ) -> Result<RunEnd, CliError> {

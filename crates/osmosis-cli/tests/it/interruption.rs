@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use osmosis_testkit::python_environment;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::processes::{children_below, is_alive};
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Ran, Workspace, echo_rows};
 
 /// An agent that says that it has begun and waits for a file before it goes on. The files lie outside
@@ -184,38 +185,4 @@ fn a_resume_is_refused_when_data_config_or_source_changed() {
     // Nothing changed: nothing to do, the same report.
     let again = workspace.submit(&["--max-in-flight", "7"]).expect(0);
     assert!(again.stdout.contains("2 passed of 2"), "{}", again.stdout);
-}
-
-/// All processes below this one.
-fn children_below(pid: u32) -> Vec<u32> {
-    let mut found = vec![];
-    let mut parents = vec![pid];
-    while let Some(parent) = parents.pop() {
-        for entry in std::fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
-                continue;
-            };
-            if parent_of(pid) == Some(parent) {
-                found.push(pid);
-                parents.push(pid);
-            }
-        }
-    }
-    found
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("PPid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// A zombie waits for its reaper and counts as gone.
-fn is_alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|status| !status.contains("State:\tZ"))
 }

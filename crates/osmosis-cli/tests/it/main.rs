@@ -11,6 +11,8 @@ mod bad_configs;
 mod bad_user_code;
 mod first_path;
 mod interruption;
+mod kills;
+mod processes;
 mod small_commands;
 mod upstream;
 mod workspace;

@@ -39,6 +39,13 @@ pub enum EnvironmentError {
         /// Its last lines.
         output: Vec<String>,
     },
+    #[error("`{command}` {detail}:{}", listed(output))]
+    Build {
+        command: String,
+        detail: String,
+        /// Its last lines.
+        output: Vec<String>,
+    },
 }
 
 /// An interpreter that was looked at and not taken.
@@ -64,7 +71,7 @@ pub enum EnvironmentErrorKind {
 impl EnvironmentError {
     pub fn kind(&self) -> EnvironmentErrorKind {
         match self {
-            Self::Project { .. } => EnvironmentErrorKind::Project,
+            Self::Project { .. } | Self::Build { .. } => EnvironmentErrorKind::Project,
             Self::NoInterpreter { .. }
             | Self::MissingPackages { .. }
             | Self::ForeignEnvironment { .. } => EnvironmentErrorKind::Interpreter,
@@ -104,6 +111,25 @@ impl EnvironmentError {
                 "remove `{path}` so that osmosis makes its own, or change it by hand"
             )),
             Self::Tool { output, .. } => Some(install_hint(output)),
+            Self::Build { .. } => {
+                Some("run the command in the rollout's folder to see all of it".to_owned())
+            }
+        }
+    }
+
+    /// The same failure, of a build rather than of an installation.
+    pub(super) fn into_build(self) -> Self {
+        match self {
+            Self::Tool {
+                command,
+                detail,
+                output,
+            } => Self::Build {
+                command,
+                detail,
+                output,
+            },
+            other => other,
         }
     }
 

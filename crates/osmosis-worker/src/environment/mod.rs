@@ -5,6 +5,7 @@
 //! that we did not make is used as it is. Without a `pyproject.toml` the interpreter that is found
 //! is used directly. The SDK is never installed, only put on the import path.
 
+mod cargo;
 mod error;
 mod interpreter;
 mod project;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
 
+pub use self::cargo::{BuiltRollout, build};
 pub use self::error::{EnvironmentError, EnvironmentErrorKind, PassedOver};
 use self::interpreter::{Interpreter, Wanted};
 use self::project::Project;
@@ -45,6 +47,10 @@ pub enum EnvironmentEvent {
     },
     Installing {
         packages: Vec<String>,
+    },
+    /// A rollout written in Rust is built.
+    Building {
+        command: String,
     },
     /// A line that the tool printed.
     OutputLine {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::guest::{Guest, StartDeadline};
-use super::lifeline::Lifeline;
+use super::lifeline::{Ending, Lifeline};
 use super::template::{FORK_FEATURE, Template};
 use super::worker::{Remark, Worker};
 use super::{Inner, Source};
@@ -158,6 +158,7 @@ impl Inner {
     /// Listens to a worker until it has ended, then tells everybody concerned.
     pub(super) async fn attend(self: &Arc<Self>, worker: &Arc<Worker>, mut lifeline: Lifeline) {
         let since = Instant::now();
+        let mut orphaned = false;
         let detail = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
@@ -167,11 +168,14 @@ impl Inner {
             match said.map(|frame| worker.hear(frame)) {
                 Ok(Ok(remark)) => self.take_remark(worker, remark),
                 Ok(Err(what)) => break format!("broke the protocol: {what}"),
-                Err(ending) => break ending.detail(),
+                Err(ending) => {
+                    orphaned = ending == Ending::Orphaned;
+                    break ending.detail();
+                }
             }
         };
         self.rosters.lock().of(worker.role).remove_worker(worker.id);
-        let burial = worker.bury(&detail, self.stop.is_cancelled());
+        let burial = worker.bury(&detail, orphaned || self.stop.is_cancelled());
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if worker.is_parting() || self.stop.is_cancelled() {

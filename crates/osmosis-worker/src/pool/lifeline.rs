@@ -33,12 +33,15 @@ enum State {
 pub(super) enum Ending {
     Left(String),
     BrokeProtocol(String),
+    /// It went with the process that it was forked from; nobody knows how, and it was not its doing.
+    Orphaned,
 }
 
 impl Ending {
     pub(super) fn detail(self) -> String {
         match self {
             Self::Left(detail) => detail,
+            Self::Orphaned => "went with the process that it was forked from".to_owned(),
             Self::BrokeProtocol(what) => format!("broke the protocol: {what}"),
         }
     }
@@ -81,17 +84,16 @@ impl Lifeline {
             Ok(frame) => Ok(frame),
             Err(ReadError::NotAFrame(what)) => Err(Ending::BrokeProtocol(what)),
             Err(ReadError::Closed) => {
-                let detail = match &self.state {
-                    State::Ended(detail) => Some(detail.clone()),
-                    State::Orphan => None,
-                    State::Alive => tokio::time::timeout(EXIT_NEWS_LIMIT, self.exit.wait())
-                        .await
-                        .ok()
-                        .flatten(),
+                let news = match &self.state {
+                    State::Ended(detail) => Ok(Some(detail.clone())),
+                    State::Orphan => Ok(None),
+                    State::Alive => tokio::time::timeout(EXIT_NEWS_LIMIT, self.exit.wait()).await,
                 };
-                Err(Ending::Left(
-                    detail.unwrap_or_else(|| "closed its connection".to_owned()),
-                ))
+                Err(match news {
+                    Ok(Some(detail)) => Ending::Left(detail),
+                    Ok(None) => Ending::Orphaned,
+                    Err(_) => Ending::Left("closed its connection".to_owned()),
+                })
             }
         }
     }

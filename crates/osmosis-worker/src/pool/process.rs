@@ -146,6 +146,11 @@ pub(super) fn describe_exit(code: Option<i32>, signal: Option<i32>) -> String {
     }
 }
 
+/// Whether the text is that of an end by SIGKILL.
+pub(super) fn tells_sigkill(detail: &str) -> bool {
+    detail == describe_exit(None, Some(Signal::KILL.as_raw()))
+}
+
 fn signal_name(signal: i32) -> Option<&'static str> {
     let known = [
         (Signal::HUP, "SIGHUP"),

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::frame_bytes;
 use super::guest::Guest;
 use super::keeper::describe;
+use super::process::tells_sigkill;
 use super::roster::{Place, Roster, Waiting};
 use super::worker::{Answer, Reply, TaskNews, Worker};
 use super::{Inner, Rosters};
@@ -144,6 +145,7 @@ impl Inner {
             TaskReport::undispatched(TaskResult::WorkerLost {
                 detail: format!("was lost: {error}"),
                 alone: false,
+                killed_from_outside: false,
             })
         })
     }
@@ -249,6 +251,7 @@ impl Dispatch {
                 return clock.report(TaskResult::WorkerLost {
                     detail,
                     alone: false,
+                    killed_from_outside: false,
                 });
             }
         };
@@ -342,6 +345,7 @@ impl Dispatch {
                 TaskResult::WorkerLost {
                     detail: "was killed because its event loop was blocked".to_owned(),
                     alone: false,
+                    killed_from_outside: false,
                 }
             }
             Verdict::TimedOut => TaskResult::TimedOut,
@@ -359,6 +363,7 @@ impl Dispatch {
                 match reply {
                     Reply::Result(result) => result,
                     Reply::Lost { detail, by_us } => TaskResult::WorkerLost {
+                        killed_from_outside: tells_sigkill(&detail),
                         detail,
                         alone: !by_us && self.assignment.isolation == Isolation::Alone,
                     },
@@ -367,6 +372,7 @@ impl Dispatch {
             Err(_) => TaskResult::WorkerLost {
                 detail: "was lost".to_owned(),
                 alone: false,
+                killed_from_outside: false,
             },
         };
         clock.report(result)

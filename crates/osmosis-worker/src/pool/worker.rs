@@ -307,8 +307,9 @@ impl Worker {
     }
 
     /// It has ended: tells everything it held, and lets go of the process.
-    pub(super) fn bury(&self, detail: &str, pool_is_stopping: bool) -> Burial {
-        let by_us = pool_is_stopping || self.is_parting();
+    /// `not_its_doing` when the pool is stopping or its parent process took it along.
+    pub(super) fn bury(&self, detail: &str, not_its_doing: bool) -> Burial {
+        let by_us = not_its_doing || self.is_parting();
         self.leash.finish();
         let (tasks, kill_reason, detail) = {
             let mut held = self.held.lock();

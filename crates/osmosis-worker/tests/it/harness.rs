@@ -154,7 +154,7 @@ pub(crate) fn messages(report: &TaskReport) -> String {
 /// Why the worker was lost, and whether the task was alone in it.
 pub(crate) fn loss(report: &TaskReport) -> (&str, bool) {
     match &report.result {
-        TaskResult::WorkerLost { detail, alone } => (detail, *alone),
+        TaskResult::WorkerLost { detail, alone, .. } => (detail, *alone),
         other => panic!("not lost: {other:?}"),
     }
 }
