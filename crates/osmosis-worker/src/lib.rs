@@ -34,6 +34,6 @@ mod task;
 
 pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
-pub use options::{Endpoint, Launch, PoolOptions};
+pub use options::{Endpoint, Launch, Limits, PoolOptions};
 pub use pool::WorkerPool;
 pub use task::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};

@@ -23,6 +23,16 @@ pub struct PoolOptions {
     pub start_limit: Duration,
     /// From cancelling a task to killing its worker.
     pub cancel_grace: Duration,
+    pub limits: Limits,
+}
+
+/// What the kernel grants each worker process. Forked workers inherit it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of address space (`RLIMIT_AS`); beyond it allocations fail.
+    pub memory: Option<u64>,
+    /// Processes and threads of this user (`RLIMIT_NPROC`); the kernel does not hold root to it.
+    pub processes: Option<u64>,
 }
 
 /// Where workers dial in. The token is needed at either.

@@ -39,21 +39,27 @@ struct Tally {
 
 impl Progress {
     pub(crate) fn new(output: Output) -> Self {
-        let bar = output.moves().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:24} {msg}") {
-                bar.set_style(style.progress_chars("━╸ "));
-            }
-            bar.enable_steady_tick(Duration::from_millis(120));
-            bar
-        });
         Self {
             output,
-            bar,
+            bar: None,
             began: Instant::now(),
             last_plain: Instant::now(),
             tally: Tally::default(),
         }
+    }
+
+    /// Only when the run begins: until then other things are written to the terminal.
+    fn show_bar(&mut self) {
+        if !self.output.moves() {
+            return;
+        }
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:24} {msg}") {
+            bar.set_style(style.progress_chars("━╸ "));
+        }
+        bar.set_length(self.tally.total);
+        bar.enable_steady_tick(Duration::from_millis(120));
+        self.bar = Some(bar);
     }
 
     pub(crate) fn event(&mut self, event: &RunEvent) {
@@ -64,9 +70,7 @@ impl Progress {
                 tally.before = *done;
                 tally.done = *done;
                 self.began = Instant::now();
-                if let Some(bar) = &self.bar {
-                    bar.set_length(*total);
-                }
+                self.show_bar();
             }
             RunEvent::Claimed { .. } => tally.in_flight += 1,
             RunEvent::PhaseBegan { .. } | RunEvent::GradingAgain { .. } => {}

@@ -10,7 +10,7 @@ use osmosis_core::{JsonText, OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling};
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
-use osmosis_worker::{PoolOptions, WorkerPool};
+use osmosis_worker::{Limits, PoolOptions, WorkerPool};
 use serde_json::{Value, json};
 
 use super::display::Display;
@@ -299,6 +299,10 @@ impl Job {
             in_flight_per_worker: in_flight.div_ceil(agent_workers),
             start_limit: WORKER_START_LIMIT,
             cancel_grace: CANCEL_GRACE,
+            limits: Limits {
+                memory: self.throughput.worker_memory.map(|size| size.0),
+                processes: self.throughput.worker_processes,
+            },
         }
     }
 

@@ -1,3 +1,4 @@
+use crate::processes::is_alive;
 use crate::workspace::{
     AGENT, ECHO_SCRIPT, PLAIN, TOOL_SCRIPT, Workspace, echo_rows, product_rows,
 };
@@ -192,4 +193,41 @@ fn malformed_tool_arguments_from_the_model_hurt_one_rollout_at_most() {
     assert_eq!(index[0]["passed"], false, "{}", index[0]);
     assert_eq!(index[1]["reward"], 1.0);
     assert_eq!(index[2]["reward"], 1.0);
+}
+
+#[test]
+fn a_rollout_that_eats_all_memory_fails_alone() {
+    let workspace = row_one_does("x = bytearray(8 << 30)");
+    workspace.submit(&["--worker-memory", "3G"]).expect(0);
+    assert_eq!(
+        workspace.outcomes(),
+        ["scored", "agent_failed", "scored", "scored"]
+    );
+    let error = workspace.index()[1]["error"].clone();
+    assert!(error.as_str().unwrap().contains("MemoryError"), "{error}");
+}
+
+#[test]
+fn processes_that_a_rollout_leaves_behind_end_with_its_worker() {
+    // Each writes its number; the last act of the rollout is to kill its own worker.
+    let workspace = row_one_does(
+        "import os, subprocess, sys; [print(subprocess.Popen([sys.executable, '-c', \
+         'import time; time.sleep(1000)']).pid, file=open('../../pids', 'a')) for _ in range(20)]; \
+         os._exit(9)",
+    );
+    check(&workspace, "agent_failed", "exited with code 9");
+    let pids = workspace.read("pids");
+    assert!(pids.lines().count() >= 20, "{pids}");
+    for pid in pids.lines() {
+        assert!(!is_alive(pid.parse().unwrap()), "{pid} is still there");
+    }
+}
+
+#[test]
+fn the_process_limit_reaches_user_code() {
+    let workspace = row_one_does(
+        "import resource; raise RuntimeError(f'limit {resource.getrlimit(resource.RLIMIT_NPROC)[0]}')",
+    );
+    workspace.submit(&["--worker-processes", "4321"]).expect(0);
+    assert_eq!(workspace.index()[1]["error"], "RuntimeError: limit 4321");
 }

@@ -16,7 +16,7 @@ use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
-use super::process::{Exit, Leash, describe_status};
+use super::process::{Exit, Leash, apply, describe_status};
 use super::template::Template;
 use crate::WorkerError;
 use crate::process_group::checked_pid;
@@ -79,6 +79,8 @@ impl Inner {
             .and_then(checked_pid)
             .ok_or_else(|| spawn_error("it has no process id".to_owned()))?;
         let leash = self.kennel.admit(id, pid);
+        apply(self.options.limits, pid)
+            .map_err(|error| spawn_error(format!("its limits can't be set: {error}")))?;
         if let Some(pipe) = child.stdout.take() {
             output.follow(pipe, BytesMut::new());
         }

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::Limits;
 use crate::process_group::kill_with_descendants;
 
 /// Starts processes from one thread that lives as long as the pool. Workers ask the kernel to be
@@ -51,6 +52,36 @@ impl Spawner {
             .map_err(|_| gone())?;
         child.await.map_err(|_| gone())?
     }
+}
+
+/// Sets what a process that has just been started may use. It can't have done much by then:
+/// an interpreter takes longer than this to start.
+#[cfg(target_os = "linux")]
+pub(super) fn apply(limits: Limits, pid: Pid) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, prlimit};
+    for (resource, limit) in [
+        (Resource::As, limits.memory),
+        (Resource::Nproc, limits.processes),
+    ] {
+        if limit.is_some() {
+            let limit = Rlimit {
+                current: limit,
+                maximum: limit,
+            };
+            prlimit(Some(pid), resource, limit)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn apply(limits: Limits, _pid: Pid) -> std::io::Result<()> {
+    if limits == Limits::default() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(
+        "this system can't limit another process",
+    ))
 }
 
 /// Every process of the pool that may be alive, so that all of them can be ended at once.

@@ -32,6 +32,7 @@ impl Setup {
                 in_flight_per_worker: 8,
                 start_limit: LONG,
                 cancel_grace: LONG,
+                limits: osmosis_worker::Limits::default(),
             },
             endpoint: Endpoint::Unix,
         }

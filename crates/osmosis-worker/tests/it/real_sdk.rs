@@ -83,6 +83,7 @@ async fn start_in(
         in_flight_per_worker: 8,
         start_limit: LONG,
         cancel_grace: Duration::from_secs(2),
+        limits: osmosis_worker::Limits::default(),
     };
     let (events, log) = mpsc::channel(1024);
     let launch = prepared.launch(&folder, Vec::new());
