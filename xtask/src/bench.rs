@@ -14,7 +14,8 @@ pub(crate) fn run(name: &str, arguments: &[String]) -> Result<()> {
         bail!("`{program}` is not there; `benches/` holds the programs");
     }
     cargo(&root, &["build", "--release", "--locked"])?;
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
+    let target =
+        std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
     command(
         Command::new(python_environment::python())
             .arg(program)

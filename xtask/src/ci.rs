@@ -10,21 +10,35 @@ use osmosis_testkit::python_environment;
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
 const STEPS: [Step; 12] = [
-    ("rust format", |root| cargo(root, &["fmt", "--all", "--check"])),
+    ("rust format", |root| {
+        cargo(root, &["fmt", "--all", "--check"])
+    }),
     ("dependency direction", |_| crate::direction::check()),
     ("dependency licences", |_| crate::licences::check()),
     ("rust lints", |root| {
         cargo(
             root,
-            &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ],
         )
     }),
     ("python environment", |_| {
         python_environment::python();
         Ok(())
     }),
-    ("python format", |root| python(root, &["-m", "ruff", "format", "--check", "."])),
-    ("python lints", |root| python(root, &["-m", "ruff", "check", "."])),
+    ("python format", |root| {
+        python(root, &["-m", "ruff", "format", "--check", "."])
+    }),
+    ("python lints", |root| {
+        python(root, &["-m", "ruff", "check", "."])
+    }),
     ("python types", |root| python(root, &["-m", "mypy"])),
     ("python tests", |root| python(root, &["-m", "pytest", "-q"])),
     ("rust build", |root| {
@@ -54,7 +68,10 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
         times.push((name, start.elapsed()));
     }
     if times.is_empty() {
-        bail!("no step has a name that contains `{}`", only.unwrap_or_default());
+        bail!(
+            "no step has a name that contains `{}`",
+            only.unwrap_or_default()
+        );
     }
     println!("\n== all {} steps passed", times.len());
     for (name, time) in times {
@@ -66,7 +83,9 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
 
 pub(crate) fn root() -> Result<Utf8PathBuf> {
     let here = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().map(Utf8Path::to_owned).context("xtask has no parent folder")
+    here.parent()
+        .map(Utf8Path::to_owned)
+        .context("xtask has no parent folder")
 }
 
 /// With nextest when it is installed, which runs each test in a process of its own.

@@ -4,15 +4,22 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
+    ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
     ("osmosis-worker", &["osmosis-core"]),
     ("osmosis-gateway", &["osmosis-core", "osmosis-store"]),
     (
         "osmosis-engine",
-        &["osmosis-core", "osmosis-data", "osmosis-gateway", "osmosis-store", "osmosis-worker"],
+        &[
+            "osmosis-core",
+            "osmosis-data",
+            "osmosis-gateway",
+            "osmosis-store",
+            "osmosis-worker",
+        ],
     ),
     (
         "osmosis-cli",
@@ -33,16 +40,24 @@ pub(crate) fn check() -> Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let mut wrong = vec![];
     for package in &metadata.packages {
-        let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| *name == package.name.as_str())
+        let Some((_, allowed)) = ALLOWED
+            .iter()
+            .find(|(name, _)| *name == package.name.as_str())
         else {
             wrong.push(format!("`{}` has no place in the table", package.name));
             continue;
         };
         for dependency in &package.dependencies {
-            let ours = metadata.packages.iter().any(|p| p.name.as_str() == dependency.name);
+            let ours = metadata
+                .packages
+                .iter()
+                .any(|p| p.name.as_str() == dependency.name);
             let shipped = dependency.kind != DependencyKind::Development;
             if ours && shipped && !allowed.contains(&dependency.name.as_str()) {
-                wrong.push(format!("`{}` must not build on `{}`", package.name, dependency.name));
+                wrong.push(format!(
+                    "`{}` must not build on `{}`",
+                    package.name, dependency.name
+                ));
             }
         }
     }

@@ -4,16 +4,19 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::MetadataCommand;
 use spdx::{Expression, LicenseItem};
 
-/// Licences that ask for no more than attribution.
-const ACCEPTED: [&str; 10] = [
+/// Licences that ask for little more than attribution.
+const ACCEPTED: [&str; 12] = [
     "0BSD",
     "Apache-2.0",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "BSL-1.0",
+    "CC0-1.0",
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
+    // Copyleft by file; we use such crates unchanged.
+    "MPL-2.0",
     "Unicode-3.0",
     "Zlib",
 ];
@@ -40,7 +43,9 @@ pub(crate) fn check() -> Result<()> {
         if let Some(source) = &package.source
             && !source.is_crates_io()
         {
-            wrong.push(format!("{name}: comes from {source}, not from the registry"));
+            wrong.push(format!(
+                "{name}: comes from {source}, not from the registry"
+            ));
         }
     }
     if wrong.is_empty() {

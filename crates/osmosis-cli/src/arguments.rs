@@ -57,6 +57,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DatasetCommand,
     },
+    /// Write the rollouts of a run to a file that pandas, DuckDB and others open
+    Export(ExportArguments),
     /// Check this machine and workspace, and say what is missing
     #[command(after_help = "Example:\n  osmosis doctor")]
     Doctor {
@@ -179,6 +181,38 @@ pub(crate) struct ResumeArguments {
     pub(crate) output: Option<Utf8PathBuf>,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet"
+)]
+pub(crate) struct ExportArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// How it is written; `docs/export.md` describes the fields
+    #[arg(long, value_enum, default_value_t = ExportFormatArgument::Jsonl)]
+    pub(crate) format: ExportFormatArgument,
+
+    /// File to write, `-` for standard output [default: RUN.FORMAT]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<Utf8PathBuf>,
+
+    /// Also rollouts that have no result yet
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormatArgument {
+    /// One JSON object per line
+    Jsonl,
+    /// Columns with types
+    Parquet,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArguments {
     /// File of NAME=VALUE lines for the config's [secrets]; names it lacks come from the environment
@@ -233,6 +267,8 @@ pub(crate) enum Framework {
     OpenaiAgents,
     /// No framework: plain HTTP calls to the policy
     Plain,
+    /// In Rust, with async-openai
+    Rust,
 }
 
 #[derive(Debug, Subcommand)]
@@ -263,6 +299,7 @@ impl Command {
             Self::Dataset {
                 command: DatasetCommand::Validate { .. },
             } => "dataset validate",
+            Self::Export(_) => "export",
             Self::Doctor { .. } => "doctor",
             Self::Completions { .. } => "completions",
         }

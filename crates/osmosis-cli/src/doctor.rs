@@ -97,6 +97,9 @@ fn installer() -> Finding {
 
 /// Looks at a rollout's environment, and makes it when it is not there yet.
 async fn rollout(workspace: &Workspace, name: &str, python: Option<&Utf8Path>) -> Finding {
+    if workspace.rollout_dir(name).join("Cargo.toml").is_file() {
+        return cargo(name);
+    }
     let prepared = environment::prepare(&workspace.rollout_dir(name), python, |_| {}).await;
     match prepared {
         Ok(found) => {
@@ -114,6 +117,25 @@ async fn rollout(workspace: &Workspace, name: &str, python: Option<&Utf8Path>) -
             good: false,
             hint: error.hint(),
             text: error.to_string(),
+        },
+    }
+}
+
+/// A rollout in Rust is built when it is run; here it is enough that cargo is there.
+fn cargo(rollout: &str) -> Finding {
+    let answer = std::process::Command::new("cargo")
+        .arg("--version")
+        .output();
+    match answer {
+        Ok(output) if output.status.success() => good(
+            &format!("rollout {rollout}"),
+            String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        ),
+        _ => Finding {
+            name: format!("rollout {rollout}"),
+            good: false,
+            text: "it is written in Rust, and there is no `cargo`".to_owned(),
+            hint: Some("install a Rust toolchain".to_owned()),
         },
     }
 }

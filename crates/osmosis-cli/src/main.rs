@@ -7,6 +7,7 @@ mod dataset;
 mod doctor;
 mod error;
 mod eval;
+mod export;
 mod output;
 mod policy;
 mod prepared;
@@ -50,6 +51,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
         Command::Dataset {
             command: DatasetCommand::Validate { file },
         } => dataset::validate(&file, workspace, output),
+        Command::Export(export) => runtime()?.block_on(export::run(&export, workspace, output)),
         Command::Doctor { python } => {
             runtime()?.block_on(doctor::run(python.as_deref(), workspace, output))
         }

@@ -13,6 +13,10 @@ use crate::workspace::{Workspace, absolute, current_dir};
 
 /// Stands for the rollout's name in the templates.
 const NAME: &str = "@NAME@";
+/// Stands for the folder of the Rust SDK.
+const SDK: &str = "@SDK@";
+/// Stands for the entrypoint in the config.
+const ENTRYPOINT: &str = "@ENTRYPOINT@";
 
 pub(crate) fn run(
     arguments: &InitArguments,
@@ -37,7 +41,7 @@ pub(crate) fn run(
                 .hint("choose another name, or remove the folder"),
         );
     }
-    let files = files(arguments.framework, &name);
+    let files = files(arguments.framework, &name)?;
     if let Some((path, _)) = files.iter().find(|(path, _)| root.join(path).exists()) {
         return Err(CliError::failed(
             "file_exists",
@@ -76,32 +80,78 @@ fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, CliError> {
     }
 }
 
-fn files(framework: Framework, name: &str) -> Vec<(Utf8PathBuf, &'static str)> {
-    let (main, project, policy) = match framework {
+fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, CliError> {
+    let (entrypoint, policy) = match framework {
         Framework::OpenaiAgents => (
-            include_str!("../templates/openai-agents/main.py"),
-            include_str!("../templates/openai-agents/pyproject.toml"),
+            "main.py",
             include_str!("../templates/openai-agents/policy.toml"),
         ),
-        Framework::Plain => (
-            include_str!("../templates/plain/main.py"),
-            include_str!("../templates/plain/pyproject.toml"),
-            include_str!("../templates/plain/policy.toml"),
-        ),
+        Framework::Plain => ("main.py", include_str!("../templates/plain/policy.toml")),
+        Framework::Rust => ("Cargo.toml", include_str!("../templates/plain/policy.toml")),
     };
-    vec![
-        (format!("rollouts/{name}/main.py").into(), main),
-        (format!("rollouts/{name}/pyproject.toml").into(), project),
+    let source: Vec<(&str, String)> = match framework {
+        Framework::OpenaiAgents => vec![
+            (
+                "main.py",
+                include_str!("../templates/openai-agents/main.py").to_owned(),
+            ),
+            (
+                "pyproject.toml",
+                include_str!("../templates/openai-agents/pyproject.toml").to_owned(),
+            ),
+        ],
+        Framework::Plain => vec![
+            (
+                "main.py",
+                include_str!("../templates/plain/main.py").to_owned(),
+            ),
+            (
+                "pyproject.toml",
+                include_str!("../templates/plain/pyproject.toml").to_owned(),
+            ),
+        ],
+        Framework::Rust => vec![
+            (
+                "src/main.rs",
+                include_str!("../templates/rust/main.rs").to_owned(),
+            ),
+            (
+                "Cargo.toml",
+                include_str!("../templates/rust/Cargo.toml.template").replace(SDK, &rust_sdk()?),
+            ),
+            (".gitignore", "/target\n".to_owned()),
+        ],
+    };
+    let mut files: Vec<(Utf8PathBuf, String)> = source
+        .into_iter()
+        .map(|(path, text)| (format!("rollouts/{name}/{path}").into(), text))
+        .collect();
+    files.extend([
         (
             format!("configs/eval/{name}.toml").into(),
-            include_str!("../templates/eval.toml"),
+            include_str!("../templates/eval.toml").replace(ENTRYPOINT, entrypoint),
         ),
         (
             format!("data/{name}.jsonl").into(),
-            include_str!("../templates/data.jsonl"),
+            include_str!("../templates/data.jsonl").to_owned(),
         ),
-        (format!("policies/{name}.toml").into(), policy),
-    ]
+        (format!("policies/{name}.toml").into(), policy.to_owned()),
+    ]);
+    Ok(files)
+}
+
+/// Where the Rust SDK is: in the checkout that this program was built from.
+fn rust_sdk() -> Result<String, CliError> {
+    let built_in = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sdk = built_in.with_file_name("osmosis-sdk");
+    if sdk.join("Cargo.toml").is_file() {
+        return Ok(sdk.to_string());
+    }
+    Err(CliError::failed(
+        "sdk_not_found",
+        format!("the Rust SDK is not at `{sdk}`, where this program was built"),
+    )
+    .hint("keep the checkout of osmosis-rs, or build `osmosis` from another one"))
 }
 
 fn write_new(path: &Utf8Path, text: &str) -> Result<(), CliError> {

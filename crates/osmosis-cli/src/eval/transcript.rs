@@ -41,6 +41,11 @@ fn role_entries(message: &Value) -> Vec<Entry> {
                     found.push(tool_call(&tool["name"], &tool["input"]));
                 } else if let Some(result) = block.get("toolResult") {
                     found.push(entry("tool result", text_of(&result["content"])));
+                } else if block["type"] == "toolcall" {
+                    let function = &block["function"];
+                    found.push(tool_call(&function["name"], &function["arguments"]));
+                } else if block["type"] == "toolresult" {
+                    found.push(entry("tool result", text_of(&block["content"])));
                 } else {
                     push_line(&mut text, &text_of(block));
                 }
@@ -96,7 +101,9 @@ fn text_of(content: &Value) -> String {
         Value::Object(block) => ["text", "refusal", "content"]
             .iter()
             .find_map(|key| block.get(*key)?.as_str())
-            .map_or_else(|| content.to_string(), str::to_owned),
+            .map(str::to_owned)
+            .or_else(|| Some(block.get("value")?.to_string()))
+            .unwrap_or_else(|| content.to_string()),
         other => other.to_string(),
     }
 }
@@ -167,6 +174,20 @@ mod tests {
             json!({"role": "assistant", "content": [
                 {"text": "let me see"}, {"toolUse": {"name": "f", "input": {"a": 1}, "toolUseId": "t"}}]}),
             &[("assistant", "let me see"), ("tool call", "f({\"a\":1})")],
+        );
+    }
+
+    #[test]
+    fn rig_messages_are_readable() {
+        check(
+            json!({"role": "assistant", "content": [
+                {"type": "toolcall", "id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]}),
+            &[("tool call", "f({\"a\":1})")],
+        );
+        check(
+            json!({"role": "user", "content": [
+                {"type": "toolresult", "name": "f", "content": [{"type": "json", "value": 6}]}]}),
+            &[("tool result", "6")],
         );
     }
 

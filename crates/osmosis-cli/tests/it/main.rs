@@ -13,6 +13,7 @@ mod first_path;
 mod interruption;
 mod kills;
 mod processes;
+mod rust_rollout;
 mod small_commands;
 mod upstream;
 mod workspace;

@@ -18,6 +18,7 @@ fn every_command_has_help_with_an_example() {
         &["eval", "logs"],
         &["rollout", "init"],
         &["dataset", "validate"],
+        &["export"],
         &["doctor"],
         &["completions"],
     ] {
@@ -177,4 +178,27 @@ fn doctor_says_what_it_found() {
     for part in ["osmosis", "python", "workspace"] {
         assert!(ran.stdout.contains(part), "no `{part}` in\n{}", ran.stdout);
     }
+}
+
+#[test]
+fn a_run_is_exported_as_jsonl_and_parquet() {
+    let workspace = workspace();
+    workspace.submit(&[]).expect(0);
+    workspace.osmosis(&["export", "t"]).expect(0);
+    let lines = workspace.read("t.jsonl");
+    assert_eq!(lines.lines().count(), 2);
+    let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(first["outcome"], "scored");
+    assert_eq!(first["samples"][0]["messages"][1]["content"], "0");
+    let piped = workspace.osmosis(&["export", "t", "-o", "-"]).expect(0);
+    assert_eq!(piped.stdout, lines);
+    workspace
+        .osmosis(&["export", "t", "--format", "parquet", "-o", "out.parquet"])
+        .expect(0);
+    let bytes = std::fs::read(workspace.root.join("out.parquet")).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    workspace
+        .osmosis(&["export", "t", "--format", "parquet", "-o", "-"])
+        .expect(2);
+    workspace.osmosis(&["export", "nope"]).expect(1);
 }
