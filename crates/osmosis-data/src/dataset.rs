@@ -1,10 +1,16 @@
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufRead, BufReader};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::jsonl::JsonlRows;
-use crate::{DataError, Format, Report, Row, RowError, RowProblem, report};
+use crate::decompress::Text;
+use crate::{
+    Compression, CsvRows, DataError, Format, JsonlRows, ParquetRows, Report, Row, RowError,
+    RowProblem, report,
+};
+
+/// What is read of a file at a time.
+const BUFFER_BYTES: usize = 1 << 16;
 
 /// A dataset file of a format we read. Holds no row.
 #[derive(Debug, Clone)]
@@ -38,27 +44,48 @@ impl Dataset {
         self.format
     }
 
+    /// What the whole file is compressed with.
+    pub fn compression(&self) -> Option<Compression> {
+        Compression::of(&self.path)
+    }
+
     /// Reads the file from its start, one row at a time. A file that can't be opened any more is an
     /// error in place of the first row.
     pub fn rows(&self) -> Rows {
-        let source = match (File::open(&self.path), self.format) {
-            (Ok(file), Format::Jsonl) => Source::Jsonl(JsonlRows::new(BufReader::new(file))),
-            (Err(error), Format::Jsonl) => Source::Unopened(Some(RowError {
+        let source = match self.source() {
+            Ok(source) => source,
+            Err(error) => Source::Unopened(Some(RowError {
                 index: 0,
                 line: 1,
                 column: None,
-                problem: RowProblem::Unreadable {
-                    message: error.to_string(),
-                },
+                problem: RowProblem::unreadable(&error),
             })),
         };
         Rows { source }
+    }
+
+    fn source(&self) -> io::Result<Source> {
+        let file = File::open(&self.path)?;
+        Ok(match self.format {
+            Format::Jsonl => Source::Jsonl(Box::new(JsonlRows::new(self.text(buffered(file))?))),
+            Format::Csv => Source::Csv(Box::new(CsvRows::new(self.text(buffered(file))?))),
+            Format::Parquet => Source::Parquet(Box::new(ParquetRows::new(file))),
+        })
+    }
+
+    /// What the file says when it is not compressed any more.
+    pub(crate) fn text<R: BufRead>(&self, file: R) -> io::Result<Text<R>> {
+        Text::new(self.compression(), file)
     }
 
     /// Reads every row once and says what the file holds.
     pub fn validate(&self) -> Result<Report, DataError> {
         report::read(self)
     }
+}
+
+pub(crate) fn buffered<R: io::Read>(file: R) -> BufReader<R> {
+    BufReader::with_capacity(BUFFER_BYTES, file)
 }
 
 pub(crate) fn unreadable(path: &Utf8Path, error: &std::io::Error) -> DataError {
@@ -83,7 +110,9 @@ pub struct Rows {
 
 #[derive(Debug)]
 enum Source {
-    Jsonl(JsonlRows<BufReader<File>>),
+    Jsonl(Box<JsonlRows<Text<BufReader<File>>>>),
+    Csv(Box<CsvRows<Text<BufReader<File>>>>),
+    Parquet(Box<ParquetRows>),
     Unopened(Option<RowError>),
 }
 
@@ -93,6 +122,8 @@ impl Iterator for Rows {
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.source {
             Source::Jsonl(rows) => rows.next(),
+            Source::Csv(rows) => rows.next(),
+            Source::Parquet(rows) => rows.next(),
             Source::Unopened(error) => error.take().map(Err),
         }
     }

@@ -1,8 +1,8 @@
 use camino::Utf8PathBuf;
 use serde::{Serialize, Serializer};
 
-use crate::MAX_ROW_BYTES;
 use crate::report::render_errors;
+use crate::{ColumnProblem, Format, MAX_ROW_BYTES};
 
 /// Why a dataset can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,17 +21,18 @@ pub enum DataError {
     },
     #[error("`{path}` is not a file")]
     NotAFile { path: Utf8PathBuf },
-    #[error("`{path}`: {format} datasets can't be read yet")]
-    NotYet {
-        path: Utf8PathBuf,
-        format: &'static str,
-    },
     #[error("`{path}` is not a dataset: unknown extension")]
     UnknownFormat { path: Utf8PathBuf },
     #[error("`{path}` can't be read: {message}")]
     Unreadable { path: Utf8PathBuf, message: String },
     #[error("`{path}` has no rows")]
     Empty { path: Utf8PathBuf },
+    #[error("`{path}`: {}", joined(problems))]
+    BadColumns {
+        path: Utf8PathBuf,
+        /// All of them.
+        problems: Vec<ColumnProblem>,
+    },
     #[error("`{path}` has {count} bad row{}", if *count == 1 { "" } else { "s" })]
     BadRows {
         path: Utf8PathBuf,
@@ -39,6 +40,12 @@ pub enum DataError {
         count: u64,
         /// The first of them.
         shown: Vec<RowError>,
+    },
+    #[error("{to} can't be written: {error}")]
+    Unwritable {
+        /// The path in backticks, or what else it is.
+        to: String,
+        error: std::io::Error,
     },
 }
 
@@ -53,6 +60,10 @@ pub enum DataErrorKind {
     Unreadable,
     /// The contents.
     Invalid,
+    /// An export could not be written.
+    Unwritable,
+    /// Whoever read the export has read enough.
+    OutputClosed,
 }
 
 impl DataError {
@@ -61,9 +72,15 @@ impl DataError {
             Self::NotFound { .. } | Self::Ambiguous { .. } | Self::NotAFile { .. } => {
                 DataErrorKind::NotFound
             }
-            Self::NotYet { .. } | Self::UnknownFormat { .. } => DataErrorKind::Unsupported,
+            Self::UnknownFormat { .. } => DataErrorKind::Unsupported,
             Self::Unreadable { .. } => DataErrorKind::Unreadable,
-            Self::Empty { .. } | Self::BadRows { .. } => DataErrorKind::Invalid,
+            Self::Empty { .. } | Self::BadColumns { .. } | Self::BadRows { .. } => {
+                DataErrorKind::Invalid
+            }
+            Self::Unwritable { error, .. } => match error.kind() {
+                std::io::ErrorKind::BrokenPipe => DataErrorKind::OutputClosed,
+                _ => DataErrorKind::Unwritable,
+            },
         }
     }
 
@@ -74,10 +91,11 @@ impl DataError {
             Self::NotFound { .. }
             | Self::Ambiguous { .. }
             | Self::NotAFile { .. }
-            | Self::NotYet { .. }
             | Self::UnknownFormat { .. }
             | Self::Unreadable { .. }
-            | Self::Empty { .. } => None,
+            | Self::Empty { .. }
+            | Self::BadColumns { .. }
+            | Self::Unwritable { .. } => None,
         }
     }
 
@@ -99,12 +117,31 @@ impl DataError {
                 "write the path: {}",
                 listed(files.iter().map(|path| path.as_str()))
             )),
-            Self::NotAFile { .. } => Some("name a `.jsonl` file".to_owned()),
-            Self::NotYet { .. } | Self::UnknownFormat { .. } => {
-                Some("write it as `.jsonl`, one JSON object on each line".to_owned())
+            Self::NotAFile { .. } => Some("name a `.jsonl`, `.csv` or `.parquet` file".to_owned()),
+            Self::UnknownFormat { path } => Some(
+                if path.as_str().to_ascii_lowercase().contains(".parquet.") {
+                    "parquet files are compressed inside: name the `.parquet` file itself"
+                } else {
+                    "datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two \
+                     also with `.gz` or `.zst` behind"
+                }
+                .to_owned(),
+            ),
+            Self::Unreadable { .. } | Self::Unwritable { .. } => None,
+            Self::Empty { path } => Some(
+                match Format::of(path) {
+                    Ok(Format::Csv) => "write a header, and below it one row on each line",
+                    Ok(Format::Parquet) => "write a row into it",
+                    Ok(Format::Jsonl) | Err(_) => "write one JSON object on each line",
+                }
+                .to_owned(),
+            ),
+            Self::BadColumns { problems, .. } => {
+                let mut hints: Vec<String> =
+                    problems.iter().filter_map(ColumnProblem::hint).collect();
+                hints.dedup();
+                (!hints.is_empty()).then(|| hints.join("; "))
             }
-            Self::Unreadable { .. } => None,
-            Self::Empty { .. } => Some("write one JSON object on each line".to_owned()),
             Self::BadRows { path, .. } => {
                 Some(format!("`osmosis dataset validate {path}` shows them"))
             }
@@ -112,7 +149,12 @@ impl DataError {
     }
 }
 
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn joined(problems: &[ColumnProblem]) -> String {
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    problems.join("; ")
+}
+
+pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     names.join(", ")
 }
@@ -123,7 +165,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 pub struct RowError {
     /// The row's index, from 0. Bad rows count, so that the others keep theirs.
     pub index: u64,
-    /// From 1; blank lines count.
+    /// From 1; blank lines count. In parquet the row's number.
     pub line: u64,
     /// In characters from 1, where one can be told.
     pub column: Option<u64>,
@@ -193,11 +235,27 @@ pub enum RowProblem {
     MetadataText { message: String },
     #[error("`ground_truth` and `label` say different things")]
     TwoLabels,
+    #[error("the row has {found} cells, and the header {expected}")]
+    Ragged { expected: usize, found: usize },
+    #[error("a quote is never closed")]
+    OpenQuote,
+    #[error("`{column}` {what}")]
+    BadValue { column: String, what: &'static str },
+    /// Of the whole file, in place of its first row.
+    #[error("{}", joined(problems))]
+    BadColumns { problems: Vec<ColumnProblem> },
+    /// Of the whole file, in place of all that would follow.
     #[error("the file can't be read any further: {message}")]
     Unreadable { message: String },
 }
 
 impl RowProblem {
+    pub(crate) fn unreadable(error: &std::io::Error) -> Self {
+        Self::Unreadable {
+            message: error.to_string(),
+        }
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
@@ -211,6 +269,10 @@ impl RowProblem {
             Self::WrongType { .. } => "wrong_type",
             Self::MetadataText { .. } => "metadata_text",
             Self::TwoLabels => "two_labels",
+            Self::Ragged { .. } => "ragged",
+            Self::OpenQuote => "open_quote",
+            Self::BadValue { .. } => "bad_value",
+            Self::BadColumns { .. } => "bad_columns",
             Self::Unreadable { .. } => "unreadable",
         }
     }
@@ -227,7 +289,10 @@ impl RowProblem {
             }
             Self::Missing { .. } => "add it; it is optional only in rows with `metadata`",
             Self::NothingToDo => "add a `user_prompt`, or put something into `metadata`",
-            Self::Blank { .. } => "write a prompt",
+            Self::Blank {
+                column: "user_prompt",
+            } => "write a prompt",
+            Self::Blank { .. } => "write one; it is optional only in rows with `metadata`",
             Self::WrongType { column, found, .. } => match (*column, *found) {
                 ("user_prompt" | "system_prompt", "an array") => {
                     "chat messages can't stand here: write `system_prompt` and `user_prompt`, or \
@@ -242,7 +307,14 @@ impl RowProblem {
                 r#"write the object itself, or a string such as "{\"a\": 1}""#
             }
             Self::TwoLabels => "keep one of the two",
-            Self::TooLong | Self::Unreadable { .. } => return None,
+            Self::Ragged { .. } => {
+                r#"put quotes around a cell with commas or line ends, and write a quote in it as """#
+            }
+            Self::OpenQuote => r#"a quote within a quoted cell is written as """#,
+            Self::BadColumns { problems } => {
+                return problems.iter().find_map(ColumnProblem::hint);
+            }
+            Self::TooLong | Self::BadValue { .. } | Self::Unreadable { .. } => return None,
         };
         Some(hint.to_owned())
     }

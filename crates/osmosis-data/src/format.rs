@@ -9,26 +9,57 @@ use crate::DataError;
 pub enum Format {
     /// One JSON object on each line.
     Jsonl,
+    /// A header, and cells that are text.
+    Csv,
+    /// Columns with types.
+    Parquet,
 }
 
 impl Format {
     /// The format that a file's name promises.
     pub fn of(path: &Utf8Path) -> Result<Self, DataError> {
-        let extension = path.extension().unwrap_or("").to_ascii_lowercase();
-        let format = match extension.as_str() {
-            "jsonl" | "ndjson" => return Ok(Self::Jsonl),
-            "csv" => "csv",
-            "parquet" => "parquet",
-            "gz" | "zst" => "compressed",
-            _ => {
-                return Err(DataError::UnknownFormat {
-                    path: path.to_owned(),
-                });
-            }
-        };
-        Err(DataError::NotYet {
+        let unknown = || DataError::UnknownFormat {
             path: path.to_owned(),
-            format,
-        })
+        };
+        let compression = Compression::of(path);
+        let named = match compression {
+            Some(_) => Utf8Path::new(path.file_stem().unwrap_or("")),
+            None => path,
+        };
+        let extension = named.extension().unwrap_or("").to_ascii_lowercase();
+        match (extension.as_str(), compression) {
+            ("jsonl" | "ndjson", _) => Ok(Self::Jsonl),
+            ("csv", _) => Ok(Self::Csv),
+            // Parquet compresses inside, and is read out of order.
+            ("parquet", None) => Ok(Self::Parquet),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// What a whole file was compressed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// The compression that a file's name promises.
+    pub fn of(path: &Utf8Path) -> Option<Self> {
+        let extension = path.extension()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "gz" => Some(Self::Gzip),
+            "zst" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
     }
 }

@@ -51,7 +51,7 @@ impl<R: BufRead> JsonlRows<R> {
                 break;
             }
             anything = true;
-            let newline = available.iter().position(|byte| *byte == b'\n');
+            let newline = memchr::memchr(b'\n', available);
             let part = &available[..newline.unwrap_or(available.len())];
             if self.buffer.len() + part.len() > MAX_ROW_BYTES {
                 too_long = true;
@@ -120,8 +120,7 @@ impl<R: BufRead> Iterator for JsonlRows<R> {
                 Ok(line) => line,
                 Err(error) => {
                     self.ended = true;
-                    let message = error.to_string();
-                    let problem = RowProblem::Unreadable { message };
+                    let problem = RowProblem::unreadable(&error);
                     return Some(Err(self.error(self.next_index, None, problem)));
                 }
             };

@@ -1,7 +1,9 @@
 //! Datasets in: rows of a file, one at a time, checked and turned into prompt, label and metadata.
+//! Exports out: rollouts with their samples, as files that other programs open.
 //!
 //! Never holds a whole file, and knows nothing of how rollouts run. A row is either sound or an
-//! error with its line; which of the two says nothing about the rows after it.
+//! error with its line; which of the two says nothing about the rows after it. Whatever the format,
+//! a row is the same JSON object, and one judge reads it.
 //!
 //! ```
 //! use osmosis_core::JsonText;
@@ -14,18 +16,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod csv;
 mod dataset;
+mod decompress;
 mod error;
+pub mod export;
 mod format;
+mod json_string;
 mod jsonl;
+mod parquet;
 mod report;
 mod resolve;
 mod row;
+mod table;
 
+pub use csv::CsvRows;
 pub use dataset::{Dataset, Rows};
 pub use error::{DataError, DataErrorKind, RowError, RowProblem};
-pub use format::Format;
+pub use format::{Compression, Format};
 pub use jsonl::{JsonlRows, MAX_ROW_BYTES};
+pub use parquet::ParquetRows;
 pub use report::{MAX_SHOWN_ERRORS, Report, ReportMode, validate};
 pub use resolve::resolve;
 pub use row::{Row, RowMode};
+pub use table::ColumnProblem;

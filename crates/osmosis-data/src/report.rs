@@ -1,16 +1,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, Read};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::dataset::unreadable;
-use crate::jsonl::JsonlRows;
-use crate::{DataError, Dataset, Format, Row, RowError, RowMode, RowProblem};
+use crate::dataset::{buffered, unreadable};
+use crate::{
+    Compression, CsvRows, DataError, Dataset, Format, JsonlRows, ParquetRows, Row, RowError,
+    RowMode, RowProblem,
+};
 
 /// How many bad rows a report shows; it counts all of them.
 pub const MAX_SHOWN_ERRORS: usize = 50;
@@ -23,6 +25,8 @@ const MAX_COLUMNS: usize = 1000;
 pub struct Report {
     pub path: Utf8PathBuf,
     pub format: Format,
+    /// What the whole file is compressed with.
+    pub compression: Option<Compression>,
     /// All rows, the bad ones too.
     pub rows: u64,
     /// `None` when there is no good row.
@@ -33,8 +37,9 @@ pub struct Report {
     pub error_count: u64,
     /// The first of them.
     pub errors: Vec<RowError>,
+    /// The file's, compressed or not.
     pub bytes: u64,
-    /// Of the file's bytes, in hex.
+    /// Of the file's bytes, compressed or not, in hex.
     pub sha256: String,
 }
 
@@ -113,8 +118,9 @@ pub fn validate(path: impl AsRef<Utf8Path>) -> Result<Report, DataError> {
 
 pub(crate) fn read(dataset: &Dataset) -> Result<Report, DataError> {
     let path = dataset.path();
-    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
-    let mut reader = BufReader::new(Digesting {
+    let failed = |error: io::Error| unreadable(path, &error);
+    let file = File::open(path).map_err(failed)?;
+    let mut reader = buffered(Digesting {
         inner: file,
         digest: Sha256::new(),
         bytes: 0,
@@ -122,6 +128,7 @@ pub(crate) fn read(dataset: &Dataset) -> Result<Report, DataError> {
     let mut report = Report {
         path: path.to_owned(),
         format: dataset.format(),
+        compression: dataset.compression(),
         rows: 0,
         mode: None,
         columns: BTreeMap::new(),
@@ -131,8 +138,22 @@ pub(crate) fn read(dataset: &Dataset) -> Result<Report, DataError> {
         sha256: String::new(),
     };
     match dataset.format() {
-        Format::Jsonl => report.take_all(JsonlRows::new(&mut reader))?,
+        Format::Jsonl => {
+            let text = dataset.text(&mut reader).map_err(failed)?;
+            report.take_all(JsonlRows::new(text))?;
+        }
+        Format::Csv => {
+            let text = dataset.text(&mut reader).map_err(failed)?;
+            report.take_all(CsvRows::new(text))?;
+        }
+        // Read out of order, and so on its own.
+        Format::Parquet => {
+            let file = File::open(path).map_err(failed)?;
+            report.take_all(ParquetRows::new(file))?;
+        }
     }
+    // The digest is of all bytes, also of those behind the last row.
+    io::copy(&mut reader, &mut io::sink()).map_err(failed)?;
     let digesting = reader.into_inner();
     report.bytes = digesting.bytes;
     for byte in digesting.digest.finalize() {
@@ -156,6 +177,15 @@ impl Report {
                     return Err(DataError::Unreadable {
                         path: self.path.clone(),
                         message,
+                    });
+                }
+                Err(RowError {
+                    problem: RowProblem::BadColumns { problems },
+                    ..
+                }) => {
+                    return Err(DataError::BadColumns {
+                        path: self.path.clone(),
+                        problems,
                     });
                 }
                 Err(error) => {

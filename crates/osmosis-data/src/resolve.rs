@@ -3,6 +3,9 @@ use osmosis_core::config::{DATASET_EXTENSIONS, DatasetRef};
 
 use crate::DataError;
 
+/// What a dataset found by name may be compressed as.
+const COMPRESSED: [&str; 4] = ["jsonl.gz", "jsonl.zst", "csv.gz", "csv.zst"];
+
 /// How many names an error offers instead.
 const MAX_INSTEAD: usize = 5;
 
@@ -10,9 +13,8 @@ const MAX_INSTEAD: usize = 5;
 pub fn resolve(reference: &DatasetRef, workspace: &Utf8Path) -> Result<Utf8PathBuf, DataError> {
     let candidates = match reference {
         DatasetRef::Path(path) => vec![workspace.join(path)],
-        DatasetRef::Name(name) => DATASET_EXTENSIONS
-            .iter()
-            .map(|extension| workspace.join("data").join(format!("{name}.{extension}")))
+        DatasetRef::Name(name) => endings()
+            .map(|ending| workspace.join("data").join(format!("{name}.{ending}")))
             .collect(),
     };
     let files: Vec<&Utf8PathBuf> = candidates.iter().filter(|path| path.is_file()).collect();
@@ -33,12 +35,23 @@ pub fn resolve(reference: &DatasetRef, workspace: &Utf8Path) -> Result<Utf8PathB
     }
     Err(DataError::NotFound {
         reference: reference.to_string(),
+        // The plain ones stand for the compressed ones too.
         looked_at: candidates
             .iter()
+            .take(DATASET_EXTENSIONS.len())
             .map(|path| within(workspace, path))
             .collect(),
         instead: instead(reference, workspace),
     })
+}
+
+fn endings() -> impl Iterator<Item = &'static str> {
+    DATASET_EXTENSIONS.into_iter().chain(COMPRESSED)
+}
+
+/// What a file would be called by name; `None` for one that is no dataset.
+fn name_of(file: &str) -> Option<&str> {
+    endings().find_map(|ending| file.strip_suffix(ending)?.strip_suffix('.'))
 }
 
 /// A path as somebody who stands in the workspace would write it.
@@ -61,16 +74,11 @@ fn instead(reference: &DatasetRef, workspace: &Utf8Path) -> Vec<String> {
     let wanted = reference.to_string();
     let mut names: Vec<(f64, String)> = entries
         .filter_map(Result::ok)
-        .filter(|entry| {
-            entry
-                .path()
-                .extension()
-                .is_some_and(|extension| DATASET_EXTENSIONS.contains(&extension))
-        })
         .filter_map(|entry| {
+            let name = name_of(entry.file_name())?;
             let name = match reference {
                 DatasetRef::Path(_) => within(workspace, entry.path()).into_string(),
-                DatasetRef::Name(_) => entry.path().file_stem()?.to_owned(),
+                DatasetRef::Name(_) => name.to_owned(),
             };
             Some((strsim::jaro_winkler(&name, &wanted), name))
         })

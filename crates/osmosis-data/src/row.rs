@@ -12,9 +12,9 @@ use crate::{RowError, RowProblem};
 pub struct Row {
     /// From 0, counting rows.
     pub index: u64,
-    /// Where it stands in its file, from 1.
+    /// Where it stands in its file, from 1. In parquet the row's number.
     pub line: u64,
-    /// The whole row, as it was.
+    /// The whole row: as it was in jsonl, and otherwise as the same object would be there.
     pub body: JsonText,
     /// For the workflow: chat messages; empty when the row has metadata alone.
     pub prompt: Vec<Map<String, Value>>,

@@ -3,25 +3,11 @@ use std::fmt::Write as _;
 use insta::assert_snapshot;
 use osmosis_data::{DataError, DataErrorKind, Dataset, MAX_SHOWN_ERRORS, validate};
 
-use crate::file;
+use crate::{error_of, file};
 
 /// The rendered problems of a file called `d.jsonl`.
 fn problems(contents: impl AsRef<[u8]>) -> String {
-    let (folder, path) = file("d.jsonl", contents.as_ref());
-    let report = validate(&path).unwrap();
-    assert_eq!(report.errors.len() as u64, report.error_count);
-    report
-        .render_errors()
-        .replace(&format!("{}/", folder.path().to_str().unwrap()), "")
-}
-
-fn error_of(name: &str, contents: &[u8]) -> String {
-    let (folder, path) = file(name, contents);
-    let error = validate(&path)
-        .and_then(|report| report.check())
-        .expect_err("the dataset was accepted");
-    let shown = format!("{error}\n  hint: {}", error.hint().unwrap_or_default());
-    shown.replace(&format!("{}/", folder.path().to_str().unwrap()), "")
+    crate::problems("d.jsonl", contents.as_ref())
 }
 
 #[test]
@@ -172,25 +158,21 @@ fn files_that_are_no_dataset_say_why() {
     `d.jsonl` has no rows
       hint: write one JSON object on each line
     ");
-    assert_snapshot!(error_of("d.csv", row), @r"
-    `d.csv`: csv datasets can't be read yet
-      hint: write it as `.jsonl`, one JSON object on each line
-    ");
-    assert_snapshot!(error_of("d.parquet", row), @r"
-    `d.parquet`: parquet datasets can't be read yet
-      hint: write it as `.jsonl`, one JSON object on each line
-    ");
-    assert_snapshot!(error_of("d.jsonl.gz", row), @r"
-    `d.jsonl.gz`: compressed datasets can't be read yet
-      hint: write it as `.jsonl`, one JSON object on each line
-    ");
     assert_snapshot!(error_of("d.json", row), @r"
     `d.json` is not a dataset: unknown extension
-      hint: write it as `.jsonl`, one JSON object on each line
+      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
+    ");
+    assert_snapshot!(error_of("d.parquet.gz", row), @r"
+    `d.parquet.gz` is not a dataset: unknown extension
+      hint: parquet files are compressed inside: name the `.parquet` file itself
+    ");
+    assert_snapshot!(error_of("d.gz", row), @r"
+    `d.gz` is not a dataset: unknown extension
+      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
     ");
     assert_snapshot!(error_of("d", row), @r"
     `d` is not a dataset: unknown extension
-      hint: write it as `.jsonl`, one JSON object on each line
+      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
     ");
     assert_snapshot!(error_of("d.jsonl", b"{}"), @r"
     `d.jsonl` has 1 bad row

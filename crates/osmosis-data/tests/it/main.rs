@@ -6,11 +6,18 @@
 )]
 
 mod bad_rows;
+mod compressed;
+mod csv;
+mod damaged;
+mod export;
 mod good_rows;
+mod memory;
+mod parquet;
 mod resolving;
 mod streaming;
 
 use camino::Utf8PathBuf;
+use osmosis_data::validate;
 use tempfile::TempDir;
 
 /// A folder with one file in it.
@@ -19,4 +26,27 @@ fn file(name: &str, contents: &[u8]) -> (TempDir, Utf8PathBuf) {
     let path = Utf8PathBuf::from_path_buf(folder.path().join(name)).unwrap();
     std::fs::write(&path, contents).unwrap();
     (folder, path)
+}
+
+/// The rendered bad rows of a file.
+fn problems(name: &str, contents: &[u8]) -> String {
+    let (folder, path) = file(name, contents);
+    let report = validate(&path).unwrap();
+    assert_eq!(report.errors.len() as u64, report.error_count);
+    report
+        .render_errors()
+        .replace(&format!("{}/", folder.path().to_str().unwrap()), "")
+}
+
+/// The error of a file that is no dataset, and its hint.
+fn error_of(name: &str, contents: &[u8]) -> String {
+    let (folder, path) = file(name, contents);
+    let error = validate(&path)
+        .and_then(|report| report.check())
+        .expect_err("the dataset was accepted");
+    let shown = match error.hint() {
+        Some(hint) => format!("{error}\n  hint: {hint}"),
+        None => error.to_string(),
+    };
+    shown.replace(&format!("{}/", folder.path().to_str().unwrap()), "")
 }

@@ -33,6 +33,15 @@ fn names_and_paths_find_their_file() {
     assert_eq!(check(&["data/a.v2.jsonl"], "a.v2"), "data/a.v2.jsonl");
     assert_eq!(check(&["sets/a.jsonl"], "sets/a.jsonl"), "sets/a.jsonl");
     assert_eq!(check(&["a.jsonl"], "./a.jsonl"), "a.jsonl");
+    for file in [
+        "data/a.jsonl.gz",
+        "data/a.jsonl.zst",
+        "data/a.csv.gz",
+        "data/a.csv.zst",
+    ] {
+        assert_eq!(check(&[file], "a"), file);
+        assert_eq!(check(&[file], file), file);
+    }
 }
 
 #[test]
@@ -51,6 +60,10 @@ fn what_is_missing_is_told_with_what_is_there() {
     assert_snapshot!(check(&["data/multiply.jsonl", "data/zebra.csv", "data/notes.txt"], "mutliply"), @r"
     dataset `mutliply` not found
       hint: looked for `data/mutliply.jsonl`, `data/mutliply.csv`, `data/mutliply.parquet`; there is `multiply`, `zebra`
+    ");
+    assert_snapshot!(check(&["data/multiply.jsonl.gz", "data/x.parquet.gz"], "mutliply"), @r"
+    dataset `mutliply` not found
+      hint: looked for `data/mutliply.jsonl`, `data/mutliply.csv`, `data/mutliply.parquet`; there is `multiply`
     ");
     assert_snapshot!(check(&["data/multiply.jsonl"], "data/multipyl.jsonl"), @r"
     dataset `data/multipyl.jsonl` not found
@@ -75,9 +88,17 @@ fn a_name_of_two_files_is_refused() {
 }
 
 #[test]
+fn a_name_of_a_file_and_its_compressed_copy_is_refused() {
+    assert_snapshot!(check(&["data/a.jsonl", "data/a.jsonl.gz", "data/b.csv"], "a"), @r"
+    dataset `a` could be any of several files
+      hint: write the path: `data/a.jsonl`, `data/a.jsonl.gz`
+    ");
+}
+
+#[test]
 fn a_folder_is_no_dataset() {
     assert_snapshot!(check(&["data/a.jsonl/x"], "a"), @r"
     `data/a.jsonl` is not a file
-      hint: name a `.jsonl` file
+      hint: name a `.jsonl`, `.csv` or `.parquet` file
     ");
 }
