@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let command_name = arguments.command.name();
     let output = Output::new(arguments.output, command_name);
     init_tracing(arguments.verbose);
+    raise_file_limit();
     match dispatch(arguments, &output) {
         Ok(exit) => exit.into(),
         Err(error) => output.fail(&error),
@@ -67,6 +68,23 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .enable_all()
         .build()
         .map_err(|error| CliError::failed("runtime", format!("cannot start: {error}")))
+}
+
+/// Every rollout that waits on a model holds a connection, and the usual soft limit is 1,024. Workers
+/// inherit what is set here.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // As good as the system lets us have; a run that needs more will say so.
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: maximum,
+                maximum,
+            },
+        );
+    }
 }
 
 /// Diagnostics of the program itself. The run's own events go to its `logs.txt`.

@@ -172,7 +172,19 @@ impl Plan {
             }
         }
         store.enqueue(rows, rollouts).await?;
-        Ok(())
+        // The rows are the run's own from here on. Between the check and now they were not.
+        let report = self
+            .dataset
+            .validate()
+            .map_err(|error| data_error(&error))?;
+        if report.sha256 == self.dataset_sha256 {
+            return Ok(());
+        }
+        Err(CliError::failed(
+            "dataset_changed",
+            format!("`{}` changed while it was read", self.dataset.path()),
+        )
+        .hint("submit again with `--fresh`, so that the run holds one version of it"))
     }
 }
 

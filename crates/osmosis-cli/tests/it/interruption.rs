@@ -120,6 +120,31 @@ fn a_second_ctrl_c_stops_at_once_and_loses_nothing() {
 }
 
 #[test]
+fn sigterm_stops_at_once_and_leaves_no_process_behind() {
+    let workspace = gated();
+    let mut child = start(&workspace);
+    wait_until_begun(&workspace);
+    let workers = children_below(child.id());
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    send(&child, Signal::TERM);
+    let (code, said) = end(child, stderr, String::new());
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("osmosis eval resume t"), "{said}");
+    assert!(workers.iter().all(|pid| !is_alive(*pid)));
+    workspace.write("gate", "");
+    resume(&workspace).expect(0);
+    check_complete(&workspace);
+}
+
+#[test]
+fn a_run_folder_that_cannot_be_made_is_told_with_its_path() {
+    let workspace = gated();
+    workspace.write(".osmosis", "a file where a folder is wanted");
+    let ran = workspace.submit(&[]).expect(1);
+    assert!(ran.stderr.contains(".osmosis/evals/t"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_killed_engine_takes_its_workers_along_and_the_run_resumes() {
     let workspace = gated();
     let mut child = start(&workspace);
