@@ -4,6 +4,7 @@ Run it with `cargo xtask bench throughput`. It builds a Rust rollout and the bar
 
 - Bare store: claim and complete, nothing between (`crates/osmosis-store/examples/store_rate.rs`).
 - Rust and Python workflow and grader without model calls, 2 workers, as a share of the bare store.
+- From a claim to user code in a warm worker; a further worker by fork.
 - 10,000 rollouts waiting on a slow model at once: memory and CPU of the engine.
 - 100,000 rollouts in one run: memory along the way, time of `eval info` and of the report.
 
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -176,6 +178,20 @@ def rates(bench: Bench, count: int) -> None:
         print(f"{name:<7} workflow and grader    {rate:8.0f} rollouts/s   {rate / ceiling:5.2f} of the store")
 
 
+def warm_start(bench: Bench, count: int) -> None:
+    """From the claim of a rollout to its first line of user code, with nothing else to do."""
+    queue = bench.submit("python", count, in_flight=1, workers=1)["durations"]["queue_ms"]
+    print(f"claim to user code, warm       {queue['p50']:8.2f} ms   (p90 {queue['p90']:.2f} ms)")
+    path = pathlib.Path(bench.submit("python", 64, in_flight=64, workers=8)["output_path"])
+    started = [
+        datetime.fromisoformat(line.split()[0].replace("Z", "+00:00"))
+        for line in (path / "logs.txt").read_text().splitlines()
+        if "| started as" in line
+    ]
+    each = 1000 * (started[-1] - started[0]).total_seconds() / (len(started) - 1)
+    print(f"a further worker by fork       {each:8.1f} ms   ({len(started)} processes)")
+
+
 def waiting(bench: Bench, count: int) -> None:
     # Long enough that all of them wait together for a while.
     bench.write("p.toml", "[[reply]]\ntext = 'x'\ndelay_ms = 60000\n")
@@ -236,7 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--osmosis", required=True)
     parser.add_argument("--short", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", choices=["rates", "waiting", "many"])
+    parser.add_argument("--only", choices=["rates", "warm", "waiting", "many"])
     arguments = parser.parse_args()
     scale = 10 if arguments.short else 1
     with tempfile.TemporaryDirectory() as folder:
@@ -253,6 +269,8 @@ def main() -> None:
         bench.rollout("rust", "Cargo.toml", {"Cargo.toml": cargo, "src/main.rs": RUST})
         if arguments.only in (None, "rates"):
             rates(bench, 20_000 // scale)
+        if arguments.only in (None, "warm"):
+            warm_start(bench, 1_000 // scale)
         if arguments.only in (None, "waiting"):
             waiting(bench, 10_000 // scale)
         if arguments.only in (None, "many"):

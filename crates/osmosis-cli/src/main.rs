@@ -19,6 +19,7 @@ mod source_digest;
 mod stop_signals;
 mod workspace;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -97,7 +98,9 @@ fn init_tracing(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("OSMOSIS_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
+        .with_ansi(colours)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .without_time()

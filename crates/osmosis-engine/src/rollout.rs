@@ -217,7 +217,8 @@ async fn try_again(
     again: Again,
     cancel: &CancellationToken,
 ) -> Result<(), EngineError> {
-    let wait = if again.failed {
+    // A lost worker is replaced at once; an upstream needs time to recover.
+    let wait = if again.failed && !again.suspect {
         decision::retry_wait(parts.options.retry_wait, claim.failures)
     } else {
         Duration::ZERO

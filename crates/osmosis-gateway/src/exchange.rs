@@ -25,6 +25,9 @@ use crate::sse::{SseWatch, StreamEnd};
 const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
 /// What is read and thrown away of a body that is too large, so that the caller gets to read the answer.
 const DISCARDED_BYTES: usize = 512 << 20;
+/// Up to this size a request body is not worth the buffer it came in.
+const SMALL_BODY_BYTES: usize = 32 << 10;
+
 /// A stream beyond this is taken for one that never ends.
 const MAX_STREAM_BYTES: usize = 256 << 20;
 
@@ -347,8 +350,13 @@ async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
             joined = BytesMut::new();
             first = Bytes::new();
         } else if first.is_empty() && joined.is_empty() {
-            // Most bodies come in one piece, and need no copy.
-            first = chunk;
+            // Most bodies come in one piece. A small one is copied out of the connection's buffer,
+            // which it would keep alive for as long as the policy thinks.
+            first = if chunk.len() <= SMALL_BODY_BYTES {
+                Bytes::copy_from_slice(&chunk)
+            } else {
+                chunk
+            };
         } else {
             if joined.is_empty() {
                 joined.extend_from_slice(&first);

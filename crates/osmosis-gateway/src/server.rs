@@ -201,7 +201,10 @@ async fn answer(shared: Arc<Shared>, request: Request) -> Result<Response, Error
         ErrorReply::unauthorized("this key opens nothing: it is wrong, or its rollout has ended")
     })?;
     let sample = route.sample_for(&parts.headers, visit.rollout())?;
-    match (route.endpoint, parts.method) {
+    let (endpoint, method) = (route.endpoint, parts.method.clone());
+    // They hold on to the connection's buffer, and a policy may think for minutes.
+    drop(parts);
+    match (endpoint, method) {
         (Endpoint::ChatCompletions, Method::POST) => {
             Ok(exchange::chat(shared, visit, sample, arrived_at_ms, body).await)
         }

@@ -463,9 +463,12 @@ impl Job {
     }
 
     fn with_resume_hint(&self, error: CliError) -> CliError {
-        let resume = format!("then resume with `{}`", self.resume_command());
+        let resume = format!("resume with `{}`", self.resume_command());
         let hint = match &error.hint {
-            Some(hint) => format!("{hint}; {resume}"),
+            Some(hint) => {
+                let first = hint.trim_end_matches(", then resume the run");
+                format!("{first}, then {resume}")
+            }
             None => resume,
         };
         error.hint(hint)

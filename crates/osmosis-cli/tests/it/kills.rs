@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use crate::processes::children_below;
 use crate::workspace::{PLAIN, Workspace, echo_rows};
 
-const ROWS: u64 = 150;
+/// Enough that kills find work to disturb.
+fn rows() -> u64 {
+    150.max(8 * u64::from(kills()))
+}
 
 /// Answers after a moment, so that a kill finds many rollouts under way.
 const SLOW_SCRIPT: &str = r#"
@@ -29,7 +32,7 @@ delay_ms = 60
 "#;
 
 fn workspace() -> Workspace {
-    let workspace = Workspace::new(PLAIN, SLOW_SCRIPT, &echo_rows(ROWS));
+    let workspace = Workspace::new(PLAIN, SLOW_SCRIPT, &echo_rows(rows()));
     workspace.config("[evaluation]\nn = 2\n");
     workspace
 }
@@ -82,7 +85,7 @@ fn undisturbed() -> Vec<Value> {
     let workspace = workspace();
     assert!(start(&workspace).wait().unwrap().success());
     let results = results(&workspace);
-    assert_eq!(results.len() as u64, 2 * ROWS);
+    assert_eq!(results.len() as u64, 2 * rows());
     results
 }
 
@@ -108,7 +111,7 @@ fn kill(pid: u32) {
 fn check_database(workspace: &Workspace) {
     let database = rusqlite::Connection::open(workspace.run_folder("t").join("run.db")).unwrap();
     let count = |query: &str| -> i64 { database.query_row(query, [], |row| row.get(0)).unwrap() };
-    let rollouts = i64::try_from(2 * ROWS).unwrap();
+    let rollouts = i64::try_from(2 * rows()).unwrap();
     assert_eq!(count("SELECT COUNT(*) FROM rollouts"), rollouts);
     assert_eq!(count("SELECT COUNT(*) FROM samples"), rollouts);
     assert_eq!(
@@ -146,7 +149,7 @@ fn workers_killed_again_and_again_cost_nobody_anything() {
     let mut child = start(&workspace);
     let mut killed = 0;
     while killed < kills() && child.try_wait().unwrap().is_none() {
-        std::thread::park_timeout(Duration::from_millis(random.random_range(20..120)));
+        std::thread::park_timeout(Duration::from_millis(random.random_range(20..300)));
         // The template and at least two of its workers. Processes that die at start, again and again,
         // are another thing: the pool gives up on those, and rightly so.
         let workers = children_below(child.id());

@@ -161,7 +161,7 @@ impl Exit {
     }
 }
 
-/// `exited with code 3`, `killed by signal 11 (SIGSEGV)`.
+/// `exited with code 3`, `was killed by signal 11 (SIGSEGV)`.
 pub(super) fn describe_status(status: ExitStatus) -> String {
     describe_exit(status.code(), status.signal())
 }
@@ -169,8 +169,8 @@ pub(super) fn describe_status(status: ExitStatus) -> String {
 pub(super) fn describe_exit(code: Option<i32>, signal: Option<i32>) -> String {
     match (code, signal) {
         (_, Some(signal)) => match signal_name(signal) {
-            Some(name) => format!("killed by signal {signal} ({name})"),
-            None => format!("killed by signal {signal}"),
+            Some(name) => format!("was killed by signal {signal} ({name})"),
+            None => format!("was killed by signal {signal}"),
         },
         (Some(code), None) => format!("exited with code {code}"),
         (None, None) => "ended".to_owned(),
@@ -218,9 +218,9 @@ mod tests {
         assert_eq!(describe_exit(Some(3), None), "exited with code 3");
         assert_eq!(
             describe_exit(None, Some(11)),
-            "killed by signal 11 (SIGSEGV)"
+            "was killed by signal 11 (SIGSEGV)"
         );
-        assert_eq!(describe_exit(None, Some(63)), "killed by signal 63");
+        assert_eq!(describe_exit(None, Some(63)), "was killed by signal 63");
         assert_eq!(describe_exit(None, None), "ended");
     }
 }

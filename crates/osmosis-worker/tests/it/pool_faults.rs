@@ -30,7 +30,7 @@ async fn an_exit_is_told_by_its_code() {
 async fn a_signal_is_told_by_its_name() {
     assert_eq!(
         crash(r#"["signal", 11]"#).await,
-        "killed by signal 11 (SIGSEGV)"
+        "was killed by signal 11 (SIGSEGV)"
     );
 }
 

@@ -159,7 +159,7 @@ async fn workers_are_forked_from_a_template_that_can() {
 async fn how_a_forked_worker_ended_is_told_by_its_template() {
     let fixture = Setup::new().with("GUEST_FORK", "1").start().await.unwrap();
     let report = fixture.run(r#"["signal", 11]"#).await;
-    assert_eq!(loss(&report), ("killed by signal 11 (SIGSEGV)", false));
+    assert_eq!(loss(&report), ("was killed by signal 11 (SIGSEGV)", false));
     assert_eq!(messages(&fixture.run(r#"["echo"]"#).await), "[[]]");
 }
 

@@ -197,7 +197,7 @@ async fn crashes_are_told_by_code_and_signal_and_attributed_when_alone() {
     let report = rollout.run(0, "exit", Isolation::Alone, LONG).await;
     assert_eq!(loss(&report), ("exited with code 3", true));
     let report = rollout.run(1, "segfault", Isolation::Alone, LONG).await;
-    assert_eq!(loss(&report), ("killed by signal 11 (SIGSEGV)", true));
+    assert_eq!(loss(&report), ("was killed by signal 11 (SIGSEGV)", true));
     messages(&rollout.run(2, "fine", Isolation::Shared, LONG).await);
     messages(&rollout.run(3, "fine", Isolation::Alone, LONG).await);
 }
