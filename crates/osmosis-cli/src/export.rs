@@ -5,7 +5,7 @@ use osmosis_core::config::EvalConfig;
 use osmosis_core::{Redactor, RunName};
 use osmosis_data::Row;
 use osmosis_data::export::{Export, ExportFormat, ExportRecord, JsonlExport};
-use osmosis_store::{RolloutQuery, RolloutRecord, SqliteStore, Store};
+use osmosis_store::{RolloutPages, RolloutQuery, RolloutRecord, SqliteStore, Store};
 use serde_json::json;
 
 use crate::arguments::{ExportArguments, ExportFormatArgument};
@@ -56,22 +56,15 @@ pub(crate) async fn run(
             Export::create(format, &path, redactor).map_err(|error| data_error(&error))?
         }
     };
-    let mut after = None;
-    loop {
-        let page = store
-            .rollouts(RolloutQuery {
-                finished_only: !arguments.all,
-                after,
-                ..RolloutQuery::default()
-            })
-            .await?;
-        for rollout in page.items {
+    let query = RolloutQuery {
+        finished_only: !arguments.all,
+        ..RolloutQuery::default()
+    };
+    let mut pages = RolloutPages::new(&store, query);
+    while let Some(page) = pages.next().await? {
+        for rollout in page {
             let record = exported(&store, &record.name, rollout).await?;
             export.write(&record).map_err(|error| data_error(&error))?;
-        }
-        after = page.next;
-        if after.is_none() {
-            break;
         }
     }
     let count = export.finish().map_err(|error| data_error(&error))?;

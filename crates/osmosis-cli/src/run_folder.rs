@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Outcome, RunName};
-use osmosis_store::{RolloutQuery, RolloutRecord, SqliteStore, Store};
+use osmosis_store::{RolloutPages, RolloutRecord, SqliteStore, Store};
 use serde_json::{Map, Value, json};
 
 use crate::error::{CliError, io};
@@ -118,21 +118,10 @@ impl RunFolder {
         let temporary = path.with_extension("jsonl.tmp");
         let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
         let mut file = BufWriter::new(file);
-        let mut after = None;
-        loop {
-            let page = store
-                .rollouts(RolloutQuery {
-                    finished_only: true,
-                    after,
-                    ..RolloutQuery::default()
-                })
-                .await?;
-            for rollout in &page.items {
+        let mut pages = RolloutPages::finished(store);
+        while let Some(page) = pages.next().await? {
+            for rollout in &page {
                 writeln!(file, "{}", index_line(rollout)).map_err(|error| io(&path, &error))?;
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
             }
         }
         file.flush().map_err(|error| io(&path, &error))?;

@@ -21,6 +21,7 @@ mod clock;
 mod error;
 mod lock;
 mod model;
+mod pages;
 mod sqlite;
 
 pub use clock::{Clock, SystemClock};
@@ -31,6 +32,7 @@ pub use model::{
     NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
     RowRecord, RunKind, RunRecord, RunStatus,
 };
+pub use pages::RolloutPages;
 pub use sqlite::{SqliteOptions, SqliteStore};
 
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
-use osmosis_store::{RolloutQuery, RolloutRecord, Store};
+use osmosis_store::{RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
@@ -56,24 +56,13 @@ impl Report {
         let runs_per_row = runs_per_row(store).await?;
         let mut tally = RunTally::new(runs_per_row);
         let mut failures: BTreeMap<(OutcomeKind, String), FailureGroup> = BTreeMap::new();
-        let mut after = None;
-        loop {
-            let page = store
-                .rollouts(RolloutQuery {
-                    finished_only: true,
-                    after,
-                    ..RolloutQuery::default()
-                })
-                .await?;
-            for rollout in &page.items {
+        let mut pages = RolloutPages::finished(store);
+        while let Some(page) = pages.next().await? {
+            for rollout in &page {
                 if let Some(outcome) = &rollout.outcome {
                     tally.add(&fact(rollout, outcome));
                     note_failure(&mut failures, rollout, outcome);
                 }
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
             }
         }
         let mut failures: Vec<FailureGroup> = failures.into_values().collect();
