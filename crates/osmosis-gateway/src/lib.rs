@@ -20,6 +20,7 @@
 //! `sse` watches a stream go by, `record` queues the record before the last byte leaves.
 
 mod completion;
+mod connection;
 mod door;
 mod error;
 mod error_reply;

@@ -3,11 +3,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
-use axum::serve::ListenerExt;
 use http::{HeaderValue, Method, header};
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_store::Store;
@@ -16,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::connection;
 use crate::door::{Doors, RolloutDoor};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
@@ -72,7 +71,7 @@ pub(crate) struct Shared {
     doors: Doors,
     /// Ends every door.
     everything: CancellationToken,
-    /// The accept loop, and records whose caller is gone.
+    /// The accept loop, the connections, and records whose caller is gone.
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: tokio::runtime::Handle,
 }
@@ -105,22 +104,8 @@ impl Gateway {
             runtime: tokio::runtime::Handle::current(),
         });
         let stop = CancellationToken::new();
-        let router = Router::new()
-            .fallback(serve)
-            .with_state(Arc::clone(&shared));
-        // Without it, small events of a stream wait for the acknowledgement of the one before.
-        let listener = listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!(%error, "cannot set TCP_NODELAY");
-            }
-        });
-        let accept =
-            axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-        shared.tasks.spawn(async move {
-            if let Err(error) = accept.await {
-                tracing::error!(%error, "the gateway stopped accepting");
-            }
-        });
+        let accepting = connection::accept(listener, Arc::clone(&shared), stop.clone());
+        shared.tasks.spawn(accepting);
         Ok(Self {
             url: format!("http://{address}/v1"),
             shared,
@@ -182,7 +167,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+/// Answers one request, whatever it is.
+pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
     match answer(shared, request).await {
         Ok(response) => response,
         Err(refusal) => refusal.response(),

@@ -194,3 +194,16 @@ fn no_key_is_in_clear_below_the_run_folder() {
     }
     assert!(files >= 4, "only {files} files were looked at");
 }
+
+#[test]
+fn a_csv_dataset_gives_the_same_results_as_jsonl() {
+    let workspace = Workspace::new(AGENT, TOOL_SCRIPT, "");
+    std::fs::remove_file(workspace.root.join("data/d.jsonl")).unwrap();
+    workspace.write(
+        "data/d.csv",
+        "user_prompt,ground_truth,metadata\n\"What is 3 times 5?\",15,\"{\"\"level\"\": 1}\"\nWhat is 4 times 7?,28,\n",
+    );
+    let resource = workspace.submit_json(&[]);
+    assert_eq!(resource["outcomes"]["scored"], 2, "{resource:#}");
+    assert_eq!(resource["pass_rate"], 1.0);
+}

@@ -137,6 +137,24 @@ fn sigterm_stops_at_once_and_leaves_no_process_behind() {
 }
 
 #[test]
+fn a_dataset_that_changes_under_a_run_changes_nothing_and_is_noticed_afterwards() {
+    let workspace = gated();
+    let child = start(&workspace);
+    wait_until_begun(&workspace);
+    workspace.write("data/d.jsonl", "not even json\n");
+    workspace.write("gate", "");
+    assert!(child.wait_with_output().unwrap().status.success());
+    check_complete(&workspace);
+    workspace.write("data/d.jsonl", &echo_rows(7));
+    let refused = resume(&workspace).expect(1);
+    assert!(
+        refused.stderr.contains("dataset_sha256"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn a_run_folder_that_cannot_be_made_is_told_with_its_path() {
     let workspace = gated();
     workspace.write(".osmosis", "a file where a folder is wanted");

@@ -1,0 +1,177 @@
+//! Connections: accepting them, serving them, and noticing when a caller hangs up.
+//!
+//! Thousands of callers wait here while a policy thinks. The HTTP library would notice a hang-up by
+//! reading ahead, for which it doubles every connection's buffer; we look at the socket instead.
+
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use futures_util::StreamExt;
+use http_body::Body as _;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::server::{Shared, serve};
+
+/// How long to wait when the system has no more connections to give (open files, mostly).
+const EXHAUSTED_WAIT: Duration = Duration::from_millis(100);
+
+/// How often to look again while unread bytes hide a hang-up behind them.
+const HIDDEN_WAIT: Duration = Duration::from_millis(100);
+
+/// A caller must say what it wants within this.
+const HEADER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Serves connections until it is told to stop; then those that are busy finish.
+pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = serve_connection(stream, Arc::clone(&shared), stop.clone());
+                shared.tasks.spawn(connection);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the gateway can't accept a connection");
+                tokio::time::sleep(EXHAUSTED_WAIT).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) {
+    // Without it, small events of a stream wait for the acknowledgement of the one before.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let socket = Socket(Arc::new(stream));
+    let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+        let shared = Arc::clone(&shared);
+        let socket = socket.clone();
+        async move {
+            tokio::select! {
+                biased;
+                response = serve(shared, request.map(Body::new)) => {
+                    Ok(response.map(|body| while_listened_to(body, socket)))
+                }
+                () = socket.hung_up() => Err(HungUp),
+            }
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_LIMIT)
+        // The library shall not look for the end of a connection itself.
+        .half_close(true)
+        .serve_connection(TokioIo::new(socket.clone()), service);
+    let mut connection = pin!(connection);
+    let done = tokio::select! {
+        done = connection.as_mut() => done,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = done {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// The caller is gone; nobody reads this.
+#[derive(Debug, thiserror::Error)]
+#[error("the caller hung up")]
+struct HungUp;
+
+/// A stream ends when nobody listens any more; a whole body is on its way at once.
+fn while_listened_to(body: Body, socket: Socket) -> Body {
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
+    let hung_up = async move { socket.hung_up().await };
+    Body::from_stream(body.into_data_stream().take_until(hung_up))
+}
+
+/// A socket that can be looked at while the HTTP library owns it.
+#[derive(Debug, Clone)]
+struct Socket(Arc<TcpStream>);
+
+impl Socket {
+    /// Returns when the other side has closed.
+    async fn hung_up(&self) {
+        let mut byte = [0];
+        loop {
+            match self.0.peek(&mut byte).await {
+                Ok(0) | Err(_) => return,
+                // A body on its way, or a second request: the end is not in sight yet.
+                Ok(_) => tokio::time::sleep(HIDDEN_WAIT).await,
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(context))?;
+            match self.0.try_read_buf(buffer) {
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing is held back here.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(
+            rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write).map_err(Into::into),
+        )
+    }
+}
