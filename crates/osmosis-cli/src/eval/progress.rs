@@ -104,7 +104,8 @@ impl Progress {
 
     /// Called now and then, so that a quiet run still shows a sign of life.
     pub(crate) fn tick(&mut self) {
-        if self.bar.is_none() && self.last_plain.elapsed() >= PLAIN_INTERVAL {
+        let running = self.tally.total > 0;
+        if running && self.bar.is_none() && self.last_plain.elapsed() >= PLAIN_INTERVAL {
             self.last_plain = Instant::now();
             self.output.note(self.tally.line(self.began.elapsed()));
         }

@@ -1,5 +1,7 @@
 use std::process::Command;
 
+use osmosis_testkit::python_environment;
+
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 fn workspace() -> Workspace {
@@ -109,66 +111,51 @@ fn unknown_runs_and_rows_are_told_with_a_hint() {
 
 #[test]
 fn rollout_init_makes_a_workspace_whose_files_are_in_order() {
-    let folder = tempfile::tempdir().unwrap();
+    let workspace = workspace();
     for framework in ["openai-agents", "plain"] {
-        let made = Command::new(env!("CARGO_BIN_EXE_osmosis"))
-            .current_dir(folder.path())
-            .args(["rollout", "init", framework, "--framework", framework])
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{made:?}");
-        for file in [
-            "rollouts/X/main.py",
-            "configs/eval/X.toml",
-            "data/X.jsonl",
-            "policies/X.toml",
-        ] {
-            assert!(
-                folder.path().join(file.replace('X', framework)).is_file(),
-                "{file}"
-            );
-        }
+        workspace
+            .osmosis(&["rollout", "init", framework, "--framework", framework])
+            .expect(0);
         // All but the environment: the interpreter of the test environment brings the packages.
-        std::fs::remove_file(
-            folder
-                .path()
-                .join(format!("rollouts/{framework}/pyproject.toml")),
-        )
-        .unwrap();
-        let ran = Command::new(env!("CARGO_BIN_EXE_osmosis"))
-            .current_dir(folder.path())
-            .args([
+        let project = format!("rollouts/{framework}/pyproject.toml");
+        assert!(workspace.read(&project).contains("osmosis-rs"));
+        std::fs::remove_file(workspace.root.join(project)).unwrap();
+        let config = format!("configs/eval/{framework}.toml");
+        let python = python_environment::python();
+        let ran = workspace
+            .osmosis(&[
                 "eval",
                 "submit",
-                &format!("configs/eval/{framework}.toml"),
+                &config,
                 "--json",
                 "--python",
+                python.as_str(),
             ])
-            .arg(osmosis_testkit::python_environment::python())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&ran.stdout);
-        let envelope: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| {
-            panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr))
-        });
-        assert_eq!(
-            envelope["resource"]["outcomes"]["scored"], 6,
-            "{envelope:#}"
-        );
-        assert_eq!(envelope["resource"]["pass_rate"], 1.0, "{envelope:#}");
+            .expect(0);
+        let resource = ran.json()["resource"].clone();
+        assert_eq!(resource["outcomes"]["scored"], 6, "{resource:#}");
+        assert_eq!(resource["pass_rate"], 1.0, "{resource:#}");
     }
-    let again = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+    workspace.osmosis(&["rollout", "init", "plain"]).expect(1);
+    workspace.osmosis(&["rollout", "init", "a/b"]).expect(2);
+}
+
+#[test]
+fn rollout_init_makes_a_workspace_where_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_osmosis"))
         .current_dir(folder.path())
-        .args(["rollout", "init", "plain"])
+        .args(["rollout", "init", "hello"])
         .output()
         .unwrap();
-    assert_eq!(again.status.code(), Some(1));
-    let bad = Command::new(env!("CARGO_BIN_EXE_osmosis"))
-        .current_dir(folder.path())
-        .args(["rollout", "init", "a/b"])
-        .output()
-        .unwrap();
-    assert_eq!(bad.status.code(), Some(2));
+    assert!(made.status.success(), "{made:?}");
+    for file in [
+        "rollouts/hello/main.py",
+        "configs/eval/hello.toml",
+        "data/hello.jsonl",
+    ] {
+        assert!(folder.path().join(file).is_file(), "{file}");
+    }
 }
 
 #[test]

@@ -157,6 +157,8 @@ impl Workspace {
             .env_remove("HTTP_PROXY")
             .env_remove("http_proxy")
             .env("OSMOSIS_CACHE_DIR", cache_dir())
+            // What a killed engine leaves behind goes with the workspace.
+            .env("TMPDIR", &self.root)
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::null());
         command
