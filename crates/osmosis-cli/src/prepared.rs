@@ -1,6 +1,9 @@
 //! User code that is ready to be started, whatever it is written in.
 
+use std::time::Duration;
+
 use camino::Utf8Path;
+use indicatif::{ProgressBar, ProgressStyle};
 use osmosis_core::config::{Entrypoint, Language};
 use osmosis_worker::Launch;
 use osmosis_worker::environment::{self, BuiltRollout, EnvironmentEvent, PreparedEnvironment};
@@ -22,7 +25,8 @@ impl Prepared {
         python: Option<&Utf8Path>,
         output: Output,
     ) -> Result<Self, CliError> {
-        let progress = move |event| tell(output, event);
+        let mut teller = Teller::new(output);
+        let progress = move |event| teller.tell(event);
         match entrypoint.language {
             Language::Python => {
                 let prepared = environment::prepare(rollout_dir, python, progress).await?;
@@ -67,27 +71,57 @@ impl Prepared {
     }
 }
 
-fn tell(output: Output, event: EnvironmentEvent) {
-    match event {
-        EnvironmentEvent::Waiting { path } => {
-            output.note(format_args!(
-                "Waiting for another process that makes {path}"
-            ));
+/// Says what takes time, with the tool's latest line on a terminal.
+struct Teller {
+    output: Output,
+    spinner: Option<ProgressBar>,
+}
+
+impl Teller {
+    fn new(output: Output) -> Self {
+        Self {
+            output,
+            spinner: None,
         }
-        EnvironmentEvent::Creating { tool, path } => {
-            output.note(format_args!(
-                "Making the rollout's environment in {path} with {tool}"
-            ));
+    }
+
+    fn tell(&mut self, event: EnvironmentEvent) {
+        match event {
+            EnvironmentEvent::Waiting { path } => {
+                self.step(&format!("Waiting for another process that makes {path}"));
+            }
+            EnvironmentEvent::Creating { tool, path } => {
+                self.step(&format!(
+                    "Making the rollout's environment in {path} with {tool}"
+                ));
+            }
+            EnvironmentEvent::Installing { packages } => {
+                self.step(&format!("Installing {}", packages.join(", ")));
+            }
+            EnvironmentEvent::Building { command } => {
+                self.step(&format!("Building the rollout: {command}"));
+            }
+            EnvironmentEvent::OutputLine { line } => {
+                tracing::info!(target: "environment", "{line}");
+                if let Some(spinner) = &self.spinner {
+                    spinner.set_message(line);
+                }
+            }
+            EnvironmentEvent::Ready { .. } => self.spinner = None,
         }
-        EnvironmentEvent::Installing { packages } => {
-            output.note(format_args!("Installing {}", packages.join(", ")));
+    }
+
+    fn step(&mut self, text: &str) {
+        // Dropped first, so that it is not drawn over.
+        self.spinner = None;
+        self.output.note(text);
+        if self.output.moves() {
+            let spinner = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg:.dim}") {
+                spinner.set_style(style);
+            }
+            spinner.enable_steady_tick(Duration::from_millis(120));
+            self.spinner = Some(spinner);
         }
-        EnvironmentEvent::Building { command } => {
-            output.note(format_args!("Building the rollout: {command}"));
-        }
-        EnvironmentEvent::OutputLine { line } => {
-            tracing::info!(target: "environment", "{line}");
-        }
-        EnvironmentEvent::Ready { .. } => {}
     }
 }

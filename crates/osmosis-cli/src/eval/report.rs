@@ -343,10 +343,13 @@ fn shares(by_k: &BTreeMap<u32, Option<f64>>, label: &str) -> String {
     shown.join(" · ")
 }
 
+/// Nothing where all rows agree: the estimate of the spread is then 0, which is no certainty.
 fn interval(interval: Option<Interval>, show: fn(f64) -> String) -> String {
-    interval.map_or_else(String::new, |i| {
-        format!(" [{}, {}]", show(i.low), show(i.high))
-    })
+    interval
+        .filter(|i| i.low < i.high)
+        .map_or_else(String::new, |i| {
+            format!(" [{}, {}]", show(i.low), show(i.high))
+        })
 }
 
 fn percent(share: f64) -> String {
