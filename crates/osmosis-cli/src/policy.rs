@@ -82,9 +82,11 @@ fn upstream(base_url: &str, key: Option<String>, model: &str) -> Result<ReadyPol
     };
     let policy = UpstreamPolicy::new(options)
         .map_err(|error| CliError::failed("model_invalid", error.to_string()))?;
+    // Not the URL as it was given: it may hold a password.
+    let endpoint = policy.describe().endpoint;
     Ok(ReadyPolicy {
         policy: Arc::new(policy),
-        identity: json!({ "base_url": base_url }),
+        identity: json!({ "base_url": endpoint }),
         secrets,
         remote: !is_local(base_url),
     })

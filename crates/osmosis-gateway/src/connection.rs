@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -26,9 +26,6 @@ const EXHAUSTED_WAIT: Duration = Duration::from_millis(100);
 
 /// How often to look again while unread bytes hide a hang-up behind them.
 const HIDDEN_WAIT: Duration = Duration::from_millis(100);
-
-/// A caller must say what it wants within this.
-const HEADER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is told to stop; then those that are busy finish.
 pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
@@ -70,8 +67,8 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: Cancella
         }
     });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_LIMIT)
+        // An agent may work for minutes between two calls, and keeps its connection meanwhile.
+        .header_read_timeout(None)
         // The library shall not look for the end of a connection itself.
         .half_close(true)
         .serve_connection(TokioIo::new(socket.clone()), service);
