@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use osmosis_core::{Attempt, RolloutId, frame::Manifest};
+use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::Gateway;
 use osmosis_store::{Claim, Store};
 use osmosis_worker::WorkerPool;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +30,6 @@ pub(crate) struct Parts {
     pub(crate) options: EngineOptions,
     pub(crate) rules: Rules,
     pub(crate) events: mpsc::Sender<RunEvent>,
-    pub(crate) agent_permits: Semaphore,
-    pub(crate) grade_permits: Semaphore,
 }
 
 impl Engine {
@@ -48,7 +46,6 @@ impl Engine {
             pass_threshold: options.pass_threshold,
             max_failures: options.max_failures,
         };
-        let (agents, graders) = permits(workers.manifest());
         Self {
             parts: Arc::new(Parts {
                 store,
@@ -57,8 +54,6 @@ impl Engine {
                 options,
                 rules,
                 events,
-                agent_permits: Semaphore::new(agents),
-                grade_permits: Semaphore::new(graders),
             }),
         }
     }
@@ -193,18 +188,4 @@ impl Flight {
         self.held.remove(&key);
         result
     }
-}
-
-/// How many executions the user's configs allow at once, over all workers.
-fn permits(manifest: &Manifest) -> (usize, usize) {
-    let limit = |found: Option<&osmosis_core::frame::Found>| {
-        found
-            .and_then(|f| f.max_concurrent)
-            .and_then(|n| usize::try_from(n).ok())
-            .unwrap_or(Semaphore::MAX_PERMITS)
-    };
-    (
-        limit(Some(&manifest.workflow)),
-        limit(manifest.grader.as_ref()),
-    )
 }

@@ -36,10 +36,6 @@ pub(crate) async fn execute(
         metrics: None,
     };
 
-    let agent = tokio::select! {
-        permit = parts.agent_permits.acquire() => permit,
-        () = cancel.cancelled() => return give_back(parts, &claim).await,
-    };
     let queued = claimed_at.elapsed();
     parts
         .tell(RunEvent::PhaseBegan {
@@ -70,7 +66,6 @@ pub(crate) async fn execute(
         .run(job, isolation, parts.options.agent_limit, cancel)
         .await;
     let through = door.close().await;
-    drop(agent);
 
     attempt.durations.queue = ms(queued + report.waited);
     attempt.durations.agent = ms(report.took);
@@ -131,10 +126,6 @@ async fn grade(
     let mut isolation = grading.isolation;
     let mut losses = 0;
     loop {
-        let _permit = tokio::select! {
-            permit = parts.grade_permits.acquire() => permit,
-            () = cancel.cancelled() => return None,
-        };
         parts
             .tell(RunEvent::PhaseBegan {
                 id: claim.id.clone(),

@@ -207,3 +207,28 @@ fn a_csv_dataset_gives_the_same_results_as_jsonl() {
     assert_eq!(resource["outcomes"]["scored"], 2, "{resource:#}");
     assert_eq!(resource["pass_rate"], 1.0);
 }
+
+#[test]
+fn the_users_own_limit_of_executions_holds_over_all_workers() {
+    // Each execution makes a file of its own and takes it away again; nobody may ever see two.
+    let main = crate::workspace::PLAIN.replace(
+        "        return [*ctx.prompt",
+        "        import pathlib, uuid\n        here = pathlib.Path('../../here')\n        \
+         here.mkdir(exist_ok=True)\n        mine = here / uuid.uuid4().hex\n        mine.touch()\n        \
+         answer = await ask(ctx.prompt)\n        found = len(list(here.iterdir()))\n        \
+         mine.unlink()\n        assert found == 1, f'{found} at once'\n        \
+         return [*ctx.prompt, answer]\n        return [*ctx.prompt",
+    ) + "\nfrom osmosis_ai.rollout import AgentWorkflowConfig, ConcurrencyConfig\n\
+         config = AgentWorkflowConfig(name='one', concurrency=ConcurrencyConfig(max_concurrent=1))\n";
+    let script = format!("{}delay_ms = 20\n", crate::workspace::ECHO_SCRIPT);
+    let workspace = Workspace::new(&main, &script, &crate::workspace::echo_rows(8));
+    workspace
+        .submit(&["--workers", "2", "--max-in-flight", "8"])
+        .expect(0);
+    assert_eq!(
+        workspace.outcomes(),
+        ["scored"; 8],
+        "{:?}",
+        workspace.index()
+    );
+}
