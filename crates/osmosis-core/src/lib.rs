@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod frame;
+pub mod generation;
 mod id;
 mod json_text;
 mod outcome;

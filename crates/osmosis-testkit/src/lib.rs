@@ -2,5 +2,6 @@
 //! environment with the real agent frameworks. A dev-dependency; it never ships.
 
 pub mod model_server;
+pub mod published_models;
 pub mod python_environment;
 pub mod store_conformance;

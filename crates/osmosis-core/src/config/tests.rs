@@ -396,16 +396,17 @@ fn numbers_out_of_range_say_the_range() {
     eval.toml:14:23: `rollout_temperature` in `[sampling]` must be at least 0 and finite, not `-0.1`
     eval.toml:15:17: `rollout_top_p` in `[sampling]` must be more than 0 and at most 1, not `0`
     ");
-    assert_snapshot!(train_errors_with("[training]\nlr = 0\nclip_ratio = -1\nkl_coef = -1\neval_fraction = 1\nmax_staleness = -1\nsteps = 0\n[sampling]\nrollout_temperature = 0\nrollout_top_p = 1.5\n[checkpoints]\neval_interval = 0\n"), @r"
+    assert_snapshot!(train_errors_with("[training]\nlr = 0\nclip_ratio = -1\nkl_coef = -1\neval_fraction = 1\nmax_staleness = -1\nsteps = 0\nn_samples_per_prompt = 1\n[sampling]\nrollout_temperature = 0\nrollout_top_p = 1.5\n[checkpoints]\neval_interval = 0\n"), @r"
     train.toml:7:6: `lr` in `[training]` must be more than 0 and finite, not `0`
     train.toml:8:14: `clip_ratio` in `[training]` must be more than 0 and finite, not `-1`
     train.toml:9:11: `kl_coef` in `[training]` must be at least 0 and finite, not `-1`
     train.toml:10:17: `eval_fraction` in `[training]` must be more than 0 and less than 1, not `1`
     train.toml:11:17: `max_staleness` in `[training]` must be at least 0, not `-1`
     train.toml:12:9: `steps` in `[training]` must be at least 1, not `0`
-    train.toml:14:23: `rollout_temperature` in `[sampling]` must be more than 0 and finite, not `0`
-    train.toml:15:17: `rollout_top_p` in `[sampling]` must be more than 0 and at most 1, not `1.5`
-    train.toml:17:17: `eval_interval` in `[checkpoints]` must be at least 1, not `0`
+    train.toml:13:24: `n_samples_per_prompt` in `[training]` must be at least 2, not `1`
+    train.toml:15:23: `rollout_temperature` in `[sampling]` must be more than 0 and finite, not `0`
+    train.toml:16:17: `rollout_top_p` in `[sampling]` must be more than 0 and at most 1, not `1.5`
+    train.toml:18:17: `eval_interval` in `[checkpoints]` must be at least 1, not `0`
     ");
 }
 
@@ -413,7 +414,7 @@ fn numbers_out_of_range_say_the_range() {
 fn words_out_of_a_few_are_listed() {
     assert_snapshot!(train_errors_with("[training]\nalgorithm = 'ppo'\nincomplete_groups = 'maybe'\neval_dataset = 'x'\neval_fraction = 0.5\n"), @r"
     train.toml:7:13: `algorithm` in `[training]`: unknown value `ppo`
-      hint: write `grpo`
+      hint: write `grpo`, `dr_grpo` or `rloo`
     train.toml:8:21: `incomplete_groups` in `[training]`: unknown value `maybe`
       hint: write `drop` or `keep`
     train.toml:10:1: `eval_dataset` and `eval_fraction` in `[training]` exclude each other

@@ -12,6 +12,7 @@ use super::{DatasetRef, DatasetRefError, error::listed};
 pub struct Training {
     pub lr: f64,
     pub total_epochs: u32,
+    /// At least 2: rollouts of one prompt are compared with each other.
     pub n_samples_per_prompt: u32,
     /// Prompts per step.
     pub rollout_batch_size: u32,
@@ -28,19 +29,25 @@ pub struct Training {
     pub kl_coef: f64,
     pub updates_per_batch: u32,
     pub seed: Option<u64>,
-    /// Stop after this many, whatever `total_epochs` says.
+    /// Train this many steps, whatever `total_epochs` says: fewer than its epochs have, or more.
     pub steps: Option<u64>,
     /// What the policy is evaluated on while it trains.
     pub held_out: Option<HeldOut>,
     pub incomplete_groups: IncompleteGroups,
 }
 
-/// How advantages are made.
+/// How rewards become advantages, and how tokens are weighed. `r` is the reward of one sample, a group
+/// is one dataset row times one sample name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
+    /// `(r - mean) / (std + 1e-6)`; every sample counts the same, however long it is.
     #[default]
     Grpo,
+    /// `r - mean`; every token counts the same, divided by the constant `max_response_length`.
+    DrGrpo,
+    /// `r - mean of the others`; the log-probability of the whole sample, so longer ones count more.
+    Rloo,
 }
 
 /// What becomes of a group of which not every rollout was scored.
@@ -116,7 +123,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .small_integer(section, "total_epochs", 1)
             .unwrap_or(default.total_epochs),
         n_samples_per_prompt: reader
-            .small_integer(section, "n_samples_per_prompt", 1)
+            .small_integer(section, "n_samples_per_prompt", 2)
             .unwrap_or(default.n_samples_per_prompt),
         rollout_batch_size: reader
             .small_integer(section, "rollout_batch_size", 1)
@@ -129,8 +136,16 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .unwrap_or(default.max_response_length),
         agent_workflow_timeout_s: agent,
         grader_timeout_s: grader,
-        algorithm: choice(reader, "algorithm", &[("grpo", Algorithm::Grpo)])
-            .unwrap_or(default.algorithm),
+        algorithm: choice(
+            reader,
+            "algorithm",
+            &[
+                ("grpo", Algorithm::Grpo),
+                ("dr_grpo", Algorithm::DrGrpo),
+                ("rloo", Algorithm::Rloo),
+            ],
+        )
+        .unwrap_or(default.algorithm),
         max_staleness: reader
             .small_integer(section, "max_staleness", 0)
             .unwrap_or(default.max_staleness),

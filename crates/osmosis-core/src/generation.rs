@@ -1,0 +1,93 @@
+//! Token in, token out: what is asked of an engine that samples tokens, and what it gives.
+//!
+//! An engine pushes tokens into a [`TokenSink`] from a thread of its own; nothing here awaits.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use crate::PolicyVersion;
+
+/// Where the random numbers of one generation come from. The same key gives the same draws,
+/// whatever else is sampled at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DrawKey(pub [u8; 32]);
+
+impl fmt::Debug for DrawKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DrawKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// What to sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationRequest {
+    pub prompt: Vec<u32>,
+    /// At most this many tokens; the context length limits too.
+    pub max_tokens: usize,
+    /// 0 takes the likeliest token each time.
+    pub temperature: f32,
+    /// 1 keeps everything.
+    pub top_p: f32,
+    /// 0 keeps everything.
+    pub top_k: usize,
+    /// Sampling one of these ends the generation; it is the last token given.
+    pub stop_ids: Vec<u32>,
+    /// How many of the likeliest tokens to tell beside each sampled one.
+    pub alternatives: usize,
+    pub key: DrawKey,
+}
+
+/// A token as it was sampled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampledToken {
+    pub id: u32,
+    /// log-softmax(logits / temperature) before top-p and top-k; with temperature 0, of the logits.
+    pub logprob: f32,
+    /// The weights that sampled it.
+    pub version: PolicyVersion,
+    /// The likeliest tokens at this place, likeliest first.
+    pub alternatives: Vec<(u32, f32)>,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// A stop id was sampled.
+    Stop,
+    /// `max_tokens`, or the end of the context.
+    Length,
+    /// The sink wanted no more.
+    Cancelled,
+}
+
+/// Why nothing could be sampled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GenerationError {
+    #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
+    PromptTooLong { prompt: usize, context: usize },
+    #[error("the prompt is empty")]
+    PromptEmpty,
+    #[error("token id {id} is outside the model's vocabulary of {vocabulary}")]
+    UnknownToken { id: u32, vocabulary: usize },
+    #[error("the model gave a number that is not finite; its weights are damaged")]
+    NotFinite,
+    #[error("the engine has been shut down")]
+    ShutDown,
+}
+
+/// Takes what is sampled, as it is sampled.
+pub trait TokenSink: Send {
+    /// `Break` when nobody wants more.
+    fn token(&mut self, token: SampledToken) -> ControlFlow<()>;
+    /// Called once, last.
+    fn end(self: Box<Self>, end: Result<StopReason, GenerationError>);
+}
+
+/// Samples tokens. Returns at once; the sink is served from elsewhere.
+pub trait TokenEngine: Send + Sync + fmt::Debug {
+    /// Tokens that prompt and answer may have together.
+    fn context_length(&self) -> usize;
+    /// The weights that would sample the next token.
+    fn version(&self) -> PolicyVersion;
+    fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>);
+}

@@ -1,0 +1,283 @@
+//! A tokenizer with the template that turns messages into its text.
+
+use std::fmt;
+use std::fs;
+
+use camino::Utf8Path;
+use jiff::civil::DateTime;
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
+
+use crate::TokensError;
+use crate::format_files::{
+    self, CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Templates,
+};
+use crate::reply::{self, ParsedReply};
+
+/// Tokens that end a turn in families whose template could not be tried out.
+const KNOWN_TURN_ENDS: [&str; 5] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+];
+
+/// How a model is talked to: its tokenizer, its chat template, its end-of-turn tokens.
+pub struct ChatFormat {
+    parts: ChatFormatParts,
+    tokenizer: Tokenizer,
+    templates: Templates,
+    end_of_turn: Vec<u32>,
+    turn_end: Option<TurnEnd>,
+    opens_thinking: bool,
+}
+
+/// The texts a chat format is made of, as they stand in a checkpoint folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatFormatParts {
+    /// `tokenizer.json`
+    pub tokenizer: String,
+    /// `tokenizer_config.json`, a JSON object; holds `chat_template` unless it stands apart.
+    pub tokenizer_config: String,
+    /// `chat_template.jinja`
+    pub chat_template: Option<String>,
+    /// `generation_config.json`; its `eos_token_id` may name further end-of-turn tokens.
+    pub generation_config: Option<String>,
+}
+
+/// How the template closes an assistant's turn: a special token, then fixed text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TurnEnd {
+    pub id: u32,
+    pub token: String,
+    /// What stands after the token when the conversation ends there.
+    pub tail: String,
+}
+
+impl fmt::Debug for ChatFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatFormat")
+            .field("vocabulary_size", &self.vocabulary_size())
+            .field("end_of_turn", &self.end_of_turn)
+            .field("turn_end", &self.turn_end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChatFormat {
+    /// Reads a checkpoint folder in Hugging Face layout.
+    pub fn load(folder: &Utf8Path) -> Result<Self, TokensError> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            fs::read_to_string(&path).map_err(|error| TokensError::io(&path, &error))
+        };
+        let read_if_there = |name: &str| match read(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(TokensError::Io { missing: true, .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+        Self::from_parts(ChatFormatParts {
+            tokenizer: read(TOKENIZER)?,
+            tokenizer_config: read_if_there(TOKENIZER_CONFIG)?.unwrap_or_else(|| "{}".to_owned()),
+            chat_template: read_if_there(CHAT_TEMPLATE)?,
+            generation_config: read_if_there(GENERATION_CONFIG)?,
+        })
+    }
+
+    pub fn from_parts(parts: ChatFormatParts) -> Result<Self, TokensError> {
+        let config: Map<String, Value> =
+            format_files::parse(TOKENIZER_CONFIG, &parts.tokenizer_config)?;
+        let generation: Map<String, Value> = match &parts.generation_config {
+            Some(text) => format_files::parse(GENERATION_CONFIG, text)?,
+            None => Map::new(),
+        };
+        let tokenizer = format_files::tokenizer(&parts.tokenizer, &config)?;
+        let special_tokens = format_files::special_tokens(&config);
+        let templates = format_files::templates(&parts, &config, &special_tokens)?;
+
+        let mut format = Self {
+            parts,
+            tokenizer,
+            templates,
+            end_of_turn: Vec::new(),
+            turn_end: None,
+            opens_thinking: false,
+        };
+        format.turn_end = format.find_turn_end();
+        format.end_of_turn = format.find_end_of_turn(&special_tokens, &generation);
+        format.opens_thinking = format
+            .render(&[question()], None, true, &Map::new())
+            .is_ok_and(|text| text.trim_end().ends_with("<think>"));
+        Ok(format)
+    }
+
+    /// Writes the files that [`load`](Self::load) reads into a folder that is there.
+    pub fn save(&self, folder: &Utf8Path) -> Result<(), TokensError> {
+        let files = [
+            (TOKENIZER, Some(&self.parts.tokenizer)),
+            (TOKENIZER_CONFIG, Some(&self.parts.tokenizer_config)),
+            (CHAT_TEMPLATE, self.parts.chat_template.as_ref()),
+            (GENERATION_CONFIG, self.parts.generation_config.as_ref()),
+        ];
+        for (name, text) in files {
+            if let Some(text) = text {
+                let path = folder.join(name);
+                fs::write(&path, text).map_err(|error| TokensError::io(&path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files that bring this format back with `load`: for checkpoints.
+    pub fn parts(&self) -> &ChatFormatParts {
+        &self.parts
+    }
+
+    /// The same format with a fixed date for templates that ask for today's (`strftime_now`).
+    #[must_use]
+    pub fn at(mut self, date: DateTime) -> Self {
+        let templates = [&mut self.templates.default, &mut self.templates.tool_use];
+        for template in templates.into_iter().flatten() {
+            template.set_date(date);
+        }
+        self
+    }
+
+    /// What `transformers.apply_chat_template(tokenize=False)` gives. `extra` holds further template
+    /// variables (`enable_thinking`, ...).
+    ///
+    /// Messages come as they are on OpenAI's wire. Before the template sees them, as people who use
+    /// `transformers` do it: text parts are joined; fields that are null and empty lists of tool calls
+    /// are left out; the arguments of a tool call, a JSON text on the wire, become a mapping, unless the
+    /// template can only take text; the content of a message that only calls tools is `none` or the
+    /// empty text, whichever the template takes.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TokensError> {
+        let template = match tools {
+            Some([_, ..]) => self.templates.tool_use.as_ref(),
+            Some([]) | None => None,
+        };
+        template
+            .or(self.templates.default.as_ref())
+            .ok_or(TokensError::NoTemplate)?
+            .render(messages, tools, add_generation_prompt, extra)
+    }
+
+    /// Ids of a rendered text: special tokens are recognised, none is added.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokensError> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, false)
+            .map_err(TokensError::tokenizer)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokensError> {
+        self.tokenizer
+            .decode(ids, skip_special)
+            .map_err(TokensError::tokenizer)
+    }
+
+    /// The text of one id, special or not; for logprobs.
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)?;
+        self.tokenizer.decode(&[id], false).ok()
+    }
+
+    /// One more than the greatest id.
+    pub fn vocabulary_size(&self) -> usize {
+        let added = self.tokenizer.get_added_vocabulary();
+        let greatest = added.get_added_tokens_decoder().keys().max();
+        greatest
+            .map_or(0, |id| *id as usize + 1)
+            .max(self.tokenizer.get_vocab_size(true))
+    }
+
+    /// Sampling one of these ends the assistant's turn. The one that the template writes comes first.
+    pub fn end_of_turn(&self) -> &[u32] {
+        &self.end_of_turn
+    }
+
+    /// A sampled text (end-of-turn token taken off) as content, reasoning and tool calls. A tool call that
+    /// is not well formed stays in the content.
+    pub fn parse_reply(&self, text: &str) -> ParsedReply {
+        reply::parse(text, self.opens_thinking)
+    }
+
+    pub(crate) fn turn_end(&self) -> Option<&TurnEnd> {
+        self.turn_end.as_ref()
+    }
+
+    /// Renders a turn and looks at what stands behind its text.
+    fn find_turn_end(&self) -> Option<TurnEnd> {
+        const ANSWER: &str = "an answer to find";
+        let messages = [question(), json!({"role": "assistant", "content": ANSWER})];
+        let text = self.render(&messages, None, false, &Map::new()).ok()?;
+        let (_, after) = text.rsplit_once(ANSWER)?;
+        let ids = self.encode(after).ok()?;
+        let id = *ids.first()?;
+        let added = self.tokenizer.get_added_vocabulary();
+        let token = added.get_added_tokens_decoder().get(&id)?;
+        let tail = after.strip_prefix(&token.content)?;
+        token.special.then(|| TurnEnd {
+            id,
+            token: token.content.clone(),
+            tail: tail.to_owned(),
+        })
+    }
+
+    fn find_end_of_turn(
+        &self,
+        special_tokens: &[(String, Value)],
+        generation: &Map<String, Value>,
+    ) -> Vec<u32> {
+        let mut found: Vec<u32> = self.turn_end.iter().map(|end| end.id).collect();
+        let eos = special_tokens.iter().find(|(name, _)| name == "eos_token");
+        if let Some((_, Value::String(token))) = eos {
+            found.extend(self.tokenizer.token_to_id(token));
+        }
+        let further = match generation.get("eos_token_id") {
+            Some(Value::Array(ids)) => ids.iter().collect(),
+            Some(id) => vec![id],
+            None => Vec::new(),
+        };
+        found.extend(
+            further
+                .into_iter()
+                .filter_map(|id| u32::try_from(id.as_u64()?).ok()),
+        );
+        if self.turn_end.is_none() {
+            let added = self.tokenizer.get_added_vocabulary();
+            let mentioned = KNOWN_TURN_ENDS.iter().filter(|token| {
+                added.is_special_token(token) && self.template_texts().any(|t| t.contains(**token))
+            });
+            found.extend(mentioned.filter_map(|token| self.tokenizer.token_to_id(token)));
+        }
+        let mut unique = Vec::new();
+        for id in found {
+            if !unique.contains(&id) {
+                unique.push(id);
+            }
+        }
+        unique
+    }
+
+    fn template_texts(&self) -> impl Iterator<Item = &str> {
+        [
+            Some(self.parts.tokenizer_config.as_str()),
+            self.parts.chat_template.as_deref(),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+fn question() -> Value {
+    json!({"role": "user", "content": "a question"})
+}

@@ -1,0 +1,53 @@
+//! Token truth: tokenizers, chat templates, the call tree of a sample and the training rows it gives.
+//!
+//! Text is never re-tokenised to guess what was sampled. What the policy saw and sampled is kept as a
+//! [`TokenRecord`] per call; the calls of a sample form a [`CallTree`], and each of its root-to-leaf
+//! paths is one [`TrainingRow`].
+//!
+//! ```no_run
+//! # fn main() -> Result<(), osmosis_tokens::TokensError> {
+//! use osmosis_core::{PolicyVersion, SampleId};
+//! use osmosis_tokens::{CallTree, ChatFormat};
+//! use serde_json::{Map, json};
+//!
+//! let format = ChatFormat::load("checkpoint".into())?;
+//! let mut tree = CallTree::default();
+//! let question = json!({"role": "user", "content": "6 times 7?"});
+//! let prompt = tree.plan(&format, &[question], None, &Map::new())?;
+//!
+//! // The policy sees `prompt.ids` and samples, say, one token:
+//! let sampled = vec![42];
+//! let reply = json!({"role": "assistant", "content": format.decode(&sampled, true)?});
+//! let version = PolicyVersion(1);
+//! let record = tree.finished(prompt, sampled, vec![-0.1], vec![version], 1.0, Some(&reply));
+//!
+//! let sample = SampleId::new("main").expect("an id");
+//! let rows = CallTree::rows(&sample, &[record])?;
+//! assert_eq!(rows[0].id, "main/0");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Beyond reading and writing the files of a [`ChatFormat`], nothing here does I/O.
+
+mod chat_format;
+mod continuation;
+mod error;
+mod fingerprint;
+mod format_files;
+mod gguf;
+mod messages;
+mod python_json;
+mod record;
+mod reply;
+mod rows;
+mod template;
+mod tree;
+
+pub use chat_format::{ChatFormat, ChatFormatParts};
+pub use error::{TokensError, TokensErrorKind};
+pub use gguf::GgufVocabulary;
+pub use record::{Origin, TokenRecord};
+pub use reply::{ParsedReply, ToolCall};
+pub use rows::TrainingRow;
+pub use tree::{CallTree, PlannedPrompt};

@@ -1,0 +1,341 @@
+//! What one model call was, in tokens.
+
+use osmosis_core::PolicyVersion;
+
+use crate::TokensError;
+
+/// One call in tokens: what the policy saw, and what it sampled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenRecord {
+    /// The call's number within its sample, from 0, in order of arrival.
+    pub call: u32,
+    pub origin: Origin,
+    /// The ids after the `kept` ones of the origin (all of them for a root).
+    pub prompt_suffix: Vec<u32>,
+    pub sampled: Vec<u32>,
+    /// One for each sampled token: log-softmax(logits / temperature) before top-p and top-k.
+    pub logprobs: Vec<f32>,
+    /// One for each sampled token.
+    pub versions: Vec<PolicyVersion>,
+    pub temperature: f32,
+    /// The whole answer went to the caller. What was cut off is no part of a training row.
+    pub complete: bool,
+}
+
+/// Where the prompt of a call comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The first `kept` ids are those that call `call` saw and sampled, verbatim.
+    Continues { call: u32, kept: u32 },
+    /// Rendered anew; `reason` says why when there were earlier calls it might have continued.
+    Root { reason: Option<String> },
+}
+
+const VERSION: u8 = 1;
+const COMPLETE: u8 = 1;
+const CONTINUES: u8 = 2;
+const HAS_REASON: u8 = 4;
+const KNOWN_FLAGS: u8 = COMPLETE | CONTINUES | HAS_REASON;
+
+impl TokenRecord {
+    /// A compact binary form, with a version byte first.
+    ///
+    /// Then flags; call; origin (call and kept, or reason); temperature; prompt ids; sampled ids;
+    /// logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out =
+            Vec::with_capacity(32 + 3 * self.prompt_suffix.len() + 7 * self.sampled.len());
+        let origin_flag = match &self.origin {
+            Origin::Continues { .. } => CONTINUES,
+            Origin::Root { reason: Some(_) } => HAS_REASON,
+            Origin::Root { reason: None } => 0,
+        };
+        out.push(VERSION);
+        out.push(origin_flag | if self.complete { COMPLETE } else { 0 });
+        write_number(&mut out, self.call.into());
+        match &self.origin {
+            Origin::Continues { call, kept } => {
+                write_number(&mut out, (*call).into());
+                write_number(&mut out, (*kept).into());
+            }
+            Origin::Root { reason } => {
+                if let Some(reason) = reason {
+                    write_number(&mut out, reason.len() as u64);
+                    out.extend_from_slice(reason.as_bytes());
+                }
+            }
+        }
+        out.extend_from_slice(&self.temperature.to_le_bytes());
+        for ids in [&self.prompt_suffix, &self.sampled] {
+            write_number(&mut out, ids.len() as u64);
+            for id in ids {
+                write_number(&mut out, (*id).into());
+            }
+        }
+        write_number(&mut out, self.logprobs.len() as u64);
+        for logprob in &self.logprobs {
+            out.extend_from_slice(&logprob.to_le_bytes());
+        }
+        for run in self.versions.chunk_by(|a, b| a == b) {
+            write_number(&mut out, run.len() as u64);
+            write_number(&mut out, run[0].0);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, TokensError> {
+        let mut reader = Reader { rest: bytes };
+        let version = reader.byte()?;
+        if version != VERSION {
+            return Err(damaged(format!(
+                "it has format version {version}, this program knows {VERSION}"
+            )));
+        }
+        let flags = reader.byte()?;
+        if flags & !KNOWN_FLAGS != 0 || flags & CONTINUES != 0 && flags & HAS_REASON != 0 {
+            return Err(damaged(format!("unknown flags {flags:#04x}")));
+        }
+        let call = reader.small()?;
+        let origin = if flags & CONTINUES != 0 {
+            Origin::Continues {
+                call: reader.small()?,
+                kept: reader.small()?,
+            }
+        } else if flags & HAS_REASON != 0 {
+            let length = reader.length(1)?;
+            let text = str::from_utf8(reader.take(length)?)
+                .map_err(|_| damaged("the reason is no text"))?;
+            Origin::Root {
+                reason: Some(text.to_owned()),
+            }
+        } else {
+            Origin::Root { reason: None }
+        };
+        let temperature = reader.float()?;
+        let prompt_suffix = reader.ids()?;
+        let sampled = reader.ids()?;
+        let logprobs = (0..reader.length(4)?)
+            .map(|_| reader.float())
+            .collect::<Result<Vec<f32>, TokensError>>()?;
+        if logprobs.len() != sampled.len() {
+            return Err(damaged(format!(
+                "{} logprobs for {} sampled tokens",
+                logprobs.len(),
+                sampled.len()
+            )));
+        }
+        let mut versions = Vec::with_capacity(sampled.len());
+        while !reader.rest.is_empty() {
+            let run = usize::try_from(reader.number()?).unwrap_or(usize::MAX);
+            let version = PolicyVersion(reader.number()?);
+            if run == 0 || run > sampled.len() - versions.len() {
+                return Err(damaged("more versions than sampled tokens"));
+            }
+            versions.resize(versions.len() + run, version);
+        }
+        if versions.len() != sampled.len() {
+            return Err(damaged(format!(
+                "{} versions for {} sampled tokens",
+                versions.len(),
+                sampled.len()
+            )));
+        }
+        Ok(Self {
+            call,
+            origin,
+            prompt_suffix,
+            sampled,
+            logprobs,
+            versions,
+            temperature,
+            complete: flags & COMPLETE != 0,
+        })
+    }
+}
+
+fn damaged(message: impl Into<String>) -> TokensError {
+    TokensError::Damaged {
+        message: message.into(),
+    }
+}
+
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    let mut rest = number;
+    loop {
+        let [low, ..] = rest.to_le_bytes();
+        rest >>= 7;
+        if rest == 0 {
+            out.push(low & 0x7f);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], TokensError> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or_else(|| damaged("it ends too early"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, TokensError> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Result<u64, TokensError> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let part = u64::from(byte & 0x7f);
+            if shift == 63 && part > 1 {
+                break;
+            }
+            number |= part << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(damaged("a number is too large"))
+    }
+
+    fn small(&mut self) -> Result<u32, TokensError> {
+        u32::try_from(self.number()?).map_err(|_| damaged("a number is too large"))
+    }
+
+    /// A count of items of at least `size` bytes each: never more than the bytes that are left can hold,
+    /// so that a damaged count allocates nothing.
+    fn length(&mut self, size: usize) -> Result<usize, TokensError> {
+        usize::try_from(self.number()?)
+            .ok()
+            .filter(|length| *length <= self.rest.len() / size)
+            .ok_or_else(|| damaged("it ends too early"))
+    }
+
+    fn float(&mut self) -> Result<f32, TokensError> {
+        let bytes = self.take(4)?;
+        Ok(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    fn ids(&mut self) -> Result<Vec<u32>, TokensError> {
+        let length = self.length(1)?;
+        (0..length).map(|_| self.small()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn records() -> impl Strategy<Value = TokenRecord> {
+        let origin = prop_oneof![
+            (any::<u32>(), any::<u32>()).prop_map(|(call, kept)| Origin::Continues { call, kept }),
+            any::<Option<String>>().prop_map(|reason| Origin::Root { reason }),
+        ];
+        let sampled = prop::collection::vec((any::<u32>(), -50f32..=0.0, 0u64..3), 0..20);
+        let prompt = prop::collection::vec(any::<u32>(), 0..20);
+        (
+            any::<u32>(),
+            origin,
+            prompt,
+            sampled,
+            0f32..2.0,
+            any::<bool>(),
+        )
+            .prop_map(
+                |(call, origin, prompt_suffix, sampled, temperature, complete)| TokenRecord {
+                    call,
+                    origin,
+                    prompt_suffix,
+                    sampled: sampled.iter().map(|token| token.0).collect(),
+                    logprobs: sampled.iter().map(|token| token.1).collect(),
+                    versions: sampled.iter().map(|t| PolicyVersion(t.2 << 62)).collect(),
+                    temperature,
+                    complete,
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_comes_back_from_its_bytes(record in records()) {
+            prop_assert_eq!(TokenRecord::decode(&record.encode()), Ok(record));
+        }
+
+        #[test]
+        fn a_record_that_ends_early_is_refused(record in records(), cut in any::<prop::sample::Index>()) {
+            let bytes = record.encode();
+            let end = cut.index(bytes.len());
+            prop_assert!(TokenRecord::decode(&bytes[..end]).is_err());
+        }
+
+        #[test]
+        fn damaged_bytes_give_an_error_or_a_consistent_record(
+            record in records(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut bytes = record.encode();
+            for (place, byte) in damage {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            if let Ok(record) = TokenRecord::decode(&bytes) {
+                prop_assert_eq!(record.logprobs.len(), record.sampled.len());
+                prop_assert_eq!(record.versions.len(), record.sampled.len());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = TokenRecord::decode(&bytes);
+            let _ = TokenRecord::decode(&[&[VERSION, COMPLETE], bytes.as_slice()].concat());
+        }
+    }
+
+    #[test]
+    fn a_huge_count_allocates_nothing() {
+        let mut bytes = vec![VERSION, 0, 0, 0, 0, 0, 0];
+        write_number(&mut bytes, u64::MAX);
+        assert_eq!(
+            TokenRecord::decode(&bytes).unwrap_err().to_string(),
+            "damaged token record: it ends too early"
+        );
+    }
+
+    #[test]
+    fn another_format_version_is_named() {
+        assert_eq!(
+            TokenRecord::decode(&[9]).unwrap_err().to_string(),
+            "damaged token record: it has format version 9, this program knows 1"
+        );
+    }
+
+    #[test]
+    fn the_bytes_of_version_1_stay_readable() {
+        let record = TokenRecord {
+            call: 3,
+            origin: Origin::Continues { call: 1, kept: 300 },
+            prompt_suffix: vec![7, 128],
+            sampled: vec![5, 6],
+            logprobs: vec![-1.0, -0.5],
+            versions: vec![PolicyVersion(2), PolicyVersion(2)],
+            temperature: 1.0,
+            complete: true,
+        };
+        let bytes = [
+            1, 3, 3, 1, 0xac, 2, 0, 0, 0x80, 0x3f, 2, 7, 0x80, 1, 2, 5, 6, 2, 0, 0, 0x80, 0xbf, 0,
+            0, 0, 0xbf, 2, 2,
+        ];
+        assert_eq!(record.encode(), bytes);
+        assert_eq!(TokenRecord::decode(&bytes), Ok(record));
+    }
+}

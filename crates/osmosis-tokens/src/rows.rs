@@ -1,0 +1,267 @@
+//! Training rows from the records of a sample.
+
+use std::collections::HashMap;
+
+use osmosis_core::{PolicyVersion, SampleId};
+
+use crate::{Origin, TokenRecord, TokensError};
+
+/// One root-to-leaf path. All vectors but `calls` have the length of `ids`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainingRow {
+    /// `<sample>/<n>`
+    pub id: String,
+    /// The numbers of the calls on the path, the root first.
+    pub calls: Vec<u32>,
+    pub ids: Vec<u32>,
+    /// Whether the token was sampled and is trained on in this row. A token that several rows share is
+    /// trained on in the first of them only.
+    pub loss_mask: Vec<bool>,
+    /// 0 where nothing was sampled.
+    pub logprobs: Vec<f32>,
+    /// `None` where nothing was sampled.
+    pub versions: Vec<Option<PolicyVersion>>,
+    /// Of the sampled tokens; 1 elsewhere.
+    pub temperatures: Vec<f32>,
+}
+
+/// A record with its place in the tree.
+struct Node<'a> {
+    record: &'a TokenRecord,
+    origin: Option<usize>,
+    /// Ids of prompt and reply together.
+    length: usize,
+    /// Whether a complete call continues this one.
+    continued: bool,
+}
+
+pub(crate) fn rows(
+    sample: &SampleId,
+    records: &[TokenRecord],
+) -> Result<Vec<TrainingRow>, TokensError> {
+    let nodes = nodes(records)?;
+    let mut trained = vec![false; nodes.len()];
+    let leaves = nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, node)| node.record.complete && !node.continued);
+    let rows = leaves.enumerate().map(|(n, (leaf, _))| {
+        let mut path = Vec::new();
+        let mut next = Some(leaf);
+        while let Some(place) = next {
+            path.push(place);
+            next = nodes[place].origin;
+        }
+        let mut row = TrainingRow::with_capacity(format!("{sample}/{n}"), nodes[leaf].length);
+        for place in path.into_iter().rev() {
+            let first_time = !std::mem::replace(&mut trained[place], true);
+            row.append(nodes[place].record, first_time);
+        }
+        row
+    });
+    Ok(rows.collect())
+}
+
+/// The records in the order of their calls, checked. An origin has a smaller number than what continues
+/// it, so a place only ever points to one before it.
+fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
+    let mut sorted: Vec<&TokenRecord> = records.iter().collect();
+    sorted.sort_by_key(|record| record.call);
+    let mut nodes: Vec<Node<'_>> = Vec::with_capacity(sorted.len());
+    let mut places: HashMap<u32, usize> = HashMap::with_capacity(sorted.len());
+    for record in sorted {
+        let call = record.call;
+        let bad = |message: String| Err(TokensError::inconsistent(call, message));
+        let count = record.sampled.len();
+        if record.logprobs.len() != count || record.versions.len() != count {
+            return bad(format!(
+                "{count} tokens were sampled, with {} logprobs and {} versions",
+                record.logprobs.len(),
+                record.versions.len()
+            ));
+        }
+        let origin = match &record.origin {
+            Origin::Root { .. } => None,
+            Origin::Continues { call: origin, .. } if *origin >= call => {
+                return bad(format!("it continues call {origin}, which came later"));
+            }
+            Origin::Continues { call: origin, kept } => {
+                let Some(place) = places.get(origin).copied() else {
+                    return bad(format!("it continues call {origin}, which has no record"));
+                };
+                let earlier: &mut Node<'_> = &mut nodes[place];
+                if !earlier.record.complete {
+                    return bad(format!("it continues call {origin}, which was cut off"));
+                }
+                if *kept as usize != earlier.length {
+                    return bad(format!(
+                        "it keeps {kept} tokens of call {origin}, which has {}",
+                        earlier.length
+                    ));
+                }
+                earlier.continued |= record.complete;
+                Some(place)
+            }
+        };
+        let before = origin.map_or(0, |place| nodes[place].length);
+        if places.insert(call, nodes.len()).is_some() {
+            return bad("there are two records of it".to_owned());
+        }
+        nodes.push(Node {
+            record,
+            origin,
+            length: before + record.prompt_suffix.len() + count,
+            continued: false,
+        });
+    }
+    Ok(nodes)
+}
+
+impl TrainingRow {
+    fn with_capacity(id: String, length: usize) -> Self {
+        Self {
+            id,
+            calls: Vec::new(),
+            ids: Vec::with_capacity(length),
+            loss_mask: Vec::with_capacity(length),
+            logprobs: Vec::with_capacity(length),
+            versions: Vec::with_capacity(length),
+            temperatures: Vec::with_capacity(length),
+        }
+    }
+
+    fn append(&mut self, record: &TokenRecord, train: bool) {
+        self.calls.push(record.call);
+        self.ids.extend_from_slice(&record.prompt_suffix);
+        let prompt_end = self.ids.len();
+        self.loss_mask.resize(prompt_end, false);
+        self.logprobs.resize(prompt_end, 0.0);
+        self.versions.resize(prompt_end, None);
+        self.temperatures.resize(prompt_end, 1.0);
+
+        self.ids.extend_from_slice(&record.sampled);
+        self.loss_mask.resize(self.ids.len(), train);
+        self.logprobs.extend_from_slice(&record.logprobs);
+        self.versions
+            .extend(record.versions.iter().copied().map(Some));
+        self.temperatures.resize(self.ids.len(), record.temperature);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokensErrorKind;
+
+    fn record(
+        call: u32,
+        origin: Option<(u32, u32)>,
+        prompt: &[u32],
+        sampled: &[u32],
+    ) -> TokenRecord {
+        TokenRecord {
+            call,
+            origin: match origin {
+                Some((call, kept)) => Origin::Continues { call, kept },
+                None => Origin::Root { reason: None },
+            },
+            prompt_suffix: prompt.to_vec(),
+            sampled: sampled.to_vec(),
+            logprobs: vec![-0.5; sampled.len()],
+            versions: vec![PolicyVersion(u64::from(call)); sampled.len()],
+            temperature: 0.7,
+            complete: true,
+        }
+    }
+
+    fn rows_of(records: &[TokenRecord]) -> Result<Vec<TrainingRow>, TokensError> {
+        rows(&SampleId::new("main").unwrap(), records)
+    }
+
+    #[test]
+    fn each_leaf_is_a_row_and_a_shared_token_is_trained_on_in_the_first() {
+        let records = [
+            record(2, Some((0, 3)), &[8], &[9]),
+            record(0, None, &[1, 2], &[3]),
+            record(1, Some((0, 3)), &[4], &[5, 6]),
+        ];
+        let rows = rows_of(&records).unwrap();
+        assert_eq!(rows.len(), 2);
+        let (first, second) = (&rows[0], &rows[1]);
+        assert_eq!(
+            (first.id.as_str(), first.calls.as_slice()),
+            ("main/0", [0, 1].as_slice())
+        );
+        assert_eq!(first.ids, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(first.loss_mask, [false, false, true, false, true, true]);
+        assert_eq!(first.logprobs, [0.0, 0.0, -0.5, 0.0, -0.5, -0.5]);
+        assert_eq!(first.temperatures, [1.0, 1.0, 0.7, 1.0, 0.7, 0.7]);
+        assert_eq!(first.versions[1..3], [None, Some(PolicyVersion(0))]);
+        assert_eq!(
+            (second.id.as_str(), second.calls.as_slice()),
+            ("main/1", [0, 2].as_slice())
+        );
+        assert_eq!(second.ids, [1, 2, 3, 8, 9]);
+        assert_eq!(second.loss_mask, [false, false, false, false, true]);
+        assert_eq!(
+            second.versions[2],
+            Some(PolicyVersion(0)),
+            "sampled, though not trained on here"
+        );
+    }
+
+    #[test]
+    fn a_call_whose_continuation_was_cut_off_is_the_leaf() {
+        let mut cut_off = record(1, Some((0, 2)), &[3], &[4]);
+        cut_off.complete = false;
+        let rows = rows_of(&[record(0, None, &[1], &[2]), cut_off]).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].ids, [1, 2]);
+    }
+
+    #[test]
+    fn records_that_do_not_fit_together_are_refused() {
+        let root = record(0, None, &[1], &[2]);
+        let mut cut_off = root.clone();
+        cut_off.complete = false;
+        let mut short = root.clone();
+        short.logprobs.clear();
+        for (records, message) in [
+            (
+                vec![record(1, Some((0, 2)), &[], &[])],
+                "call 1: it continues call 0, which has no record",
+            ),
+            (
+                vec![record(1, Some((1, 2)), &[], &[])],
+                "call 1: it continues call 1, which came later",
+            ),
+            (
+                vec![
+                    record(0, Some((1, 0)), &[], &[]),
+                    record(1, Some((0, 0)), &[], &[]),
+                ],
+                "call 0: it continues call 1, which came later",
+            ),
+            (
+                vec![root.clone(), record(1, Some((0, 1)), &[], &[])],
+                "call 1: it keeps 1 tokens of call 0, which has 2",
+            ),
+            (
+                vec![cut_off, record(1, Some((0, 2)), &[], &[])],
+                "call 1: it continues call 0, which was cut off",
+            ),
+            (
+                vec![root.clone(), root.clone()],
+                "call 0: there are two records of it",
+            ),
+            (
+                vec![short],
+                "call 0: 1 tokens were sampled, with 0 logprobs and 1 versions",
+            ),
+        ] {
+            let error = rows_of(&records).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(error.kind(), TokensErrorKind::Records);
+        }
+    }
+}

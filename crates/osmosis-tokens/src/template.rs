@@ -1,0 +1,409 @@
+//! A chat template, run as `transformers` runs it.
+
+use std::error::Error as _;
+use std::fmt;
+
+use jiff::Zoned;
+use jiff::civil::DateTime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value as TemplateValue};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use minijinja_contrib::pycompat;
+use serde_json::{Map, Value, json};
+
+use crate::TokensError;
+use crate::messages::{self, Dialect, to_template_value};
+use crate::python_json::{self, Style};
+
+const NAME: &str = "chat_template";
+
+/// One template, compiled, with the tokenizer's special tokens as variables.
+pub(crate) struct Template {
+    environment: Environment<'static>,
+    variables: Vec<(String, TemplateValue)>,
+    dialect: Dialect,
+}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Template")
+            .field("dialect", &self.dialect)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Template {
+    pub(crate) fn new(
+        source: &str,
+        special_tokens: &[(String, Value)],
+    ) -> Result<Self, TokensError> {
+        let environment = environment(source).map_err(|error| TokensError::TemplateSyntax {
+            line: error.line().unwrap_or(0),
+            message: text_of(&error),
+        })?;
+        let variables = special_tokens
+            .iter()
+            .map(|(name, value)| (name.clone(), to_template_value(value)))
+            .collect();
+        let mut template = Self {
+            environment,
+            variables,
+            dialect: Dialect::ALL[0],
+        };
+        template.dialect = template.find_dialect();
+        Ok(template)
+    }
+
+    /// Fixes what `strftime_now` says.
+    pub(crate) fn set_date(&mut self, date: DateTime) {
+        self.environment
+            .add_function("strftime_now", move |format: &str| {
+                date_text(jiff::fmt::strtime::format(format, date))
+            });
+    }
+
+    pub(crate) fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TokensError> {
+        self.render_as(self.dialect, messages, tools, add_generation_prompt, extra)
+    }
+
+    fn render_as(
+        &self,
+        dialect: Dialect,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TokensError> {
+        let messages = messages::prepare(messages, dialect)?;
+        let tools = match tools {
+            None | Some([]) => TemplateValue::from(()),
+            Some(tools) => tools.iter().map(to_template_value).collect(),
+        };
+        let extra = extra
+            .iter()
+            .map(|(name, value)| (name.clone(), to_template_value(value)));
+        let given = [
+            ("messages", messages),
+            ("tools", tools),
+            ("documents", TemplateValue::from(())),
+            (
+                "add_generation_prompt",
+                TemplateValue::from(add_generation_prompt),
+            ),
+        ];
+        let context = TemplateValue::from_pairs(
+            self.variables
+                .iter()
+                .cloned()
+                .chain(extra)
+                .chain(given.map(|(name, value)| (name.to_owned(), value))),
+        );
+        self.environment
+            .get_template(NAME)
+            .and_then(|template| template.render(context))
+            .map_err(|error| failure(&error))
+    }
+
+    /// The first way of handing over tool calls with which a short conversation renders, shows the
+    /// arguments, and has no `None` in it. A template that knows no tools shows no arguments in any way.
+    fn find_dialect(&self) -> Dialect {
+        let messages = [
+            json!({"role": "user", "content": "question"}),
+            json!({"role": "assistant", "content": null, "tool_calls": [{
+                "id": "abcdefghi",
+                "type": "function",
+                "function": {"name": "tool", "arguments": "{\"what_was_given\": 1}"},
+            }]}),
+            json!({"role": "tool", "tool_call_id": "abcdefghi", "name": "tool", "content": "result"}),
+        ];
+        let tools = [json!({"type": "function", "function": {
+            "name": "tool",
+            "description": "description",
+            "parameters": {"type": "object", "properties": {"argument": {"type": "integer"}}},
+        }})];
+        let rendered: Vec<(Dialect, String)> = Dialect::ALL
+            .into_iter()
+            .filter_map(|dialect| {
+                let text = self.render_as(dialect, &messages, Some(&tools), true, &Map::new());
+                Some((dialect, text.ok()?))
+            })
+            .filter(|(_, text)| !text.contains("None"))
+            .collect();
+        rendered
+            .iter()
+            .find(|(_, text)| text.contains("what_was_given"))
+            .or(rendered.first())
+            .map_or(Dialect::ALL[0], |(dialect, _)| *dialect)
+    }
+}
+
+fn environment(source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()?,
+    );
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_unknown_method_callback(method);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    });
+    environment.add_function("strftime_now", |format: &str| {
+        date_text(jiff::fmt::strtime::format(format, &Zoned::now()))
+    });
+    environment.add_template_owned(NAME, without_generation_tags(source))?;
+    Ok(environment)
+}
+
+/// `{% generation %}` marks what the model wrote, for masks; for rendering it is a scope.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start + 2);
+        out.push_str(before);
+        rest = tag;
+        let Some(end) = tag.find("%}") else { break };
+        let body = &tag[..end];
+        let word = body.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        let replacement = match word {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            _ => continue,
+        };
+        out.push_str(&body.replacen(word, replacement, 1));
+        rest = &tag[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// A template's own `raise_exception`.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn failure(error: &Error) -> TokensError {
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if let Some(Raised(message)) = inner.downcast_ref() {
+            return TokensError::TemplateRaised {
+                message: message.clone(),
+            };
+        }
+        source = inner.source();
+    }
+    TokensError::TemplateFailed {
+        line: error.line().unwrap_or(0),
+        message: text_of(error),
+    }
+}
+
+fn text_of(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+fn date_text(formatted: Result<String, jiff::Error>) -> Result<String, Error> {
+    formatted.map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("strftime_now: {error}"),
+        )
+    })
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the engine hands arguments over by value"
+)]
+fn tojson(value: &TemplateValue, options: Kwargs) -> Result<String, Error> {
+    let mut style = Style::default();
+    if let Some(yes) = options.get::<Option<bool>>("ensure_ascii")? {
+        style.ensure_ascii = yes;
+    }
+    if let Some(yes) = options.get::<Option<bool>>("sort_keys")? {
+        style.sort_keys = yes;
+    }
+    if let Some(indent) = options.get::<Option<TemplateValue>>("indent")?
+        && !indent.is_none()
+    {
+        style.indent = Some(match usize::try_from(indent.clone()) {
+            Ok(spaces) => " ".repeat(spaces.min(64)),
+            Err(_) => indent.to_string(),
+        });
+        ",".clone_into(&mut style.item_separator);
+    }
+    if let Some(separators) = options.get::<Option<Vec<String>>>("separators")? {
+        let [item, key] = <[String; 2]>::try_from(separators).map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: separators are two texts",
+            )
+        })?;
+        style.item_separator = item;
+        style.key_separator = key;
+    }
+    options.assert_all_used()?;
+    python_json::dumps(value, &style)
+}
+
+/// Python's methods: what `minijinja-contrib` has, and the ones it lacks that templates use.
+fn method(
+    state: &mut State,
+    value: &TemplateValue,
+    name: &str,
+    arguments: &[TemplateValue],
+) -> Result<TemplateValue, Error> {
+    if let Some(text) = value.as_str() {
+        let argument = arguments.first().and_then(TemplateValue::as_str);
+        match (name, argument) {
+            ("removeprefix", Some(prefix)) => {
+                return Ok(text.strip_prefix(prefix).unwrap_or(text).into());
+            }
+            ("removesuffix", Some(suffix)) => {
+                return Ok(text.strip_suffix(suffix).unwrap_or(text).into());
+            }
+            ("partition", Some(by)) if !by.is_empty() => {
+                let parts = text.split_once(by);
+                return Ok(three(parts.map_or([text, "", ""], |(a, b)| [a, by, b])));
+            }
+            ("rpartition", Some(by)) if !by.is_empty() => {
+                let parts = text.rsplit_once(by);
+                return Ok(three(parts.map_or(["", "", text], |(a, b)| [a, by, b])));
+            }
+            _ => {}
+        }
+    }
+    pycompat::unknown_method_callback(state, value, name, arguments)
+}
+
+fn three(parts: [&str; 3]) -> TemplateValue {
+    parts.into_iter().map(TemplateValue::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str) -> Result<String, TokensError> {
+        let tokens = [("eos_token".to_owned(), json!("</s>"))];
+        let messages = [
+            json!({"role": "user", "content": "one", "name": null}),
+            json!({"role": "assistant", "content": "two"}),
+        ];
+        Template::new(source, &tokens)?.render(&messages, None, true, &Map::new())
+    }
+
+    #[test]
+    fn templates_find_what_transformers_gives_them() {
+        for (source, expected) in [
+            ("{{ eos_token }}{{ bos_token }}", "</s>"),
+            ("{{ messages[::-1][0].content }}", "two"),
+            ("{{ messages[0].name is defined }}", "False"),
+            ("{{ tools is none }} {{ documents is none }}", "True True"),
+            (
+                "{%- for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
+                "assistant",
+            ),
+            ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
+            (
+                "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+                "2",
+            ),
+            (
+                "{{ {'b': [1, none], 'a': '<é>'} | tojson }}",
+                "{\"b\": [1, null], \"a\": \"<é>\"}",
+            ),
+            ("{{ {'b': 1} | tojson(indent=2) }}", "{\n  \"b\": 1\n}"),
+            (
+                "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}",
+                "{\"a\":2,\"b\":1}",
+            ),
+            (
+                "{{ 'a</think>b'.split('</think>')[-1] }}{{ 'xxa'.lstrip('x') }}",
+                "ba",
+            ),
+            (
+                "{{ 'prefix-a'.removeprefix('prefix-') }}{{ 'a.b'.partition('.')[2] }}{{ 'a.b.c'.rpartition('.')[0] }}",
+                "aba.b",
+            ),
+            (
+                "{{ messages[0] is mapping }}{{ 'x' is string }}{{ messages is iterable }}",
+                "TrueTrueTrue",
+            ),
+            (
+                "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+                "onetwo",
+            ),
+            ("{%- generation -%} x {%- endgeneration -%}", "x"),
+            ("{{ strftime_now('%Y')|length }}", "4"),
+            ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f('y') }}", "[y]"),
+            (
+                "{{ messages[0].get('missing', 'default') }}{% for k, v in messages[0].items() %}{{ k }}{% endfor %}",
+                "defaultrolecontent",
+            ),
+            (
+                "{{ {'a': True, 'b': [none, 'x']} }}",
+                "{'a': True, 'b': [None, 'x']}",
+            ),
+        ] {
+            assert_eq!(render(source).as_deref(), Ok(expected), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_date_can_be_fixed() {
+        let mut template = Template::new("{{ strftime_now('%d %b %Y, %H:%M') }}", &[]).unwrap();
+        template.set_date(jiff::civil::date(2024, 7, 26).at(9, 5, 0, 0));
+        assert_eq!(
+            template.render(&[], None, false, &Map::new()).unwrap(),
+            "26 Jul 2024, 09:05"
+        );
+    }
+
+    #[test]
+    fn a_template_that_raises_says_its_own_words() {
+        let error =
+            render("\n{% macro f() %}{{ raise_exception('No ' + 'way!') }}{% endmacro %}{{ f() }}")
+                .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the chat template refuses these messages: No way!"
+        );
+    }
+
+    #[test]
+    fn a_broken_template_is_named_with_its_line() {
+        let broken = render("fine\n{% if %}").unwrap_err().to_string();
+        assert!(
+            broken.starts_with("the chat template is broken at line 2: "),
+            "{broken}"
+        );
+        let failing = render("fine\n\n{{ messages.content.text + 1 }}")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failing.starts_with("the chat template failed at line 3: "),
+            "{failing}"
+        );
+    }
+}

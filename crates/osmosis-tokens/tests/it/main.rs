@@ -1,0 +1,15 @@
+//! The crate from outside.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that can't go on has failed; clippy only knows this of `#[test]` functions"
+)]
+
+mod checkpoints;
+mod conversations;
+mod families;
+mod gguf;
+mod gguf_metadata;
+mod published;
+mod toy;
+mod trees;
