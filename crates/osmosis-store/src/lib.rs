@@ -30,7 +30,7 @@ pub use lock::Holder;
 pub use model::{
     CallBody, CallQuery, CallRecord, CallSummary, Claim, Completion, CompletionReceipt, NewCall,
     NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunKind, RunRecord, RunStatus,
+    RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
 };
 pub use pages::RolloutPages;
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -38,7 +38,8 @@ pub use sqlite::{SqliteOptions, SqliteStore};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use osmosis_core::{Attempt, RolloutId, Sample};
+use bytes::Bytes;
+use osmosis_core::{Attempt, RolloutId, Sample, SampleId};
 
 /// Everything durable about one run.
 ///
@@ -113,6 +114,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     async fn rollout(&self, id: &RolloutId) -> Result<Option<RolloutRecord>, StoreError>;
 
+    /// These rollouts, in the order they are asked for; ids that are not in the run are left out.
+    async fn rollouts_by_id(&self, ids: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError>;
+
     async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError>;
 
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError>;
@@ -122,6 +126,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// The exact bytes of one call.
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
+
+    /// The token records of one rollout with the samples they belong to, in the order the calls
+    /// finished; of its accepted attempt, or of the latest while it has no result. Reads no bodies.
+    async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError>;
+
+    /// Records a step of training. A step that is there already is replaced: a resume repeats those
+    /// that came after the last checkpoint.
+    async fn record_step(&self, step: StepRecord) -> Result<(), StoreError>;
+
+    /// The steps of training so far, in order.
+    async fn steps(&self) -> Result<Vec<StepRecord>, StoreError>;
 
     /// Makes everything queued durable and closes; later calls fail with `Closed`, except another
     /// `close`, which has nothing to do.

@@ -204,6 +204,9 @@ pub struct NewCall {
     pub done_at_ms: i64,
     pub request: Bytes,
     pub response: Bytes,
+    /// What the policy saw and sampled, one record for each choice it gave; empty when the policy does
+    /// not know. Opaque here: an encoded `osmosis_tokens::TokenRecord` each.
+    pub tokens: Vec<Bytes>,
 }
 
 /// A recorded call without its bodies.
@@ -226,6 +229,8 @@ pub struct CallRecord {
     pub sent_at_ms: Option<i64>,
     pub first_byte_at_ms: Option<i64>,
     pub done_at_ms: i64,
+    /// How many token records it has; 0 when the policy did not know its tokens.
+    pub token_records: u32,
 }
 
 /// The exact bytes of a call.
@@ -233,6 +238,21 @@ pub struct CallRecord {
 pub struct CallBody {
     pub request: Bytes,
     pub response: Bytes,
+    /// The token records, as they were given.
+    pub tokens: Vec<Bytes>,
+}
+
+/// A step of training that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRecord {
+    /// From 1; 0 is what was measured before the first.
+    pub step: u64,
+    /// The weights after the step.
+    pub version: PolicyVersion,
+    /// The numbers of the step, a JSON object.
+    pub metrics: JsonText,
+    /// Milliseconds since 1970.
+    pub finished_at_ms: i64,
 }
 
 /// Which calls to list.

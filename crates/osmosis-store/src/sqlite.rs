@@ -10,6 +10,7 @@ mod rollouts;
 mod schema;
 mod segment;
 mod sql;
+mod steps;
 mod writer;
 
 use std::fs;
@@ -17,8 +18,9 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample};
+use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -32,7 +34,7 @@ use crate::lock::{self, RunLock};
 use crate::{
     CallBody, CallQuery, CallRecord, Claim, Clock, Completion, CompletionReceipt, Holder, NewCall,
     NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunRecord, RunStatus, Store, StoreError, SystemClock,
+    RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
 };
 
 const DATABASE_FILE: &str = "run.db";
@@ -213,7 +215,8 @@ impl WriterHandle {
     }
 
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
-        let bytes = call.request.len() + call.response.len();
+        let tokens: usize = call.tokens.iter().map(Bytes::len).sum();
+        let bytes = call.request.len() + call.response.len() + tokens;
         let kilobytes = u32::try_from(bytes / 1024 + 1)
             .unwrap_or(u32::MAX)
             .min(ROOM_FOR_CALLS_KB);
@@ -379,6 +382,13 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn rollouts_by_id(&self, ids: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
+        let ids = ids.to_vec();
+        self.readers
+            .read(move |connection| rollouts::rollouts_by_id(connection, &ids))
+            .await
+    }
+
     async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError> {
         self.readers
             .read(move |connection| rollouts::row(connection, row_index))
@@ -403,6 +413,22 @@ impl Store for SqliteStore {
         self.readers
             .read(move |connection| calls::body(connection, &segments, call_id))
             .await
+    }
+
+    async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
+        let (segments, id) = (self.segments.clone(), id.clone());
+        self.readers
+            .read(move |connection| calls::token_records(connection, &segments, &id))
+            .await
+    }
+
+    async fn record_step(&self, step: StepRecord) -> Result<(), StoreError> {
+        self.write(move |desk| steps::record(desk.connection, &step))
+            .await
+    }
+
+    async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
+        self.readers.read(steps::steps).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

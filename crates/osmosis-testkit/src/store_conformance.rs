@@ -4,6 +4,7 @@
 
 mod queue;
 mod records;
+mod training;
 
 use std::fmt;
 use std::future::Future;
@@ -24,6 +25,7 @@ use osmosis_store::{
 
 pub use queue::*;
 pub use records::*;
+pub use training::*;
 
 /// What a behaviour returns; what it finds wrong, it asserts.
 pub type Verdict = anyhow::Result<()>;
@@ -61,6 +63,9 @@ macro_rules! for_each_store_behaviour {
             a_call_is_durable_with_the_next_completion
             bodies_of_megabytes_come_back_exactly
             conversations_come_back_exactly
+            token_records_come_back_without_the_bodies
+            rollouts_come_by_id_in_the_order_asked_for
+            a_step_is_kept_and_can_be_replaced
             reopening_keeps_everything
             a_closed_store_says_so
         }
@@ -276,6 +281,7 @@ pub fn call(
         done_at_ms: 1_700_000_000_300,
         request: request.into(),
         response: response.into(),
+        tokens: Vec::new(),
     })
 }
 

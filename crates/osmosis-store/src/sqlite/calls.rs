@@ -1,11 +1,12 @@
 //! Model calls: one row each, the bodies in segments.
 
+use bytes::{Buf as _, Bytes};
 use camino::Utf8Path;
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::delta::{Base, Conversations, MAX_CHAIN, Shared};
-use super::segment::{HEADER_BYTES, Place, SegmentWriter, read_record};
+use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter};
 use super::sql::{SqlError, number, optional_number, to_sql};
 use crate::{CallBody, CallQuery, CallRecord, NewCall, StoreError};
 
@@ -37,12 +38,22 @@ pub(crate) fn record(
         Some((_, shared)) => shared.middle(&call.request),
         None => &call.request,
     };
-    if stored.len().max(call.response.len()) > u32::MAX as usize {
+    let tokens = joined(&call.tokens);
+    let longest = stored.len().max(call.response.len()).max(tokens.len());
+    if longest > u32::MAX as usize {
         return Err(StoreError::refused("the bodies of the call are too large").into());
     }
-    let (request_place, response_place) = segments
-        .append(stored, &call.response)
-        .map_err(CallFailure::Segments)?;
+    let (request_place, response_place, tokens_place) = if call.tokens.is_empty() {
+        let [request, response] = segments
+            .append([stored, &call.response])
+            .map_err(CallFailure::Segments)?;
+        (request, response, None)
+    } else {
+        let [request, response, tokens] = segments
+            .append([stored, &call.response, &tokens])
+            .map_err(CallFailure::Segments)?;
+        (request, response, Some(tokens))
+    };
     let chain_length = base.as_ref().map_or(0, |(base, _)| base.chain_length + 1);
     let shared = base.as_ref().map(|(_, shared)| *shared);
     connection
@@ -51,8 +62,9 @@ pub(crate) fn record(
                 policy_version, streamed, status, error, prompt_tokens, completion_tokens,
                 queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, request_bytes,
                 response_bytes, segment, request_offset, response_offset, base_call_id,
-                shared_prefix_bytes, shared_suffix_bytes, chain_length)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                shared_prefix_bytes, shared_suffix_bytes, chain_length, token_records,
+                tokens_offset, tokens_bytes)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             call.rollout_id.as_str(),
@@ -81,6 +93,9 @@ pub(crate) fn record(
             to_sql(shared.map_or(0, |s| s.prefix as u64))?,
             to_sql(shared.map_or(0, |s| s.suffix as u64))?,
             chain_length,
+            to_sql(call.tokens.len() as u64)?,
+            tokens_place.map(|place| to_sql(place.offset)).transpose()?,
+            tokens_place.map(|_| to_sql(tokens.len() as u64)).transpose()?,
         ])?;
     let base = Base {
         call_id: connection.last_insert_rowid(),
@@ -94,7 +109,8 @@ pub(crate) fn record(
 /// The end of the last record that the database refers to.
 pub(crate) fn referenced_end(connection: &Connection) -> Result<Option<Place>, SqlError> {
     let mut select = connection.prepare(
-        "SELECT segment, response_offset, response_bytes FROM calls ORDER BY call_id DESC LIMIT 1",
+        "SELECT segment, coalesce(tokens_offset, response_offset),
+            coalesce(tokens_bytes, response_bytes) FROM calls ORDER BY call_id DESC LIMIT 1",
     )?;
     let mut rows = select.query([])?;
     let Some(row) = rows.next()? else {
@@ -163,6 +179,7 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         sent_at_ms: row.get("sent_at_ms")?,
         first_byte_at_ms: row.get("first_byte_at_ms")?,
         done_at_ms: row.get("done_at_ms")?,
+        token_records: number(row, "token_records")?,
     })
 }
 
@@ -174,6 +191,8 @@ struct Stored {
     shared: Shared,
     request_bytes: usize,
     response_bytes: usize,
+    tokens: Option<Place>,
+    token_records: usize,
 }
 
 pub(crate) fn body(
@@ -184,12 +203,18 @@ pub(crate) fn body(
     let Some(wanted) = stored(connection, to_sql(call_id)?)? else {
         return Ok(None);
     };
-    let response = read_record(segments, wanted.response)?;
+    let mut segments = SegmentReader::new(segments);
+    let response = segments.read(wanted.response)?;
     if response.len() != wanted.response_bytes {
         return Err(SqlError::Senseless(format!(
             "the response of call {call_id} has the wrong length"
         )));
     }
+    let tokens = match wanted.tokens {
+        None => Vec::new(),
+        Some(place) => parted(segments.read(place)?.into(), wanted.token_records)
+            .ok_or_else(|| senseless_tokens(call_id))?,
+    };
     // From the call back to the one that is stored whole, then forward again.
     let mut chain = vec![wanted];
     while let Some(base) = chain.last().and_then(|last| last.base_call_id) {
@@ -206,7 +231,7 @@ pub(crate) fn body(
     }
     let mut request = Vec::new();
     for link in chain.iter().rev() {
-        let middle = read_record(segments, link.request)?;
+        let middle = segments.read(link.request)?;
         request = link
             .shared
             .join(&request, &middle)
@@ -220,13 +245,14 @@ pub(crate) fn body(
     Ok(Some(CallBody {
         request: request.into(),
         response: response.into(),
+        tokens,
     }))
 }
 
 fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlError> {
     let mut select = connection.prepare_cached(
         "SELECT segment, request_offset, response_offset, base_call_id, shared_prefix_bytes,
-            shared_suffix_bytes, request_bytes, response_bytes
+            shared_suffix_bytes, request_bytes, response_bytes, tokens_offset, token_records
          FROM calls WHERE call_id = ?1",
     )?;
     let mut rows = select.query([call_id])?;
@@ -250,5 +276,68 @@ fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlEr
         },
         request_bytes: number(row, 6)?,
         response_bytes: number(row, 7)?,
+        tokens: optional_number(row, 8)?.map(|offset| Place { segment, offset }),
+        token_records: number(row, 9)?,
     }))
+}
+
+/// The token records of the attempt that [`calls`] would list.
+pub(crate) fn token_records(
+    connection: &Connection,
+    segments: &Utf8Path,
+    id: &RolloutId,
+) -> Result<Vec<(SampleId, Bytes)>, SqlError> {
+    let Some(attempt) = shown_attempt(connection, id)? else {
+        return Ok(Vec::new());
+    };
+    let mut select = connection.prepare_cached(
+        "SELECT call_id, sample_id, segment, tokens_offset, token_records FROM calls
+         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL ORDER BY call_id",
+    )?;
+    let mut rows = select.query(params![id.as_str(), attempt])?;
+    let mut segments = SegmentReader::new(segments);
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let sample = SampleId::new(row.get::<_, String>(1)?)?;
+        let place = Place {
+            segment: number(row, 2)?,
+            offset: number(row, 3)?,
+        };
+        let Some(of_call) = parted(segments.read(place)?.into(), number(row, 4)?) else {
+            return Err(senseless_tokens(number(row, 0)?));
+        };
+        records.extend(of_call.into_iter().map(|record| (sample.clone(), record)));
+    }
+    Ok(records)
+}
+
+/// Records as one payload, each with its length before it.
+fn joined(records: &[Bytes]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(records.iter().map(|record| record.len() + 4).sum());
+    for record in records {
+        // A payload that is too long for its length is refused before it is stored.
+        let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
+        payload.extend_from_slice(&length.to_le_bytes());
+        payload.extend_from_slice(record);
+    }
+    payload
+}
+
+/// What [`joined`] joined; `None` when it is not that.
+fn parted(mut payload: Bytes, count: usize) -> Option<Vec<Bytes>> {
+    let mut records = Vec::new();
+    while !payload.is_empty() {
+        let length = usize::try_from(payload.try_get_u32_le().ok()?).ok()?;
+        if length > payload.len() {
+            return None;
+        }
+        records.push(payload.split_to(length));
+    }
+    (records.len() == count).then_some(records)
+}
+
+fn senseless_tokens(call_id: u64) -> SqlError {
+    SqlError::Senseless(format!(
+        "the token records of call {call_id} do not fit together"
+    ))
 }

@@ -92,6 +92,7 @@ fn call(row: u64) -> NewCall {
         done_at_ms: 0,
         request: request(row).into(),
         response: Bytes::new(),
+        tokens: Vec::new(),
     }
 }
 

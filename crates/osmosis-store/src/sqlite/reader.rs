@@ -114,6 +114,7 @@ fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {
     connection.set_prepared_statement_cache_capacity(64);
     // Nothing is read from the file before the first query, so errors would show up later.
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    schema::read_as_known(&connection)?;
     Ok(connection)
 }
 

@@ -181,6 +181,17 @@ pub(crate) fn rollout(
     }
 }
 
+pub(crate) fn rollouts_by_id(
+    connection: &Connection,
+    ids: &[RolloutId],
+) -> Result<Vec<RolloutRecord>, SqlError> {
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        found.extend(rollout(connection, id)?);
+    }
+    Ok(found)
+}
+
 /// Read by position in [`record`]: looking names up costs more than the rest for a large report.
 const COLUMNS: &str =
     "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,

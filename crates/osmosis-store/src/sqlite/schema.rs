@@ -8,6 +8,7 @@
 //! | `rollouts` | execution of the workflow on a row: the queue, and the result |
 //! | `samples` | sample of a finished rollout, `messages` as JSON text |
 //! | `calls` | model call, of every attempt, in the order they finished |
+//! | `steps` | step of training that is done, `metrics` as JSON text |
 //!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
@@ -22,7 +23,9 @@
 //! The response is the record at `response_offset`. The request is the record at `request_offset` when
 //! `base_call_id` is null; otherwise it is the first `shared_prefix_bytes` of the request of call
 //! `base_call_id`, that record, and the last `shared_suffix_bytes` of the base's request.
-//! `chain_length` says how many bases have to be read. A call whose rollout is not in `rollouts` came
+//! `chain_length` says how many bases have to be read. When the policy knew its tokens, `token_records`
+//! says for how many choices, and the record at `tokens_offset` of `tokens_bytes` holds them, each with
+//! its length (`u32`, little endian) before it. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
 
 use camino::Utf8Path;
@@ -34,7 +37,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -136,6 +139,27 @@ CREATE TABLE calls (
 CREATE INDEX calls_by_rollout ON calls (rollout_id, attempt);
 ";
 
+const VERSION_2: &str = "
+ALTER TABLE calls ADD COLUMN token_records INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE calls ADD COLUMN tokens_offset INTEGER;
+ALTER TABLE calls ADD COLUMN tokens_bytes INTEGER;
+
+CREATE TABLE steps (
+    step            INTEGER PRIMARY KEY,
+    policy_version  INTEGER NOT NULL,
+    metrics         TEXT NOT NULL,
+    finished_at_ms  INTEGER NOT NULL
+) STRICT;
+";
+
+/// What a reader that must not write puts, for itself alone, in front of a database of version 1.
+const VERSION_1_AS_2: &str = "
+CREATE TEMP VIEW calls AS
+    SELECT *, 0 AS token_records, NULL AS tokens_offset, NULL AS tokens_bytes FROM main.calls;
+CREATE TEMP VIEW steps AS
+    SELECT 0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms WHERE false;
+";
+
 /// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
 pub(crate) fn migrate(connection: &mut Connection, path: &Utf8Path) -> Result<(), StoreError> {
     let failed = |error: &rusqlite::Error| StoreError::sqlite(path, error);
@@ -168,6 +192,15 @@ pub(crate) fn check_readable(connection: &Connection, path: &Utf8Path) -> Result
             message: "holds no run yet".to_owned(),
             full: false,
         });
+    }
+    Ok(())
+}
+
+/// Lets a connection that only reads see an older database as [`KNOWN_VERSION`] has it.
+pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
+    if version(connection)? == 1 {
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        connection.execute_batch(VERSION_1_AS_2)?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const MAGIC: [u8; 4] = *b"OSR1";
 const BUFFER_BYTES: usize = 1024 * 1024;
 
 /// Where a record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
@@ -80,18 +80,21 @@ impl SegmentWriter {
         Ok(writer)
     }
 
-    /// Appends a request and a response next to each other, and says where they begin.
-    pub(crate) fn append(
+    /// Appends payloads next to each other, in one segment, and says where they begin.
+    pub(crate) fn append<const N: usize>(
         &mut self,
-        request: &[u8],
-        response: &[u8],
-    ) -> Result<(Place, Place), StoreError> {
+        payloads: [&[u8]; N],
+    ) -> Result<[Place; N], StoreError> {
         if self.length() >= self.rotate_at {
             self.sync()?;
             self.current = None;
         }
         self.ensure_segment()?;
-        Ok((self.append_record(request)?, self.append_record(response)?))
+        let mut places = [Place::default(); N];
+        for (place, payload) in places.iter_mut().zip(payloads) {
+            *place = self.append_record(payload)?;
+        }
+        Ok(places)
     }
 
     /// Puts everything appended so far on the disk.
@@ -307,18 +310,46 @@ impl Promise {
     }
 }
 
-/// The payload of a record, checked.
-pub(crate) fn read_record(folder: &Utf8Path, place: Place) -> Result<Vec<u8>, StoreError> {
-    let path = segment_path(folder, place.segment);
-    let damaged = |message: String| StoreError::damaged(&path, message);
+/// Reads records, and keeps the segment of the last one open.
+#[derive(Debug)]
+pub(crate) struct SegmentReader<'f> {
+    folder: &'f Utf8Path,
+    current: Option<(u32, File)>,
+}
+
+impl<'f> SegmentReader<'f> {
+    pub(crate) fn new(folder: &'f Utf8Path) -> Self {
+        Self {
+            folder,
+            current: None,
+        }
+    }
+
+    /// The payload of a record, checked.
+    pub(crate) fn read(&mut self, place: Place) -> Result<Vec<u8>, StoreError> {
+        let path = segment_path(self.folder, place.segment);
+        let file = match self.current.take() {
+            Some((segment, file)) if segment == place.segment => file,
+            _ => File::open(&path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    StoreError::damaged(&path, "the file is missing".to_owned())
+                }
+                _ => StoreError::io(&path, &error),
+            })?,
+        };
+        let (_, file) = self.current.insert((place.segment, file));
+        read_from(file, &path, place)
+    }
+}
+
+fn read_from(file: &mut File, path: &Utf8Path, place: Place) -> Result<Vec<u8>, StoreError> {
+    let damaged = |message: String| StoreError::damaged(path, message);
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => damaged("the file is missing".to_owned()),
         io::ErrorKind::UnexpectedEof => {
             damaged(format!("it ends inside the record at {}", place.offset))
         }
-        _ => StoreError::io(&path, &error),
+        _ => StoreError::io(path, &error),
     };
-    let mut file = File::open(&path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;
     let mut header = [0; HEADER_LENGTH];
@@ -364,12 +395,25 @@ mod tests {
         (folder, path)
     }
 
+    fn read_record(folder: &Utf8Path, place: Place) -> Result<Vec<u8>, StoreError> {
+        SegmentReader::new(folder).read(place)
+    }
+
+    fn pair(
+        writer: &mut SegmentWriter,
+        request: &[u8],
+        response: &[u8],
+    ) -> Result<(Place, Place), StoreError> {
+        let [request, response] = writer.append([request, response])?;
+        Ok((request, response))
+    }
+
     #[test]
     fn a_full_segment_is_followed_by_another() {
         let (_keep, path) = folder();
         let mut writer = SegmentWriter::open(path.clone(), 100, None).unwrap();
         let places: Vec<_> = (0..4_u8)
-            .map(|n| writer.append(&[n; 40], &[n; 8]).unwrap())
+            .map(|n| pair(&mut writer, &[n; 40], &[n; 8]).unwrap())
             .collect();
         writer.sync().unwrap();
         let segments: Vec<_> = places.iter().map(|(first, _)| first.segment).collect();
@@ -384,11 +428,11 @@ mod tests {
     fn what_was_not_synced_can_be_taken_back() {
         let (_keep, path) = folder();
         let mut writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
-        let (kept, _) = writer.append(b"kept", b"").unwrap();
+        let (kept, _) = pair(&mut writer, b"kept", b"").unwrap();
         writer.sync().unwrap();
-        let (taken_back, _) = writer.append(&vec![1; 2 * BUFFER_BYTES], b"x").unwrap();
+        let (taken_back, _) = pair(&mut writer, &vec![1; 2 * BUFFER_BYTES], b"x").unwrap();
         writer.discard_unsynced();
-        let (instead, _) = writer.append(b"instead", b"").unwrap();
+        let (instead, _) = pair(&mut writer, b"instead", b"").unwrap();
         writer.sync().unwrap();
         assert_eq!(instead, taken_back);
         assert_eq!(read_record(&path, kept).unwrap(), b"kept");
@@ -400,12 +444,11 @@ mod tests {
     fn a_full_disk_is_told_apart_and_the_next_segment_works() {
         let (_keep, path) = folder();
         let mut writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
-        writer.append(b"first", b"").unwrap();
+        pair(&mut writer, b"first", b"").unwrap();
         writer.sync().unwrap();
         let segment = writer.current.as_mut().unwrap();
         segment.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let failed = writer
-            .append(b"second", b"")
+        let failed = pair(&mut writer, b"second", b"")
             .and_then(|_| writer.sync())
             .unwrap_err();
         assert!(
@@ -413,7 +456,7 @@ mod tests {
             "{failed}"
         );
         writer.discard_unsynced();
-        let (place, _) = writer.append(b"second", b"").unwrap();
+        let (place, _) = pair(&mut writer, b"second", b"").unwrap();
         writer.sync().unwrap();
         assert_eq!(place.segment, 2);
         assert_eq!(read_record(&path, place).unwrap(), b"second");
@@ -429,7 +472,7 @@ mod tests {
             let mut writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
             let places: Vec<_> = bodies
                 .iter()
-                .map(|body| writer.append(body, b"").unwrap().0)
+                .map(|body| pair(&mut writer, body, b"").unwrap().0)
                 .collect();
             writer.sync().unwrap();
             let end = writer.length();

@@ -4,9 +4,10 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 
+use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::RolloutId;
-use osmosis_store::{CallBody, CallQuery, SqliteStore, Store, StoreError};
+use osmosis_core::{RolloutId, SampleId};
+use osmosis_store::{CallBody, CallQuery, NewCall, SqliteStore, Store, StoreError};
 use osmosis_testkit::store_conformance::{call, claim_one, plan, scored};
 
 use crate::folder::{folder, open};
@@ -19,6 +20,15 @@ fn request(row: u64) -> String {
 
 fn response(row: u64) -> String {
     format!("answer {row} {}", "a".repeat(20))
+}
+
+/// Every other call has token records; they are the last it has in the segment.
+fn tokens(row: u64) -> Vec<Bytes> {
+    if row.is_multiple_of(2) {
+        vec![format!("tokens {row}").into(), Bytes::from_static(b"!")]
+    } else {
+        Vec::new()
+    }
 }
 
 /// A closed run with `rows` finished rollouts of one call each, all in one segment.
@@ -34,7 +44,10 @@ async fn recorded(path: &Utf8Path, rows: u64) {
 async fn record_next(store: &SqliteStore, row: u64) {
     let claim = claim_one(store).await.unwrap();
     assert_eq!(claim.row_index, row);
-    let new = call(&claim, "main", request(row), response(row)).unwrap();
+    let new = NewCall {
+        tokens: tokens(row),
+        ..call(&claim, "main", request(row), response(row)).unwrap()
+    };
     store.record_call(new).await.unwrap();
     store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
 }
@@ -53,6 +66,13 @@ async fn assert_intact(store: &SqliteStore, row: u64) {
     let body = body(store, row).await.unwrap();
     assert_eq!(body.request, request(row));
     assert_eq!(body.response, response(row));
+    assert_eq!(body.tokens, tokens(row));
+    let records = store.token_records(&RolloutId::of(row, 0)).await.unwrap();
+    let expected: Vec<_> = tokens(row)
+        .into_iter()
+        .map(|record| (SampleId::main(), record))
+        .collect();
+    assert_eq!(records, expected);
 }
 
 fn copy_of(run: &Utf8Path, to: &Utf8Path) {
@@ -108,10 +128,15 @@ impl Copies {
     }
 }
 
-/// The bytes of the last record: the last response with its header of 12.
+/// The bytes of the last record, with its header of 12: the token records of the last call, each with a
+/// length of 4, or else its response.
 fn last_record(original: &Utf8Path, rows: u64) -> Vec<u8> {
     let bytes = fs::read(original.join(SEGMENT)).unwrap();
-    let record = bytes[bytes.len() - response(rows - 1).len() - 12..].to_vec();
+    let length = match tokens(rows - 1).as_slice() {
+        [] => response(rows - 1).len(),
+        records => records.iter().map(|record| record.len() + 4).sum(),
+    };
+    let record = bytes[bytes.len() - length - 12..].to_vec();
     assert!(record.starts_with(b"OSR1"));
     record
 }
@@ -196,6 +221,9 @@ async fn a_segment_that_lost_its_end_costs_that_call_alone() {
             "nothing takes the place of what is lost"
         );
         let error = body(&store, 2).await.unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        let rollout = RolloutId::of(2, 0);
+        let error = store.token_records(&rollout).await.unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         for row in [0, 1, 3] {
             assert_intact(&store, row).await;

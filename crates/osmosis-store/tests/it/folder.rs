@@ -4,7 +4,10 @@ use std::fs;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::{CallQuery, SqliteOptions, SqliteStore, Store, StoreError, StoreErrorKind};
+use osmosis_core::{JsonText, PolicyVersion, RolloutId};
+use osmosis_store::{
+    CallQuery, SqliteOptions, SqliteStore, StepRecord, Store, StoreError, StoreErrorKind,
+};
 use osmosis_testkit::store_conformance::{call, claim_one, plan, scored};
 use rusqlite::Connection;
 
@@ -180,6 +183,63 @@ async fn a_run_of_a_newer_program_is_left_alone() {
         assert!(error.hint().is_some());
     }
     assert_eq!(SqliteStore::holder(&path), None, "the lock was given back");
+}
+
+/// Takes away what the second version of the tables brought.
+fn make_version_1(path: &Utf8Path) {
+    let database = Connection::open(path.join("run.db")).unwrap();
+    database
+        .execute_batch(
+            "ALTER TABLE calls DROP COLUMN token_records;
+             ALTER TABLE calls DROP COLUMN tokens_offset;
+             ALTER TABLE calls DROP COLUMN tokens_bytes;
+             DROP TABLE steps;
+             PRAGMA user_version = 1;",
+        )
+        .unwrap();
+}
+
+async fn has_no_tokens(store: &dyn Store) {
+    let id = RolloutId::of(0, 0);
+    let query = CallQuery {
+        rollout_id: id.clone(),
+        attempt: None,
+    };
+    let calls = store.calls(query).await.unwrap();
+    assert_eq!(calls[0].token_records, 0);
+    let body = store.call_body(calls[0].call_id).await.unwrap().unwrap();
+    assert_eq!((&body.response[..], body.tokens.len()), (&b"answer"[..], 0));
+    assert_eq!(store.token_records(&id).await.unwrap(), []);
+    assert_eq!(store.steps().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_run_of_an_older_program_is_read_as_it_is_and_brought_up_to_date_when_it_goes_on() {
+    let (_keep, path) = folder();
+    let store = open(&path).unwrap();
+    one_result(&store).await;
+    store.close().await.unwrap();
+    make_version_1(&path);
+
+    let before = fs::read(path.join("run.db")).unwrap();
+    let reader = SqliteStore::open_read_only(&path).unwrap();
+    sees_the_result(&reader).await;
+    has_no_tokens(&reader).await;
+    reader.close().await.unwrap();
+    assert_eq!(fs::read(path.join("run.db")).unwrap(), before);
+
+    let store = open(&path).unwrap();
+    sees_the_result(&store).await;
+    has_no_tokens(&store).await;
+    let step = StepRecord {
+        step: 1,
+        version: PolicyVersion(1),
+        metrics: JsonText::parse("{}").unwrap(),
+        finished_at_ms: 5,
+    };
+    store.record_step(step.clone()).await.unwrap();
+    assert_eq!(store.steps().await.unwrap(), [step]);
+    store.close().await.unwrap();
 }
 
 #[tokio::test]

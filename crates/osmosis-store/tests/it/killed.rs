@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{Attempt, RolloutId};
-use osmosis_store::{CallQuery, Claim, CompletionReceipt, SqliteStore, Store, StoreErrorKind};
+use osmosis_core::{Attempt, RolloutId, SampleId};
+use osmosis_store::{
+    CallQuery, Claim, CompletionReceipt, NewCall, SqliteStore, Store, StoreErrorKind,
+};
 use osmosis_testkit::store_conformance::{LEASE, call, plan, scored};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -29,6 +31,10 @@ fn request(id: &RolloutId, attempt: Attempt, turn: usize) -> String {
         "s".repeat(400),
         "1,".repeat(turn)
     )
+}
+
+fn tokens(attempt: Attempt, turn: usize) -> String {
+    format!("tokens of turn {turn}, attempt {attempt}")
 }
 
 /// The program of the child: works through the queue, and says what was acknowledged.
@@ -64,7 +70,11 @@ async fn finish(store: &SqliteStore, claim: &Claim) {
             request(&claim.id, claim.attempt, turn),
             format!("{turn}"),
         );
-        store.record_call(new.unwrap()).await.unwrap();
+        let new = NewCall {
+            tokens: vec![tokens(claim.attempt, turn).into()],
+            ..new.unwrap()
+        };
+        store.record_call(new).await.unwrap();
     }
     let receipt = store.complete(scored(claim, 1.0).unwrap()).await.unwrap();
     assert_eq!(receipt, CompletionReceipt::Accepted);
@@ -149,7 +159,13 @@ async fn verify(store: &SqliteStore, id: &RolloutId, attempt: Attempt) {
         let body = store.call_body(recorded.call_id).await.unwrap().unwrap();
         assert_eq!(body.request, request(id, attempt, turn));
         assert_eq!(body.response, format!("{turn}"));
+        assert_eq!(body.tokens, [tokens(attempt, turn)]);
     }
+    let records = store.token_records(id).await.unwrap();
+    let expected: Vec<_> = (0..TURNS)
+        .map(|turn| (SampleId::main(), tokens(attempt, turn).into()))
+        .collect();
+    assert_eq!(records, expected, "{id}");
 }
 
 #[tokio::test]

@@ -290,10 +290,11 @@ fn as_recorded(call_id: u64, call: &NewCall) -> CallRecord {
         sent_at_ms: call.sent_at_ms,
         first_byte_at_ms: call.first_byte_at_ms,
         done_at_ms: call.done_at_ms,
+        token_records: u32::try_from(call.tokens.len()).unwrap_or(u32::MAX),
     }
 }
 
-async fn calls_of(
+pub(super) async fn calls_of(
     store: &dyn Store,
     claim: &Claim,
     attempt: Option<Attempt>,
@@ -305,7 +306,7 @@ async fn calls_of(
     Ok(store.calls(query).await?)
 }
 
-async fn body_of(store: &dyn Store, call_id: u64) -> anyhow::Result<CallBody> {
+pub(super) async fn body_of(store: &dyn Store, call_id: u64) -> anyhow::Result<CallBody> {
     store
         .call_body(call_id)
         .await?
@@ -494,6 +495,7 @@ pub async fn conversations_come_back_exactly(mut fixture: Fixture) -> Verdict {
                     let body = CallBody {
                         request: request.clone().into(),
                         response: response.clone().into(),
+                        tokens: Vec::new(),
                     };
                     (id.clone(), sample_id.clone(), body)
                 })
