@@ -5,6 +5,8 @@ use memchr::memmem;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::policy::TokenAccount;
+
 /// How many tokens a call took, as the policy counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Usage {
@@ -12,6 +14,15 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u64>,
     #[serde(default)]
     pub(crate) completion_tokens: Option<u64>,
+}
+
+impl Usage {
+    pub(crate) fn of(account: &TokenAccount) -> Self {
+        Self {
+            prompt_tokens: Some(account.prompt_tokens),
+            completion_tokens: Some(account.completion_tokens),
+        }
+    }
 }
 
 /// The usage in a completion, found from its end without reading the rest (which may be megabytes of

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::policy::Fault;
+use crate::session::Session;
 
 /// 43 letters and digits carry 256 bits.
 const KEY_LENGTH: usize = 43;
@@ -91,6 +92,7 @@ struct DoorState {
     attempt: Attempt,
     ended: CancellationToken,
     calls: TaskTracker,
+    session: Arc<Session>,
     tally: Mutex<Tally>,
 }
 
@@ -109,6 +111,7 @@ impl Doors {
         &self,
         rollout: RolloutId,
         attempt: Attempt,
+        session: Session,
         everything: &CancellationToken,
     ) -> RolloutDoor {
         let key = format!(
@@ -121,6 +124,7 @@ impl Doors {
             attempt,
             ended: everything.child_token(),
             calls: TaskTracker::new(),
+            session: Arc::new(session),
             tally: Mutex::default(),
         });
         self.open.write().insert(digest, Arc::clone(&state));
@@ -181,6 +185,11 @@ impl Visit {
         self.state.attempt
     }
 
+    /// What the policy remembers while the door is open.
+    pub(crate) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.state.session)
+    }
+
     /// Cancelled when the rollout's door is closed.
     pub(crate) fn ended(&self) -> &CancellationToken {
         &self.state.ended
@@ -223,7 +232,12 @@ mod tests {
     use crate::policy::FaultKind;
 
     fn door(doors: &Doors) -> RolloutDoor {
-        doors.open(RolloutId::of(0, 0), Attempt(1), &CancellationToken::new())
+        doors.open(
+            RolloutId::of(0, 0),
+            Attempt(1),
+            Session::default(),
+            &CancellationToken::new(),
+        )
     }
 
     #[test]

@@ -10,12 +10,13 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
+use serde_json::Value;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::completion::usage_in;
 use crate::door::{Verdict, Visit};
 use crate::error_reply::ErrorReply;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
+use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::record::{Ending, OpenCall, unrecordable};
 use crate::request::ChatRequest;
 use crate::server::Shared;
@@ -40,8 +41,8 @@ pub(crate) async fn chat(
     body: Body,
 ) -> Response {
     let ended = visit.ended().clone();
-    let rollout_id = visit.rollout().clone();
-    let policy = shared.policy.describe();
+    let (rollout_id, session) = (visit.rollout().clone(), visit.session());
+    let policy = shared.policy.describe_for(&rollout_id);
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(),
@@ -77,12 +78,18 @@ pub(crate) async fn chat(
         Err(refusal) => return refuse(call, &refusal, Verdict::Unknown).await,
     };
     let (streamed, wants_usage) = (request.streamed, request.wants_usage);
-    call.goes_to_the_policy(request.model, streamed);
+    if let Some(field) = request.overridden {
+        shared.warn_of_override(field);
+    }
+    let tokens = TokenSlot::default();
+    call.goes_to_the_policy(request.model, streamed, tokens.clone());
     let asked = shared.policy.chat(ChatCall {
         rollout_id,
         sample_id: sample,
         body: request.body,
         streamed,
+        session,
+        tokens,
     });
     let answer = tokio::select! {
         biased;
@@ -147,13 +154,21 @@ async fn refuse(call: OpenCall, refusal: &ErrorReply, verdict: Verdict) -> Respo
     }
 }
 
+/// That a policy refused, and why, as far as its reply says it in a line.
+fn refused(status: u16, body: &[u8]) -> String {
+    let reply = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let message = reply.pointer("/error/message").and_then(Value::as_str);
+    let message: String = message.into_iter().flat_map(str::chars).take(300).collect();
+    let colon = if message.is_empty() { "" } else { ": " };
+    format!("upstream_refused: the upstream answered with status {status}{colon}{message}")
+}
+
 /// Records a whole reply, then passes it on as it is.
 async fn pass_whole(call: OpenCall, status: u16, content_type: &str, body: Bytes) -> Response {
     let answered = status < 400;
     let ending = Ending {
         status,
-        error: (!answered)
-            .then(|| format!("upstream_refused: the upstream answered with status {status}")),
+        error: (!answered).then(|| refused(status, &body)),
         usage: if answered { usage_in(&body) } else { None },
         verdict: Verdict::Answered,
         response: Some(body.clone()),

@@ -2,7 +2,8 @@
 //! goes to the policy, is identified and is recorded exactly.
 //!
 //! It never decides what is run; the engine opens a [`RolloutDoor`] for each rollout it runs, and what
-//! answers is a [`Policy`]: a [`ScriptedPolicy`] or an [`UpstreamPolicy`].
+//! answers is a [`Policy`]: a [`ScriptedPolicy`], an [`UpstreamPolicy`], or a [`TokenPolicy`], which
+//! samples tokens with an engine in this process and knows each of them.
 //!
 //! ```
 //! use camino::Utf8Path;
@@ -28,17 +29,26 @@ mod exchange;
 mod identity;
 mod policy;
 mod record;
+mod relay;
 mod request;
 mod script;
 mod secret;
 mod server;
+mod session;
 mod sse;
+mod token_policy;
 mod upstream;
 
 pub use door::{RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
-pub use policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody};
+pub use policy::{
+    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody, TokenAccount,
+    TokenLedger, TokenSlot,
+};
+pub use relay::RelayPolicy;
 pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
 pub use secret::Secret;
 pub use server::{Gateway, GatewayOptions, Sampling};
-pub use upstream::{UpstreamOptions, UpstreamPolicy};
+pub use session::Session;
+pub use token_policy::{TokenPolicy, TokenPolicyOptions};
+pub use upstream::{HttpClients, UpstreamOptions, UpstreamPolicy};

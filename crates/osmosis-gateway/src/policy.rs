@@ -1,15 +1,23 @@
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 
+use crate::session::Session;
+
 /// Something that answers chat calls: a script, an upstream server, an embedded model.
 #[async_trait]
 pub trait Policy: Send + Sync + fmt::Debug {
     fn describe(&self) -> PolicyDescription;
+
+    /// Which policy answers the calls of this rollout.
+    fn describe_for(&self, _rollout: &RolloutId) -> PolicyDescription {
+        self.describe()
+    }
 
     /// Answers one call. A `Fault` is turned into an error reply of the caller's dialect and counted
     /// against the infrastructure; a reply with an error status is passed on as it is.
@@ -34,6 +42,42 @@ pub struct ChatCall {
     /// The request body as the policy shall see it (sampling filled in), a JSON object.
     pub body: Bytes,
     pub streamed: bool,
+    /// What the calls of this rollout's attempt said before.
+    pub session: Arc<Session>,
+    /// Where a policy that knows its tokens says who tells them.
+    pub tokens: TokenSlot,
+}
+
+/// Knows what a call was in tokens.
+pub trait TokenLedger: Send + Sync + fmt::Debug {
+    /// Ends what is still sampled for the call, and tells what it was. Asked once, when the call is
+    /// recorded: nothing is sampled for it afterwards.
+    fn close(&self) -> TokenAccount;
+}
+
+/// What a call was in tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenAccount {
+    /// An encoded [`osmosis_tokens::TokenRecord`] for each choice.
+    pub records: Vec<Bytes>,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+/// A place for the ledger of one call. The gateway keeps the other end, and asks the ledger however the
+/// call ends, also when its caller hangs up.
+#[derive(Debug, Clone, Default)]
+pub struct TokenSlot(Arc<OnceLock<Arc<dyn TokenLedger>>>);
+
+impl TokenSlot {
+    /// Says who knows the tokens of the call. The first ledger stays.
+    pub fn fill(&self, ledger: Arc<dyn TokenLedger>) {
+        let _ = self.0.set(ledger);
+    }
+
+    pub(crate) fn close(&self) -> Option<TokenAccount> {
+        self.0.get().map(|ledger| ledger.close())
+    }
 }
 
 /// The answer in the wire format of the Chat Completions API.

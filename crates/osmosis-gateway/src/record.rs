@@ -9,7 +9,7 @@ use osmosis_store::{NewCall, Store, StoreError};
 
 use crate::completion::Usage;
 use crate::door::{CallResult, Verdict, Visit};
-use crate::policy::{Fault, FaultKind, PolicyDescription};
+use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::server::Shared;
 
 /// Milliseconds since 1970.
@@ -36,6 +36,7 @@ struct Unrecorded {
     draft: NewCall,
     /// What the caller has been sent so far.
     sent: BytesMut,
+    tokens: TokenSlot,
 }
 
 /// How a call ended.
@@ -78,6 +79,7 @@ impl OpenCall {
             done_at_ms: arrived_at_ms,
             request,
             response: Bytes::new(),
+            tokens: Vec::new(),
         };
         Self {
             shared,
@@ -85,16 +87,18 @@ impl OpenCall {
                 visit,
                 draft,
                 sent: BytesMut::new(),
+                tokens: TokenSlot::default(),
             }),
         }
     }
 
     /// The request is going to the policy now.
-    pub(crate) fn goes_to_the_policy(&mut self, model: String, streamed: bool) {
+    pub(crate) fn goes_to_the_policy(&mut self, model: String, streamed: bool, tokens: TokenSlot) {
         if let Some(call) = &mut self.unrecorded {
             call.draft.model = model;
             call.draft.streamed = streamed;
             call.draft.sent_at_ms = Some(now_ms());
+            call.tokens = tokens;
         }
     }
 
@@ -126,7 +130,7 @@ impl OpenCall {
         let Some(call) = self.unrecorded.take() else {
             return Ok(());
         };
-        let store = Arc::clone(&self.shared.store);
+        let store = self.shared.store.clone();
         let mut recording = Box::pin(call.into_record(store, ending));
         // Nearly always there is room in the queue, and no task is needed to get there.
         match futures_util::poll!(recording.as_mut()) {
@@ -155,7 +159,7 @@ impl Drop for OpenCall {
             verdict: Verdict::Unknown,
             response: None,
         };
-        let store = Arc::clone(&self.shared.store);
+        let store = self.shared.store.clone();
         // Nobody is left to see an error; `into_record` logs it.
         self.shared.tasks.spawn_on(
             async move {
@@ -167,13 +171,23 @@ impl Drop for OpenCall {
 }
 
 impl Unrecorded {
-    async fn into_record(self, store: Arc<dyn Store>, ending: Ending) -> Result<(), StoreError> {
+    async fn into_record(
+        self,
+        store: Option<Arc<dyn Store>>,
+        ending: Ending,
+    ) -> Result<(), StoreError> {
         let Self {
             visit,
             mut draft,
             sent,
+            tokens,
         } = self;
-        let usage = ending.usage.unwrap_or_default();
+        let account = tokens.close();
+        let usage = ending
+            .usage
+            .or_else(|| account.as_ref().map(Usage::of))
+            .unwrap_or_default();
+        draft.tokens = account.map(|account| account.records).unwrap_or_default();
         let mut verdict = ending.verdict;
         draft.status = ending.status;
         draft.error = ending.error;
@@ -181,7 +195,10 @@ impl Unrecorded {
         draft.completion_tokens = usage.completion_tokens;
         draft.response = ending.response.unwrap_or_else(|| sent.freeze());
         draft.done_at_ms = now_ms();
-        let result = store.record_call(draft).await;
+        let result = match store {
+            Some(store) => store.record_call(draft).await,
+            None => Ok(()),
+        };
         if let Err(error) = &result {
             tracing::error!(rollout = %visit.rollout(), %error, "a model call could not be recorded");
             verdict = Verdict::Faulty(unrecordable(error));

@@ -24,6 +24,8 @@ pub(crate) struct ChatRequest {
     /// The caller wants the usage of a stream; otherwise it is asked for on the gateway's behalf and
     /// not passed on.
     pub(crate) wants_usage: bool,
+    /// A field whose value, chosen by the caller, was replaced.
+    pub(crate) overridden: Option<&'static str>,
     /// The body as the policy shall see it.
     pub(crate) body: Bytes,
 }
@@ -70,6 +72,7 @@ impl ChatRequest {
         let streamed = fields.stream.unwrap_or(false);
 
         let mut splice = Splice::new(text);
+        let mut overridden = None;
         if model != policy_model {
             splice.set("model", fields.model, &json_text(policy_model));
         }
@@ -80,6 +83,10 @@ impl ChatRequest {
             if let Some(value) = value.filter(|value| value.is_finite())
                 && (sampling.overrides || field.given().is_none())
             {
+                let says = field.given().map(RawValue::get);
+                if says.is_some_and(|says| says.parse() != Ok(value)) {
+                    overridden = overridden.or(Some(name));
+                }
                 splice.set(name, field, &json_text(&value));
             }
         }
@@ -93,6 +100,7 @@ impl ChatRequest {
             model,
             streamed,
             wants_usage,
+            overridden,
             body: amended.map_or_else(|| body.clone(), Bytes::from),
         })
     }
@@ -321,6 +329,24 @@ mod tests {
         ];
         for (body, sampling, expected) in cases {
             assert_eq!(amended(body, sampling), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_a_caller_chose_and_does_not_get_is_named() {
+        #[rustfmt::skip]
+        let cases = [
+            (r#"{"messages":[],"temperature":0}"#, WIN, Some("temperature")),
+            (r#"{"messages":[],"top_p":0.5}"#, WIN, Some("top_p")),
+            (r#"{"messages":[],"temperature":0.7,"top_p":1}"#, WIN, None),
+            (r#"{"messages":[],"temperature":null}"#, WIN, None),
+            (r#"{"messages":[]}"#, WIN, None),
+            (r#"{"messages":[],"temperature":0}"#, FILL, None),
+        ];
+        for (body, sampling, expected) in cases {
+            let body = Bytes::copy_from_slice(body.as_bytes());
+            let request = ChatRequest::parse(&body, "m", &sampling).unwrap();
+            assert_eq!(request.overridden, expected, "{body:?}");
         }
     }
 

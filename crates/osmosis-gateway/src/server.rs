@@ -1,6 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -22,6 +23,7 @@ use crate::exchange;
 use crate::identity::{Endpoint, Route, key_of};
 use crate::policy::Policy;
 use crate::record::now_ms;
+use crate::session::Session;
 
 /// What a gateway needs to know.
 #[derive(Debug, Clone)]
@@ -65,8 +67,10 @@ pub struct Gateway {
 /// What every request needs.
 pub(crate) struct Shared {
     pub(crate) policy: Arc<dyn Policy>,
-    pub(crate) store: Arc<dyn Store>,
+    /// `None` for a gateway that records nothing.
+    pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) sampling: Sampling,
+    told_of_override: AtomicBool,
     pub(crate) max_body_bytes: usize,
     doors: Doors,
     /// Ends every door.
@@ -81,6 +85,22 @@ impl Gateway {
         options: GatewayOptions,
         policy: Arc<dyn Policy>,
         store: Arc<dyn Store>,
+    ) -> Result<Self, GatewayError> {
+        Self::start_with(options, policy, Some(store)).await
+    }
+
+    /// A gateway that keeps no record of what passes through it.
+    pub async fn start_unrecorded(
+        options: GatewayOptions,
+        policy: Arc<dyn Policy>,
+    ) -> Result<Self, GatewayError> {
+        Self::start_with(options, policy, None).await
+    }
+
+    async fn start_with(
+        options: GatewayOptions,
+        policy: Arc<dyn Policy>,
+        store: Option<Arc<dyn Store>>,
     ) -> Result<Self, GatewayError> {
         let cannot_listen = |error: std::io::Error| GatewayError::Listen {
             address: options.listen,
@@ -97,6 +117,7 @@ impl Gateway {
             policy,
             store,
             sampling: options.sampling,
+            told_of_override: AtomicBool::new(false),
             max_body_bytes: options.max_body_bytes,
             doors: Doors::default(),
             everything: CancellationToken::new(),
@@ -120,9 +141,25 @@ impl Gateway {
 
     /// Makes a key for one attempt of a rollout.
     pub fn open(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
-        self.shared
-            .doors
-            .open(rollout, attempt, &self.shared.everything)
+        self.shared.doors.open(
+            rollout,
+            attempt,
+            Session::default(),
+            &self.shared.everything,
+        )
+    }
+
+    /// Makes a key that is no rollout's and stays open for as long as it is kept, for any number of
+    /// callers. Calls are recorded under `name`, attempt 1. Of their conversations the latest are
+    /// remembered; one that is forgotten begins anew with its next call, which costs the policy the work
+    /// of reading it again, and the record the knowledge that it goes on.
+    pub fn open_standing(&self, name: RolloutId) -> RolloutDoor {
+        self.shared.doors.open(
+            name,
+            Attempt(1),
+            Session::bounded(),
+            &self.shared.everything,
+        )
     }
 
     /// Stops accepting, waits for what runs; `false` when the grace period ran out. What still ran then
@@ -156,6 +193,18 @@ impl fmt::Debug for Gateway {
         f.debug_struct("Gateway")
             .field("url", &self.url)
             .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Says once that calls do not get the sampling they ask for.
+    pub(crate) fn warn_of_override(&self, field: &'static str) {
+        if !self.told_of_override.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                field,
+                "agents choose a `{field}` of their own; the run's `[sampling]` replaces it in training"
+            );
+        }
     }
 }
 

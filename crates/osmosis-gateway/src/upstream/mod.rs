@@ -1,10 +1,10 @@
 //! A policy behind one OpenAI-compatible server.
 
+mod clients;
 mod reply;
 mod retry;
 
 use std::fmt::{self, Write as _};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use osmosis_core::PolicyVersion;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
+pub use self::clients::HttpClients;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
@@ -96,6 +97,15 @@ struct FailedTry {
 
 impl UpstreamPolicy {
     pub fn new(options: UpstreamOptions) -> Result<Self, GatewayError> {
+        let clients = HttpClients::new(options.connect_timeout);
+        Self::with_clients(options, &clients)
+    }
+
+    /// Like `new`, with connections that are shared with others.
+    pub(crate) fn with_clients(
+        options: UpstreamOptions,
+        clients: &HttpClients,
+    ) -> Result<Self, GatewayError> {
         let url = completions_url(&options.base_url)?;
         let endpoint = without_credentials(&url);
         let mut headers = HeaderMap::new();
@@ -109,12 +119,7 @@ impl UpstreamPolicy {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        let client = client_for(&url, options.connect_timeout).map_err(|error| {
-            GatewayError::UpstreamClient {
-                url: endpoint.clone(),
-                message: reply::error_chain(&error),
-            }
-        })?;
+        let client = clients.for_url(&url)?;
         Ok(Self {
             client,
             url,
@@ -229,34 +234,6 @@ fn without_credentials(url: &Url) -> String {
         .to_owned()
 }
 
-fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, reqwest::Error> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // It fails only when another thread was faster, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let mut builder = reqwest::Client::builder()
-        .connect_timeout(connect_timeout)
-        .tcp_nodelay(true)
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("osmosis-rs/", env!("CARGO_PKG_VERSION")));
-    if url.scheme() == "http" {
-        // Reading the system's certificates takes tens of milliseconds, and fails where there are none.
-        builder = builder.tls_certs_only([]);
-    }
-    if is_loopback(url) {
-        builder = builder.no_proxy();
-    }
-    builder.build()
-}
-
-/// A proxy cannot reach this machine's loopback.
-fn is_loopback(url: &Url) -> bool {
-    url.host_str().is_some_and(|host| {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,17 +295,5 @@ mod tests {
             UpstreamPolicy::new(options),
             Err(GatewayError::UpstreamKey)
         ));
-    }
-
-    #[test]
-    fn loopback_is_recognised() {
-        for (url, expected) in [
-            ("http://127.0.0.1:1/", true),
-            ("http://[::1]:1/", true),
-            ("http://localhost/", true),
-            ("http://example.com/", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(url).unwrap()), expected, "{url}");
-        }
     }
 }

@@ -3,10 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
 mod doors;
+mod embedded;
+mod embedded_properties;
+mod embedded_records;
 mod fixture;
 mod identity;
 mod memory_store;
 mod plain;
+mod python_client;
 mod scripted;
 mod streaming;
+mod toy;
 mod upstream;

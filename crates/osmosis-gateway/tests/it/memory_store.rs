@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample};
+use bytes::Bytes;
+use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
     CallBody, CallQuery, CallRecord, Claim, Completion, CompletionReceipt, NewCall, NewRollout,
     NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, Store, StoreError,
+    RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::watch;
 
@@ -119,6 +120,18 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn rollout(&self, _: &RolloutId) -> Result<Option<RolloutRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn rollouts_by_id(&self, _: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn token_records(&self, _: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn record_step(&self, _: StepRecord) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
         Err(StoreError::Closed)
     }
     async fn row(&self, _: u64) -> Result<Option<RowRecord>, StoreError> {

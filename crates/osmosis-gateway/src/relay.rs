@@ -1,0 +1,159 @@
+//! A policy for rollouts that each bring a model server of their own.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use osmosis_core::{PolicyVersion, RolloutId};
+use parking_lot::RwLock;
+
+use crate::error::GatewayError;
+use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
+use crate::secret::Secret;
+use crate::upstream::{HttpClients, UpstreamOptions, UpstreamPolicy};
+
+/// Sends the calls of each rollout to the server that was assigned to it, with that rollout's key. Keys
+/// are held in memory, from [`RelayPolicy::assign`] to [`RelayPolicy::forget`], and nowhere else.
+pub struct RelayPolicy {
+    clients: HttpClients,
+    options: UpstreamOptions,
+    upstreams: RwLock<HashMap<RolloutId, Arc<UpstreamPolicy>>>,
+}
+
+impl RelayPolicy {
+    /// Every upstream is sent `model` and treated with the patience of [`UpstreamOptions::new`].
+    pub fn new(model: impl Into<String>) -> Self {
+        Self::with_options(UpstreamOptions::new("", model))
+    }
+
+    /// Like `new`; of the options, address and key are each rollout's own.
+    pub fn with_options(options: UpstreamOptions) -> Self {
+        Self {
+            clients: HttpClients::new(options.connect_timeout),
+            options,
+            upstreams: RwLock::default(),
+        }
+    }
+
+    /// From now on the calls of `rollout` go to `base_url`, which may end in `/chat/completions`.
+    pub fn assign(
+        &self,
+        rollout: RolloutId,
+        base_url: &str,
+        api_key: Option<Secret>,
+    ) -> Result<(), GatewayError> {
+        let upstream = self.upstream(base_url, api_key)?;
+        self.upstreams.write().insert(rollout, Arc::new(upstream));
+        Ok(())
+    }
+
+    /// What `assign` would say to this address and key; nothing is assigned.
+    pub fn check(&self, base_url: &str, api_key: Option<Secret>) -> Result<(), GatewayError> {
+        self.upstream(base_url, api_key).map(|_| ())
+    }
+
+    /// Calls of `rollout` go nowhere any more, and its key is gone.
+    pub fn forget(&self, rollout: &RolloutId) {
+        self.upstreams.write().remove(rollout);
+    }
+
+    fn upstream(
+        &self,
+        base_url: &str,
+        api_key: Option<Secret>,
+    ) -> Result<UpstreamPolicy, GatewayError> {
+        let options = UpstreamOptions {
+            base_url: base_url.to_owned(),
+            api_key,
+            ..self.options.clone()
+        };
+        UpstreamPolicy::with_clients(options, &self.clients)
+    }
+
+    fn of(&self, rollout: &RolloutId) -> Option<Arc<UpstreamPolicy>> {
+        self.upstreams.read().get(rollout).cloned()
+    }
+}
+
+impl fmt::Debug for RelayPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayPolicy")
+            .field("model", &self.options.model)
+            .field("upstreams", &self.upstreams.read().len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Policy for RelayPolicy {
+    fn describe(&self) -> PolicyDescription {
+        PolicyDescription {
+            model: self.options.model.clone(),
+            endpoint: "each rollout's own server".to_owned(),
+            version: PolicyVersion::default(),
+        }
+    }
+
+    fn describe_for(&self, rollout: &RolloutId) -> PolicyDescription {
+        match self.of(rollout) {
+            Some(upstream) => upstream.describe(),
+            None => self.describe(),
+        }
+    }
+
+    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        match self.of(&call.rollout_id) {
+            Some(upstream) => upstream.chat(call).await,
+            None => Err(Fault {
+                kind: FaultKind::Misconfigured,
+                status: 502,
+                message: format!(
+                    "rollout `{}` has no model server: it has ended",
+                    call.rollout_id
+                ),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rollout_has_its_own_server_until_it_is_forgotten() {
+        let relay = RelayPolicy::new("osmosis-rollout");
+        let (one, other) = (RolloutId::of(0, 0), RolloutId::of(1, 0));
+        relay
+            .assign(one.clone(), "http://127.0.0.1:1/a/chat/completions", None)
+            .unwrap();
+        relay
+            .assign(other.clone(), "http://127.0.0.1:1/b/", None)
+            .unwrap();
+        assert_eq!(relay.describe_for(&one).endpoint, "http://127.0.0.1:1/a");
+        assert_eq!(relay.describe_for(&other).endpoint, "http://127.0.0.1:1/b");
+        relay.forget(&one);
+        assert_eq!(relay.describe_for(&one), relay.describe());
+    }
+
+    #[test]
+    fn a_wrong_address_or_key_is_refused_and_no_key_is_shown() {
+        let relay = RelayPolicy::new("m");
+        let key = Some(Secret::new("sk-very-secret"));
+        relay
+            .assign(RolloutId::of(0, 0), "http://u:hunter2@h/v1", key)
+            .unwrap();
+        let shown = format!("{relay:?} {:?}", relay.of(&RolloutId::of(0, 0)));
+        assert!(
+            !shown.contains("sk-very") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+        assert!(relay.check("ftp://h/v1", None).is_err());
+        assert!(
+            relay
+                .check("http://h/v1", Some(Secret::new("a\nb")))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! What a policy remembers while a door is open: the calls of each sample so far.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use osmosis_core::{PolicyVersion, SampleId};
+use osmosis_tokens::{CallTree, ChatFormat, Origin, PlannedPrompt, TokenRecord, TokensError};
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+
+/// How many calls of one sample a standing door remembers.
+const REMEMBERED_CALLS: u32 = 512;
+/// How many samples a standing door remembers.
+const REMEMBERED_SAMPLES: usize = 64;
+
+/// The calls of one attempt of a rollout, by sample. It begins with the attempt's door and ends with it.
+#[derive(Default)]
+pub struct Session {
+    samples: Mutex<Samples>,
+    bounds: Option<Bounds>,
+}
+
+#[derive(Clone, Copy)]
+struct Bounds {
+    calls: u32,
+    samples: usize,
+}
+
+#[derive(Default)]
+struct Samples {
+    known: HashMap<SampleId, Known>,
+    /// Goes up with each use.
+    tick: u64,
+    /// How many trees were begun.
+    trees: u32,
+}
+
+struct Known {
+    calls: Arc<SampleCalls>,
+    planned: u32,
+    used: u64,
+}
+
+impl Session {
+    /// For a door that never closes: remembers the latest calls alone.
+    pub(crate) fn bounded() -> Self {
+        Self {
+            samples: Mutex::default(),
+            bounds: Some(Bounds {
+                calls: REMEMBERED_CALLS,
+                samples: REMEMBERED_SAMPLES,
+            }),
+        }
+    }
+
+    /// The calls of a sample, with room for `more`.
+    pub(crate) fn calls_of(&self, sample: &SampleId, more: u32) -> Arc<SampleCalls> {
+        let mut samples = self.samples.lock();
+        samples.tick += 1;
+        let tick = samples.tick;
+        if let Some(known) = samples.known.get_mut(sample)
+            && self
+                .bounds
+                .is_none_or(|bounds| known.planned.saturating_add(more) <= bounds.calls)
+        {
+            known.used = tick;
+            known.planned = known.planned.saturating_add(more);
+            return Arc::clone(&known.calls);
+        }
+        let first = match self.bounds {
+            None => 0,
+            Some(bounds) => {
+                if samples.known.len() >= bounds.samples && !samples.known.contains_key(sample) {
+                    samples.forget_one();
+                }
+                // Each tree has numbers of its own, so that no record is taken for an older one.
+                samples.trees.wrapping_mul(bounds.calls)
+            }
+        };
+        samples.trees = samples.trees.wrapping_add(1);
+        let calls = Arc::new(SampleCalls {
+            tree: Mutex::default(),
+            first,
+        });
+        let known = Known {
+            calls: Arc::clone(&calls),
+            planned: more,
+            used: tick,
+        };
+        samples.known.insert(sample.clone(), known);
+        calls
+    }
+}
+
+impl Samples {
+    /// Forgets the sample that was used longest ago.
+    fn forget_one(&mut self) {
+        let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
+        if let Some(oldest) = oldest.map(|(sample, _)| sample.clone()) {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("samples", &self.samples.lock().known.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The calls of one sample. The lock is held while a prompt is planned or a result taken up, never while
+/// anything is sampled.
+#[derive(Debug)]
+pub(crate) struct SampleCalls {
+    tree: Mutex<CallTree>,
+    /// The number of the tree's first call.
+    first: u32,
+}
+
+/// The prompt of a call that is about to be made.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) prompt: PlannedPrompt,
+    /// Its number within the sample.
+    pub(crate) number: u32,
+}
+
+/// What was sampled for a prompt.
+#[derive(Debug)]
+pub(crate) struct Sampled {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) logprobs: Vec<f32>,
+    pub(crate) versions: Vec<PolicyVersion>,
+    pub(crate) temperature: f32,
+}
+
+impl SampleCalls {
+    /// Plans `choices` answers to the same messages; each is a call of its own in the tree.
+    pub(crate) fn plan(
+        &self,
+        format: &ChatFormat,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        extra: &Map<String, Value>,
+        choices: u32,
+    ) -> Result<Vec<Planned>, TokensError> {
+        let mut tree = self.tree.lock();
+        (0..choices)
+            .map(|_| {
+                let prompt = tree.plan(format, messages, tools, extra)?;
+                let number = self.first.wrapping_add(prompt.call);
+                Ok(Planned { prompt, number })
+            })
+            .collect()
+    }
+
+    /// Takes up what was sampled; `reply` is the message the caller got, `None` when it did not get all.
+    pub(crate) fn finished(
+        &self,
+        prompt: PlannedPrompt,
+        sampled: Sampled,
+        reply: Option<&Value>,
+    ) -> TokenRecord {
+        let mut record = self.tree.lock().finished(
+            prompt,
+            sampled.ids,
+            sampled.logprobs,
+            sampled.versions,
+            sampled.temperature,
+            reply,
+        );
+        record.call = self.first.wrapping_add(record.call);
+        if let Origin::Continues { call, .. } = &mut record.origin {
+            *call = self.first.wrapping_add(*call);
+        }
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(name: &str) -> SampleId {
+        SampleId::new(name).unwrap()
+    }
+
+    fn bounded(calls: u32, samples: usize) -> Session {
+        Session {
+            samples: Mutex::default(),
+            bounds: Some(Bounds { calls, samples }),
+        }
+    }
+
+    #[test]
+    fn a_rollout_remembers_every_call_and_counts_from_0() {
+        let session = Session::default();
+        let first = session.calls_of(&sample("a"), 1);
+        for _ in 0..10_000 {
+            assert!(Arc::ptr_eq(&first, &session.calls_of(&sample("a"), 1)));
+        }
+        assert_eq!(session.calls_of(&sample("b"), 1).first, 0);
+    }
+
+    #[test]
+    fn a_standing_door_begins_anew_with_numbers_that_nobody_had() {
+        let session = bounded(4, 2);
+        let first = session.calls_of(&sample("a"), 3);
+        assert!(Arc::ptr_eq(&first, &session.calls_of(&sample("a"), 1)));
+        let second = session.calls_of(&sample("a"), 1);
+        assert_eq!((first.first, second.first), (0, 4));
+        assert_eq!(session.calls_of(&sample("b"), 4).first, 8);
+        // The third sample takes the place of the one that was used longest ago.
+        session.calls_of(&sample("a"), 1);
+        assert_eq!(session.calls_of(&sample("c"), 1).first, 12);
+        assert!(Arc::ptr_eq(&second, &session.calls_of(&sample("a"), 1)));
+        assert_eq!(session.calls_of(&sample("b"), 1).first, 16);
+        assert_eq!(session.samples.lock().known.len(), 2);
+    }
+}

@@ -1,0 +1,101 @@
+//! HTTP clients, made when they are first needed and shared by all that speak to servers of a kind.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use reqwest::Url;
+
+use super::{reply, without_credentials};
+use crate::error::GatewayError;
+
+/// Clients for servers that are not known beforehand. Connections are kept and reused across callers;
+/// redirects are not followed, because they would carry a key elsewhere.
+pub struct HttpClients {
+    connect_timeout: Duration,
+    made: [OnceLock<reqwest::Client>; KINDS],
+}
+
+/// Plain or encrypted, this machine or another.
+const KINDS: usize = 4;
+
+impl HttpClients {
+    pub fn new(connect_timeout: Duration) -> Self {
+        Self {
+            connect_timeout,
+            made: Default::default(),
+        }
+    }
+
+    /// The client for this address.
+    pub fn for_url(&self, url: &Url) -> Result<reqwest::Client, GatewayError> {
+        let encrypted = url.scheme() != "http";
+        let loopback = is_loopback(url);
+        let slot = &self.made[usize::from(encrypted) * 2 + usize::from(loopback)];
+        if let Some(client) = slot.get() {
+            return Ok(client.clone());
+        }
+        let client = client_for(url, self.connect_timeout)?;
+        Ok(slot.get_or_init(|| client).clone())
+    }
+}
+
+impl fmt::Debug for HttpClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpClients").finish_non_exhaustive()
+    }
+}
+
+pub(super) fn client_for(
+    url: &Url,
+    connect_timeout: Duration,
+) -> Result<reqwest::Client, GatewayError> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // It fails only when another thread was faster, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(connect_timeout)
+        .tcp_nodelay(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("osmosis-rs/", env!("CARGO_PKG_VERSION")));
+    if url.scheme() == "http" {
+        // Reading the system's certificates takes tens of milliseconds, and fails where there are none.
+        builder = builder.tls_certs_only([]);
+    }
+    if is_loopback(url) {
+        builder = builder.no_proxy();
+    }
+    builder
+        .build()
+        .map_err(|error| GatewayError::UpstreamClient {
+            url: without_credentials(url),
+            message: reply::error_chain(&error),
+        })
+}
+
+/// A proxy cannot reach this machine's loopback.
+fn is_loopback(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_recognised() {
+        for (url, expected) in [
+            ("http://127.0.0.1:1/", true),
+            ("http://[::1]:1/", true),
+            ("http://localhost/", true),
+            ("http://example.com/", false),
+        ] {
+            assert_eq!(is_loopback(&Url::parse(url).unwrap()), expected, "{url}");
+        }
+    }
+}
