@@ -1,0 +1,215 @@
+//! Measures raw sampling: tokens per second at several batch sizes, and memory.
+//!
+//! `cargo run --release -p osmosis-policy --example sampling_rate [MODEL [BATCH...]]`
+//!
+//! MODEL is a checkpoint folder, a GGUF file or `builtin/NAME`; without one, or with `random`, a random model of
+//! about 370,000 parameters. The processor time is what to compare on a machine that does other things too.
+
+#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use camino::Utf8Path;
+use osmosis_core::PolicyVersion;
+use osmosis_core::generation::{
+    DrawKey, GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
+};
+use osmosis_policy::{
+    EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Sampler, SamplerOptions, Weights,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde_json::json;
+
+const PROMPT: usize = 128;
+const ANSWER: usize = 128;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let model = arguments.next();
+    let batches: Vec<usize> = arguments
+        .map(|batch| batch.parse())
+        .collect::<Result<_, _>>()?;
+    let batches = if batches.is_empty() {
+        vec![1, 16, 64, 128]
+    } else {
+        batches
+    };
+    let (config, weights) = match model {
+        Some(path) if path != "random" => {
+            let began = Instant::now();
+            let model = match path.strip_prefix("builtin/") {
+                Some(name) => EmbeddedModel::builtin(name)?,
+                None => EmbeddedModel::open(Utf8Path::new(&path))?,
+            };
+            println!("opened in {:.2} s", began.elapsed().as_secs_f64());
+            (model.config, model.weights)
+        }
+        Some(_) | None => random_model().map(|(config, weights)| (config, weights.into()))?,
+    };
+    println!(
+        "{} parameters, {} memory before packing",
+        config.parameters(),
+        memory("VmRSS")
+    );
+    for batch in batches {
+        measure(&config, &weights, batch)?;
+    }
+    println!("{} memory at most", memory("VmHWM"));
+    Ok(())
+}
+
+fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), Failure> {
+    let options = SamplerOptions {
+        max_batch: batch,
+        threads: 0,
+        cache_bytes: 8 << 30,
+    };
+    let began = Instant::now();
+    let sampler = Sampler::start_with(config, weights, PolicyVersion(0), options)?;
+    let packed = began.elapsed();
+    let vocabulary = u32::try_from(config.vocabulary)?;
+    let answer = ANSWER.min(config.context - PROMPT);
+    // Once with different prompts, once with groups of eight that share theirs.
+    for (what, group) in [("different prompts", 1), ("groups of 8", 8)] {
+        let (sender, ended) = channel();
+        let (before, processor) = (sampler.rate(), processor_seconds());
+        let began = Instant::now();
+        for sequence in 0..batch {
+            let mut random =
+                ChaCha8Rng::seed_from_u64((sequence / group) as u64 + 1000 * group as u64);
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&(sequence as u64).to_le_bytes());
+            let request = GenerationRequest {
+                prompt: (0..PROMPT)
+                    .map(|_| random.next_u32() % vocabulary)
+                    .collect(),
+                max_tokens: answer,
+                temperature: 1.0,
+                top_p: 1.0,
+                top_k: 0,
+                stop_ids: Vec::new(),
+                alternatives: 0,
+                key: DrawKey(key),
+            };
+            sampler.generate(
+                request,
+                Box::new(Discard {
+                    ended: sender.clone(),
+                    sampled: 0,
+                    first: None,
+                }),
+            );
+        }
+        drop(sender);
+        let ends: Vec<Ended> = ended.iter().collect();
+        let seconds = began.elapsed().as_secs_f64();
+        let sampled: usize = ends.iter().map(|end| end.sampled).sum();
+        for end in &ends {
+            end.end.clone()?;
+        }
+        // Pure decoding: from when the last sequence had its first token.
+        let decoding = ends.iter().filter_map(|end| end.first).max();
+        let prefill = decoding.map_or(0.0, |first| (first - began).as_secs_f64());
+        let rate = sampler.rate();
+        println!(
+            "batch {batch:>3}, {what:>17}: {:>8.0} tokens/s in all, {:>8.0} tokens/s decoding; prompts ({} tokens run) {prefill:.2} s; processor {:.2} s; packed in {:.2} s; memory {}",
+            sampled as f64 / seconds,
+            (sampled - batch) as f64 / (seconds - prefill),
+            rate.prompt_tokens - before.prompt_tokens,
+            processor_seconds() - processor,
+            packed.as_secs_f64(),
+            memory("VmRSS"),
+        );
+    }
+    Ok(())
+}
+
+/// What a sink tells when it is done.
+struct Ended {
+    sampled: usize,
+    first: Option<Instant>,
+    end: Result<StopReason, GenerationError>,
+}
+
+/// Counts tokens.
+struct Discard {
+    ended: Sender<Ended>,
+    sampled: usize,
+    first: Option<Instant>,
+}
+
+impl TokenSink for Discard {
+    fn token(&mut self, _token: SampledToken) -> ControlFlow<()> {
+        self.sampled += 1;
+        self.first.get_or_insert_with(Instant::now);
+        ControlFlow::Continue(())
+    }
+    fn end(self: Box<Self>, end: Result<StopReason, GenerationError>) {
+        let Self {
+            ended,
+            sampled,
+            first,
+        } = *self;
+        // The measurement waits for all ends.
+        let _gone = ended.send(Ended {
+            sampled,
+            first,
+            end,
+        });
+    }
+}
+
+/// The size of `builtin/tiny`, with weights that mean nothing.
+fn random_model() -> Result<(ModelConfig, Weights), PolicyError> {
+    let config = ModelConfig::parse(json!({
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "intermediate_size": 256, "max_position_embeddings": 1024,
+        "tie_word_embeddings": true,
+    }))?;
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let tensors: BTreeMap<String, NamedTensor> = config
+        .tensors()
+        .into_iter()
+        .map(|(name, shape)| {
+            let count = shape.iter().product();
+            let values = (0..count)
+                .map(|_| (random.next_u32() as f32 / u32::MAX as f32 - 0.5) * 0.2)
+                .collect();
+            (name, NamedTensor { shape, values })
+        })
+        .collect();
+    let weights = Weights::checked(&config, tensors)?;
+    Ok((config, weights))
+}
+
+/// Time that all threads of this process have had so far, in Linux's ticks of 10 ms.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in brackets may hold spaces; user and system time are the 12th and 13th field after it.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
+}
+
+/// What Linux says about this process's memory.
+fn memory(what: &str) -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(what));
+    let kilobytes = line
+        .and_then(|line| line.split_whitespace().nth(1))
+        .and_then(|n| n.parse::<f64>().ok());
+    kilobytes.map_or_else(
+        || "unknown".to_owned(),
+        |kb| format!("{:.0} MB", kb / 1024.0),
+    )
+}

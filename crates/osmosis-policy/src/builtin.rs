@@ -1,0 +1,21 @@
+//! Models that are part of the program.
+
+use crate::{EmbeddedModel, PolicyError};
+
+/// Every built-in model: its name after `builtin/`, and its file.
+const MODELS: &[(&str, &[u8])] = &[("tiny", include_bytes!("../builtin/tiny.safetensors"))];
+
+/// Opens `builtin/NAME`.
+pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
+    let Some((known, bytes)) = MODELS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<String> = MODELS
+            .iter()
+            .map(|(known, _)| format!("`builtin/{known}`"))
+            .collect();
+        return Err(PolicyError::UnknownBuiltin {
+            name: format!("builtin/{name}"),
+            known: known.join(", "),
+        });
+    };
+    EmbeddedModel::from_one_file(&format!("builtin/{known}"), bytes)
+}

@@ -1,0 +1,63 @@
+//! Models on disk: Hugging Face folders, GGUF files, and the one-file form of built-in models.
+
+mod digest;
+mod folder;
+mod gguf;
+mod one_file;
+mod tensor_file;
+
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use osmosis_tokens::ChatFormat;
+
+use crate::{ModelConfig, PolicyError, Weights};
+
+/// A model with the way to talk to it.
+#[derive(Debug, Clone)]
+pub struct EmbeddedModel {
+    pub config: ModelConfig,
+    pub weights: Arc<Weights>,
+    pub chat: Arc<ChatFormat>,
+    /// What it is, for records and messages: `builtin/tiny`, a path.
+    pub name: String,
+}
+
+impl EmbeddedModel {
+    /// A checkpoint folder in Hugging Face layout, or a GGUF file.
+    pub fn open(path: &Utf8Path) -> Result<Self, PolicyError> {
+        let metadata = std::fs::metadata(path).map_err(|error| PolicyError::io(path, &error))?;
+        if metadata.is_dir() {
+            folder::open(path)
+        } else {
+            gguf::open(path)
+        }
+    }
+
+    /// `builtin/NAME`.
+    pub fn builtin(name: &str) -> Result<Self, PolicyError> {
+        crate::builtin::open(name)
+    }
+
+    /// Writes a folder that `open` reads and `transformers` reads too: config, tokenizer, safetensors.
+    /// Everything is on disk when this returns; a folder that is there already must be empty. The folder
+    /// appears whole or not at all.
+    pub fn save(&self, folder: &Utf8Path) -> Result<(), PolicyError> {
+        folder::save(self, folder)
+    }
+
+    /// The whole model as the bytes of one safetensors file, the texts in its metadata.
+    pub fn to_one_file(&self) -> Result<Vec<u8>, PolicyError> {
+        one_file::write(self)
+    }
+
+    /// Reads what [`to_one_file`](Self::to_one_file) wrote.
+    pub fn from_one_file(name: &str, bytes: &[u8]) -> Result<Self, PolicyError> {
+        one_file::read(name, bytes)
+    }
+
+    /// SHA-256 over config, tokenizer and weights: the model's identity.
+    pub fn digest(&self) -> String {
+        digest::digest(self)
+    }
+}

@@ -1,0 +1,227 @@
+//! Checkpoint folders in Hugging Face layout.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_tokens::ChatFormat;
+use safetensors::SafeTensorError;
+use serde_json::Value;
+
+use super::tensor_file;
+use crate::{EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Weights};
+
+const CONFIG: &str = "config.json";
+const ONE_SHARD: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+pub(super) fn open(folder: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
+    let config_path = folder.join(CONFIG);
+    let text = match fs::read_to_string(&config_path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(PolicyError::NotAModel {
+                path: folder.to_owned(),
+                message: format!("it has no `{CONFIG}`"),
+            });
+        }
+        Err(error) => return Err(PolicyError::io(&config_path, &error)),
+    };
+    let config: Value = serde_json::from_str(&text)
+        .map_err(|error| PolicyError::damaged(&config_path, error.to_string()))?;
+    let config = ModelConfig::parse(config)?;
+    let chat = ChatFormat::load(folder)?;
+    let mut tensors = BTreeMap::new();
+    for file in weight_files(folder)? {
+        read_tensors(&file, &mut tensors)?;
+    }
+    let weights = Weights::checked(&config, tensors)?;
+    Ok(EmbeddedModel {
+        config,
+        weights: Arc::new(weights),
+        chat: Arc::new(chat),
+        name: folder.to_string(),
+    })
+}
+
+/// The one file, or those that the index names.
+fn weight_files(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, PolicyError> {
+    let one = folder.join(ONE_SHARD);
+    if one.exists() {
+        return Ok(vec![one]);
+    }
+    let index_path = folder.join(INDEX);
+    let index = match fs::read_to_string(&index_path) {
+        Ok(index) => index,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(PolicyError::NotAModel {
+                path: folder.to_owned(),
+                message: format!("it has neither `{ONE_SHARD}` nor `{INDEX}`"),
+            });
+        }
+        Err(error) => return Err(PolicyError::io(&index_path, &error)),
+    };
+    let index: Value = serde_json::from_str(&index)
+        .map_err(|error| PolicyError::damaged(&index_path, error.to_string()))?;
+    let map = index
+        .get("weight_map")
+        .and_then(Value::as_object)
+        .ok_or_else(|| PolicyError::damaged(&index_path, "it has no `weight_map`"))?;
+    let names: BTreeSet<&str> = map.values().filter_map(Value::as_str).collect();
+    // A name with a path in it could point anywhere.
+    if let Some(name) = names
+        .iter()
+        .find(|name| Utf8Path::new(name).file_name() != Some(**name))
+    {
+        return Err(PolicyError::damaged(
+            &index_path,
+            format!("`{name}` is not a file name"),
+        ));
+    }
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+fn read_tensors(
+    file: &Utf8Path,
+    into: &mut BTreeMap<String, NamedTensor>,
+) -> Result<(), PolicyError> {
+    let bytes = fs::read(file).map_err(|error| PolicyError::io(file, &error))?;
+    tensor_file::read(&bytes, into).map_err(|message| PolicyError::damaged(file, message))
+}
+
+pub(super) fn save(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyError> {
+    refuse_unless_absent_or_empty(folder)?;
+    let partial = PartialFolder::create(folder)?;
+    write_files(model, &partial.path)?;
+    sync(&partial.path)?;
+    partial.finish(folder)
+}
+
+fn refuse_unless_absent_or_empty(folder: &Utf8Path) -> Result<(), PolicyError> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(PolicyError::NotEmpty {
+                path: folder.to_owned(),
+            }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(PolicyError::NotEmpty {
+            path: folder.to_owned(),
+        }),
+        Err(error) => Err(PolicyError::io(folder, &error)),
+    }
+}
+
+fn write_files(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyError> {
+    let parts = model.chat.parts();
+    let config = with_f32(&model.config.source);
+    write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
+    write_text(&folder.join("tokenizer.json"), &parts.tokenizer)?;
+    write_text(
+        &folder.join("tokenizer_config.json"),
+        &parts.tokenizer_config,
+    )?;
+    if let Some(template) = &parts.chat_template {
+        write_text(&folder.join("chat_template.jinja"), template)?;
+    }
+    if let Some(config) = &parts.generation_config {
+        write_text(&folder.join("generation_config.json"), config)?;
+    }
+    let weights = folder.join(ONE_SHARD);
+    // `transformers` refuses files that do not say which framework's layout they have.
+    let layout = [("format".to_owned(), "pt".to_owned())].into();
+    safetensors::serialize_to_file(
+        tensor_file::views(&model.weights),
+        Some(layout),
+        weights.as_std_path(),
+    )
+    .map_err(|error| match error {
+        SafeTensorError::IoError(error) => PolicyError::io(&weights, &error),
+        other => PolicyError::damaged(&weights, other.to_string()),
+    })?;
+    sync(&weights)
+}
+
+/// `transformers` loads in the type that the config names, so it must be the one that was written.
+fn with_f32(source: &Value) -> Value {
+    let mut config = source.clone();
+    if let Some(fields) = config.as_object_mut() {
+        let key = if fields.contains_key("dtype") {
+            "dtype"
+        } else {
+            "torch_dtype"
+        };
+        fields.insert(key.to_owned(), Value::from("float32"));
+    }
+    config
+}
+
+fn write_text(path: &Utf8Path, text: &str) -> Result<(), PolicyError> {
+    let write = || {
+        let mut file = File::create_new(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|error| PolicyError::io(path, &error))
+}
+
+/// Makes a file, or the names in a folder, survive a power cut.
+fn sync(path: &Utf8Path) -> Result<(), PolicyError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| PolicyError::io(path, &error))
+}
+
+/// A folder beside the one that is wanted; removed unless it was finished.
+struct PartialFolder {
+    path: Utf8PathBuf,
+    parent: Utf8PathBuf,
+}
+
+impl PartialFolder {
+    fn create(wanted: &Utf8Path) -> Result<Self, PolicyError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let parent = match wanted.parent() {
+            Some(parent) if !parent.as_str().is_empty() => parent.to_owned(),
+            Some(_) | None => Utf8PathBuf::from("."),
+        };
+        let name = wanted.file_name().unwrap_or("model");
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!(".{name}.partial-{}-{count}", std::process::id()));
+        fs::create_dir_all(&parent).map_err(|error| PolicyError::io(&parent, &error))?;
+        // A leftover of an earlier process with this id.
+        match fs::remove_dir_all(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(PolicyError::io(&path, &error)),
+        }
+        fs::create_dir(&path).map_err(|error| PolicyError::io(&path, &error))?;
+        Ok(Self { path, parent })
+    }
+
+    fn finish(self, wanted: &Utf8Path) -> Result<(), PolicyError> {
+        // Only an empty folder can be there: `remove_dir` refuses others.
+        match fs::remove_dir(wanted) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(PolicyError::io(wanted, &error)),
+        }
+        fs::rename(&self.path, wanted).map_err(|error| PolicyError::io(wanted, &error))?;
+        sync(&self.parent)
+    }
+}
+
+impl Drop for PartialFolder {
+    fn drop(&mut self) {
+        // After `finish` it has another name. A leftover does no harm: `open` is never pointed at it.
+        if let Err(error) = fs::remove_dir_all(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.path, %error, "a partial checkpoint could not be removed");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The one product everything heavy is made of: a block of rows times a panel of columns.
+//!
+//! Every element of the result is one chain of fused multiply-adds over the inner dimension, in order. SIMD
+//! runs across the columns and registers hold several rows, so how many rows come together changes the speed
+//! and never a bit of the result. A fused multiply-add rounds once, so the width of the registers does not
+//! matter either.
+
+#![expect(
+    clippy::inline_always,
+    reason = "only what is inlined into a dispatched function gets its instruction set"
+)]
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// Columns in a panel. Two registers with AVX-512, four with AVX2, eight with NEON.
+pub(crate) const PANEL: usize = 32;
+
+/// `out[r, ..PANEL] (+)= Σ_k x[r, k] · panel[k, ..PANEL]` for `rows` rows.
+#[derive(Debug)]
+pub(crate) struct PanelProduct<'a> {
+    /// Row `r` begins at `r * x_stride`; as many of its numbers are used as the panel has rows.
+    pub(crate) x: &'a [f32],
+    pub(crate) x_stride: usize,
+    pub(crate) rows: usize,
+    /// `[inner, PANEL]`
+    pub(crate) panel: &'a [f32],
+    /// Row `r` begins at `r * out_stride`.
+    pub(crate) out: &'a mut [f32],
+    pub(crate) out_stride: usize,
+    pub(crate) start: Start,
+}
+
+/// Where the chains begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    Zero,
+    /// At what `out` holds: goes on with a chain that was begun before.
+    Out,
+}
+
+impl PanelProduct<'_> {
+    pub(crate) fn run(self, arch: Arch) {
+        arch.dispatch(self);
+    }
+}
+
+impl WithSimd for PanelProduct<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // The most rows whose accumulators fit the registers; the branches are decided at compile time.
+        match PANEL / S::F32_LANES {
+            2 => self.blocks::<S, 2, 1, 12>(simd),
+            4 => self.blocks::<S, 2, 2, 6>(simd),
+            8 => self.blocks::<S, 4, 2, 6>(simd),
+            _ => self.blocks::<S, 1, { PANEL }, 4>(simd),
+        }
+    }
+}
+
+impl PanelProduct<'_> {
+    /// `V` registers of columns at a time, `PARTS` times, and at most `MOST` rows at a time.
+    #[inline(always)]
+    fn blocks<S: Simd, const V: usize, const PARTS: usize, const MOST: usize>(mut self, simd: S) {
+        let mut row = 0;
+        while row < self.rows {
+            let rows = (self.rows - row).min(MOST);
+            for part in 0..PARTS {
+                match rows {
+                    1 => self.tile::<S, 1, V>(simd, row, part),
+                    2 => self.tile::<S, 2, V>(simd, row, part),
+                    3 => self.tile::<S, 3, V>(simd, row, part),
+                    4 => self.tile::<S, 4, V>(simd, row, part),
+                    5 => self.tile::<S, 5, V>(simd, row, part),
+                    6 => self.tile::<S, 6, V>(simd, row, part),
+                    7 => self.tile::<S, 7, V>(simd, row, part),
+                    8 => self.tile::<S, 8, V>(simd, row, part),
+                    9 => self.tile::<S, 9, V>(simd, row, part),
+                    10 => self.tile::<S, 10, V>(simd, row, part),
+                    11 => self.tile::<S, 11, V>(simd, row, part),
+                    _ => self.tile::<S, 12, V>(simd, row, part),
+                }
+            }
+            row += rows;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, row: usize, part: usize) {
+        let lanes = S::F32_LANES;
+        let registers = PANEL / lanes;
+        let (panel, _) = S::as_simd_f32s(self.panel);
+        let inner = panel.len() / registers;
+        let x: [&[f32]; M] = std::array::from_fn(|m| &self.x[(row + m) * self.x_stride..][..inner]);
+        let mut sums = [[simd.splat_f32s(0.0); V]; M];
+        if self.start == Start::Out {
+            for (m, sums) in sums.iter_mut().enumerate() {
+                let out = &self.out[(row + m) * self.out_stride + part * V * lanes..][..V * lanes];
+                let (out, _) = S::as_simd_f32s(out);
+                sums.copy_from_slice(out);
+            }
+        }
+        for (k, columns) in panel.chunks_exact(registers).enumerate() {
+            let columns: [S::f32s; V] = std::array::from_fn(|v| columns[part * V + v]);
+            for m in 0..M {
+                let factor = simd.splat_f32s(x[m][k]);
+                for v in 0..V {
+                    sums[m][v] = simd.mul_add_f32s(factor, columns[v], sums[m][v]);
+                }
+            }
+        }
+        for (m, sums) in sums.iter().enumerate() {
+            let out = &mut self.out[(row + m) * self.out_stride + part * V * lanes..][..V * lanes];
+            let (out, _) = S::as_mut_simd_f32s(out);
+            out.copy_from_slice(sums);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, spelled out.
+    fn plain(x: &[f32], x_stride: usize, rows: usize, panel: &[f32], start: f32) -> Vec<f32> {
+        let mut out = vec![start; rows * PANEL];
+        for r in 0..rows {
+            for (k, columns) in panel.chunks_exact(PANEL).enumerate() {
+                for (o, column) in columns.iter().enumerate() {
+                    let sum = &mut out[r * PANEL + o];
+                    *sum = x[r * x_stride + k].mul_add(*column, *sum);
+                }
+            }
+        }
+        out
+    }
+
+    fn noise(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        (0..count)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / 8_388_608.0 - 1.0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_number_of_rows_gives_the_bits_of_the_definition() {
+        let (inner, stride) = (37, 41);
+        let panel = noise(inner * PANEL, 1);
+        for rows in 1..=27 {
+            let x = noise(rows * stride, 2);
+            for (start, first) in [(Start::Zero, 0.0), (Start::Out, 0.7)] {
+                let mut out = vec![first; rows * PANEL];
+                PanelProduct {
+                    x: &x,
+                    x_stride: stride,
+                    rows,
+                    panel: &panel,
+                    out: &mut out,
+                    out_stride: PANEL,
+                    start,
+                }
+                .run(Arch::new());
+                let expected = plain(&x, stride, rows, &panel, first);
+                assert!(
+                    out.iter()
+                        .zip(&expected)
+                        .all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{rows} rows, {start:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let (inner, rows) = (19, 13);
+        let (panel, x) = (noise(inner * PANEL, 3), noise(rows * inner, 4));
+        let product = |out: &mut Vec<f32>, scalar: bool| {
+            let product = PanelProduct {
+                x: &x,
+                x_stride: inner,
+                rows,
+                panel: &panel,
+                out,
+                out_stride: PANEL,
+                start: Start::Zero,
+            };
+            if scalar {
+                pulp::Scalar::new().vectorize(product);
+            } else {
+                product.run(Arch::new());
+            }
+        };
+        let (mut scalar, mut best) = (vec![0.0; rows * PANEL], vec![0.0; rows * PANEL]);
+        product(&mut scalar, true);
+        product(&mut best, false);
+        assert_eq!(scalar, best);
+    }
+}

@@ -1,0 +1,264 @@
+//! Every gradient against differences of the loss, in f64.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::gradient::Batch;
+use super::matrix::Matrix;
+use super::objective::Tally;
+use super::ops::RopeTable;
+use super::pieces::Piece;
+use super::{LossRow, Objective, pieces};
+use crate::{Architecture, ModelConfig, PolicyError, RopeScaling};
+
+const POLICY_GRADIENT: Objective = Objective::ClippedPolicyGradient {
+    clip_low: 0.2,
+    clip_high: 0.3,
+    kl_coef: 0.1,
+};
+
+fn config(
+    architecture: Architecture,
+    tied_embeddings: bool,
+    rope_scaling: RopeScaling,
+) -> ModelConfig {
+    ModelConfig {
+        architecture,
+        vocabulary: 13,
+        width: 12,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 6,
+        mlp_width: 10,
+        context: 64,
+        norm_epsilon: 1e-5,
+        rope_theta: 100.0,
+        rope_scaling,
+        tied_embeddings,
+        source: serde_json::Value::Null,
+    }
+}
+
+fn parameters(config: &ModelConfig, random: &mut ChaCha8Rng) -> BTreeMap<String, Arc<Matrix<f64>>> {
+    config
+        .tensors()
+        .into_iter()
+        .map(|(name, shape)| {
+            let centre = if name.ends_with("norm.weight") {
+                1.0
+            } else {
+                0.0
+            };
+            let count = shape.iter().product::<usize>();
+            let values = (0..count)
+                .map(|_| centre + random.random_range(-0.5..0.5))
+                .collect::<Vec<f64>>();
+            (name, Arc::new(Matrix::new(values, shape[shape.len() - 1])))
+        })
+        .collect()
+}
+
+fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
+    let vocabulary = u32::try_from(config.vocabulary).unwrap();
+    [9, 5, 11, 2, 11]
+        .into_iter()
+        .map(|length| {
+            let mut numbers = |low: f32, high: f32| {
+                (0..length)
+                    .map(|_| random.random_range(low..high))
+                    .collect::<Vec<f32>>()
+            };
+            let weights = numbers(-1.0, 1.0)
+                .into_iter()
+                .map(|w| w.max(0.0))
+                .collect::<Vec<_>>();
+            let weights = weights
+                .into_iter()
+                .enumerate()
+                .map(|(i, w)| if i == 0 { 0.0 } else { w });
+            LossRow {
+                weights: weights.collect(),
+                advantages: numbers(-2.0, 2.0),
+                sampled_logprobs: numbers(-3.0, -2.0),
+                reference_logprobs: Some(numbers(-3.0, -2.0)),
+                temperatures: numbers(0.5, 1.5),
+                ids: (0..length)
+                    .map(|_| random.random_range(0..vocabulary))
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+struct Case {
+    config: ModelConfig,
+    parameters: BTreeMap<String, Arc<Matrix<f64>>>,
+    rows: Vec<LossRow>,
+    objective: Objective,
+}
+
+impl Case {
+    fn new(config: ModelConfig, objective: Objective) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(11);
+        let parameters = parameters(&config, &mut random);
+        let rows = rows(&config, &mut random);
+        Self {
+            config,
+            parameters,
+            rows,
+            objective,
+        }
+    }
+
+    fn batch(&self) -> Batch<'_, f64> {
+        Batch {
+            config: &self.config,
+            parameters: self
+                .parameters
+                .iter()
+                .map(|(name, data)| (name.as_str(), data))
+                .collect(),
+            rope: Arc::new(RopeTable::new(&self.config, 16)),
+            rows: &self.rows,
+        }
+    }
+
+    fn pieces(&self) -> Vec<Piece> {
+        pieces::cut(&self.rows, 24, |row, token| row.weights[token] != 0.0)
+    }
+
+    /// The loss, and its gradient by each parameter.
+    fn loss(&self) -> (f64, Vec<Matrix<f64>>) {
+        let batch = self.batch();
+        let mut tally = Tally::default();
+        let mut sums: Vec<Matrix<f64>> = Vec::new();
+        for piece in self.pieces() {
+            let loss = batch.loss(&piece, self.objective).unwrap();
+            tally.merge(&loss.tally);
+            if sums.is_empty() {
+                sums = loss.gradients;
+            } else {
+                sums.iter_mut()
+                    .zip(&loss.gradients)
+                    .for_each(|(a, b)| a.add(b).unwrap());
+            }
+        }
+        (tally.loss, sums)
+    }
+
+    /// The loss with one parameter moved.
+    fn loss_at(&mut self, name: &str, direction: &[f64], distance: f64) -> f64 {
+        let start = Arc::clone(&self.parameters[name]);
+        let moved = start
+            .values()
+            .unwrap()
+            .iter()
+            .zip(direction)
+            .map(|(v, d)| v + d * distance)
+            .collect();
+        let moved = Arc::new(Matrix::new(moved, start.width()));
+        self.parameters.insert(name.to_owned(), moved);
+        let (loss, _) = self.loss();
+        self.parameters.insert(name.to_owned(), start);
+        loss
+    }
+
+    /// The largest relative error over all parameters, with its name.
+    fn worst_error(&mut self) -> (f64, String) {
+        const STEP: f64 = 1e-5;
+        let (_, gradients) = self.loss();
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let mut worst = (0.0, String::new());
+        let names = self.parameters.keys().cloned().collect::<Vec<_>>();
+        for (name, gradient) in names.into_iter().zip(&gradients) {
+            let gradient = gradient.values().unwrap();
+            let direction = gradient
+                .iter()
+                .map(|_| random.random_range(-1.0..1.0))
+                .collect::<Vec<f64>>();
+            let slope: f64 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
+            let rise =
+                self.loss_at(&name, &direction, STEP) - self.loss_at(&name, &direction, -STEP);
+            let difference = rise / (2.0 * STEP);
+            // A gradient of 0 everywhere would pass any check.
+            assert!(difference.abs() > 1e-6, "`{name}` does not change the loss");
+            let error = (slope - difference).abs() / difference.abs();
+            if error > worst.0 {
+                worst = (error, name);
+            }
+        }
+        worst
+    }
+}
+
+fn check(config: ModelConfig, objective: Objective) {
+    let (error, name) = Case::new(config, objective).worst_error();
+    assert!(error < 1e-6, "`{name}` is off by {error:e}");
+}
+
+#[test]
+fn gradients_of_llama_match_differences() {
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low: 1.0,
+        high: 4.0,
+        original_context: 32.0,
+    };
+    check(
+        config(Architecture::Llama, true, RopeScaling::None),
+        POLICY_GRADIENT,
+    );
+    check(
+        config(Architecture::Llama, false, llama3),
+        Objective::Likelihood,
+    );
+}
+
+#[test]
+fn gradients_of_qwen2_match_differences() {
+    check(
+        config(
+            Architecture::Qwen2,
+            true,
+            RopeScaling::Linear { factor: 2.0 },
+        ),
+        POLICY_GRADIENT,
+    );
+    check(
+        config(Architecture::Qwen2, false, RopeScaling::None),
+        Objective::Likelihood,
+    );
+}
+
+#[test]
+fn gradients_of_qwen3_match_differences() {
+    check(
+        config(Architecture::Qwen3, true, RopeScaling::None),
+        POLICY_GRADIENT,
+    );
+    check(
+        config(Architecture::Qwen3, false, RopeScaling::None),
+        Objective::Likelihood,
+    );
+}
+
+#[test]
+fn a_parameter_that_the_gradient_does_not_reach_is_named() {
+    let mut case = Case::new(
+        config(Architecture::Llama, true, RopeScaling::None),
+        POLICY_GRADIENT,
+    );
+    case.parameters.insert(
+        "model.lost.weight".to_owned(),
+        Arc::new(Matrix::new(vec![1.0], 1)),
+    );
+    let result = case.batch().loss(&case.pieces()[0], POLICY_GRADIENT);
+    let Err(PolicyError::MissingGradient { parameter }) = result else {
+        panic!("the update goes on without a gradient");
+    };
+    assert_eq!(parameter, "model.lost.weight");
+}

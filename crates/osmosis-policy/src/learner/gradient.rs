@@ -1,0 +1,96 @@
+//! The loss of a piece and its gradient by every parameter.
+
+use std::sync::Arc;
+
+use super::graph::Graph;
+use super::matrix::Matrix;
+use super::objective::{Tally, Token};
+use super::ops::{Real, RopeTable, TokenLogprob};
+use super::pieces::Piece;
+use super::tape::{Tape, Value};
+use super::{LossRow, Objective};
+use crate::{ModelConfig, PolicyError};
+
+/// What a piece adds to the loss and to the gradient of each parameter.
+pub(super) struct PieceLoss<T> {
+    pub(super) tally: Tally,
+    pub(super) gradients: Vec<Matrix<T>>,
+}
+
+/// A model, the rows it is given, and what goes with them.
+pub(super) struct Batch<'a, T> {
+    pub(super) config: &'a ModelConfig,
+    pub(super) parameters: Vec<(&'a str, &'a Arc<Matrix<T>>)>,
+    pub(super) rope: Arc<RopeTable>,
+    pub(super) rows: &'a [LossRow],
+}
+
+impl<T: Real> Batch<'_, T> {
+    /// Logprobs of the wanted tokens of a piece, without gradients.
+    pub(super) fn logprobs(&self, piece: &Piece) -> Result<Vec<T>, PolicyError> {
+        let outcome = self.outcome(&Tape::without_gradients(), piece)?;
+        Ok(outcome.data().values()?[..piece.wanted.len()].to_vec())
+    }
+
+    /// Forward and backward over one piece.
+    pub(super) fn loss(
+        &self,
+        piece: &Piece,
+        objective: Objective,
+    ) -> Result<PieceLoss<T>, PolicyError> {
+        let tape = Tape::recording();
+        let outcome = self.outcome(&tape, piece)?;
+        let (tally, slopes) = self.tally(outcome.data(), piece, objective)?;
+        let gradients = tape.backward(&outcome, slopes, self.parameters.len())?;
+        let gradients = gradients
+            .into_iter()
+            .zip(&self.parameters)
+            .map(|(gradient, (name, _))| {
+                // An operation on the way has no gradient, and the parameter would never learn.
+                gradient.ok_or_else(|| PolicyError::MissingGradient {
+                    parameter: (*name).to_owned(),
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(PieceLoss { tally, gradients })
+    }
+
+    /// Logprobs and entropies of the wanted tokens: two rows.
+    fn outcome(&self, tape: &Tape<T>, piece: &Piece) -> Result<Value<T>, PolicyError> {
+        let graph = Graph::new(self.config, tape, &self.parameters)?;
+        let positions = piece.wanted.iter().map(|wanted| wanted.position).collect();
+        let logits = graph.logits(&piece.ids, piece.length, positions, &self.rope)?;
+        let row = |index: usize| &self.rows[index];
+        let score = TokenLogprob {
+            targets: piece
+                .wanted
+                .iter()
+                .map(|at| row(at.row).ids[at.token])
+                .collect(),
+            temperatures: piece
+                .wanted
+                .iter()
+                .map(|at| row(at.row).temperatures[at.token])
+                .collect(),
+        };
+        Ok(tape.apply(score, [&logits])?)
+    }
+
+    /// The sums of a piece, and the derivatives of the loss by logprobs and entropies (which are 0).
+    fn tally(
+        &self,
+        outcome: &Matrix<T>,
+        piece: &Piece,
+        objective: Objective,
+    ) -> Result<(Tally, Matrix<T>), PolicyError> {
+        let (logprobs, entropies) = outcome.values()?.split_at(piece.wanted.len());
+        let mut tally = Tally::default();
+        let mut slopes = vec![T::ZERO; 2 * piece.wanted.len()];
+        for (index, at) in piece.wanted.iter().enumerate() {
+            let token = Token::of(&self.rows[at.row], at.token);
+            let (logprob, entropy) = (logprobs[index].to_f64(), entropies[index].to_f64());
+            slopes[index] = T::from_f64(tally.add(objective, token, logprob, entropy));
+        }
+        Ok((tally, Matrix::new(slopes, piece.wanted.len())))
+    }
+}

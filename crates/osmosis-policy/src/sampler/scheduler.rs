@@ -1,0 +1,348 @@
+//! The sampler's thread: who is in the batch, and what each step computes.
+
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Instant;
+
+use osmosis_core::PolicyVersion;
+use osmosis_core::generation::{GenerationError, GenerationRequest, StopReason, TokenSink};
+use pulp::Arch;
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use tracing::{debug, error};
+
+use super::SamplerOptions;
+use super::draw::{Drawn, draw};
+use super::inbox::{Arrived, Inbox, Letter};
+use super::kept::{KeptCaches, common_prefix};
+use super::sequence::{Job, Sequence};
+use crate::ModelConfig;
+use crate::decoder::{
+    Forward, KvCache, Logits, Matrix, PackedWeights, PagePool, Span, check_prompt,
+};
+
+/// Prompt tokens run beside the sampled ones in a step: so many that a step computes about this many
+/// products. Small models then waste no time between steps, and large ones do not keep the others waiting.
+const PRODUCTS_PER_STEP: usize = 5_000_000_000;
+
+/// Tokens for whose keys and values a newcomer waits rather than computing them itself.
+const WORTH_WAITING: usize = 16;
+
+pub(super) struct Scheduler {
+    config: ModelConfig,
+    inbox: Arc<Inbox>,
+    forward: Forward,
+    arch: Arch,
+    weights: Arc<PackedWeights>,
+    version: PolicyVersion,
+    pages: Arc<PagePool>,
+    max_batch: usize,
+    max_pages: usize,
+    prompt_tokens_per_step: usize,
+    waiting: VecDeque<Job>,
+    active: Vec<Sequence>,
+    kept: KeptCaches,
+}
+
+impl Scheduler {
+    pub(super) fn new(
+        config: &ModelConfig,
+        weights: Arc<PackedWeights>,
+        version: PolicyVersion,
+        options: SamplerOptions,
+        inbox: Arc<Inbox>,
+        pool: &ThreadPool,
+    ) -> Self {
+        let pages = PagePool::new(config);
+        let max_pages = options.cache_bytes / pages.page_bytes();
+        debug!(max_pages, page_bytes = pages.page_bytes(), "sampler starts");
+        Self {
+            config: config.clone(),
+            inbox,
+            forward: Forward::new(config, pool.current_num_threads()),
+            arch: Arch::new(),
+            weights,
+            version,
+            pages,
+            max_batch: options.max_batch.max(1),
+            max_pages,
+            prompt_tokens_per_step: (PRODUCTS_PER_STEP / config.parameters().max(1)).clamp(32, 512),
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+            kept: KeptCaches::default(),
+        }
+    }
+
+    /// Works until the inbox is closed. Whatever happens, every sink is told its end.
+    pub(super) fn serve(mut self, pool: &ThreadPool) {
+        // A panic must not leave callers waiting; nothing of the state is used afterwards but the sinks.
+        let result = panic::catch_unwind(AssertUnwindSafe(|| pool.install(|| self.work())));
+        if result.is_err() {
+            error!("the sampler's thread panicked and is gone");
+        }
+        let late = self
+            .inbox
+            .close()
+            .into_iter()
+            .filter_map(|letter| match letter {
+                Letter::Request(_, sink) => Some(sink),
+                // Dropping it tells the one who waits.
+                Letter::Swap { .. } => None,
+            });
+        let active = self.active.drain(..).map(|sequence| sequence.sink);
+        let waiting = self.waiting.drain(..).map(|job| job.sink);
+        for sink in active.chain(waiting).chain(late) {
+            let _panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+                sink.end(Err(GenerationError::ShutDown))
+            }));
+        }
+    }
+
+    fn work(&mut self) {
+        loop {
+            let idle = self.active.is_empty() && self.waiting.is_empty();
+            let letters = match self.inbox.take(idle) {
+                Arrived::Letters(letters) => letters,
+                Arrived::Closed => return,
+            };
+            let began = Instant::now();
+            for letter in letters {
+                match letter {
+                    Letter::Request(request, sink) => self.receive(request, sink),
+                    Letter::Swap {
+                        weights,
+                        version,
+                        done,
+                    } => {
+                        self.swap(weights, version);
+                        // Nobody may be waiting for it any more.
+                        let _gone = done.send(());
+                    }
+                }
+            }
+            self.admit();
+            if !self.active.is_empty() {
+                let (prompt_tokens, sampled_tokens) = self.step();
+                self.inbox
+                    .count(prompt_tokens, sampled_tokens, began.elapsed());
+            }
+        }
+    }
+
+    fn receive(&mut self, request: GenerationRequest, sink: Box<dyn TokenSink>) {
+        if let Err(error) = check_prompt(&self.config, &request.prompt) {
+            return sink.end(Err(error));
+        }
+        let limit = request
+            .max_tokens
+            .min(self.config.context - request.prompt.len());
+        if limit == 0 && request.max_tokens > 0 {
+            return sink.end(Err(GenerationError::PromptTooLong {
+                prompt: request.prompt.len(),
+                context: self.config.context,
+            }));
+        }
+        if limit == 0 {
+            return sink.end(Ok(StopReason::Length));
+        }
+        self.waiting.push_back(Job {
+            request,
+            sink,
+            limit,
+        });
+    }
+
+    fn swap(&mut self, weights: Arc<PackedWeights>, version: PolicyVersion) {
+        self.weights = weights;
+        self.version = version;
+        self.inbox.set_version(version);
+        self.kept.clear();
+        for sequence in &mut self.active {
+            sequence.mixed |= sequence.cache.filled() > 0;
+        }
+    }
+
+    /// Lets in who is next, in order, as long as the batch and the worst case of its memory have room. The
+    /// first is always let in, or it would wait for ever.
+    fn admit(&mut self) {
+        let mut reserved: usize = self.active.iter().map(|sequence| sequence.pages).sum();
+        while self.active.len() < self.max_batch {
+            let Some(job) = self.waiting.pop_front() else {
+                return;
+            };
+            if !self.active.is_empty() && reserved + job.pages() > self.max_pages {
+                self.waiting.push_front(job);
+                return;
+            }
+            reserved += job.pages();
+            self.active
+                .push(Sequence::new(job, KvCache::new(&self.pages)));
+        }
+    }
+
+    /// Runs one token of every sequence that samples, and pieces of prompts. Returns how many tokens of
+    /// prompts and how many sampled ones that was.
+    fn step(&mut self) -> (u64, u64) {
+        self.share_prefixes();
+        let plan = self.plan();
+        self.make_room(&plan);
+        let prompt_tokens: usize = plan
+            .iter()
+            .zip(&self.active)
+            .map(|(count, sequence)| prompt_part(*count, sequence))
+            .sum();
+        let mut spans: Vec<Span<'_>> = Vec::with_capacity(self.active.len());
+        for (sequence, count) in self.active.iter_mut().zip(&plan) {
+            if *count > 0 {
+                let last = sequence.behind() == *count;
+                let filled = sequence.cache.filled();
+                spans.push(Span {
+                    ids: &sequence.ids[filled..filled + count],
+                    cache: &mut sequence.cache,
+                    logits: if last { Logits::Last } else { Logits::None },
+                });
+            }
+        }
+        let logits = self.forward.run(&self.weights, &mut spans);
+        let sampling: Vec<usize> = (0..self.active.len())
+            .filter(|index| plan[*index] > 0 && self.active[*index].behind() == 0)
+            .collect();
+        let drawn = draw_all(self.arch, logits, &self.active, &sampling);
+        let sampled = drawn.len() as u64;
+        let mut ends = Vec::new();
+        for (index, drawn) in sampling.into_iter().zip(drawn) {
+            let sequence = &mut self.active[index];
+            let end = match drawn {
+                Ok(drawn) => sequence.take(drawn, self.version).map(Ok),
+                Err(error) => Some(Err(error)),
+            };
+            if let Some(end) = end {
+                ends.push((index, end));
+            }
+        }
+        // From the back, so that the indices before stay right.
+        for (index, end) in ends.into_iter().rev() {
+            let sequence = self.active.remove(index);
+            if !sequence.mixed && end.is_ok() {
+                self.kept.keep(sequence.ids, sequence.cache);
+            }
+            sequence.sink.end(end);
+        }
+        (prompt_tokens as u64, sampled)
+    }
+
+    /// Gives newcomers the keys and values of what they have in common with others. A newcomer waits while
+    /// another still computes what it could use.
+    fn share_prefixes(&mut self) {
+        for index in 0..self.active.len() {
+            if !self.active[index].fresh {
+                continue;
+            }
+            // The last token must be run in any case: its logits are wanted.
+            let ids = &self.active[index].ids;
+            let wanted = &ids[..ids.len() - 1];
+            let donors = self
+                .active
+                .iter()
+                .enumerate()
+                .filter(|(_, donor)| !donor.fresh && !donor.mixed);
+            let mut ready = self
+                .kept
+                .best(wanted)
+                .map(|(entry, common)| (common, Donor::Kept(entry)));
+            let mut coming = 0;
+            for (donor_index, donor) in donors {
+                let common = common_prefix(&donor.ids, wanted);
+                let filled = common.min(donor.cache.filled());
+                if filled > ready.as_ref().map_or(0, |(most, _)| *most) {
+                    ready = Some((filled, Donor::Active(donor_index)));
+                }
+                if donor.prefilling() {
+                    coming = coming.max(common);
+                }
+            }
+            let (most, donor) = ready.map_or((0, None), |(most, donor)| (most, Some(donor)));
+            if coming > most + WORTH_WAITING {
+                continue;
+            }
+            let cache = match donor {
+                Some(Donor::Active(donor)) => Some(self.active[donor].cache.prefix(most)),
+                Some(Donor::Kept(entry)) => self.kept.prefix(entry, most),
+                None => None,
+            };
+            let sequence = &mut self.active[index];
+            sequence.fresh = false;
+            if let Some(cache) = cache {
+                sequence.cache = cache;
+            }
+        }
+    }
+
+    /// How many tokens each sequence runs in this step.
+    fn plan(&self) -> Vec<usize> {
+        let mut budget = self.prompt_tokens_per_step;
+        let count = |sequence: &Sequence| {
+            if sequence.fresh {
+                0
+            } else if sequence.prefilling() {
+                let count = sequence.behind().min(budget);
+                budget -= count;
+                count
+            } else {
+                1
+            }
+        };
+        self.active.iter().map(count).collect()
+    }
+
+    /// Lets kept caches go until the step's new pages fit.
+    fn make_room(&mut self, plan: &[usize]) {
+        let new: usize = self
+            .active
+            .iter()
+            .zip(plan)
+            .map(|(sequence, count)| sequence.cache.new_pages(*count))
+            .sum();
+        while self.pages.live() + new > self.max_pages && self.kept.drop_oldest() {}
+    }
+}
+
+/// Who has what a newcomer can use.
+enum Donor {
+    Active(usize),
+    Kept(usize),
+}
+
+/// How many of the next `count` tokens belong to the prompt.
+fn prompt_part(count: usize, sequence: &Sequence) -> usize {
+    let prompt = sequence.ids.len() - sequence.sampled();
+    prompt.saturating_sub(sequence.cache.filled()).min(count)
+}
+
+fn draw_all(
+    arch: Arch,
+    logits: &Matrix,
+    active: &[Sequence],
+    sampling: &[usize],
+) -> Vec<Result<Drawn, GenerationError>> {
+    let places: Vec<_> = sampling
+        .iter()
+        .enumerate()
+        .map(|(row, index)| {
+            (
+                logits.row(row),
+                &active[*index].request,
+                active[*index].sampled(),
+            )
+        })
+        .collect();
+    let draw = |(logits, request, index): &(&[f32], &GenerationRequest, usize)| {
+        draw(arch, logits, request, *index)
+    };
+    if places.len() * logits.stride() < 16 * 1024 {
+        places.iter().map(draw).collect()
+    } else {
+        places.par_iter().map(draw).collect()
+    }
+}
