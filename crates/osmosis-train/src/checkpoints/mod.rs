@@ -1,0 +1,254 @@
+//! `checkpoints/step_N/` of a run: each is a model folder with the state of its training beside it.
+//!
+//! ```text
+//! step_20/
+//!   config.json, tokenizer.json, …, model.safetensors   what `EmbeddedModel::open` reads
+//!   trainer.safetensors                                  the optimizer's moments
+//!   trainer.json                                         step, version, seed, updates, digests
+//! ```
+//!
+//! A checkpoint is written under another name, made durable and renamed, so a folder `step_N` is whole or
+//! not there. Random numbers need no state of their own: they are keyed by seed, row and call.
+
+mod moments;
+mod state;
+
+pub use state::{CheckpointState, LoadedCheckpoint};
+
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde::Deserialize;
+
+use crate::{TrainError, metrics_file};
+
+/// Below a run's folder.
+pub const FOLDER: &str = "checkpoints";
+
+/// A checkpoint of a run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Checkpoint {
+    pub step: u64,
+    pub folder: Utf8PathBuf,
+}
+
+/// Which checkpoint of a run: what stands after `@` in `run:NAME@…`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Which {
+    #[default]
+    Latest,
+    /// The highest mean reward on held-out rows.
+    Best,
+    Step(u64),
+}
+
+/// A text that names no checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no checkpoint: write `latest`, `best` or a step")]
+pub struct WhichError(pub String);
+
+impl FromStr for Which {
+    type Err = WhichError;
+
+    fn from_str(text: &str) -> Result<Self, WhichError> {
+        match text {
+            "latest" => Ok(Self::Latest),
+            "best" => Ok(Self::Best),
+            _ => step_number(text.strip_prefix("step_").unwrap_or(text))
+                .map(Self::Step)
+                .ok_or_else(|| WhichError(text.escape_debug().to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Latest => f.write_str("latest"),
+            Self::Best => f.write_str("best"),
+            Self::Step(step) => write!(f, "{step}"),
+        }
+    }
+}
+
+/// Digits only, without a leading zero: one name for one step.
+fn step_number(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+/// The checkpoints below a run's folder, in order of their steps.
+pub fn list(run_folder: &Utf8Path) -> Result<Vec<Checkpoint>, TrainError> {
+    let folder = run_folder.join(FOLDER);
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(TrainError::file(&folder, &error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| TrainError::file(&folder, &error))?;
+        let name = entry.file_name();
+        let step = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("step_"))
+            .and_then(step_number);
+        if let Some(step) = step
+            && entry.path().is_dir()
+        {
+            found.push(Checkpoint {
+                step,
+                folder: folder.join(format!("step_{step}")),
+            });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The checkpoint that is meant, below a run's folder.
+pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainError> {
+    let all = list(run_folder)?;
+    let chosen = match which {
+        Which::Latest => all.last(),
+        Which::Step(step) => all.iter().find(|checkpoint| checkpoint.step == step),
+        Which::Best => {
+            let rewards = held_out_rewards(run_folder)?;
+            let best = best_step(&rewards, |step| {
+                all.iter().any(|checkpoint| checkpoint.step == step)
+            });
+            all.iter().find(|checkpoint| Some(checkpoint.step) == best)
+        }
+    };
+    chosen.cloned().ok_or_else(|| {
+        let steps: Vec<String> = all.iter().map(|c| c.step.to_string()).collect();
+        TrainError::NoCheckpoint {
+            folder: run_folder.to_owned(),
+            wanted: match which {
+                Which::Best => "that was evaluated on held-out rows".to_owned(),
+                Which::Latest => "at all".to_owned(),
+                Which::Step(step) => format!("of step {step}"),
+            },
+            known: if steps.is_empty() {
+                "none".to_owned()
+            } else {
+                format!("steps {}", steps.join(", "))
+            },
+        }
+    })
+}
+
+/// The highest reward among the saved steps; the earliest of equals, which trained the least.
+fn best_step(rewards: &[(u64, f64)], saved: impl Fn(u64) -> bool) -> Option<u64> {
+    let mut best: Option<(u64, f64)> = None;
+    for (step, reward) in rewards {
+        if saved(*step) && best.is_none_or(|(_, highest)| *reward > highest) {
+            best = Some((*step, *reward));
+        }
+    }
+    best.map(|(step, _)| step)
+}
+
+#[derive(Deserialize)]
+struct EvaluatedLine {
+    step: u64,
+    #[serde(rename = "eval/reward_mean")]
+    reward: Option<f64>,
+}
+
+fn held_out_rewards(run_folder: &Utf8Path) -> Result<Vec<(u64, f64)>, TrainError> {
+    let path = run_folder.join(metrics_file::FILE_NAME);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(TrainError::file(&path, &error)),
+    };
+    // The last line may be in the making.
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<EvaluatedLine>(line).ok());
+    Ok(lines
+        .filter_map(|line| Some((line.step, line.reward?)))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_with(steps: &[&str], metrics: &str) -> (tempfile::TempDir, Utf8PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Utf8PathBuf::from_path_buf(folder.path().to_owned()).unwrap();
+        for step in steps {
+            fs::create_dir_all(path.join(FOLDER).join(step)).unwrap();
+        }
+        fs::write(path.join("metrics.jsonl"), metrics).unwrap();
+        (folder, path)
+    }
+
+    fn steps(run: &Utf8Path) -> Vec<u64> {
+        list(run).unwrap().iter().map(|c| c.step).collect()
+    }
+
+    #[test]
+    fn checkpoints_are_listed_by_number_and_leftovers_are_not() {
+        let names = [
+            "step_10",
+            "step_9",
+            ".step_11.partial",
+            "step_x",
+            "step_012",
+        ];
+        let (_keep, run) = run_with(&names, "");
+        assert_eq!(steps(&run), [9, 10]);
+        assert_eq!(resolve(&run, Which::Latest).unwrap().step, 10);
+        assert_eq!(resolve(&run, Which::Step(9)).unwrap().step, 9);
+    }
+
+    #[test]
+    fn the_best_is_the_highest_reward_among_the_saved() {
+        let metrics = "{\"step\":0,\"eval/reward_mean\":0.9}\n\
+            {\"step\":2,\"eval/reward_mean\":0.5}\n\
+            {\"step\":3}\n\
+            {\"step\":4,\"eval/reward_mean\":0.7}\n\
+            {\"step\":6,\"eval/reward_mean\":0.7}\n{\"step\":8,\"eval/rew";
+        let (_keep, run) = run_with(&["step_2", "step_3", "step_4", "step_6"], metrics);
+        assert_eq!(resolve(&run, Which::Best).unwrap().step, 4);
+    }
+
+    #[test]
+    fn a_missing_checkpoint_is_told_with_those_there_are() {
+        let (_keep, run) = run_with(&["step_2", "step_4"], "");
+        let error = resolve(&run, Which::Step(3)).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("has no checkpoint of step 3; it has steps 2, 4")
+        );
+        assert!(resolve(&run, Which::Best).is_err());
+        let (_keep, run) = run_with(&[], "");
+        let error = resolve(&run, Which::Latest).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("has no checkpoint at all; it has none")
+        );
+    }
+
+    #[test]
+    fn a_checkpoint_is_named_in_one_way() {
+        let check = |text: &str, expected: Option<Which>| {
+            assert_eq!(text.parse::<Which>().ok(), expected, "{text}");
+        };
+        check("latest", Some(Which::Latest));
+        check("best", Some(Which::Best));
+        check("12", Some(Which::Step(12)));
+        check("step_12", Some(Which::Step(12)));
+        check("012", None);
+        check("", None);
+        check("-1", None);
+        check("last", None);
+    }
+}

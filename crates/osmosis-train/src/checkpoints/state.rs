@@ -1,0 +1,295 @@
+//! Writing and reading one checkpoint.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use camino::Utf8Path;
+use osmosis_core::PolicyVersion;
+use osmosis_policy::{EmbeddedModel, NamedTensor};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Checkpoint, FOLDER, moments};
+use crate::{TrainError, durable_file};
+
+/// The number that grows when the folder's layout changes.
+const FORMAT: u32 = 1;
+const STATE_FILE: &str = "trainer.json";
+const MOMENTS_FILE: &str = "trainer.safetensors";
+
+/// Where training stood.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointState {
+    /// Steps that are done.
+    pub step: u64,
+    pub version: PolicyVersion,
+    pub seed: u64,
+    /// Optimizer updates so far.
+    pub updates: u64,
+    pub moments: BTreeMap<String, NamedTensor>,
+}
+
+/// A checkpoint that was found whole.
+#[derive(Debug)]
+pub struct LoadedCheckpoint {
+    pub state: CheckpointState,
+    pub model: EmbeddedModel,
+}
+
+/// `trainer.json`
+#[derive(Debug, Serialize, Deserialize)]
+struct StateFile {
+    format: u32,
+    step: u64,
+    version: PolicyVersion,
+    seed: u64,
+    updates: u64,
+    /// SHA-256 of the other files, so that a damaged checkpoint is noticed and not trained on.
+    files: BTreeMap<String, String>,
+}
+
+impl CheckpointState {
+    /// Writes a checkpoint of `model` below a run's folder; durable when this returns. Whatever goes
+    /// wrong, the checkpoints that are there stay as they are.
+    pub fn save(
+        &self,
+        run_folder: &Utf8Path,
+        model: &EmbeddedModel,
+    ) -> Result<Checkpoint, TrainError> {
+        self.save_with(run_folder, |folder| Ok(model.save(folder)?))
+    }
+
+    /// `write_model` writes the model's files into a folder that does not exist yet.
+    fn save_with(
+        &self,
+        run_folder: &Utf8Path,
+        write_model: impl FnOnce(&Utf8Path) -> Result<(), TrainError>,
+    ) -> Result<Checkpoint, TrainError> {
+        let all = run_folder.join(FOLDER);
+        let step = self.step;
+        let folder = all.join(format!("step_{step}"));
+        let partial = all.join(format!(".step_{step}.partial"));
+        fs::create_dir_all(&all).map_err(|error| TrainError::file(&all, &error))?;
+        durable_file::sync_parent(&all)?;
+        remove(&partial)?;
+
+        let written = write_model(&partial).and_then(|()| self.write_state(&partial));
+        if let Err(error) = written {
+            // Frees the space; what is left behind is overwritten next time.
+            let _ = fs::remove_dir_all(&partial);
+            return Err(error);
+        }
+
+        // A folder of that name can only be there when it was damaged and passed over on resume, or
+        // when an earlier process was killed after this rename.
+        let replaced = all.join(format!(".step_{step}.replaced"));
+        remove(&replaced)?;
+        if folder.exists() {
+            rename(&folder, &replaced)?;
+        }
+        rename(&partial, &folder)?;
+        durable_file::sync(&all)?;
+        remove(&replaced)?;
+        Ok(Checkpoint { step, folder })
+    }
+
+    fn write_state(&self, folder: &Utf8Path) -> Result<(), TrainError> {
+        moments::write(&folder.join(MOMENTS_FILE), &self.moments)?;
+        let mut files = BTreeMap::new();
+        let entries = folder
+            .read_dir_utf8()
+            .map_err(|error| TrainError::file(folder, &error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| TrainError::file(folder, &error))?;
+            let digest =
+                digest(entry.path()).map_err(|error| TrainError::file(entry.path(), &error))?;
+            files.insert(entry.file_name().to_owned(), digest);
+        }
+        let state = StateFile {
+            format: FORMAT,
+            step: self.step,
+            version: self.version,
+            seed: self.seed,
+            updates: self.updates,
+            files,
+        };
+        let mut text = serde_json::to_vec_pretty(&state)
+            .map_err(|error| TrainError::Internal(error.to_string()))?;
+        text.push(b'\n');
+        durable_file::replace(&folder.join(STATE_FILE), &text)
+    }
+}
+
+impl LoadedCheckpoint {
+    /// Reads a checkpoint and checks that it is whole.
+    pub fn load(checkpoint: &Checkpoint) -> Result<Self, TrainError> {
+        let folder = &checkpoint.folder;
+        let unusable = |message: String| TrainError::Checkpoint {
+            folder: folder.clone(),
+            message,
+        };
+        let path = folder.join(STATE_FILE);
+        let text = fs::read_to_string(&path)
+            .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
+        let state: StateFile = serde_json::from_str(&text)
+            .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
+        if state.format != FORMAT {
+            return Err(unusable(format!(
+                "it has format {}, this program knows {FORMAT}",
+                state.format
+            )));
+        }
+        if state.step != checkpoint.step {
+            return Err(unusable(format!("it holds step {}", state.step)));
+        }
+        for (name, expected) in &state.files {
+            match digest(&folder.join(name)) {
+                Ok(found) if found == *expected => {}
+                Ok(_) => return Err(unusable(format!("`{name}` is not as it was saved"))),
+                Err(error) => return Err(unusable(format!("`{name}`: {error}"))),
+            }
+        }
+        let moments = moments::read(&folder.join(MOMENTS_FILE))
+            .map_err(|message| unusable(format!("`{MOMENTS_FILE}`: {message}")))?;
+        Ok(Self {
+            state: CheckpointState {
+                step: state.step,
+                version: state.version,
+                seed: state.seed,
+                updates: state.updates,
+                moments,
+            },
+            model: EmbeddedModel::open(folder)?,
+        })
+    }
+}
+
+fn digest(path: &Utf8Path) -> std::io::Result<String> {
+    let mut hasher = HashingWriter(Sha256::new());
+    std::io::copy(&mut fs::File::open(path)?, &mut hasher)?;
+    let digest = hasher.0.finalize();
+    let mut hex = String::with_capacity(2 * digest.len());
+    for byte in digest {
+        for nibble in [byte >> 4, byte & 15] {
+            hex.extend(char::from_digit(u32::from(nibble), 16));
+        }
+    }
+    Ok(hex)
+}
+
+struct HashingWriter(Sha256);
+
+impl std::io::Write for HashingWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn remove(folder: &Utf8Path) -> Result<(), TrainError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(TrainError::file(folder, &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn rename(from: &Utf8Path, to: &Utf8Path) -> Result<(), TrainError> {
+    fs::rename(from, to).map_err(|error| TrainError::file(to, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use camino::Utf8PathBuf;
+
+    use super::*;
+    use crate::TrainErrorKind;
+
+    fn run_folder() -> (tempfile::TempDir, Utf8PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Utf8PathBuf::from_path_buf(folder.path().to_owned()).unwrap();
+        (folder, path)
+    }
+
+    fn state(step: u64) -> CheckpointState {
+        CheckpointState {
+            step,
+            version: PolicyVersion(step),
+            seed: 7,
+            updates: step * 2,
+            moments: BTreeMap::new(),
+        }
+    }
+
+    fn write_model(folder: &Utf8Path) -> Result<(), TrainError> {
+        let path = folder.join("model.safetensors");
+        fs::create_dir(folder)
+            .and_then(|()| fs::write(&path, "weights"))
+            .map_err(|error| TrainError::file(&path, &error))
+    }
+
+    fn names(run: &Utf8Path) -> Vec<String> {
+        let mut names: Vec<String> = run
+            .join(FOLDER)
+            .read_dir_utf8()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_earlier_checkpoint_and_nothing_half_written() {
+        let (_keep, run) = run_folder();
+        state(1).save_with(&run, write_model).unwrap();
+        let error = state(2)
+            .save_with(&run, |folder| {
+                write_model(folder)?;
+                let full = io::Error::from(io::ErrorKind::StorageFull);
+                Err(TrainError::file(&folder.join("model.safetensors"), &full))
+            })
+            .unwrap_err();
+        assert_eq!(error.kind(), TrainErrorKind::DiskFull);
+        assert!(error.hint().unwrap().contains("free some disk space"));
+        assert_eq!(names(&run), ["step_1"]);
+        assert!(run.join("checkpoints/step_1/model.safetensors").exists());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_behind_is_written_over() {
+        let (_keep, run) = run_folder();
+        fs::create_dir_all(run.join("checkpoints/.step_1.partial")).unwrap();
+        fs::write(run.join("checkpoints/.step_1.partial/junk"), "junk").unwrap();
+        fs::create_dir_all(run.join("checkpoints/step_1")).unwrap();
+        fs::write(run.join("checkpoints/step_1/damaged"), "damaged").unwrap();
+        let saved = state(1).save_with(&run, write_model).unwrap();
+        assert_eq!(names(&run), ["step_1"]);
+        assert!(saved.folder.join("trainer.json").exists());
+        assert!(!saved.folder.join("damaged").exists());
+        assert!(!saved.folder.join("junk").exists());
+    }
+
+    #[test]
+    fn a_changed_file_is_noticed() {
+        let (_keep, run) = run_folder();
+        let saved = state(3).save_with(&run, write_model).unwrap();
+        fs::write(saved.folder.join("model.safetensors"), "wEights").unwrap();
+        let error = LoadedCheckpoint::load(&saved).unwrap_err();
+        assert_eq!(error.kind(), TrainErrorKind::Checkpoint);
+        assert!(
+            error
+                .to_string()
+                .ends_with("`model.safetensors` is not as it was saved"),
+            "{error}"
+        );
+        fs::remove_file(saved.folder.join("trainer.json")).unwrap();
+        assert!(LoadedCheckpoint::load(&saved).is_err());
+    }
+}

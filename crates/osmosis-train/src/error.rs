@@ -1,0 +1,171 @@
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::RolloutId;
+use osmosis_engine::{EngineError, EngineErrorKind};
+use osmosis_policy::{PolicyError, PolicyErrorKind};
+use osmosis_store::{StoreError, StoreErrorKind};
+use osmosis_tokens::TokensError;
+
+/// Why training could not go on. What is durable stays: the last good checkpoint is intact.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error("there are no rows to train on")]
+    NoRows,
+    #[error("{steps} steps are more than a run can number")]
+    TooManySteps { steps: u64 },
+    #[error("rollout `{rollout}` was scored, but {why}")]
+    NoPolicyCall { rollout: RolloutId, why: String },
+    /// Nothing was learned about the policy, and going on would not help.
+    #[error("none of the {rollouts} rollouts of {phase} could be run: {message}")]
+    NothingRan {
+        phase: String,
+        rollouts: usize,
+        message: String,
+    },
+    #[error("step {step}: {source}")]
+    Update { step: u64, source: PolicyError },
+    #[error("the tokens of rollout `{rollout}` can't be read: {source}")]
+    Tokens {
+        rollout: RolloutId,
+        source: TokensError,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error("`{path}`: {message}")]
+    File {
+        path: Utf8PathBuf,
+        message: String,
+        full: bool,
+    },
+    #[error("checkpoint `{folder}` can't be used: {message}")]
+    Checkpoint {
+        folder: Utf8PathBuf,
+        message: String,
+    },
+    #[error("`{folder}` has no checkpoint {wanted}; it has {known}")]
+    NoCheckpoint {
+        folder: Utf8PathBuf,
+        wanted: String,
+        known: String,
+    },
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainErrorKind {
+    /// The plan, or the user's code, can't be trained with.
+    Invalid,
+    /// The numbers ran away: a gradient is missing or not finite.
+    Diverged,
+    /// The disk has no room; the run can be resumed when it has.
+    DiskFull,
+    /// The run can be resumed when the cause is gone.
+    Resumable,
+    /// A checkpoint is not there or damaged.
+    Checkpoint,
+    /// A defect of ours or a damaged run.
+    Internal,
+}
+
+impl TrainError {
+    pub fn kind(&self) -> TrainErrorKind {
+        match self {
+            Self::NoRows | Self::TooManySteps { .. } | Self::NoPolicyCall { .. } => {
+                TrainErrorKind::Invalid
+            }
+            Self::Update { source, .. } => match source.kind() {
+                PolicyErrorKind::NotFinite => TrainErrorKind::Diverged,
+                PolicyErrorKind::Ended => TrainErrorKind::Resumable,
+                PolicyErrorKind::Unreadable
+                | PolicyErrorKind::Unsupported
+                | PolicyErrorKind::DiskFull
+                | PolicyErrorKind::Unwritable
+                | PolicyErrorKind::Invalid
+                | PolicyErrorKind::Fault => TrainErrorKind::Internal,
+            },
+            Self::NothingRan { .. } | Self::File { full: false, .. } => TrainErrorKind::Resumable,
+            Self::Store(error) => match error.kind() {
+                StoreErrorKind::DiskFull => TrainErrorKind::DiskFull,
+                StoreErrorKind::AlreadyExists
+                | StoreErrorKind::Held
+                | StoreErrorKind::Closed
+                | StoreErrorKind::Unreadable => TrainErrorKind::Resumable,
+            },
+            Self::Engine(EngineError::Store(error)) if error.kind() == StoreErrorKind::DiskFull => {
+                TrainErrorKind::DiskFull
+            }
+            Self::Engine(error) => match error.kind() {
+                EngineErrorKind::Resumable => TrainErrorKind::Resumable,
+                EngineErrorKind::Internal => TrainErrorKind::Internal,
+            },
+            Self::Policy(error) => match error.kind() {
+                PolicyErrorKind::DiskFull => TrainErrorKind::DiskFull,
+                PolicyErrorKind::Unwritable | PolicyErrorKind::Ended => TrainErrorKind::Resumable,
+                PolicyErrorKind::Unreadable
+                | PolicyErrorKind::Unsupported
+                | PolicyErrorKind::Invalid
+                | PolicyErrorKind::NotFinite => TrainErrorKind::Invalid,
+                PolicyErrorKind::Fault => TrainErrorKind::Internal,
+            },
+            Self::File { full: true, .. } => TrainErrorKind::DiskFull,
+            Self::Checkpoint { .. } | Self::NoCheckpoint { .. } => TrainErrorKind::Checkpoint,
+            Self::Tokens { .. } | Self::Internal(_) => TrainErrorKind::Internal,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoRows => Some("lower `eval_fraction`, or use a dataset with more rows".to_owned()),
+            Self::TooManySteps { .. } => {
+                Some("lower `steps`, `total_epochs` or `n_samples_per_prompt`".to_owned())
+            }
+            Self::NoPolicyCall { .. } => Some(
+                "only what the policy itself sampled can be trained on: the agent must call the model \
+                 it is given (the rollout context's URL and key), under the sample that is graded"
+                    .to_owned(),
+            ),
+            Self::NothingRan { .. } => {
+                Some("remove the cause, then resume the run: they are tried again".to_owned())
+            }
+            Self::Update { .. } if self.kind() == TrainErrorKind::Diverged => Some(
+                "the last good checkpoint is intact: lower `lr`, or look at the rewards of the last steps"
+                    .to_owned(),
+            ),
+            Self::Update { source, .. } => source.hint(),
+            Self::Tokens { source, .. } => source.hint(),
+            Self::Store(error) => error.hint(),
+            Self::Engine(error) => error.hint(),
+            Self::Policy(error) if error.kind() != PolicyErrorKind::DiskFull => error.hint(),
+            Self::Policy(_) | Self::File { full: true, .. } => Some(
+                "free some disk space, then resume the run: the last checkpoint is intact".to_owned(),
+            ),
+            Self::File { full: false, .. } => {
+                Some("check the folder and its permissions, then resume the run".to_owned())
+            }
+            Self::Checkpoint { .. } => Some("use another checkpoint of the run".to_owned()),
+            Self::NoCheckpoint { .. } => {
+                Some("name one of these steps, or `latest`".to_owned())
+            }
+            Self::Internal(_) => None,
+        }
+    }
+
+    /// What the operating system said about a file.
+    pub(crate) fn file(path: &Utf8Path, error: &io::Error) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            message: error.to_string(),
+            full: matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            ),
+        }
+    }
+}

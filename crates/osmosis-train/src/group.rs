@@ -1,0 +1,267 @@
+//! Groups and advantages: what a reward says about the rollout that earned it.
+//!
+//! A *group* is one dataset row times one sample name: its members answered the same prompt, so their
+//! rewards can be compared. Only rewards count. A rollout that failed, timed out, was rejected, cancelled
+//! or left ungraded has none, and is never taken for one with reward 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use osmosis_core::config::{Algorithm, IncompleteGroups};
+use osmosis_core::{RolloutId, SampleId};
+
+/// Keeps the division finite. Groups whose rewards are equal never get that far.
+const EPSILON: f64 = 1e-6;
+
+/// Rewards that differ by less than this, relative to their size, are equal up to rounding.
+const EQUAL: f64 = 1e-9;
+
+/// A rollout of a step, as far as groups care.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupMember {
+    pub id: RolloutId,
+    pub row_index: u64,
+    /// The reward of each kept sample; `None` when the rollout was not scored.
+    pub rewards: Option<Vec<(SampleId, f64)>>,
+}
+
+/// What the groups of a step say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Groups {
+    /// Of the samples of the used groups.
+    pub advantages: BTreeMap<(RolloutId, SampleId), f64>,
+    pub used: u64,
+    /// Left out: all rewards equal, or only one member.
+    pub no_variance: u64,
+    /// Left out: rewards are missing.
+    pub incomplete: u64,
+    /// The members of the groups with and without variance: what the objective is a mean over.
+    pub samples: u64,
+}
+
+/// Puts the rollouts of a step into groups.
+pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteGroups) -> Groups {
+    let mut rows: BTreeMap<u64, Vec<&GroupMember>> = BTreeMap::new();
+    for member in members {
+        rows.entry(member.row_index).or_default().push(member);
+    }
+    let mut groups = Groups::default();
+    for members in rows.values() {
+        let names: BTreeSet<&SampleId> = members
+            .iter()
+            .flat_map(|member| member.rewards.iter().flatten().map(|(name, _)| name))
+            .collect();
+        if names.is_empty() {
+            groups.incomplete += 1;
+        }
+        let complete = members.iter().all(|member| member.rewards.is_some());
+        for name in names {
+            let scored: Vec<(&RolloutId, f64)> = members
+                .iter()
+                .filter_map(|member| {
+                    let rewards = member.rewards.as_ref()?;
+                    let (_, reward) = rewards.iter().find(|(other, _)| other == name)?;
+                    Some((&member.id, *reward))
+                })
+                .collect();
+            let usable = match policy {
+                IncompleteGroups::Drop => complete,
+                IncompleteGroups::Keep => complete || scored.len() >= 2,
+            };
+            if usable {
+                groups.compare(name, &scored, algorithm);
+            } else {
+                groups.incomplete += 1;
+            }
+        }
+    }
+    groups
+}
+
+impl Groups {
+    fn compare(&mut self, name: &SampleId, scored: &[(&RolloutId, f64)], algorithm: Algorithm) {
+        self.samples += scored.len() as u64;
+        let rewards: Vec<f64> = scored.iter().map(|(_, reward)| *reward).collect();
+        let Some(advantages) = advantages(&rewards, algorithm) else {
+            self.no_variance += 1;
+            return;
+        };
+        self.used += 1;
+        for ((id, _), advantage) in scored.iter().zip(advantages) {
+            self.advantages
+                .insert(((*id).clone(), name.clone()), advantage);
+        }
+    }
+}
+
+/// The advantages of a group's rewards; `None` when they don't differ.
+///
+/// - GRPO: `(r - mean) / (std + 1e-6)`, `std` over the group as a population.
+/// - Dr. GRPO: `r - mean`.
+/// - RLOO: `r - mean of the others`, which is `(r - mean) · n / (n - 1)`.
+pub fn advantages(rewards: &[f64], algorithm: Algorithm) -> Option<Vec<f64>> {
+    let low = rewards.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if rewards.len() < 2 || high - low <= EQUAL * high.abs().max(low.abs()) {
+        return None;
+    }
+    let count = rewards.len() as f64;
+    let mean = rewards.iter().sum::<f64>() / count;
+    let scale = match algorithm {
+        Algorithm::Grpo => {
+            let variance = rewards.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
+            1.0 / (variance.sqrt() + EPSILON)
+        }
+        Algorithm::DrGrpo => 1.0,
+        Algorithm::Rloo => count / (count - 1.0),
+    };
+    Some(rewards.iter().map(|r| (r - mean) * scale).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn member(row: u64, run: u32, rewards: Option<&[(&str, f64)]>) -> GroupMember {
+        GroupMember {
+            id: RolloutId::of(row, run),
+            row_index: row,
+            rewards: rewards.map(|rewards| {
+                rewards
+                    .iter()
+                    .map(|(name, reward)| (SampleId::new(*name).unwrap(), *reward))
+                    .collect()
+            }),
+        }
+    }
+
+    fn of(members: &[GroupMember], policy: IncompleteGroups) -> Groups {
+        groups(members, Algorithm::DrGrpo, policy)
+    }
+
+    fn advantage(groups: &Groups, row: u64, run: u32, name: &str) -> Option<f64> {
+        let key = (RolloutId::of(row, run), SampleId::new(name).unwrap());
+        groups.advantages.get(&key).copied()
+    }
+
+    #[test]
+    fn each_algorithm_has_its_own_baseline_and_scale() {
+        let close = |found: Option<Vec<f64>>, expected: [f64; 4]| {
+            for (found, expected) in found.unwrap().into_iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-5, "{found} is not {expected}");
+            }
+        };
+        let rewards = [1.0, 0.0, 0.0, 1.0];
+        close(
+            advantages(&rewards, Algorithm::Grpo),
+            [1.0, -1.0, -1.0, 1.0],
+        );
+        close(
+            advantages(&rewards, Algorithm::DrGrpo),
+            [0.5, -0.5, -0.5, 0.5],
+        );
+        let third = 2.0 / 3.0;
+        close(
+            advantages(&rewards, Algorithm::Rloo),
+            [third, -third, -third, third],
+        );
+    }
+
+    #[test]
+    fn equal_rewards_and_lone_members_say_nothing() {
+        for algorithm in [Algorithm::Grpo, Algorithm::DrGrpo, Algorithm::Rloo] {
+            assert_eq!(advantages(&[0.3, 0.1 + 0.2, 0.3], algorithm), None);
+            assert_eq!(advantages(&[0.0; 8], algorithm), None);
+            assert_eq!(advantages(&[1.0], algorithm), None);
+            assert_eq!(advantages(&[], algorithm), None);
+        }
+    }
+
+    #[test]
+    fn an_unscored_rollout_makes_its_group_incomplete_and_is_never_a_zero() {
+        let members = [
+            member(0, 0, Some(&[("main", 1.0)])),
+            member(0, 1, Some(&[("main", 0.5)])),
+            member(0, 2, None),
+            member(1, 0, Some(&[("main", 1.0)])),
+            member(1, 1, Some(&[("main", 0.0)])),
+            member(1, 2, Some(&[("main", 0.0)])),
+        ];
+        let dropped = of(&members, IncompleteGroups::Drop);
+        assert_eq!(
+            (dropped.used, dropped.incomplete, dropped.samples),
+            (1, 1, 3)
+        );
+        assert_eq!(advantage(&dropped, 0, 0, "main"), None);
+
+        let kept = of(&members, IncompleteGroups::Keep);
+        assert_eq!((kept.used, kept.incomplete, kept.samples), (2, 0, 5));
+        assert_eq!(advantage(&kept, 0, 0, "main"), Some(0.25));
+        assert_eq!(advantage(&kept, 0, 2, "main"), None);
+    }
+
+    #[test]
+    fn keeping_needs_two_rewards() {
+        let members = [
+            member(0, 0, Some(&[("main", 1.0)])),
+            member(0, 1, None),
+            member(1, 0, None),
+            member(1, 1, None),
+        ];
+        let kept = of(&members, IncompleteGroups::Keep);
+        assert_eq!((kept.used, kept.no_variance, kept.incomplete), (0, 0, 2));
+    }
+
+    #[test]
+    fn samples_of_one_rollout_are_in_groups_of_their_own() {
+        let members = [
+            member(0, 0, Some(&[("solver", 1.0), ("critic", 0.0)])),
+            member(0, 1, Some(&[("solver", 0.0), ("critic", 0.0)])),
+            // The critic was not asked, which is no failure.
+            member(0, 2, Some(&[("solver", 0.5)])),
+        ];
+        let groups = of(&members, IncompleteGroups::Drop);
+        assert_eq!(
+            (groups.used, groups.no_variance, groups.incomplete),
+            (1, 1, 0)
+        );
+        assert_eq!(groups.samples, 5);
+        assert_eq!(advantage(&groups, 0, 0, "solver"), Some(0.5));
+        assert_eq!(advantage(&groups, 0, 0, "critic"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn advantages_sum_to_zero_and_keep_the_order(
+            rewards in prop::collection::vec(-5.0f64..5.0, 2..12), which in 0usize..3
+        ) {
+            let algorithm = [Algorithm::Grpo, Algorithm::DrGrpo, Algorithm::Rloo][which];
+            if let Some(advantages) = advantages(&rewards, algorithm) {
+                prop_assert!(advantages.iter().sum::<f64>().abs() < 1e-6);
+                for (i, a) in rewards.iter().enumerate() {
+                    for (j, b) in rewards.iter().enumerate() {
+                        if a < b {
+                            prop_assert!(advantages[i] < advantages[j]);
+                        }
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn every_group_is_counted_once(
+            rewards in prop::collection::vec(prop::option::of(0u8..3), 1..24), keep: bool
+        ) {
+            let members: Vec<GroupMember> = (0u32..).zip(&rewards).map(|(at, reward)| {
+                let main = reward.map(|r| [("main", f64::from(r))]);
+                member(u64::from(at / 4), at % 4, main.as_ref().map(<[_; 1]>::as_slice))
+            }).collect();
+            let policy = if keep { IncompleteGroups::Keep } else { IncompleteGroups::Drop };
+            let groups = of(&members, policy);
+            let rows = rewards.len().div_ceil(4) as u64;
+            prop_assert_eq!(groups.used + groups.no_variance + groups.incomplete, rows);
+            prop_assert!(groups.advantages.len() as u64 <= groups.samples);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The steps that are done: in the store, in `metrics.jsonl`, and in TensorBoard's files.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use camino::Utf8PathBuf;
+use osmosis_core::{JsonText, PolicyVersion};
+use osmosis_store::{StepRecord, Store};
+use serde_json::{Map, Value, json};
+
+use crate::metrics_file::MetricsFile;
+use crate::tensorboard::EventFile;
+use crate::{EvaluationReport, StepReport, TrainError};
+
+/// The store is the truth; the files are what people and tools read, and are made of it.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    store: Arc<dyn Store>,
+    folder: Utf8PathBuf,
+    records: Vec<StepRecord>,
+    metrics: MetricsFile,
+    tensorboard: Option<EventFile>,
+    /// The newest step that an earlier process recorded.
+    settled: u64,
+}
+
+impl Journal {
+    /// Takes up the steps up to `step`. Later ones stay in the store until they are repeated.
+    pub(crate) async fn open(
+        store: Arc<dyn Store>,
+        folder: Utf8PathBuf,
+        step: u64,
+        tensorboard: bool,
+    ) -> Result<Self, TrainError> {
+        let mut records = store.steps().await?;
+        let settled = records.last().map_or(0, |record| record.step);
+        records.retain(|record| record.step <= step);
+        Ok(Self {
+            metrics: MetricsFile::rewrite(&folder, &records)?,
+            tensorboard: if tensorboard {
+                Some(EventFile::rewrite(&folder, &records)?)
+            } else {
+                None
+            },
+            store,
+            folder,
+            records,
+            settled,
+        })
+    }
+
+    pub(crate) fn records(&self) -> &[StepRecord] {
+        &self.records
+    }
+
+    /// The newest step that an earlier process recorded, which may lie ahead.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// Makes the numbers of a step durable, in place of those it had.
+    pub(crate) async fn record_report(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        let metrics = JsonText::of(report).map_err(internal)?;
+        self.record(report.step, metrics).await
+    }
+
+    async fn record(&mut self, step: u64, metrics: JsonText) -> Result<(), TrainError> {
+        let record = StepRecord {
+            step,
+            version: PolicyVersion(step),
+            metrics,
+            finished_at_ms: now_ms(),
+        };
+        self.store.record_step(record.clone()).await?;
+        self.records.retain(|other| other.step < step);
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Adds the newest step to the files. Its numbers are complete.
+    pub(crate) fn publish(&mut self) -> Result<(), TrainError> {
+        if let Some(record) = self.records.last() {
+            self.metrics.append(record)?;
+            if let Some(tensorboard) = &mut self.tensorboard {
+                tensorboard.append(record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the evaluation after `step` is recorded.
+    pub(crate) fn evaluated(&self, step: u64) -> bool {
+        let metrics = self.newest(step).map(|record| &record.metrics);
+        metrics.is_some_and(|metrics| {
+            let read = metrics.read::<Map<String, Value>>();
+            read.is_ok_and(|metrics| metrics.contains_key("eval/rollouts"))
+        })
+    }
+
+    /// Adds an evaluation to a step that is published already, or to step 0, which has nothing else.
+    pub(crate) async fn add_evaluation(
+        &mut self,
+        step: u64,
+        report: &EvaluationReport,
+    ) -> Result<(), TrainError> {
+        let before = match self.newest(step) {
+            Some(record) => record.metrics.clone(),
+            None => JsonText::of(&json!({"step": step, "version": step})).map_err(internal)?,
+        };
+        let evaluated = JsonText::of(report).map_err(internal)?;
+        self.record(step, joined(&before, &evaluated)?).await?;
+        self.metrics = MetricsFile::rewrite(&self.folder, &self.records)?;
+        if self.tensorboard.is_some() {
+            self.tensorboard = Some(EventFile::rewrite(&self.folder, &self.records)?);
+        }
+        Ok(())
+    }
+
+    fn newest(&self, step: u64) -> Option<&StepRecord> {
+        self.records.last().filter(|record| record.step == step)
+    }
+}
+
+/// One object of two, as text: numbers that are read and written again may come back with another last
+/// digit.
+fn joined(one: &JsonText, other: &JsonText) -> Result<JsonText, TrainError> {
+    let text = match (
+        one.as_str().strip_suffix('}'),
+        other.as_str().strip_prefix('{'),
+    ) {
+        (Some(one), Some(other)) => format!("{one},{other}"),
+        (_, _) => return Err(internal("the numbers of a step are no object")),
+    };
+    JsonText::parse(text).map_err(internal)
+}
+
+fn internal(error: impl std::fmt::Display) -> TrainError {
+    TrainError::Internal(error.to_string())
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joining_keeps_every_digit() {
+        let one = JsonText::parse(r#"{"loss":-2.516433819654829e-8}"#).unwrap();
+        let other = JsonText::parse(r#"{"eval/rollouts":2}"#).unwrap();
+        let both = joined(&one, &other).unwrap();
+        assert_eq!(
+            both.as_str(),
+            r#"{"loss":-2.516433819654829e-8,"eval/rollouts":2}"#
+        );
+    }
+}

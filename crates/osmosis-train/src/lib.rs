@@ -1,0 +1,47 @@
+//! The training loop: groups, advantages, updates, checkpoints.
+//!
+//! It never knows which framework the agent used: it queues rollouts, lets the engine run them, reads the
+//! recorded tokens back as training rows, and updates the embedded policy. What is decided ([`schedule`],
+//! [`group`], [`batch`]) is decided without I/O; [`Trainer`] acts.
+//!
+//! A run repeats: the rows of a step follow from the seed, the tokens from the gateway's draw keys, the
+//! weights from the tokens. A resume goes back to the last good checkpoint and repeats what came after it
+//! with the rollouts that are in the store, so a run that was killed ends with the same rewards and the
+//! same weights, bit for bit, as one that was not.
+//!
+//! ```
+//! use osmosis_core::config::Training;
+//! use osmosis_train::schedule::Schedule;
+//!
+//! let training = Training { rollout_batch_size: 2, total_epochs: 2, ..Training::default() };
+//! let schedule = Schedule::new(&[10, 11, 12], &training, 7)?;
+//! assert_eq!(schedule.steps(), 4);
+//! // The last batch of an epoch is smaller, and every row comes once per epoch.
+//! assert_eq!(schedule.step(1).rows.len() + schedule.step(2).rows.len(), 3);
+//! # Ok::<(), osmosis_train::TrainError>(())
+//! ```
+
+pub mod batch;
+pub mod checkpoints;
+mod durable_file;
+mod error;
+mod evaluation;
+mod event;
+pub mod group;
+mod journal;
+mod learning;
+mod metrics_file;
+mod phase_clock;
+mod plan;
+mod report;
+mod rollout_phase;
+pub mod schedule;
+mod step;
+pub mod tensorboard;
+mod trainer;
+
+pub use error::{TrainError, TrainErrorKind};
+pub use event::{TrainEnd, TrainEvent};
+pub use plan::{TrainParts, TrainPlan};
+pub use report::{EvaluationReport, SkipReason, StepReport};
+pub use trainer::Trainer;

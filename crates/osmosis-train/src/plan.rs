@@ -1,0 +1,37 @@
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use osmosis_core::config::{Checkpoints, Training};
+use osmosis_engine::EngineOptions;
+use osmosis_gateway::Gateway;
+use osmosis_policy::{EmbeddedModel, Sampler};
+use osmosis_store::{NewRow, Store};
+use osmosis_worker::WorkerPool;
+
+/// What is trained on, and how. Equal plans give equal runs.
+#[derive(Debug, Clone)]
+pub struct TrainPlan {
+    pub rows: Vec<NewRow>,
+    /// Never trained on. Their row indices do not occur in `rows`.
+    pub held_out: Vec<NewRow>,
+    pub training: Training,
+    pub checkpoints: Checkpoints,
+    /// The seed that was chosen when the config has none.
+    pub seed: u64,
+}
+
+/// The running parts a trainer works with. The gateway's policy is backed by `sampler`.
+#[derive(Debug, Clone)]
+pub struct TrainParts {
+    pub store: Arc<dyn Store>,
+    pub gateway: Arc<Gateway>,
+    pub workers: Arc<WorkerPool>,
+    /// What training starts from; a resume loads the last good checkpoint instead.
+    pub model: EmbeddedModel,
+    pub sampler: Arc<Sampler>,
+    pub engine: EngineOptions,
+    /// The run's folder: `metrics.jsonl` and `checkpoints/step_N/` go below it.
+    pub folder: Utf8PathBuf,
+    /// Also write TensorBoard event files below `folder/tensorboard`.
+    pub tensorboard: bool,
+}

@@ -1,0 +1,217 @@
+//! The numbers of steps and evaluations, under the names they have in `metrics.jsonl`.
+
+use osmosis_core::statistics::{OutcomeCounts, RolloutFact, RunNumbers};
+use osmosis_store::RolloutRecord;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The numbers of one step, as in `metrics.jsonl`. Times are seconds; what can't be said is `null`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StepReport {
+    pub step: u64,
+    /// The weights after the step.
+    pub version: u64,
+    /// The pass over the dataset that the step belongs to, from 0.
+    pub epoch: u64,
+    /// Over the scored rollouts.
+    #[serde(rename = "reward/mean")]
+    pub reward_mean: Option<f64>,
+    #[serde(rename = "reward/std")]
+    pub reward_std: Option<f64>,
+    /// Passed / all that ran.
+    pub pass_rate: Option<f64>,
+    #[serde(rename = "groups/used")]
+    pub groups_used: u64,
+    #[serde(rename = "groups/no_variance")]
+    pub groups_no_variance: u64,
+    #[serde(rename = "groups/incomplete")]
+    pub groups_incomplete: u64,
+    /// `rollouts/<outcome>`
+    #[serde(flatten, serialize_with = "by_outcome")]
+    pub rollouts: OutcomeCounts,
+    /// Scored rollouts that were left out because other weights than allowed had sampled them.
+    #[serde(rename = "rollouts/stale")]
+    pub rollouts_stale: u64,
+    /// Training rows: root-to-leaf paths of the used groups' samples.
+    pub rows: u64,
+    #[serde(rename = "tokens/trained")]
+    pub tokens_trained: u64,
+    /// Tokens that the policy sampled in the step's rollouts.
+    #[serde(rename = "tokens/sampled")]
+    pub tokens_sampled: u64,
+    /// Sampled tokens per second while rollouts ran; `null` when all were in the store already.
+    pub tokens_per_second: Option<f64>,
+    /// Set when the step made no update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkipReason>,
+    /// The mean over the step's updates, as are the next four and `gradient_norm`.
+    pub loss: Option<f64>,
+    pub entropy: Option<f64>,
+    pub clip_fraction: Option<f64>,
+    /// Against the policy that sampled.
+    pub kl: Option<f64>,
+    /// Against the start model, when `kl_coef` is not 0.
+    pub kl_reference: Option<f64>,
+    /// Between sampler and learner, before the first update.
+    #[serde(rename = "logprob_mismatch/mean")]
+    pub logprob_mismatch_mean: Option<f64>,
+    #[serde(rename = "logprob_mismatch/max")]
+    pub logprob_mismatch_max: Option<f64>,
+    /// Before it is scaled down.
+    pub gradient_norm: Option<f64>,
+    pub lr: f64,
+    /// Wall time in which at least one agent was under way.
+    #[serde(rename = "time/rollout")]
+    pub time_rollout: f64,
+    /// Wall time in which nothing but graders was under way.
+    #[serde(rename = "time/grade")]
+    pub time_grade: f64,
+    #[serde(rename = "time/update")]
+    pub time_update: f64,
+    #[serde(rename = "time/swap")]
+    pub time_swap: f64,
+    /// `None` when the step saved no checkpoint.
+    #[serde(rename = "time/save")]
+    pub time_save: Option<f64>,
+    /// All of it but saving and evaluating.
+    #[serde(rename = "time/step")]
+    pub time_step: f64,
+    /// The evaluation with the weights after this step, when there was one.
+    #[serde(flatten)]
+    pub evaluation: Option<EvaluationReport>,
+}
+
+/// Why a step made no update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SkipReason {
+    /// The rewards of every group were equal.
+    #[serde(rename = "no variance")]
+    NoVariance,
+    /// No group had the rewards it needs.
+    #[serde(rename = "no complete group")]
+    NoCompleteGroup,
+    /// The groups that could be used hold no sampled token.
+    #[serde(rename = "no tokens")]
+    NoTokens,
+}
+
+/// The numbers of one evaluation on held-out rows, one rollout per row.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationReport {
+    #[serde(rename = "eval/rollouts")]
+    pub rollouts: u64,
+    #[serde(rename = "eval/scored")]
+    pub scored: u64,
+    #[serde(rename = "eval/infrastructure_failed")]
+    pub infrastructure_failed: u64,
+    #[serde(rename = "eval/reward_mean")]
+    pub reward_mean: Option<f64>,
+    /// 95%, clustered by dataset row: low, high.
+    #[serde(rename = "eval/reward_ci95")]
+    pub reward_ci95: Option<[f64; 2]>,
+    #[serde(rename = "eval/pass_rate")]
+    pub pass_rate: Option<f64>,
+    #[serde(rename = "eval/pass_rate_ci95")]
+    pub pass_rate_ci95: Option<[f64; 2]>,
+    #[serde(rename = "eval/completion_tokens")]
+    pub completion_tokens: u64,
+    /// Seconds.
+    #[serde(rename = "time/eval")]
+    pub time: f64,
+}
+
+impl EvaluationReport {
+    pub(crate) fn of(rollouts: &[RolloutRecord], seconds: f64) -> Self {
+        let numbers = numbers_of(rollouts);
+        Self {
+            rollouts: numbers.rollouts,
+            scored: numbers.outcomes.scored,
+            infrastructure_failed: numbers.outcomes.infrastructure_failed,
+            reward_mean: numbers.reward.mean,
+            reward_ci95: numbers.reward.ci95.map(|ci| [ci.low, ci.high]),
+            pass_rate: numbers.pass_rate,
+            pass_rate_ci95: numbers.pass_rate_ci95.map(|ci| [ci.low, ci.high]),
+            completion_tokens: numbers.completion_tokens,
+            time: seconds,
+        }
+    }
+}
+
+/// What `osmosis_core::statistics` says of these rollouts.
+pub(crate) fn numbers_of(rollouts: &[RolloutRecord]) -> RunNumbers {
+    let facts: Vec<RolloutFact> = rollouts
+        .iter()
+        .filter_map(|rollout| {
+            let outcome = rollout.outcome.as_ref()?;
+            Some(RolloutFact {
+                row_index: rollout.row_index,
+                run_index: rollout.run_index,
+                kind: outcome.kind(),
+                reward: outcome.reward(),
+                passed: outcome.passed(),
+                durations: rollout.durations,
+                model_calls: rollout.calls.model_calls,
+                prompt_tokens: rollout.calls.prompt_tokens,
+                completion_tokens: rollout.calls.completion_tokens,
+            })
+        })
+        .collect();
+    // pass@k is no number of a step, so k stays 1.
+    RunNumbers::of(1, &facts)
+}
+
+fn by_outcome<S: Serializer>(counts: &OutcomeCounts, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for kind in osmosis_core::OutcomeKind::ALL {
+        map.serialize_entry(&format!("rollouts/{kind}"), &counts.get(kind))?;
+    }
+    map.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_one_flat_object_under_the_names_of_the_contract() {
+        let report = StepReport {
+            step: 3,
+            rollouts: OutcomeCounts {
+                scored: 5,
+                ..OutcomeCounts::default()
+            },
+            reward_mean: Some(0.5),
+            evaluation: Some(EvaluationReport {
+                reward_mean: Some(0.25),
+                ..EvaluationReport::default()
+            }),
+            ..StepReport::default()
+        };
+        let value = serde_json::to_value(&report).unwrap();
+        let object = value.as_object().unwrap();
+        assert_eq!(object["step"], 3);
+        assert_eq!(object["reward/mean"], 0.5);
+        assert_eq!(object["rollouts/scored"], 5);
+        assert_eq!(object["rollouts/timed_out"], 0);
+        assert_eq!(object["eval/reward_mean"], 0.25);
+        assert!(!object.contains_key("skipped"));
+        assert!(object.values().all(|v| !v.is_object()), "{value}");
+    }
+
+    #[test]
+    fn an_evaluation_can_be_read_back_from_a_step() {
+        let evaluation = EvaluationReport {
+            rollouts: 4,
+            reward_mean: Some(0.25),
+            reward_ci95: Some([0.0, 0.5]),
+            ..EvaluationReport::default()
+        };
+        let report = StepReport {
+            evaluation: Some(evaluation.clone()),
+            ..StepReport::default()
+        };
+        let value = serde_json::to_value(&report).unwrap();
+        let back: EvaluationReport = serde_json::from_value(value).unwrap();
+        assert_eq!(back, evaluation);
+    }
+}

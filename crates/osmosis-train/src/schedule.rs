@@ -1,0 +1,272 @@
+//! Which rollouts make up which step. A pure function of the rows, the config and the seed, so that a
+//! resume computes the same.
+
+use std::collections::HashSet;
+
+use osmosis_core::RolloutId;
+use osmosis_core::config::{Checkpoints, Training};
+use osmosis_store::NewRollout;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::TrainError;
+
+/// The steps of a run.
+///
+/// Each epoch goes through all rows in an order of its own, `rollout_batch_size` rows a step. The last
+/// batch of an epoch is smaller when the rows don't divide evenly; it is kept, so that every row is
+/// trained on once per epoch, and a row never comes twice in one step. `steps` of the config overrides
+/// `total_epochs`.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    rows: Vec<u64>,
+    batch: usize,
+    samples: u32,
+    steps: u64,
+    seed: u64,
+}
+
+/// One step: which rows, and the rollouts of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedStep {
+    /// From 1.
+    pub step: u64,
+    /// From 0.
+    pub epoch: u64,
+    /// Indices of dataset rows, in the order of the shuffle.
+    pub rows: Vec<u64>,
+    /// All rollouts of a row together, rows in order.
+    pub rollouts: Vec<NewRollout>,
+}
+
+impl Schedule {
+    /// `rows` are the indices of the dataset rows to train on.
+    pub fn new(rows: &[u64], training: &Training, seed: u64) -> Result<Self, TrainError> {
+        if rows.is_empty() {
+            return Err(TrainError::NoRows);
+        }
+        let distinct: HashSet<&u64> = rows.iter().collect();
+        if distinct.len() != rows.len() {
+            return Err(TrainError::Internal(
+                "a dataset row occurs twice in the plan".to_owned(),
+            ));
+        }
+        let schedule = Self {
+            rows: rows.to_vec(),
+            batch: training.rollout_batch_size.max(1) as usize,
+            samples: training.n_samples_per_prompt.max(1),
+            steps: 0,
+            seed,
+        };
+        let steps = training
+            .steps
+            .unwrap_or_else(|| schedule.steps_per_epoch() * u64::from(training.total_epochs));
+        // The last run index must fit: it is part of every rollout's id.
+        let epochs = steps.div_ceil(schedule.steps_per_epoch());
+        match epochs.checked_mul(u64::from(schedule.samples)) {
+            Some(runs) if u32::try_from(runs).is_ok() => Ok(Self { steps, ..schedule }),
+            Some(_) | None => Err(TrainError::TooManySteps { steps }),
+        }
+    }
+
+    /// How many steps the run has.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn steps_per_epoch(&self) -> u64 {
+        self.rows.len().div_ceil(self.batch) as u64
+    }
+
+    /// Step `step`, from 1.
+    pub fn step(&self, step: u64) -> PlannedStep {
+        let position = step.saturating_sub(1);
+        let epoch = position / self.steps_per_epoch();
+        let batch = usize::try_from(position % self.steps_per_epoch()).unwrap_or(usize::MAX);
+        let rows: Vec<u64> = self
+            .shuffled(epoch)
+            .into_iter()
+            .skip(batch.saturating_mul(self.batch))
+            .take(self.batch)
+            .collect();
+        let samples = u64::from(self.samples);
+        let rollouts = rows
+            .iter()
+            .flat_map(|row| (0..samples).map(move |k| rollout(*row, epoch * samples + k)))
+            .collect();
+        PlannedStep {
+            step,
+            epoch,
+            rows,
+            rollouts,
+        }
+    }
+
+    /// The rows in the order of an epoch. Fisher-Yates written out, because a run must resume the same
+    /// under a later version of any library.
+    fn shuffled(&self, epoch: u64) -> Vec<u64> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(epoch);
+        let mut rows = self.rows.clone();
+        for last in (1..rows.len()).rev() {
+            let wide = u128::from(random.next_u64()) * (last as u128 + 1);
+            let chosen = usize::try_from(wide >> 64).unwrap_or(last);
+            rows.swap(last, chosen);
+        }
+        rows
+    }
+}
+
+/// When held-out rows are evaluated: before training, every `eval_interval` steps, and at the end.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluationSchedule {
+    interval: u64,
+    steps: u64,
+}
+
+impl EvaluationSchedule {
+    pub fn new(checkpoints: &Checkpoints, steps: u64) -> Self {
+        Self {
+            interval: checkpoints.eval_interval.max(1),
+            steps,
+        }
+    }
+
+    /// The number of the evaluation after `step`, from 0; `None` when none is due.
+    pub fn ordinal(&self, step: u64) -> Option<u64> {
+        if step == self.steps || step.is_multiple_of(self.interval) {
+            Some(step.div_ceil(self.interval))
+        } else {
+            None
+        }
+    }
+
+    /// The rollouts of the evaluation after `step`: one for each row; `None` when none is due.
+    pub fn rollouts(&self, step: u64, rows: &[u64]) -> Option<Vec<NewRollout>> {
+        let ordinal = self.ordinal(step)?;
+        Some(rows.iter().map(|row| rollout(*row, ordinal)).collect())
+    }
+}
+
+fn rollout(row_index: u64, run_index: u64) -> NewRollout {
+    // `Schedule::new` made sure that it fits; evaluations are fewer than runs.
+    let run_index = u32::try_from(run_index).unwrap_or(u32::MAX);
+    NewRollout {
+        id: RolloutId::of(row_index, run_index),
+        row_index,
+        run_index,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn training(batch: u32, samples: u32, epochs: u32, steps: Option<u64>) -> Training {
+        Training {
+            rollout_batch_size: batch,
+            n_samples_per_prompt: samples,
+            total_epochs: epochs,
+            steps,
+            ..Training::default()
+        }
+    }
+
+    fn schedule(rows: u64, batch: u32, epochs: u32, steps: Option<u64>, seed: u64) -> Schedule {
+        let rows: Vec<u64> = (0..rows).collect();
+        Schedule::new(&rows, &training(batch, 2, epochs, steps), seed).unwrap()
+    }
+
+    #[test]
+    fn steps_override_epochs_both_ways() {
+        assert_eq!(schedule(10, 4, 2, None, 0).steps(), 6);
+        assert_eq!(schedule(10, 4, 2, Some(5), 0).steps(), 5);
+        assert_eq!(schedule(10, 4, 2, Some(50), 0).steps(), 50);
+    }
+
+    #[test]
+    fn the_order_of_an_epoch_is_fixed_for_ever() {
+        // A change here breaks the resume of runs that exist.
+        let schedule = schedule(8, 8, 2, None, 42);
+        assert_eq!(schedule.step(1).rows, FIRST_EPOCH);
+        assert_eq!(schedule.step(2).rows, SECOND_EPOCH);
+    }
+
+    const FIRST_EPOCH: [u64; 8] = [4, 7, 0, 1, 3, 2, 6, 5];
+    const SECOND_EPOCH: [u64; 8] = [6, 3, 7, 0, 4, 2, 1, 5];
+
+    #[test]
+    fn no_rows_and_endless_plans_are_refused() {
+        assert!(matches!(
+            Schedule::new(&[], &Training::default(), 0),
+            Err(TrainError::NoRows)
+        ));
+        assert!(matches!(
+            Schedule::new(&[1], &training(1, 8, 1, Some(u64::MAX)), 0),
+            Err(TrainError::TooManySteps { .. })
+        ));
+    }
+
+    #[test]
+    fn evaluations_are_numbered_without_gaps() {
+        let every = EvaluationSchedule::new(
+            &Checkpoints {
+                eval_interval: 10,
+                checkpoint_save_freq: 1,
+            },
+            25,
+        );
+        let due: Vec<_> = (0..=25)
+            .filter_map(|step| every.ordinal(step).map(|n| (step, n)))
+            .collect();
+        assert_eq!(due, [(0, 0), (10, 1), (20, 2), (25, 3)]);
+        let rollouts = every.rollouts(25, &[7]).unwrap();
+        assert_eq!(rollouts[0].id, RolloutId::of(7, 3));
+        assert_eq!(every.rollouts(24, &[7]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn an_epoch_takes_every_row_once(
+            rows in 1u64..40, batch in 1u32..50, seed in any::<u64>(), epoch in 0u64..3
+        ) {
+            let schedule = schedule(rows, batch, 3, None, seed);
+            let per_epoch = schedule.steps_per_epoch();
+            let mut seen = Vec::new();
+            for step in epoch * per_epoch + 1..=(epoch + 1) * per_epoch {
+                let planned = schedule.step(step);
+                prop_assert_eq!(planned.epoch, epoch);
+                prop_assert!(!planned.rows.is_empty());
+                prop_assert!(planned.rows.len() <= batch as usize);
+                seen.extend(planned.rows);
+            }
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..rows).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn no_rollout_occurs_in_two_steps(rows in 1u64..20, batch in 1u32..8, seed in any::<u64>()) {
+            let schedule = schedule(rows, batch, 3, None, seed);
+            let mut ids = BTreeSet::new();
+            for step in 1..=schedule.steps() {
+                for rollout in schedule.step(step).rollouts {
+                    prop_assert_eq!(&rollout.id, &RolloutId::of(rollout.row_index, rollout.run_index));
+                    prop_assert!(ids.insert(rollout.id));
+                }
+            }
+            prop_assert_eq!(ids.len() as u64, rows * 3 * 2);
+        }
+
+        #[test]
+        fn evaluation_ordinals_count_up(interval in 1u64..9, steps in 1u64..40) {
+            let every = EvaluationSchedule { interval, steps };
+            let ordinals: Vec<u64> = (0..=steps).filter_map(|s| every.ordinal(s)).collect();
+            let counted: Vec<u64> = (0..ordinals.len() as u64).collect();
+            prop_assert_eq!(ordinals, counted);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the rollouts of a step give to learn from.
+
+use std::collections::BTreeMap;
+
+use osmosis_core::config::Training;
+use osmosis_core::{Outcome, PolicyVersion, RolloutId, SampleId};
+use osmosis_store::{RolloutRecord, Store};
+use osmosis_tokens::{CallTree, TokenRecord, TrainingRow};
+
+use crate::batch::{AdvantagedSample, Batch, Weighing, batch, fresh};
+use crate::group::{GroupMember, Groups, groups};
+use crate::{SkipReason, TrainError};
+
+/// The lesson of a step.
+#[derive(Debug)]
+pub(crate) struct Lesson {
+    pub(crate) groups: Groups,
+    pub(crate) batch: Batch,
+    pub(crate) stale: u64,
+}
+
+impl Lesson {
+    /// Why there is nothing to learn, when there is not.
+    pub(crate) fn skipped(&self) -> Option<SkipReason> {
+        if !self.batch.rows.is_empty() {
+            None
+        } else if self.groups.used > 0 {
+            Some(SkipReason::NoTokens)
+        } else if self.groups.no_variance > 0 {
+            Some(SkipReason::NoVariance)
+        } else {
+            Some(SkipReason::NoCompleteGroup)
+        }
+    }
+}
+
+/// The training rows of a rollout's samples.
+type Rows = BTreeMap<SampleId, Vec<TrainingRow>>;
+
+/// Reads the tokens of a step's rollouts and makes the batch of them. `version` is that of the weights
+/// that are about to be updated.
+pub(crate) async fn lesson(
+    store: &dyn Store,
+    rollouts: &[RolloutRecord],
+    training: &Training,
+    version: PolicyVersion,
+) -> Result<Lesson, TrainError> {
+    let mut members = Vec::with_capacity(rollouts.len());
+    let mut rows_of: BTreeMap<RolloutId, Rows> = BTreeMap::new();
+    let mut stale = 0;
+    for rollout in rollouts {
+        let mut rewards = rewards_of(rollout);
+        if let Some(scored) = &rewards {
+            let rows = read_rows(store, &rollout.id).await?;
+            refuse_untrainable(rollout, scored, &rows)?;
+            if rows
+                .values()
+                .all(|rows| fresh(rows, version, training.max_staleness))
+            {
+                rows_of.insert(rollout.id.clone(), rows);
+            } else {
+                stale += 1;
+                rewards = None;
+            }
+        }
+        members.push(GroupMember {
+            id: rollout.id.clone(),
+            row_index: rollout.row_index,
+            rewards,
+        });
+    }
+    let groups = groups(&members, training.algorithm, training.incomplete_groups);
+    let weighing = Weighing {
+        algorithm: training.algorithm,
+        samples: groups.samples,
+        max_response_length: training.max_response_length,
+    };
+    let samples = advantaged(rollouts, &groups, rows_of);
+    Ok(Lesson {
+        batch: batch(&samples, weighing),
+        groups,
+        stale,
+    })
+}
+
+/// The rewards of the kept samples of a scored rollout.
+fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
+    match rollout.outcome.as_ref()? {
+        Outcome::Scored { .. } => Some(
+            rollout
+                .rewards
+                .iter()
+                .filter_map(|(name, reward)| Some((name.clone(), (*reward)?.get())))
+                .collect(),
+        ),
+        Outcome::AgentFailed { .. }
+        | Outcome::TimedOut { .. }
+        | Outcome::Ungraded { .. }
+        | Outcome::Rejected { .. }
+        | Outcome::InfrastructureFailed { .. }
+        | Outcome::Cancelled => None,
+    }
+}
+
+async fn read_rows(store: &dyn Store, id: &RolloutId) -> Result<Rows, TrainError> {
+    let unreadable = |source| TrainError::Tokens {
+        rollout: id.clone(),
+        source,
+    };
+    let mut records: BTreeMap<SampleId, Vec<TokenRecord>> = BTreeMap::new();
+    for (sample, bytes) in store.token_records(id).await? {
+        let record = TokenRecord::decode(&bytes).map_err(unreadable)?;
+        records.entry(sample).or_default().push(record);
+    }
+    let mut rows = Rows::new();
+    for (sample, records) in records {
+        let found = CallTree::rows(&sample, &records).map_err(unreadable)?;
+        rows.insert(sample, found);
+    }
+    Ok(rows)
+}
+
+/// A reward for something the policy had no part in teaches nothing, and would do so in every step:
+/// better to stop at the first.
+fn refuse_untrainable(
+    rollout: &RolloutRecord,
+    scored: &[(SampleId, f64)],
+    rows: &Rows,
+) -> Result<(), TrainError> {
+    let why = if rollout.calls.model_calls == 0 {
+        "its agent never called the policy".to_owned()
+    } else if rows.is_empty() {
+        if rollout.calls.completion_tokens == 0 {
+            // Every call failed (a prompt beyond the context, say): a real, if sad, result.
+            return Ok(());
+        }
+        "its model calls were recorded without tokens".to_owned()
+    } else if scored.iter().any(|(name, _)| rows.contains_key(name)) {
+        return Ok(());
+    } else {
+        let list = |names: Vec<&SampleId>| -> String {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            names.join(", ")
+        };
+        format!(
+            "the policy was called for {}, and the reward is for {}",
+            list(rows.keys().collect()),
+            list(scored.iter().map(|(name, _)| name).collect()),
+        )
+    };
+    Err(TrainError::NoPolicyCall {
+        rollout: rollout.id.clone(),
+        why,
+    })
+}
+
+/// The samples with an advantage, in the order of the step's rollouts: the order decides how sums round.
+fn advantaged(
+    rollouts: &[RolloutRecord],
+    groups: &Groups,
+    mut rows_of: BTreeMap<RolloutId, Rows>,
+) -> Vec<AdvantagedSample> {
+    let mut samples = Vec::new();
+    for rollout in rollouts {
+        for (sample, rows) in rows_of.remove(&rollout.id).unwrap_or_default() {
+            let key = (rollout.id.clone(), sample.clone());
+            if let Some(advantage) = groups.advantages.get(&key) {
+                samples.push(AdvantagedSample {
+                    rollout: rollout.id.clone(),
+                    sample,
+                    advantage: *advantage,
+                    rows,
+                });
+            }
+        }
+    }
+    samples
+}

@@ -1,0 +1,386 @@
+//! The loop: rollouts, update, swap, record, save, evaluate; and how it begins again.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use osmosis_core::PolicyVersion;
+use osmosis_core::config::Training;
+use osmosis_engine::Stop;
+use osmosis_policy::{EmbeddedModel, UpdateReport, Weights};
+use osmosis_store::{NewRow, StepRecord};
+use tokio::sync::mpsc;
+
+use crate::checkpoints::{self, Checkpoint, LoadedCheckpoint};
+use crate::evaluation::evaluate;
+use crate::journal::Journal;
+use crate::learning::{Learning, blocking};
+use crate::report::numbers_of;
+use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
+use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
+use crate::step::{Lesson, lesson};
+use crate::{
+    EvaluationReport, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan,
+};
+
+/// After so many steps in a row without an update somebody should be told.
+const FLAT_STEPS: u64 = 10;
+
+/// Trains.
+#[derive(Debug)]
+pub struct Trainer {
+    plan: TrainPlan,
+    parts: TrainParts,
+    schedule: Schedule,
+    evaluations: EvaluationSchedule,
+    learning: Learning,
+    /// Steps that are done, and the version of the weights.
+    step: u64,
+    /// The step of the newest checkpoint.
+    saved: Option<u64>,
+    journal: Journal,
+    /// Steps in a row without an update.
+    flat: u64,
+    /// What `open` had to say.
+    warnings: Vec<String>,
+}
+
+impl Trainer {
+    /// Makes ready: a fresh run, or the state after the last good checkpoint of an earlier one.
+    ///
+    /// The caller has taken hold of the store and called `recover`. It does not call `requeue`: the
+    /// weights depend on the results of earlier steps as they are, and what failed in the current one is
+    /// tried again here.
+    pub async fn open(plan: TrainPlan, parts: TrainParts) -> Result<Self, TrainError> {
+        let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
+        let trained: HashSet<&u64> = rows.iter().collect();
+        if plan
+            .held_out
+            .iter()
+            .any(|row| trained.contains(&row.row_index))
+        {
+            return Err(TrainError::Internal(
+                "a held-out row is also a row to train on".to_owned(),
+            ));
+        }
+        let schedule = Schedule::new(&rows, &plan.training, plan.seed)?;
+        let evaluations = EvaluationSchedule::new(&plan.checkpoints, schedule.steps());
+
+        let mut warnings = Vec::new();
+        let checkpoint = newest_good(&parts, plan.seed, &mut warnings).await?;
+        let step = checkpoint.as_ref().map_or(0, |c| c.state.step);
+        let saved = checkpoint.is_some().then_some(step);
+        let mut learning = Learning::begin(&plan.training, parts.model.clone(), checkpoint).await?;
+        let weights = learning.weights().await?;
+        swap(&parts, weights, step).await?;
+
+        let journal = Journal::open(
+            parts.store.clone(),
+            parts.folder.clone(),
+            step,
+            parts.tensorboard,
+        )
+        .await?;
+        Ok(Self {
+            plan,
+            parts,
+            schedule,
+            evaluations,
+            learning,
+            step,
+            saved,
+            journal,
+            flat: 0,
+            warnings,
+        })
+    }
+
+    /// Steps that are done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Steps that the run has.
+    pub fn steps(&self) -> u64 {
+        self.schedule.steps()
+    }
+
+    /// The numbers of the steps that are done, in order.
+    pub fn records(&self) -> &[StepRecord] {
+        self.journal.records()
+    }
+
+    /// Trains until the plan is done or it is asked to stop. When stopped, what is done is saved.
+    ///
+    /// After an error the trainer is of no more use: open the run again.
+    pub async fn run(
+        &mut self,
+        stop: &Stop,
+        events: mpsc::Sender<TrainEvent>,
+    ) -> Result<TrainEnd, TrainError> {
+        for message in std::mem::take(&mut self.warnings) {
+            tell(&events, TrainEvent::Warning { message }).await;
+        }
+        if self.evaluation_missing() && !self.evaluate_again(stop, &events).await? {
+            return self.stopped(&events).await;
+        }
+        while self.step < self.steps() {
+            if stop_requested(stop) || !self.train_step(stop, &events).await? {
+                return self.stopped(&events).await;
+            }
+        }
+        Ok(TrainEnd::Complete { steps: self.step })
+    }
+
+    async fn stopped(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<TrainEnd, TrainError> {
+        if self.step > 0 && self.saved != Some(self.step) {
+            self.save(events).await?;
+        }
+        Ok(TrainEnd::Stopped { steps: self.step })
+    }
+
+    /// One step; `false` when asked to stop before it, or the evaluation after it, was done.
+    async fn train_step(
+        &mut self,
+        stop: &Stop,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<bool, TrainError> {
+        let began = Instant::now();
+        let planned = self.schedule.step(self.step + 1);
+        let step = planned.step;
+        let steps = self.steps();
+        tell(events, TrainEvent::StepBegan { step, steps }).await;
+
+        let phase = RolloutPhase {
+            name: format!("step {step}"),
+            rows: self.rows_of(&planned),
+            rollouts: planned.rollouts.clone(),
+            settled: step <= self.journal.settled(),
+        };
+        let Some(results) = phase.run(&self.parts, stop, events).await? else {
+            return Ok(false);
+        };
+
+        tell(events, TrainEvent::Updating { step }).await;
+        let updating = Instant::now();
+        let lesson = lesson(
+            &*self.parts.store,
+            &results.rollouts,
+            &self.plan.training,
+            PolicyVersion(self.step),
+        )
+        .await?;
+        let mut report = self.report(&planned, &results, &lesson);
+        let weights = if lesson.skipped().is_none() {
+            let update = self.learning.update(step, lesson.batch.rows).await?;
+            add_update(&mut report, &update.reports, &self.plan.training);
+            update.weights
+        } else {
+            self.learning.weights().await?
+        };
+        report.time_update = updating.elapsed().as_secs_f64();
+
+        let swapping = Instant::now();
+        swap(&self.parts, weights, step).await?;
+        report.time_swap = swapping.elapsed().as_secs_f64();
+        report.time_step = began.elapsed().as_secs_f64();
+
+        // Recorded before it is saved: a checkpoint never knows more than the store.
+        self.journal.record_report(&report).await?;
+        self.step = step;
+        tell(events, TrainEvent::Stepped(Box::new(report.clone()))).await;
+        self.watch_flat_steps(&report, events).await;
+        self.finish_step(report, stop, events).await
+    }
+
+    /// Saves and evaluates when that is due, and completes the step's record with it.
+    async fn finish_step(
+        &mut self,
+        mut report: StepReport,
+        stop: &Stop,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<bool, TrainError> {
+        let step = self.step;
+        let due = step.is_multiple_of(self.plan.checkpoints.checkpoint_save_freq.max(1));
+        if due || step == self.steps() {
+            let saving = Instant::now();
+            self.save(events).await?;
+            report.time_save = Some(saving.elapsed().as_secs_f64());
+        }
+        let mut finished = true;
+        if self.evaluation_due() {
+            report.evaluation = self.evaluate(stop, events).await?;
+            finished = report.evaluation.is_some();
+        }
+        if report.time_save.is_some() || report.evaluation.is_some() {
+            self.journal.record_report(&report).await?;
+        }
+        self.journal.publish()?;
+        Ok(finished)
+    }
+
+    fn report(&self, planned: &PlannedStep, results: &PhaseResults, lesson: &Lesson) -> StepReport {
+        let numbers = numbers_of(&results.rollouts);
+        StepReport {
+            step: planned.step,
+            version: planned.step,
+            epoch: planned.epoch,
+            reward_mean: numbers.reward.mean,
+            reward_std: numbers.reward.std,
+            pass_rate: numbers.pass_rate,
+            groups_used: lesson.groups.used,
+            groups_no_variance: lesson.groups.no_variance,
+            groups_incomplete: lesson.groups.incomplete,
+            rollouts: numbers.outcomes,
+            rollouts_stale: lesson.stale,
+            rows: lesson.batch.rows.len() as u64,
+            tokens_trained: lesson.batch.tokens,
+            tokens_sampled: numbers.completion_tokens,
+            tokens_per_second: results.tokens_per_second,
+            skipped: lesson.skipped(),
+            lr: self.plan.training.lr,
+            time_rollout: results.rollout_time.as_secs_f64(),
+            time_grade: results.grade_time.as_secs_f64(),
+            ..StepReport::default()
+        }
+    }
+
+    async fn watch_flat_steps(&mut self, report: &StepReport, events: &mpsc::Sender<TrainEvent>) {
+        if report.skipped.is_none() {
+            self.flat = 0;
+            return;
+        }
+        self.flat += 1;
+        if self.flat.is_multiple_of(FLAT_STEPS) {
+            let message = format!(
+                "{} steps in a row made no update, because no group had rewards that differ: the task \
+                 may be too easy or too hard for this model, or the grader gives every rollout the same",
+                self.flat
+            );
+            tracing::warn!(step = report.step, "{message}");
+            tell(events, TrainEvent::Warning { message }).await;
+        }
+    }
+
+    fn rows_of(&self, planned: &PlannedStep) -> Vec<NewRow> {
+        let rows: HashMap<u64, &NewRow> = self
+            .plan
+            .rows
+            .iter()
+            .map(|row| (row.row_index, row))
+            .collect();
+        let wanted = planned.rows.iter().filter_map(|row| rows.get(row));
+        wanted.map(|row| (*row).clone()).collect()
+    }
+
+    fn evaluation_due(&self) -> bool {
+        !self.plan.held_out.is_empty() && self.evaluations.ordinal(self.step).is_some()
+    }
+
+    /// The evaluation after the step that is done has not been recorded: the run begins, or an earlier
+    /// process ended in between.
+    fn evaluation_missing(&self) -> bool {
+        self.evaluation_due() && !self.journal.evaluated(self.step)
+    }
+
+    /// Evaluates and adds the numbers to the record of the step that is done; `false` when stopped.
+    async fn evaluate_again(
+        &mut self,
+        stop: &Stop,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<bool, TrainError> {
+        let (step, steps) = (self.step, self.steps());
+        tell(events, TrainEvent::StepBegan { step, steps }).await;
+        let Some(report) = self.evaluate(stop, events).await? else {
+            return Ok(false);
+        };
+        self.journal.add_evaluation(step, &report).await?;
+        Ok(true)
+    }
+
+    async fn evaluate(
+        &mut self,
+        stop: &Stop,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<Option<EvaluationReport>, TrainError> {
+        let held_out = self.plan.held_out.clone();
+        let rows: Vec<u64> = held_out.iter().map(|row| row.row_index).collect();
+        let Some(rollouts) = self.evaluations.rollouts(self.step, &rows) else {
+            return Ok(None);
+        };
+        let settled = self.step < self.journal.settled();
+        evaluate(
+            &self.parts,
+            self.step,
+            held_out,
+            rollouts,
+            settled,
+            stop,
+            events,
+        )
+        .await
+    }
+
+    async fn save(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<(), TrainError> {
+        let (state, weights) = self.learning.state(self.step, self.plan.seed).await?;
+        let model = EmbeddedModel {
+            weights: weights.into(),
+            ..self.parts.model.clone()
+        };
+        let folder = self.parts.folder.clone();
+        let Checkpoint { step, folder } = blocking(move || state.save(&folder, &model)).await??;
+        self.saved = Some(step);
+        tell(events, TrainEvent::Saved { step, folder }).await;
+        Ok(())
+    }
+}
+
+/// The newest checkpoint that is whole; those that are not are told of and passed over.
+async fn newest_good(
+    parts: &TrainParts,
+    seed: u64,
+    warnings: &mut Vec<String>,
+) -> Result<Option<LoadedCheckpoint>, TrainError> {
+    for checkpoint in checkpoints::list(&parts.folder)?.into_iter().rev() {
+        match blocking(move || LoadedCheckpoint::load(&checkpoint)).await? {
+            Ok(loaded) if loaded.state.seed == seed => return Ok(Some(loaded)),
+            Ok(loaded) => {
+                return Err(TrainError::Internal(format!(
+                    "the run was trained with seed {}, not {seed}",
+                    loaded.state.seed
+                )));
+            }
+            Err(error) => {
+                tracing::warn!("{error}; going back to an earlier one");
+                warnings.push(format!("{error}; going back to an earlier one"));
+            }
+        }
+    }
+    Ok(None)
+}
+
+async fn swap(parts: &TrainParts, weights: Weights, version: u64) -> Result<(), TrainError> {
+    let sampler = parts.sampler.clone();
+    let config = parts.model.config.clone();
+    blocking(move || sampler.swap(&config, &weights, PolicyVersion(version))).await??;
+    Ok(())
+}
+
+fn add_update(report: &mut StepReport, updates: &[UpdateReport], training: &Training) {
+    let mean = |of: fn(&UpdateReport) -> f64| {
+        let sum: f64 = updates.iter().map(of).sum();
+        (!updates.is_empty()).then(|| sum / updates.len() as f64)
+    };
+    report.loss = mean(|update| update.loss);
+    report.entropy = mean(|update| update.entropy);
+    report.clip_fraction = mean(|update| update.clip_fraction);
+    report.kl = mean(|update| update.kl_to_sampled);
+    report.kl_reference = mean(|update| update.kl_to_reference).filter(|_| training.kl_coef > 0.0);
+    report.gradient_norm = mean(|update| update.gradient_norm);
+    report.logprob_mismatch_mean = updates.first().map(|update| update.mismatch_mean);
+    report.logprob_mismatch_max = updates.first().map(|update| update.mismatch_max);
+}
+
+async fn tell(events: &mpsc::Sender<TrainEvent>, event: TrainEvent) {
+    // Nobody listens any more: the display is gone, training is not.
+    let _ = events.send(event).await;
+}

@@ -1,0 +1,143 @@
+use osmosis_core::config::Algorithm;
+use osmosis_train::{StepReport, TrainEvent};
+
+use crate::run::{Fate, Run};
+
+fn mean(numbers: &[(u64, f64)]) -> f64 {
+    numbers.iter().map(|(_, number)| number).sum::<f64>() / numbers.len() as f64
+}
+
+fn learns(algorithm: Algorithm) {
+    let run = Run::new("answer").training(|training| {
+        training.algorithm = algorithm;
+        training.n_samples_per_prompt = 8;
+        training.rollout_batch_size = 4;
+        training.steps = Some(16);
+    });
+    assert_eq!(run.live_to_the_end().complete(), 16);
+    let rewards = run.numbers("reward/mean");
+    assert_eq!(rewards.len(), 16);
+    let (before, after) = (rewards[0].1, mean(&rewards[13..]));
+    assert!(before < 0.2 && after > 0.8, "{rewards:?}");
+    let evaluated = run.numbers("eval/reward_mean");
+    assert_eq!(evaluated.first().unwrap().0, 0);
+    assert_eq!(evaluated.last().unwrap().0, 16);
+}
+
+#[test]
+fn grpo_raises_the_reward() {
+    learns(Algorithm::Grpo);
+}
+
+#[test]
+fn dr_grpo_raises_the_reward() {
+    learns(Algorithm::DrGrpo);
+}
+
+#[test]
+fn rloo_raises_the_reward() {
+    learns(Algorithm::Rloo);
+}
+
+#[test]
+fn several_updates_per_batch_and_a_reference_are_measured() {
+    let run = Run::new("two turns").training(|training| {
+        training.updates_per_batch = 3;
+        training.kl_coef = 0.1;
+        training.n_samples_per_prompt = 16;
+    });
+    let mut stepped: Vec<StepReport> = Vec::new();
+    run.live(|event| {
+        if let TrainEvent::Stepped(report) = event
+            && report.skipped.is_none()
+        {
+            stepped.push((**report).clone());
+        }
+        Fate::GoOn
+    })
+    .complete();
+    assert!(stepped.len() >= 3, "{stepped:?}");
+    for report in &stepped {
+        let mismatch = report.logprob_mismatch_max.unwrap();
+        assert!(
+            mismatch < 1e-4,
+            "sampler and learner disagree by {mismatch}"
+        );
+        assert!(
+            report.kl.unwrap() > 0.0,
+            "three updates leave the policy that sampled"
+        );
+        assert!(report.gradient_norm.unwrap() > 0.0);
+        assert!(report.entropy.unwrap() > 0.0);
+        assert!(report.tokens_trained > 0 && report.tokens_trained <= report.tokens_sampled);
+        assert_eq!(report.rollouts.scored, report.rollouts.total());
+    }
+    assert_eq!(
+        stepped[0].rows,
+        stepped[0].groups_used * 16,
+        "two turns are one row"
+    );
+    assert!(stepped[2].kl_reference.unwrap() > 0.0);
+}
+
+#[test]
+fn every_step_is_a_line_an_event_and_a_point_in_tensorboard() {
+    let mut run = Run::new("answer");
+    run.tensorboard = true;
+    let mut seen = Vec::new();
+    run.live(|event| {
+        match event {
+            TrainEvent::StepBegan { step, steps } => seen.push(format!("step {step} of {steps}")),
+            TrainEvent::Updating { step } => seen.push(format!("updating {step}")),
+            TrainEvent::Stepped(report) => seen.push(format!("stepped {}", report.step)),
+            TrainEvent::Evaluating { .. } | TrainEvent::Rollout(_) => {}
+            TrainEvent::Evaluated { step, .. } => seen.push(format!("evaluated {step}")),
+            TrainEvent::Saved { step, .. } => seen.push(format!("saved {step}")),
+            TrainEvent::Warning { message } => seen.push(message.clone()),
+        }
+        Fate::GoOn
+    })
+    .complete();
+    assert_eq!(
+        seen,
+        [
+            "step 0 of 4",
+            "evaluated 0",
+            "step 1 of 4",
+            "updating 1",
+            "stepped 1",
+            "step 2 of 4",
+            "updating 2",
+            "stepped 2",
+            "evaluated 2",
+            "step 3 of 4",
+            "updating 3",
+            "stepped 3",
+            "saved 3",
+            "step 4 of 4",
+            "updating 4",
+            "stepped 4",
+            "saved 4",
+            "evaluated 4",
+        ]
+    );
+    let steps: Vec<u64> = run
+        .metrics()
+        .iter()
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [0, 1, 2, 3, 4]);
+    assert_eq!(run.saved_steps(), [3, 4]);
+    assert_eq!(run.metrics()[3]["version"], 3);
+    assert!(run.metrics()[3]["time/save"].as_f64().unwrap() > 0.0);
+    let events = run.folder.join("tensorboard").read_dir_utf8().unwrap();
+    let bytes = std::fs::read(events.last().unwrap().unwrap().path()).unwrap();
+    let find = |text: &str| {
+        bytes
+            .windows(text.len())
+            .filter(|w| *w == text.as_bytes())
+            .count()
+    };
+    assert_eq!(find("reward/mean"), 4);
+    assert_eq!(find("eval/reward_mean"), 3);
+}

@@ -1,0 +1,15 @@
+//! Training as a whole: a real store, gateway, sampler, learner and worker process, with a model of a few
+//! thousand numbers.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that can't go on must fail"
+)]
+
+mod guest;
+mod interruption;
+mod learning;
+mod model;
+mod run;
+mod trouble;

@@ -1,0 +1,326 @@
+//! A training run in a folder, and the processes that work on it one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::frame::Load;
+use osmosis_core::{JsonText, PolicyVersion, RunName};
+use osmosis_engine::{EngineOptions, Stop};
+use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
+use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
+use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_train::{
+    TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
+};
+use osmosis_worker::{Launch, Limits, PoolOptions, WorkerPool};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::model;
+
+/// Longer than anything here takes; only a test that fails waits this long.
+const LONG: Duration = Duration::from_mins(2);
+const SEED: u64 = 5;
+
+/// What becomes of a life when something happens in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    GoOn,
+    /// Ctrl-C: what runs is finished.
+    Drain,
+    /// As `kill -9` would: everything is dropped where it stands.
+    Die,
+    /// The policy answers no more.
+    LoseThePolicy,
+}
+
+/// How a life ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Trained(Result<TrainEnd, TrainError>),
+    Died,
+}
+
+impl Ended {
+    pub(crate) fn complete(self) -> u64 {
+        match self {
+            Self::Trained(Ok(TrainEnd::Complete { steps })) => steps,
+            other => panic!("training was not completed: {other:?}"),
+        }
+    }
+
+    pub(crate) fn error(self) -> TrainError {
+        match self {
+            Self::Trained(Err(error)) => error,
+            other => panic!("training did not fail: {other:?}"),
+        }
+    }
+}
+
+pub(crate) struct Run {
+    pub(crate) plan: TrainPlan,
+    pub(crate) model: EmbeddedModel,
+    pub(crate) folder: Utf8PathBuf,
+    pub(crate) tensorboard: bool,
+    _keep: TempDir,
+}
+
+/// A row whose right answer begins with `c`.
+pub(crate) fn row(index: u64, prompt: &str, doing: &str) -> NewRow {
+    let body = json!({"user_prompt": prompt, "ground_truth": "c", "metadata": {"do": doing}});
+    NewRow {
+        row_index: index,
+        line: index + 1,
+        body: JsonText::of(&body).unwrap(),
+    }
+}
+
+impl Run {
+    /// Four rows to train on, two held out, all of them doing the same.
+    pub(crate) fn new(doing: &str) -> Self {
+        let keep = TempDir::new().unwrap();
+        let folder = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
+        let prompts = ["a", "b", "ab", "ba", "aa", "bb"];
+        let mut rows: Vec<NewRow> = prompts
+            .iter()
+            .zip(0..)
+            .map(|(prompt, index)| row(index, prompt, doing))
+            .collect();
+        let held_out = rows.split_off(4);
+        let plan = TrainPlan {
+            rows,
+            held_out,
+            training: Training {
+                lr: 0.02,
+                n_samples_per_prompt: 8,
+                rollout_batch_size: 3,
+                max_response_length: 4,
+                steps: Some(4),
+                ..Training::default()
+            },
+            checkpoints: Checkpoints {
+                eval_interval: 2,
+                checkpoint_save_freq: 3,
+            },
+            seed: SEED,
+        };
+        Self {
+            plan,
+            model: model::tiny(),
+            folder,
+            tensorboard: false,
+            _keep: keep,
+        }
+    }
+
+    pub(crate) fn training(mut self, change: impl FnOnce(&mut Training)) -> Self {
+        change(&mut self.plan.training);
+        self
+    }
+
+    /// One process's life, to its end or to what `fate` says of an event.
+    pub(crate) fn live(&self, fate: impl FnMut(&TrainEvent) -> Fate) -> Ended {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let ended = runtime.block_on(async { tokio::time::timeout(LONG, self.train(fate)).await });
+        // Waits for what runs on blocking threads, an update say, and drops all else.
+        runtime.shutdown_timeout(LONG);
+        ended.unwrap()
+    }
+
+    pub(crate) fn live_to_the_end(&self) -> Ended {
+        self.live(|_| Fate::GoOn)
+    }
+
+    async fn train(&self, mut fate: impl FnMut(&TrainEvent) -> Fate) -> Ended {
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open(&self.folder, SqliteOptions::default()).unwrap());
+        if store.run().await.unwrap().is_none() {
+            store.create_run(run_record()).await.unwrap();
+        }
+        store.recover().await.unwrap();
+        let options = SamplerOptions {
+            max_batch: 16,
+            threads: 1,
+            cache_bytes: 1 << 24,
+        };
+        let sampler = Arc::new(Sampler::start(&self.model, PolicyVersion(0), options).unwrap());
+        let policy = TokenPolicy::new(
+            sampler.clone(),
+            self.model.chat.clone(),
+            TokenPolicyOptions {
+                model: "letters".to_owned(),
+                endpoint: "embedded".to_owned(),
+                seed: self.plan.seed,
+                max_prompt_tokens: None,
+                max_response_tokens: Some(self.plan.training.max_response_length as usize),
+            },
+        );
+        let gateway_options = GatewayOptions {
+            sampling: Sampling {
+                temperature: Some(1.0),
+                top_p: None,
+                overrides: true,
+            },
+            ..GatewayOptions::default()
+        };
+        let gateway = Gateway::start(gateway_options, Arc::new(policy), store.clone())
+            .await
+            .unwrap();
+        let mut tasks = JoinSet::new();
+        let (worker_events, mut told) = mpsc::channel(256);
+        tasks.spawn(async move { while told.recv().await.is_some() {} });
+        let workers = WorkerPool::start(
+            launch(&self.folder),
+            load(&self.folder),
+            pool_options(),
+            worker_events,
+        )
+        .await
+        .unwrap();
+        let parts = TrainParts {
+            store: store.clone(),
+            gateway: Arc::new(gateway),
+            workers: Arc::new(workers),
+            model: self.model.clone(),
+            sampler: sampler.clone(),
+            engine: engine_options(),
+            folder: self.folder.clone(),
+            tensorboard: self.tensorboard,
+        };
+        let mut trainer = match Trainer::open(self.plan.clone(), parts).await {
+            Ok(trainer) => trainer,
+            Err(error) => return Ended::Trained(Err(error)),
+        };
+        let stop = Stop::default();
+        let (events, mut heard) = mpsc::channel(1);
+        let deciding = async {
+            while let Some(event) = heard.recv().await {
+                match fate(&event) {
+                    Fate::GoOn => {}
+                    Fate::Drain => stop.drain.cancel(),
+                    Fate::Die => return,
+                    Fate::LoseThePolicy => sampler.shut_down(),
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        let ended = tokio::select! {
+            ended = trainer.run(&stop, events) => Ended::Trained(ended),
+            () = deciding => Ended::Died,
+        };
+        if let Ended::Trained(_) = ended {
+            store.close().await.unwrap();
+        }
+        sampler.shut_down();
+        ended
+    }
+
+    /// The lines of `metrics.jsonl`.
+    pub(crate) fn metrics(&self) -> Vec<Map<String, Value>> {
+        let text = std::fs::read_to_string(self.folder.join("metrics.jsonl")).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// One number of every step that has it.
+    pub(crate) fn numbers(&self, name: &str) -> Vec<(u64, f64)> {
+        self.metrics()
+            .iter()
+            .filter_map(|line| Some((line["step"].as_u64()?, line.get(name)?.as_f64()?)))
+            .collect()
+    }
+
+    pub(crate) fn saved_steps(&self) -> Vec<u64> {
+        let all = checkpoints::list(&self.folder).unwrap();
+        all.iter().map(|checkpoint| checkpoint.step).collect()
+    }
+
+    /// Every bit of the weights and of the optimizer after `step`.
+    pub(crate) fn bits(&self, step: u64) -> BTreeMap<String, Vec<u32>> {
+        let checkpoint =
+            checkpoints::resolve(&self.folder, checkpoints::Which::Step(step)).unwrap();
+        let loaded = checkpoints::LoadedCheckpoint::load(&checkpoint).unwrap();
+        let weights = loaded.model.weights.tensors.iter();
+        weights
+            .chain(&loaded.state.moments)
+            .map(|(name, tensor)| {
+                let bits = tensor.values.iter().map(|value| value.to_bits()).collect();
+                (name.clone(), bits)
+            })
+            .collect()
+    }
+}
+
+fn run_record() -> RunRecord {
+    RunRecord {
+        name: RunName::new("letters").unwrap(),
+        kind: RunKind::Training,
+        status: RunStatus::Running,
+        created_at_ms: 0,
+        finished_at_ms: None,
+        config_toml: String::new(),
+        pinned: JsonText::parse("{}").unwrap(),
+    }
+}
+
+fn launch(folder: &Utf8Path) -> Launch {
+    let program = std::env::current_exe().unwrap();
+    Launch {
+        program: Utf8PathBuf::from_path_buf(program).unwrap(),
+        arguments: [
+            "guest::worker_process",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        working_directory: folder.to_owned(),
+        environment: vec![],
+    }
+}
+
+fn load(folder: &Utf8Path) -> Load {
+    Load {
+        project_path: folder.to_string(),
+        entrypoint: "main".to_owned(),
+        workflow: JsonText::parse("{}").unwrap(),
+        grader: JsonText::parse("{}").unwrap(),
+    }
+}
+
+fn pool_options() -> PoolOptions {
+    PoolOptions {
+        agent_workers: 1,
+        grader_workers: 1,
+        in_flight_per_worker: 64,
+        start_limit: LONG,
+        cancel_grace: LONG,
+        limits: Limits::default(),
+    }
+}
+
+fn engine_options() -> EngineOptions {
+    EngineOptions {
+        owner: "test".to_owned(),
+        max_in_flight: 8,
+        agent_limit: LONG,
+        grade_limit: LONG,
+        pass_threshold: 1.0,
+        max_failures: 3,
+        retry_wait: Duration::from_millis(1),
+        lease: LONG,
+        artifacts_root: None,
+        redactor: osmosis_core::Redactor::default(),
+    }
+}

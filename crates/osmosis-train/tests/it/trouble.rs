@@ -1,0 +1,170 @@
+use std::sync::Arc;
+
+use osmosis_core::config::{IncompleteGroups, Training};
+use osmosis_train::{TrainErrorKind, TrainEvent};
+
+use crate::run::{Fate, Run};
+
+#[test]
+fn equal_rewards_make_no_update_and_training_goes_on() {
+    let run = Run::new("always the same").training(|training| training.steps = Some(10));
+    let mut warnings = Vec::new();
+    run.live(|event| {
+        if let TrainEvent::Warning { message } = event {
+            warnings.push(message.clone());
+        }
+        Fate::GoOn
+    })
+    .complete();
+    for line in &run.metrics()[1..] {
+        assert_eq!(line["skipped"], "no variance");
+        assert_eq!(line["groups/used"], 0);
+        assert!(line["loss"].is_null());
+    }
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("10 steps in a row made no update"),
+        "{warnings:?}"
+    );
+    let start: Vec<Vec<u32>> = run
+        .model
+        .weights
+        .tensors
+        .values()
+        .map(|tensor| tensor.values.iter().map(|v| v.to_bits()).collect())
+        .collect();
+    let end = run.bits(10);
+    let names = run.model.weights.tensors.keys();
+    let end: Vec<Vec<u32>> = names.map(|name| end[name].clone()).collect();
+    assert!(start == end, "the weights changed");
+}
+
+#[test]
+fn incomplete_groups_are_dropped_or_kept_as_asked() {
+    let dropped = Run::new("fail every fourth").training(|training| training.steps = Some(1));
+    dropped.live_to_the_end().complete();
+    let step = &dropped.metrics()[1];
+    assert_eq!(step["groups/incomplete"], 3);
+    assert_eq!(step["rollouts/agent_failed"], 6);
+    assert_eq!(step["rollouts/scored"], 18);
+    assert_eq!(step["skipped"], "no complete group");
+
+    let kept = Run::new("fail every fourth").training(|training| {
+        training.steps = Some(1);
+        training.incomplete_groups = IncompleteGroups::Keep;
+    });
+    kept.live_to_the_end().complete();
+    let step = &kept.metrics()[1];
+    assert_eq!(step["groups/incomplete"], 0);
+    let compared =
+        step["groups/used"].as_u64().unwrap() + step["groups/no_variance"].as_u64().unwrap();
+    assert_eq!(compared, 3);
+    assert_eq!(
+        step["rows"].as_u64().unwrap(),
+        step["groups/used"].as_u64().unwrap() * 6
+    );
+}
+
+#[test]
+fn an_agent_that_never_calls_the_policy_is_refused_by_name() {
+    let error = Run::new("say nothing").live_to_the_end().error();
+    assert_eq!(error.kind(), TrainErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(text.starts_with("rollout `r"), "{text}");
+    assert!(
+        text.ends_with("was scored, but its agent never called the policy"),
+        "{text}"
+    );
+    assert!(error.hint().unwrap().contains("must call the model"));
+}
+
+#[test]
+fn a_reward_for_a_sample_the_policy_was_not_called_for_is_refused() {
+    let error = Run::new("speak under another name")
+        .live_to_the_end()
+        .error();
+    assert_eq!(error.kind(), TrainErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(
+        text.ends_with("the policy was called for `elsewhere`, and the reward is for `here`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_leaves_the_last_checkpoint_intact() {
+    let train = |training: &mut Training| training.updates_per_batch = 2;
+    let expected = Run::new("climb").training(train);
+    expected.live_to_the_end().complete();
+
+    let mut run = Run::new("climb").training(train);
+    run.live(|event| match event {
+        TrainEvent::StepBegan { step: 3, .. } => Fate::Drain,
+        _ => Fate::GoOn,
+    });
+    let good = run.bits(2);
+    // Beyond all reason: the first update of the step throws the weights away, the second finds that out.
+    run.plan.training.lr = 1e30;
+    let error = run.live_to_the_end().error();
+    assert_eq!(error.kind(), TrainErrorKind::Diverged);
+    assert!(error.to_string().starts_with("step 3: "), "{error}");
+    assert!(error.hint().unwrap().contains("checkpoint is intact"));
+    assert_eq!(run.saved_steps(), [2]);
+    assert!(run.bits(2) == good);
+
+    run.plan.training.lr = expected.plan.training.lr;
+    run.live_to_the_end().complete();
+    assert!(run.bits(4) == expected.bits(4));
+}
+
+#[test]
+fn a_run_that_begins_with_a_damaged_model_says_so() {
+    let mut run = Run::new("answer");
+    let mut weights = (*run.model.weights).clone();
+    for tensor in weights.tensors.values_mut() {
+        tensor.values = tensor.values.iter().map(|_| f32::NAN).collect();
+    }
+    run.model.weights = Arc::new(weights);
+    let error = run.live_to_the_end().error();
+    assert_eq!(error.kind(), TrainErrorKind::Invalid);
+    assert!(error.to_string().contains("is not finite"), "{error}");
+}
+
+#[test]
+fn rollouts_that_could_not_be_run_end_training_and_are_tried_again_on_resume() {
+    let expected = Run::new("climb");
+    expected.live_to_the_end().complete();
+    let run = Run::new("climb");
+    let error = run
+        .live(|event| match event {
+            TrainEvent::StepBegan { step: 2, .. } => Fate::LoseThePolicy,
+            _ => Fate::GoOn,
+        })
+        .error();
+    assert_eq!(error.kind(), TrainErrorKind::Resumable);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("none of the 8 rollouts of step 2 could be run: "),
+        "{text}"
+    );
+    assert_eq!(
+        run.numbers("reward/mean").len(),
+        1,
+        "the step is not recorded"
+    );
+    run.live_to_the_end().complete();
+    assert_eq!(run.numbers("reward/mean"), expected.numbers("reward/mean"));
+    assert!(run.bits(4) == expected.bits(4));
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_training_and_a_resume_goes_on() {
+    let run = Run::new("answer");
+    // A file where the folder should be.
+    std::fs::write(run.folder.join("checkpoints"), "in the way").unwrap();
+    let error = run.live_to_the_end().error();
+    assert_eq!(error.kind(), TrainErrorKind::Resumable, "{error}");
+    std::fs::remove_file(run.folder.join("checkpoints")).unwrap();
+    run.live_to_the_end().complete();
+    assert_eq!(run.saved_steps(), [3, 4]);
+}
