@@ -4,18 +4,46 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
     ("osmosis-worker", &["osmosis-core"]),
-    ("osmosis-gateway", &["osmosis-core", "osmosis-store"]),
+    ("osmosis-tokens", &["osmosis-core"]),
+    ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
+    (
+        "osmosis-gateway",
+        &["osmosis-core", "osmosis-store", "osmosis-tokens"],
+    ),
     (
         "osmosis-engine",
         &[
             "osmosis-core",
             "osmosis-data",
+            "osmosis-gateway",
+            "osmosis-store",
+            "osmosis-worker",
+        ],
+    ),
+    (
+        "osmosis-train",
+        &[
+            "osmosis-core",
+            "osmosis-engine",
+            "osmosis-gateway",
+            "osmosis-policy",
+            "osmosis-store",
+            "osmosis-tokens",
+            "osmosis-worker",
+        ],
+    ),
+    (
+        "osmosis-server",
+        &[
+            "osmosis-core",
+            "osmosis-data",
+            "osmosis-engine",
             "osmosis-gateway",
             "osmosis-store",
             "osmosis-worker",
@@ -28,7 +56,11 @@ const ALLOWED: [(&str, &[&str]); 10] = [
             "osmosis-data",
             "osmosis-engine",
             "osmosis-gateway",
+            "osmosis-policy",
+            "osmosis-server",
             "osmosis-store",
+            "osmosis-tokens",
+            "osmosis-train",
             "osmosis-worker",
         ],
     ),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::error::CliError;
 use crate::workspace::{Workspace, current_dir};
 
 /// A command that can be pasted into the same terminal.
@@ -23,4 +24,17 @@ pub(crate) fn suggest(arguments: &[&str], workspace: &Workspace) -> String {
         let _ = write!(command, " --workspace {shown}");
     }
     command
+}
+
+/// The error, with the command that goes on with the run.
+pub(crate) fn with_resume_hint(error: CliError, command: &str) -> CliError {
+    let resume = format!("resume with `{command}`");
+    let hint = match &error.hint {
+        Some(hint) => {
+            let first = hint.trim_end_matches(", then resume the run");
+            format!("{first}, then {resume}")
+        }
+        None => resume,
+    };
+    error.hint(hint)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use osmosis_core::config::ConfigErrors;
 use osmosis_engine::EngineError;
 use osmosis_store::StoreError;
+use osmosis_train::TrainError;
 use osmosis_worker::WorkerError;
 use osmosis_worker::environment::EnvironmentError;
 use serde_json::{Value, json};
@@ -112,6 +113,13 @@ impl From<EngineError> for CliError {
     fn from(error: EngineError) -> Self {
         let hint = error.hint();
         Self::failed("engine", error.to_string()).maybe_hint(hint)
+    }
+}
+
+impl From<TrainError> for CliError {
+    fn from(error: TrainError) -> Self {
+        let hint = error.hint();
+        Self::failed("training", error.to_string()).maybe_hint(hint)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `osmosis export RUN`: its rollouts as a file that other programs open.
 
 use camino::Utf8Path;
-use osmosis_core::config::EvalConfig;
+use osmosis_core::config::{EvalConfig, TrainConfig};
 use osmosis_core::{Redactor, RunName};
 use osmosis_data::Row;
 use osmosis_data::export::{Export, ExportFormat, ExportRecord, JsonlExport};
@@ -22,7 +22,7 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, CliError> {
     let workspace = Workspace::find(workspace, None)?;
-    let folder = RunFolder::existing(&workspace, &arguments.run)?;
+    let folder = RunFolder::of_any_kind(&workspace, &arguments.run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let record = store.run().await?.ok_or_else(|| {
         CliError::failed(
@@ -80,6 +80,9 @@ pub(crate) async fn run(
 fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redactor {
     let required = EvalConfig::parse("run.toml".into(), config)
         .map(|config| config.secrets.required)
+        .or_else(|_| {
+            TrainConfig::parse("run.toml".into(), config).map(|config| config.secrets.required)
+        })
         .unwrap_or_default();
     let file = arguments.secrets.secrets_file.as_deref();
     let mut values = vec![];

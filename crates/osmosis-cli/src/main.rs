@@ -1,22 +1,31 @@
 //! The `osmosis` binary: arguments, progress and reports; it puts the parts together.
 
 mod arguments;
+mod checked_dataset;
 mod command_line;
 mod completions;
 mod dataset;
+mod demo;
+mod display;
 mod doctor;
 mod error;
 mod eval;
+mod execution;
 mod export;
+mod figures;
+mod gateway;
 mod output;
 mod policy;
 mod prepared;
 mod rollout_init;
 mod run_folder;
 mod run_log;
+mod runs;
 mod secrets;
 mod source_digest;
 mod stop_signals;
+mod train;
+mod user_code;
 mod workspace;
 
 use std::io::IsTerminal;
@@ -47,6 +56,9 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
     let workspace = arguments.workspace.as_deref();
     match arguments.command {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),
+        Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
+        Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
+        Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),
         } => rollout_init::run(&init, workspace, output),

@@ -2,13 +2,27 @@
 
 use std::sync::Arc;
 
-use camino::Utf8Path;
-use osmosis_core::config::ModelPath;
-use osmosis_gateway::{Policy, ScriptedPolicy, Secret, UpstreamOptions, UpstreamPolicy};
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::PolicyVersion;
+use osmosis_core::config::{CheckpointStep, ModelPath};
+use osmosis_core::generation::TokenEngine;
+use osmosis_gateway::{
+    Policy, ScriptedPolicy, Secret, TokenPolicy, TokenPolicyOptions, UpstreamOptions,
+    UpstreamPolicy,
+};
+use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
+use osmosis_store::RunKind;
+use osmosis_train::checkpoints::{self, Which};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, io};
-use crate::workspace::Workspace;
+use crate::run_folder::RunFolder;
+use crate::workspace::{Workspace, absolute};
+
+/// Sequences that an embedded policy samples at once.
+const MAX_BATCH: usize = 256;
+/// What the KV caches of an embedded policy may take.
+const CACHE_BYTES: usize = 2 << 30;
 
 /// A policy that is ready to be asked.
 #[derive(Debug)]
@@ -20,9 +34,25 @@ pub(crate) struct ReadyPolicy {
     pub(crate) secrets: Vec<String>,
     /// Calls leave this machine and may cost money.
     pub(crate) remote: bool,
+    /// What samples, when the policy is embedded.
+    sampler: Option<Arc<Sampler>>,
 }
 
-pub(crate) fn open(model: &ModelPath, workspace: &Workspace) -> Result<ReadyPolicy, CliError> {
+impl ReadyPolicy {
+    /// Ends what runs for the policy in this process.
+    pub(crate) fn shut_down(&self) {
+        if let Some(sampler) = &self.sampler {
+            sampler.shut_down();
+        }
+    }
+}
+
+/// A policy for evaluation or serving. `seed` is where the random numbers of an embedded one start.
+pub(crate) fn open(
+    model: &ModelPath,
+    seed: u64,
+    workspace: &Workspace,
+) -> Result<ReadyPolicy, CliError> {
     match model {
         ModelPath::Script(path) => script(path, workspace),
         ModelPath::Provider { provider, model } => {
@@ -49,13 +79,113 @@ pub(crate) fn open(model: &ModelPath, workspace: &Workspace) -> Result<ReadyPoli
             upstream(&base_url, variable("OPENAI_API_KEY"), model)
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
-            Err(CliError::failed(
-                "model_unsupported",
-                format!("model_path `{model}`: this version has no embedded policy"),
-            )
-            .hint("use `script:PATH`, `provider/model`, or a model behind OPENAI_BASE_URL"))
+            let embedded = open_model(model, workspace)?;
+            let identity = json!({ "model_sha256": embedded.digest(), "seed": seed });
+            let (policy, sampler) = sampled(model, &embedded, seed, None)?;
+            Ok(ReadyPolicy {
+                policy,
+                identity,
+                secrets: vec![],
+                remote: false,
+                sampler: Some(sampler),
+            })
         }
     }
+}
+
+/// Most tokens of a prompt and of a response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenLimits {
+    pub(crate) prompt: usize,
+    pub(crate) response: usize,
+}
+
+/// An embedded model behind the gateway's `Policy`, with the sampler that serves it.
+pub(crate) fn sampled(
+    model_path: &ModelPath,
+    model: &EmbeddedModel,
+    seed: u64,
+    limits: Option<TokenLimits>,
+) -> Result<(Arc<dyn Policy>, Arc<Sampler>), CliError> {
+    let options = SamplerOptions {
+        max_batch: MAX_BATCH,
+        threads: 0,
+        cache_bytes: CACHE_BYTES,
+    };
+    let sampler = Sampler::start(model, PolicyVersion(0), options)
+        .map_err(|error| model_error(model_path, &error))?;
+    let sampler = Arc::new(sampler);
+    let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
+    let options = TokenPolicyOptions {
+        model: model_path.to_string(),
+        endpoint: format!("embedded:{model_path}"),
+        seed,
+        max_prompt_tokens: limits.map(|limits| limits.prompt),
+        max_response_tokens: limits.map(|limits| limits.response),
+    };
+    let policy = TokenPolicy::new(engine, Arc::clone(&model.chat), options);
+    Ok((Arc::new(policy), sampler))
+}
+
+/// A model that runs in this process, and can be trained.
+pub(crate) fn open_model(
+    model: &ModelPath,
+    workspace: &Workspace,
+) -> Result<EmbeddedModel, CliError> {
+    let opened = match model {
+        ModelPath::Builtin(name) => EmbeddedModel::builtin(name),
+        ModelPath::Run { name, step } => {
+            EmbeddedModel::open(&checkpoint(name.as_str(), *step, workspace)?)
+        }
+        ModelPath::Local(path) => EmbeddedModel::open(&local(path, workspace)?),
+        ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
+            return Err(CliError::failed(
+                "model_not_trainable",
+                format!(
+                    "model_path `{model}` can't be trained here: a policy behind an endpoint is \
+                     trained by its own trainer"
+                ),
+            )
+            .hint("use `builtin/tiny`, `run:NAME`, or a checkpoint folder like `./models/NAME`"));
+        }
+    };
+    opened.map_err(|error| model_error(model, &error))
+}
+
+fn model_error(model: &ModelPath, error: &PolicyError) -> CliError {
+    CliError::failed("model_invalid", format!("model_path `{model}`: {error}"))
+        .maybe_hint(error.hint())
+}
+
+fn checkpoint(
+    run: &str,
+    step: CheckpointStep,
+    workspace: &Workspace,
+) -> Result<Utf8PathBuf, CliError> {
+    let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
+    let which = match step {
+        CheckpointStep::Latest => Which::Latest,
+        CheckpointStep::Best => Which::Best,
+        CheckpointStep::Step(step) => Which::Step(step),
+    };
+    Ok(checkpoints::resolve(&folder.path, which)?.folder)
+}
+
+/// `~` is the user's home; what is relative is so to the workspace.
+fn local(path: &Utf8Path, workspace: &Workspace) -> Result<Utf8PathBuf, CliError> {
+    let Some(below_home) = path.as_str().strip_prefix('~') else {
+        return absolute(&workspace.root.join(path));
+    };
+    if !below_home.is_empty() && !below_home.starts_with('/') {
+        return Err(CliError::failed(
+            "model_invalid",
+            format!("model_path `{path}`: the home of another user is not known here"),
+        )
+        .hint("write the whole path"));
+    }
+    let home = variable("HOME")
+        .ok_or_else(|| CliError::failed("model_invalid", "`~` needs the variable `HOME`"))?;
+    Ok(Utf8PathBuf::from(home).join(below_home.trim_start_matches('/')))
 }
 
 fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, CliError> {
@@ -71,10 +201,16 @@ fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, CliErro
         identity: json!({ "script_sha256": crate::source_digest::text_digest(&text) }),
         secrets: vec![],
         remote: false,
+        sampler: None,
     })
 }
 
-fn upstream(base_url: &str, key: Option<String>, model: &str) -> Result<ReadyPolicy, CliError> {
+/// A server that speaks the Chat Completions API.
+pub(crate) fn upstream(
+    base_url: &str,
+    key: Option<String>,
+    model: &str,
+) -> Result<ReadyPolicy, CliError> {
     let secrets = key.iter().cloned().collect();
     let options = UpstreamOptions {
         api_key: key.map(Secret::new),
@@ -89,6 +225,7 @@ fn upstream(base_url: &str, key: Option<String>, model: &str) -> Result<ReadyPol
         identity: json!({ "base_url": endpoint }),
         secrets,
         remote: !is_local(base_url),
+        sampler: None,
     })
 }
 

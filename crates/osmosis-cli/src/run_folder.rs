@@ -4,50 +4,70 @@ use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Outcome, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, SqliteStore, Store};
+use osmosis_store::{RolloutPages, RolloutRecord, RunKind, SqliteStore, Store};
 use serde_json::{Map, Value, json};
 
 use crate::error::{CliError, io};
 use crate::workspace::Workspace;
 
-/// `.osmosis/evals/<run>/`.
+/// The command that a kind of run belongs to.
+pub(crate) fn command_word(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Evaluation => "eval",
+        RunKind::Training => "train",
+        RunKind::Serving => "gateway",
+    }
+}
+
+/// `.osmosis/{evals,training,serve}/<run>/`.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder {
     pub(crate) path: Utf8PathBuf,
 }
 
 impl RunFolder {
-    pub(crate) fn of_eval(workspace: &Workspace, name: &RunName) -> Self {
+    pub(crate) fn of(workspace: &Workspace, kind: RunKind, name: &RunName) -> Self {
         Self {
-            path: workspace.evals_dir().join(name.as_str()),
+            path: workspace.runs_dir(kind).join(name.as_str()),
         }
     }
 
     /// The folder of a run that must be there.
-    pub(crate) fn existing(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
-        let unknown = || {
-            let names = Self::names(workspace);
-            let hint = if names.is_empty() {
-                "there are no runs yet; `osmosis eval submit CFG` makes one".to_owned()
-            } else {
-                format!(
-                    "`osmosis eval list` lists the runs; the newest is `{}`",
-                    names[0]
-                )
+    pub(crate) fn existing(
+        workspace: &Workspace,
+        kind: RunKind,
+        name: &str,
+    ) -> Result<Self, CliError> {
+        Self::find(workspace, kind, name).ok_or_else(|| {
+            let word = command_word(kind);
+            let names = Self::names(workspace, kind);
+            let hint = match names.first() {
+                None => format!("there are no runs yet; `osmosis {word} submit CFG` makes one"),
+                Some(newest) => {
+                    format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
+                }
             };
             CliError::failed(
                 "run_not_found",
-                format!("no run `{name}` in `{}`", workspace.evals_dir()),
+                format!("no run `{name}` in `{}`", workspace.runs_dir(kind)),
             )
             .hint(hint)
-        };
-        let name = RunName::new(name).map_err(|_| unknown())?;
-        let folder = Self::of_eval(workspace, &name);
-        if folder.exists() {
-            Ok(folder)
-        } else {
-            Err(unknown())
+        })
+    }
+
+    /// The folder of an evaluation or training run.
+    pub(crate) fn of_any_kind(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
+        match Self::find(workspace, RunKind::Training, name) {
+            Some(training) if Self::find(workspace, RunKind::Evaluation, name).is_none() => {
+                Ok(training)
+            }
+            _ => Self::existing(workspace, RunKind::Evaluation, name),
         }
+    }
+
+    fn find(workspace: &Workspace, kind: RunKind, name: &str) -> Option<Self> {
+        let folder = Self::of(workspace, kind, &RunName::new(name).ok()?);
+        folder.exists().then_some(folder)
     }
 
     /// Moves the run out of the way, into `.osmosis/archive/`; nothing is deleted.
@@ -76,8 +96,8 @@ impl RunFolder {
     }
 
     /// The runs of the workspace, newest first.
-    pub(crate) fn names(workspace: &Workspace) -> Vec<String> {
-        let Ok(entries) = workspace.evals_dir().read_dir_utf8() else {
+    pub(crate) fn names(workspace: &Workspace, kind: RunKind) -> Vec<String> {
+        let Ok(entries) = workspace.runs_dir(kind).read_dir_utf8() else {
             return vec![];
         };
         let mut found: Vec<(std::time::SystemTime, String)> = entries
@@ -106,6 +126,15 @@ impl RunFolder {
 
     pub(crate) fn artifacts(&self) -> Utf8PathBuf {
         self.path.join("artifacts")
+    }
+
+    pub(crate) fn checkpoints(&self) -> Utf8PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// The reward curve of a training run.
+    pub(crate) fn curve(&self) -> Utf8PathBuf {
+        self.path.join("reward.svg")
     }
 
     pub(crate) fn write_metrics(&self, metrics: &Value) -> Result<(), CliError> {
@@ -164,7 +193,7 @@ pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
 }
 
 /// Writes a file whole or not at all.
-fn replace_file(
+pub(crate) fn replace_file(
     path: &Utf8Path,
     write: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
 ) -> Result<(), CliError> {

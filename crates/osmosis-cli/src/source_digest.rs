@@ -61,5 +61,9 @@ fn hex(bytes: &[u8]) -> String {
 
 /// SHA-256 of one text.
 pub(crate) fn text_digest(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+    bytes_digest(text.as_bytes())
+}
+
+pub(crate) fn bytes_digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }

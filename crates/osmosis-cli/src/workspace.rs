@@ -1,8 +1,9 @@
 //! Where things are: the workspace, its rollouts, datasets and runs.
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_store::RunKind;
 
-use crate::error::CliError;
+use crate::error::{CliError, Exit, io};
 
 /// The folder that holds `rollouts/`.
 #[derive(Debug, Clone)]
@@ -49,8 +50,13 @@ impl Workspace {
         self.root.join("rollouts").join(name)
     }
 
-    pub(crate) fn evals_dir(&self) -> Utf8PathBuf {
-        self.root.join(".osmosis").join("evals")
+    /// Where runs of this kind are.
+    pub(crate) fn runs_dir(&self, kind: RunKind) -> Utf8PathBuf {
+        self.root.join(".osmosis").join(match kind {
+            RunKind::Evaluation => "evals",
+            RunKind::Training => "training",
+            RunKind::Serving => "serve",
+        })
     }
 
     /// The rollouts of the workspace, by name.
@@ -66,6 +72,16 @@ impl Workspace {
         names.sort();
         names
     }
+}
+
+/// Where a config file is, from the root, and its text.
+pub(crate) fn read_config(file: &Utf8Path) -> Result<(Utf8PathBuf, String), CliError> {
+    let path = absolute(file)?;
+    let text = std::fs::read_to_string(&path).map_err(|error| CliError {
+        exit: Exit::Usage,
+        ..io(&path, &error)
+    })?;
+    Ok((path, text))
 }
 
 pub(crate) fn current_dir() -> Result<Utf8PathBuf, CliError> {

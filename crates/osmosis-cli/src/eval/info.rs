@@ -1,13 +1,14 @@
 //! `osmosis eval info RUN`.
 
-use osmosis_store::{SqliteStore, Store};
+use osmosis_store::{RunKind, SqliteStore, Store};
 use serde_json::{Value, json};
 
-use super::list::status_text;
-use super::report::{Report, time_text};
+use super::report::Report;
 use crate::error::{CliError, Exit};
+use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::list::status_text;
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -15,7 +16,7 @@ pub(crate) async fn run(
     run: &str,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let folder = RunFolder::existing(workspace, run)?;
+    let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let record = store
         .run()

@@ -1,22 +1,18 @@
 //! `osmosis eval …`.
 
-mod display;
 mod info;
-mod list;
-mod logs;
-mod pinned;
 mod plan;
 mod progress;
 mod report;
-mod show;
 mod submit;
-mod transcript;
 
 use camino::Utf8Path;
+use osmosis_store::RunKind;
 
 use crate::arguments::EvalCommand;
 use crate::error::{CliError, Exit};
 use crate::output::Output;
+use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -24,22 +20,21 @@ pub(crate) async fn run(
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, CliError> {
+    const KIND: RunKind = RunKind::Evaluation;
+    let found = || Workspace::find(workspace, None);
     match command {
         EvalCommand::Submit(arguments) => submit::submit(arguments, workspace, output).await,
         EvalCommand::Resume(arguments) => submit::resume(arguments, workspace, output).await,
-        EvalCommand::List => list::run(&Workspace::find(workspace, None)?, output).await,
-        EvalCommand::Info { run } => {
-            info::run(&Workspace::find(workspace, None)?, &run, output).await
-        }
+        EvalCommand::List => list::run(&found()?, KIND, output).await,
+        EvalCommand::Info { run } => info::run(&found()?, &run, output).await,
         EvalCommand::Show { run, row, calls } => {
-            let workspace = Workspace::find(workspace, None)?;
-            show::run(&workspace, &run, &row, calls, output).await
+            show::run(&found()?, KIND, &run, &row, calls, output).await
         }
-        EvalCommand::Logs { run, rollout } => logs::run(
-            &Workspace::find(workspace, None)?,
-            &run,
-            rollout.as_deref(),
-            output,
-        ),
+        EvalCommand::Stop(arguments) => {
+            stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
+        }
+        EvalCommand::Logs { run, rollout } => {
+            logs::run(&found()?, KIND, &run, rollout.as_deref(), output)
+        }
     }
 }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_engine::RunEvent;
 
+use crate::display::View;
+use crate::figures::duration_text;
 use crate::output::Output;
+use crate::run_log::RunLog;
 
 /// How often a plain line is written when standard error is no terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -62,7 +65,20 @@ impl Progress {
         self.bar = Some(bar);
     }
 
-    pub(crate) fn event(&mut self, event: &RunEvent) {
+    fn show(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.tally.done);
+            bar.set_message(self.tally.line(self.began.elapsed()));
+        } else {
+            self.tick();
+        }
+    }
+}
+
+impl View for Progress {
+    type Event = RunEvent;
+
+    fn event(&mut self, event: &RunEvent) {
         let tally = &mut self.tally;
         match event {
             RunEvent::Began { total, done } => {
@@ -102,8 +118,11 @@ impl Progress {
         self.show();
     }
 
-    /// Called now and then, so that a quiet run still shows a sign of life.
-    pub(crate) fn tick(&mut self) {
+    fn log(event: &RunEvent, log: &mut RunLog) {
+        log.run_event(event);
+    }
+
+    fn tick(&mut self) {
         let running = self.tally.total > 0;
         if running && self.bar.is_none() && self.last_plain.elapsed() >= PLAIN_INTERVAL {
             self.last_plain = Instant::now();
@@ -111,18 +130,9 @@ impl Progress {
         }
     }
 
-    pub(crate) fn finish(&mut self) {
+    fn finish(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
-        }
-    }
-
-    fn show(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(self.tally.done);
-            bar.set_message(self.tally.line(self.began.elapsed()));
-        } else {
-            self.tick();
         }
     }
 }
@@ -148,7 +158,7 @@ impl Tally {
             let left = (self.total - self.done) as f64 / speed;
             let _ = write!(line, "  {speed:.1}/s");
             if self.done < self.total {
-                let _ = write!(line, "  ETA {}", super::report::duration_text(left));
+                let _ = write!(line, "  ETA {}", duration_text(left));
             }
         } else {
             let _ = write!(line, "  {} under way", self.in_flight);

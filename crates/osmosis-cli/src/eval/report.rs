@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
+use osmosis_core::statistics::{RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
 use osmosis_store::{RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
-use super::pinned::Pinned;
 use crate::command_line;
 use crate::error::CliError;
+use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
+use crate::runs::Pinned;
 use crate::workspace::Workspace;
 
 /// Kinds of failure that are listed, most frequent first.
@@ -307,23 +308,6 @@ fn note_failure(
         .count += 1;
 }
 
-/// `scored: reward 1, passed`.
-pub(crate) fn outcome_text(outcome: &Outcome) -> String {
-    let kind = outcome.kind().as_str().replace('_', " ");
-    match outcome {
-        Outcome::Scored { reward, passed } => {
-            let verdict = if *passed { "passed" } else { "did not pass" };
-            format!("{kind}: reward {}, {verdict}", number(reward.get()))
-        }
-        Outcome::AgentFailed { .. }
-        | Outcome::TimedOut { .. }
-        | Outcome::Ungraded { .. }
-        | Outcome::Rejected { .. }
-        | Outcome::InfrastructureFailed { .. }
-        | Outcome::Cancelled => kind,
-    }
-}
-
 fn cut(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() <= FAILURE_WIDTH {
@@ -341,87 +325,4 @@ fn shares(by_k: &BTreeMap<u32, Option<f64>>, label: &str) -> String {
         .filter_map(|(k, share)| share.map(|share| format!("{label}{k} {}", percent(share))))
         .collect();
     shown.join(" · ")
-}
-
-/// Nothing where all rows agree: the estimate of the spread is then 0, which is no certainty.
-fn interval(interval: Option<Interval>, show: fn(f64) -> String) -> String {
-    interval
-        .filter(|i| i.low < i.high)
-        .map_or_else(String::new, |i| {
-            format!(" [{}, {}]", show(i.low), show(i.high))
-        })
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1}%", 100.0 * share)
-}
-
-/// At most three decimals.
-fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-pub(crate) fn ms_text(ms: f64) -> String {
-    if ms < 0.5 {
-        "<1 ms".to_owned()
-    } else if ms < 1000.0 {
-        format!("{ms:.0} ms")
-    } else {
-        duration_text(ms / 1000.0)
-    }
-}
-
-/// `35 s`, `3 m 20 s`, `2 h 5 m`.
-pub(crate) fn duration_text(seconds: f64) -> String {
-    if seconds < 10.0 {
-        return format!("{seconds:.1} s");
-    }
-    if seconds < 90.0 {
-        return format!("{seconds:.0} s");
-    }
-    let minutes = (seconds / 60.0).floor();
-    if minutes < 90.0 {
-        return format!("{minutes:.0} m {:.0} s", seconds - 60.0 * minutes);
-    }
-    let hours = (minutes / 60.0).floor();
-    format!("{hours:.0} h {:.0} m", minutes - 60.0 * hours)
-}
-
-/// A time as people write it, in UTC.
-pub(crate) fn time_text(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(
-        |_| "?".to_owned(),
-        |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_read_well() {
-        assert_eq!(thousands(1_234_567), "1,234,567");
-        assert_eq!(thousands(12), "12");
-        assert_eq!(number(0.5), "0.5");
-        assert_eq!(number(1.0), "1");
-        assert_eq!(number(-0.12345), "-0.123");
-        assert_eq!(percent(0.8333), "83.3%");
-        assert_eq!(duration_text(3.21), "3.2 s");
-        assert_eq!(duration_text(200.0), "3 m 20 s");
-        assert_eq!(duration_text(7500.0), "2 h 5 m");
-    }
 }

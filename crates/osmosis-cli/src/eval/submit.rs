@@ -1,74 +1,58 @@
 //! `osmosis eval submit` and `eval resume`: the whole job, from checks to report.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::frame::{Load, Manifest};
-use osmosis_core::{JsonText, OutcomeKind, Redactor, RunName};
-use osmosis_engine::{Engine, EngineOptions, RunEnd, Stop};
-use osmosis_gateway::{Gateway, GatewayOptions, Sampling};
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
-use osmosis_worker::{Limits, PoolOptions, WorkerPool};
-use serde_json::{Value, json};
+use osmosis_core::{OutcomeKind, Redactor, RunName};
+use osmosis_engine::{Engine, EngineOptions, RunEnd, RunEvent, Stop};
+use osmosis_gateway::Gateway;
+use osmosis_store::{RunKind, RunStatus, Store};
+use osmosis_worker::WorkerPool;
+use serde_json::json;
 
-use super::display::Display;
-use super::pinned::Pinned;
 use super::plan::{Plan, Request};
+use super::progress::Progress;
 use super::report::Report;
 use crate::arguments::{ResumeArguments, SubmitArguments, ThroughputArguments};
 use crate::command_line;
-use crate::error::{CliError, Exit, io};
+use crate::display::Display;
+use crate::error::{CliError, Exit};
+use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
+use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, absolute};
+use crate::workspace::{Workspace, absolute, read_config};
 
 const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
-const MOST_DEFAULT_WORKERS: usize = 8;
-/// Importing an agent framework takes seconds; on a busy machine many.
-const WORKER_START_LIMIT: Duration = Duration::from_mins(2);
-/// From cancelling a task to killing the worker that does not let go of it.
-const CANCEL_GRACE: Duration = Duration::from_secs(5);
-const LEASE: Duration = Duration::from_mins(1);
-const MAX_FAILURES: u32 = 3;
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 pub(crate) async fn submit(
     arguments: SubmitArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let config_path = absolute(&arguments.config)?;
-    let config_text = std::fs::read_to_string(&config_path).map_err(|error| CliError {
-        exit: Exit::Usage,
-        ..io(&config_path, &error)
-    })?;
-    let name = match &arguments.name {
-        Some(name) => Some(
-            RunName::new(name.as_str())
-                .map_err(|error| CliError::usage("usage", format!("--name: {error}")))?,
-        ),
-        None => None,
-    };
+    let (config_path, config_text) = read_config(&arguments.config)?;
+    let name = given_name(arguments.name.as_deref())?;
     let request = Request {
         config_path,
         config_text,
         rows: arguments.rows,
         limit: arguments.limit,
         secrets_file: arguments.secrets.secrets_file,
+        seed: arguments.seed,
     };
     let plan = Plan::check(request, workspace)?;
-    let name = match name {
-        Some(name) => name,
-        None => fresh_name(&plan)?,
+    let name = if let Some(name) = name {
+        name
+    } else {
+        let stem = plan.request.config_path.file_stem().unwrap_or("eval");
+        fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
     };
     let job = Job {
-        folder: RunFolder::of_eval(&plan.workspace, &name),
+        folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
         plan,
         name,
         retry_failed: arguments.retry_failed,
@@ -98,33 +82,21 @@ pub(crate) async fn resume(
     output: &Output,
 ) -> Result<Exit, CliError> {
     let workspace = Workspace::find(workspace, None)?;
-    let folder = RunFolder::existing(&workspace, &arguments.run)?;
-    let record = {
-        let store = SqliteStore::open_read_only(&folder.path)?;
-        store.run().await?
-    };
-    let record = record.ok_or_else(|| {
-        CliError::failed(
-            "run_damaged",
-            format!("run `{}` was never begun", arguments.run),
-        )
-        .hint("submit it again under the same name")
-    })?;
+    let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
+    let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
-    let text = |fact: &str| {
-        pinned
-            .0
-            .get(fact)
-            .and_then(Value::as_str)
-            .map(str::to_owned)
-    };
     let request = Request {
         // Where the config was; only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
-        rows: text("rows"),
-        limit: pinned.0.get("evaluation.limit").and_then(Value::as_u64),
+        rows: pinned.text("rows"),
+        limit: pinned.number("evaluation.limit"),
         secrets_file: arguments.secrets.secrets_file,
+        seed: pinned
+            .0
+            .get("model")
+            .and_then(|model| model["seed"].as_u64())
+            .unwrap_or(0),
     };
     let plan = Plan::check(request, Some(&workspace.root))?;
     let job = Job {
@@ -153,14 +125,15 @@ struct Job {
 impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
-        let display = Display::start(&self.output);
+        let display = Display::start(Progress::new(self.output));
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pool = signals
             .unless_stopped(self.start_workers(&prepared, &display))
             .await?;
         let manifest = pool.manifest().clone();
         pool.shut_down(SHUTDOWN_GRACE).await;
-        self.tell_manifest(&manifest);
+        self.plan.ready.shut_down();
+        self.plan.code.tell(&manifest, &self.amount(), &self.output);
         self.output.line(format_args!(
             "Everything is in order: {} rows × {} = {} rollouts. Nothing was run.",
             self.plan.rows,
@@ -183,21 +156,25 @@ impl Job {
 
     async fn run(self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
-        let mut display = Display::start(&self.output);
+        let mut display = Display::start(Progress::new(self.output));
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
-        let (store, resumed) = self.open_store(&pinned).await?;
+        let Opened { store, resumed } = self.open_store(&pinned).await?;
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
         let began = Instant::now();
         let driven = self.drive(&signals, &prepared, &store, &display).await;
+        self.plan.ready.shut_down();
         display.finish().await;
         let end = match driven {
             Ok(end) => end,
             Err(error) => {
                 // Closing makes what was recorded whole; the first error is the one to tell.
                 let _ = store.close().await;
-                return Err(self.with_resume_hint(error));
+                return Err(command_line::with_resume_hint(
+                    error,
+                    &self.resume_command(),
+                ));
             }
         };
         let status = match end {
@@ -244,38 +221,25 @@ impl Job {
     }
 
     async fn prepare(&self) -> Result<Prepared, CliError> {
-        Prepared::make(
-            &self.plan.rollout_dir,
-            &self.plan.config.experiment.entrypoint,
-            self.throughput.python.as_deref(),
-            self.output,
-        )
-        .await
+        let python = self.throughput.python.as_deref();
+        self.plan.code.prepare(python, self.output).await
     }
 
     async fn start_workers(
         &self,
         prepared: &Prepared,
-        display: &Display,
+        display: &Display<RunEvent>,
     ) -> Result<WorkerPool, CliError> {
-        let config = &self.plan.config;
-        let mut variables: Vec<(String, String)> = config
-            .env
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        variables.extend(self.plan.secrets.iter().cloned());
-        let internal =
-            |error: osmosis_core::JsonTextError| CliError::failed("internal", error.to_string());
-        let load = Load {
-            project_path: self.plan.rollout_dir.to_string(),
-            entrypoint: config.experiment.entrypoint.to_string(),
-            workflow: JsonText::of(&config.workflow).map_err(internal)?,
-            grader: JsonText::of(&config.grader).map_err(internal)?,
-        };
-        let launch = prepared.launch(&self.plan.rollout_dir, variables);
-        let options = self.pool_options();
-        Ok(WorkerPool::start(launch, load, options, display.worker_events()).await?)
+        let options = pool_options(&self.throughput, self.max_in_flight());
+        let events = display.worker_events();
+        self.plan
+            .code
+            .start_workers(prepared, options, events)
+            .await
+    }
+
+    fn amount(&self) -> String {
+        format!("{} rollouts", self.plan.rollouts())
     }
 
     fn max_in_flight(&self) -> u32 {
@@ -285,61 +249,31 @@ impl Job {
             .unwrap_or(DEFAULT_MAX_IN_FLIGHT)
     }
 
-    fn pool_options(&self) -> PoolOptions {
-        let in_flight = self.max_in_flight() as usize;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let agent_workers = self
-            .throughput
-            .workers
-            .map_or_else(|| cores.min(MOST_DEFAULT_WORKERS), |n| n as usize)
-            .min(in_flight);
-        PoolOptions {
-            agent_workers,
-            grader_workers: agent_workers.div_ceil(2),
-            in_flight_per_worker: in_flight.div_ceil(agent_workers),
-            start_limit: WORKER_START_LIMIT,
-            cancel_grace: CANCEL_GRACE,
-            limits: Limits {
-                memory: self.throughput.worker_memory.map(|size| size.0),
-                processes: self.throughput.worker_processes,
-            },
-        }
-    }
-
     fn redactor(&self) -> Redactor {
-        let secrets = self.plan.secrets.iter().map(|(_, value)| value.clone());
+        let secrets = self
+            .plan
+            .code
+            .secrets
+            .iter()
+            .map(|(_, value)| value.clone());
         Redactor::new(secrets.chain(self.plan.ready.secrets.iter().cloned()))
     }
 
-    /// Opens the run's store: a new run, or the one of that name, which must be the same experiment.
-    async fn open_store(&self, pinned: &Pinned) -> Result<(Arc<dyn Store>, bool), CliError> {
-        let path = &self.folder.path;
-        std::fs::create_dir_all(path).map_err(|error| io(path, &error))?;
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, SqliteOptions::default())?);
-        let record = store.run().await?;
-        let resumed = record.is_some();
-        if let Some(record) = record {
-            Pinned::read(&record.pinned)?.check(pinned, self.name.as_str())?;
-            store.recover().await?;
-            store.requeue(&self.kinds_to_run_again()).await?;
-            store.set_status(RunStatus::Running).await?;
-        } else {
-            store
-                .create_run(RunRecord {
-                    name: self.name.clone(),
-                    kind: RunKind::Evaluation,
-                    status: RunStatus::Running,
-                    created_at_ms: now_ms(),
-                    finished_at_ms: None,
-                    config_toml: self.plan.request.config_text.clone(),
-                    pinned: pinned.to_json()?,
-                })
-                .await?;
+    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+        let opened = RunToOpen {
+            folder: &self.folder,
+            name: &self.name,
+            kind: RunKind::Evaluation,
+            config_text: &self.plan.request.config_text,
+            pinned,
+            run_again: &self.kinds_to_run_again(),
         }
-        if store.counts().await?.total() < self.plan.rollouts() {
-            self.plan.enqueue(&store).await?;
+        .open()
+        .await?;
+        if opened.store.counts().await?.total() < self.plan.rollouts() {
+            self.plan.enqueue(&opened.store).await?;
         }
-        Ok((store, resumed))
+        Ok(opened)
     }
 
     /// A resume gives what failed through no fault of the agent another chance; with
@@ -362,7 +296,7 @@ impl Job {
         signals: &StopSignals,
         prepared: &Prepared,
         store: &Arc<dyn Store>,
-        display: &Display,
+        display: &Display<RunEvent>,
     ) -> Result<RunEnd, CliError> {
         let counts = store.counts().await?;
         if counts.queued + counts.leased == 0 {
@@ -373,7 +307,9 @@ impl Job {
                 .unless_stopped(self.start_workers(prepared, display))
                 .await?,
         );
-        self.tell_manifest(workers.manifest());
+        self.plan
+            .code
+            .tell(workers.manifest(), &self.amount(), &self.output);
         let gateway = match self.start_gateway(store).await {
             Ok(gateway) => Arc::new(gateway),
             Err(error) => {
@@ -399,60 +335,20 @@ impl Job {
     }
 
     async fn start_gateway(&self, store: &Arc<dyn Store>) -> Result<Gateway, CliError> {
-        let sampling = self.plan.config.sampling;
-        let options = GatewayOptions {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            sampling: Sampling {
-                temperature: Some(sampling.temperature()),
-                top_p: Some(sampling.top_p()),
-                overrides: false,
-            },
-            max_body_bytes: MAX_BODY_BYTES,
-        };
-        Gateway::start(
-            options,
-            Arc::clone(&self.plan.ready.policy),
-            Arc::clone(store),
-        )
-        .await
-        .map_err(|error| CliError::failed("gateway", error.to_string()))
+        let sampling = execution::sampling(self.plan.config.sampling, false);
+        execution::start_gateway(None, sampling, &self.plan.ready.policy, store).await
     }
 
     fn engine_options(&self) -> EngineOptions {
         let evaluation = &self.plan.config.evaluation;
-        EngineOptions {
-            owner: format!("pid {}", std::process::id()),
-            max_in_flight: self.max_in_flight() as usize,
+        let settings = DriveSettings {
+            max_in_flight: self.max_in_flight(),
             agent_limit: evaluation.agent_timeout(),
             grade_limit: evaluation.grader_timeout(),
             pass_threshold: evaluation.pass_threshold,
-            max_failures: MAX_FAILURES,
-            retry_wait: Duration::from_millis(500),
-            lease: LEASE,
-            artifacts_root: Some(self.folder.artifacts()),
             redactor: self.redactor(),
-        }
-    }
-
-    fn tell_manifest(&self, manifest: &Manifest) {
-        for warning in &manifest.warnings {
-            self.output.warn(warning);
-        }
-        if !self.plan.config.advanced.is_empty() {
-            self.output
-                .note("[advanced] is passed through; nothing of it acts here");
-        }
-        let grader = manifest
-            .grader
-            .as_ref()
-            .map_or_else(|| "no grader".to_owned(), |found| found.name.clone());
-        self.output.note(format_args!(
-            "{} and {grader} from {} on {} ({} rollouts)",
-            manifest.workflow.name,
-            self.plan.config.experiment.rollout,
-            self.plan.config.experiment.model_path,
-            self.plan.rollouts()
-        ));
+        };
+        execution::engine_options(settings, &self.folder)
     }
 
     fn resume_command(&self) -> String {
@@ -461,48 +357,6 @@ impl Job {
             &self.plan.workspace,
         )
     }
-
-    fn with_resume_hint(&self, error: CliError) -> CliError {
-        let resume = format!("resume with `{}`", self.resume_command());
-        let hint = match &error.hint {
-            Some(hint) => {
-                let first = hint.trim_end_matches(", then resume the run");
-                format!("{first}, then {resume}")
-            }
-            None => resume,
-        };
-        error.hint(hint)
-    }
-}
-
-/// `multiply-20260101-120000`, with a number behind it when that is taken.
-fn fresh_name(plan: &Plan) -> Result<RunName, CliError> {
-    let stem = plan.request.config_path.file_stem().unwrap_or("eval");
-    let stem: String = stem
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                c
-            } else {
-                '-'
-            }
-        })
-        .take(80)
-        .collect();
-    let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-    for number in 1.. {
-        let name = if number == 1 {
-            format!("{stem}-{time}")
-        } else {
-            format!("{stem}-{time}-{number}")
-        };
-        let name =
-            RunName::new(name).map_err(|error| CliError::failed("internal", error.to_string()))?;
-        if !RunFolder::of_eval(&plan.workspace, &name).path.exists() {
-            return Ok(name);
-        }
-    }
-    Err(CliError::failed("internal", "no free run name"))
 }
 
 /// Asks before calls leave this machine.
@@ -525,12 +379,4 @@ fn confirm(plan: &Plan) -> Result<(), CliError> {
         "" | "y" | "yes" => Ok(()),
         _ => Err(CliError::failed("declined", "not started").hint("`--yes` skips the question")),
     }
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }

@@ -137,6 +137,23 @@ fn sigterm_stops_at_once_and_leaves_no_process_behind() {
 }
 
 #[test]
+fn eval_stop_asks_the_process_and_waits_for_its_end() {
+    let workspace = gated();
+    let child = start(&workspace);
+    wait_until_begun(&workspace);
+    let stopped = workspace
+        .osmosis(&["eval", "stop", "t", "--now", "--json"])
+        .expect(0);
+    assert_eq!(stopped.json()["status"], "stopped");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    let again = workspace.osmosis(&["eval", "stop", "t"]).expect(0);
+    assert!(again.stdout.contains("not running"), "{}", again.stdout);
+    workspace.write("gate", "");
+    resume(&workspace).expect(0);
+    check_complete(&workspace);
+}
+
+#[test]
 fn a_dataset_that_changes_under_a_run_changes_nothing_and_is_noticed_afterwards() {
     let workspace = gated();
     let child = start(&workspace);

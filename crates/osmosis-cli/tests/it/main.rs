@@ -8,12 +8,17 @@
 
 mod again;
 mod bad_configs;
+mod bad_training;
 mod bad_user_code;
+mod demo;
 mod first_path;
+mod gateway_command;
 mod interruption;
 mod kills;
 mod processes;
 mod rust_rollout;
 mod small_commands;
+mod training;
+mod training_interruption;
 mod upstream;
 mod workspace;

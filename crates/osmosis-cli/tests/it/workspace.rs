@@ -57,6 +57,29 @@ class Exact(Grader):
         ctx.set_reward(1.0 if ctx.label in ctx.sample.messages[-1]["content"].split() else 0.0)
 "#;
 
+/// An agent whose reward says how its text sums up: every answer earns something else, so that there is
+/// always something to learn.
+pub(crate) const CHECKSUM: &str = r#"
+import httpx
+from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
+
+class Short(AgentWorkflow):
+    async def run(self, ctx):
+        rollout = get_rollout_context()
+        async with httpx.AsyncClient(timeout=60) as client:
+            reply = await client.post(
+                f"{rollout.chat_completions_url}/chat/completions",
+                headers={"Authorization": f"Bearer {rollout.api_key}"},
+                json={"model": "osmosis-rollout", "messages": ctx.prompt, "max_tokens": 12},
+            )
+            reply.raise_for_status()
+            return [*ctx.prompt, reply.json()["choices"][0]["message"]]
+
+class Checksum(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(sum(map(ord, str(ctx.sample.messages[-1]["content"]))) % 5 / 4)
+"#;
+
 /// Answers the multiply agent: first a tool call, then its result.
 pub(crate) const TOOL_SCRIPT: &str = r#"
 [[reply]]
@@ -124,6 +147,36 @@ impl Workspace {
                  model_path = \"{model_path}\"\n{more}"
             ),
         );
+    }
+
+    /// A training config of `model_path`, small enough for a test.
+    pub(crate) fn training(&self, model_path: &str, training: &str, more: &str) {
+        self.write(
+            "configs/training/c.toml",
+            &format!(
+                "[experiment]\nrollout = \"r\"\nentrypoint = \"main.py\"\ndataset = \"d\"\n\
+                 model_path = \"{model_path}\"\n\
+                 [training]\nrollout_batch_size = 2\nn_samples_per_prompt = 4\nlr = 1e-3\n\
+                 seed = 5\n{training}\n{more}"
+            ),
+        );
+    }
+
+    /// `train submit` of the config, as run `t`, ready to be started.
+    pub(crate) fn train_command(&self, more: &[&str]) -> Command {
+        let python = python_environment::python();
+        let mut arguments = vec!["train", "submit", "configs/training/c.toml", "--name", "t"];
+        arguments.extend(["--python", python.as_str()]);
+        arguments.extend(more);
+        self.command(&arguments)
+    }
+
+    pub(crate) fn train(&self, more: &[&str]) -> Ran {
+        Ran::of(&self.train_command(more).output().unwrap())
+    }
+
+    pub(crate) fn training_folder(&self, run: &str) -> Utf8PathBuf {
+        self.root.join(".osmosis/training").join(run)
     }
 
     pub(crate) fn variable(&mut self, name: &str, value: &str) {

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_engine::RunEvent;
 use osmosis_worker::WorkerEvent;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::progress::Progress;
-use crate::output::Output;
 use crate::run_log::RunLog;
 
 /// Events waiting to be shown; more than this and the sender waits.
@@ -19,11 +16,22 @@ const EVENT_QUEUE: usize = 1024;
 /// Lines kept before there is a log to write them to.
 const BUFFERED_EVENTS: usize = 10_000;
 
+/// How the events of one kind of run are shown.
+pub(crate) trait View: Send + 'static {
+    type Event: Send + 'static;
+    fn event(&mut self, event: &Self::Event);
+    /// Writes down what belongs into the run's log.
+    fn log(event: &Self::Event, log: &mut RunLog);
+    /// Called now and then, so that a quiet run still shows a sign of life.
+    fn tick(&mut self);
+    fn finish(&mut self);
+}
+
 /// Consumes events until [`Display::finish`].
 #[derive(Debug)]
-pub(crate) struct Display {
+pub(crate) struct Display<E> {
     worker_events: Option<mpsc::Sender<WorkerEvent>>,
-    run_events: Option<mpsc::Sender<RunEvent>>,
+    run_events: Option<mpsc::Sender<E>>,
     log: Arc<Mutex<Log>>,
     tasks: JoinSet<()>,
 }
@@ -35,12 +43,11 @@ enum Log {
     Open(RunLog),
 }
 
-impl Display {
-    pub(crate) fn start(output: &Output) -> Self {
+impl<E: Send + 'static> Display<E> {
+    pub(crate) fn start<V: View<Event = E>>(mut view: V) -> Self {
         let (worker_sender, mut worker_events) = mpsc::channel(EVENT_QUEUE);
-        let (run_sender, mut run_events) = mpsc::channel(EVENT_QUEUE);
+        let (run_sender, mut run_events) = mpsc::channel::<E>(EVENT_QUEUE);
         let log = Arc::new(Mutex::new(Log::Waiting(vec![])));
-        let mut progress = Progress::new(*output);
         let shared = Arc::clone(&log);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -54,15 +61,17 @@ impl Display {
                     },
                     event = run_events.recv(), if run_open => match event {
                         Some(event) => {
-                            progress.event(&event);
-                            shared.lock().run_event(&event);
+                            view.event(&event);
+                            if let Log::Open(log) = &mut *shared.lock() {
+                                V::log(&event, log);
+                            }
                         }
                         None => run_open = false,
                     },
-                    _ = ticks.tick() => progress.tick(),
+                    _ = ticks.tick() => view.tick(),
                 }
             }
-            progress.finish();
+            view.finish();
         });
         Self {
             worker_events: Some(worker_sender),
@@ -77,8 +86,8 @@ impl Display {
         sender(self.worker_events.as_ref())
     }
 
-    /// Where the engine reports to.
-    pub(crate) fn run_events(&self) -> mpsc::Sender<RunEvent> {
+    /// Where the engine or the trainer reports to.
+    pub(crate) fn run_events(&self) -> mpsc::Sender<E> {
         sender(self.run_events.as_ref())
     }
 
@@ -112,13 +121,6 @@ impl Log {
             Self::Waiting(events) if events.len() < BUFFERED_EVENTS => events.push(event),
             Self::Waiting(_) => {}
             Self::Open(log) => log.worker_event(&event),
-        }
-    }
-
-    fn run_event(&mut self, event: &RunEvent) {
-        match self {
-            Self::Waiting(_) => {}
-            Self::Open(log) => log.run_event(event),
         }
     }
 }

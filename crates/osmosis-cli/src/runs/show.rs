@@ -1,28 +1,31 @@
-//! `osmosis eval show RUN ROW`: one rollout as a transcript.
+//! `osmosis eval|train show RUN ROW`: one rollout as a transcript.
 
 use std::fmt::Write;
 
 use osmosis_core::{Outcome, Sample};
-use osmosis_store::{CallQuery, CallRecord, RolloutQuery, RolloutRecord, SqliteStore, Store};
+use osmosis_store::{
+    CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
+};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
-use super::report::{ms_text, outcome_text};
 use super::transcript;
 use crate::error::{CliError, Exit};
+use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
 use crate::run_folder::{RunFolder, index_line};
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
     workspace: &Workspace,
+    kind: RunKind,
     run: &str,
     row: &str,
     calls: bool,
     output: &Output,
 ) -> Result<Exit, CliError> {
     let (row_index, run_index) = parse_row(row)?;
-    let folder = RunFolder::existing(workspace, run)?;
+    let folder = RunFolder::existing(workspace, kind, run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let query = RolloutQuery {
         row_index: Some(row_index),
@@ -123,6 +126,11 @@ fn render(
             dim
         )
     );
+    if let Some(version) = recorded.last().map(|call| call.policy_version.0)
+        && version > 0
+    {
+        let _ = writeln!(text, "{}", paint(&format!("policy version {version}"), dim));
+    }
     for sample in samples {
         let reward = match (sample.remove_sample, sample.reward) {
             (true, _) => "removed by the grader".to_owned(),
@@ -194,6 +202,23 @@ fn push_calls(text: &mut String, calls: &[CallRecord]) {
                 .as_ref()
                 .map_or_else(String::new, |error| format!("  {error}")),
         );
+    }
+}
+
+/// `scored: reward 1, passed`.
+fn outcome_text(outcome: &Outcome) -> String {
+    let kind = outcome.kind().as_str().replace('_', " ");
+    match outcome {
+        Outcome::Scored { reward, passed } => {
+            let verdict = if *passed { "passed" } else { "did not pass" };
+            format!("{kind}: reward {}, {verdict}", number(reward.get()))
+        }
+        Outcome::AgentFailed { .. }
+        | Outcome::TimedOut { .. }
+        | Outcome::Ungraded { .. }
+        | Outcome::Rejected { .. }
+        | Outcome::InfrastructureFailed { .. }
+        | Outcome::Cancelled => kind,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use osmosis_core::JsonText;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::CliError;
@@ -12,6 +13,40 @@ use crate::error::CliError;
 pub(crate) struct Pinned(pub(crate) Map<String, Value>);
 
 impl Pinned {
+    /// The settings of a config, one fact for each key: `section.key`.
+    pub(crate) fn of_config(config: &impl Serialize) -> Result<Self, CliError> {
+        let config = serde_json::to_value(config)
+            .map_err(|error| CliError::failed("internal", error.to_string()))?;
+        let mut facts = Map::new();
+        if let Value::Object(sections) = config {
+            for (section, value) in sections {
+                match value {
+                    Value::Object(keys) => {
+                        for (key, value) in keys {
+                            facts.insert(format!("{section}.{key}"), value);
+                        }
+                    }
+                    other => {
+                        facts.insert(section, other);
+                    }
+                }
+            }
+        }
+        Ok(Self(facts))
+    }
+
+    pub(crate) fn insert(&mut self, fact: &str, value: impl Into<Value>) {
+        self.0.insert(fact.to_owned(), value.into());
+    }
+
+    pub(crate) fn number(&self, fact: &str) -> Option<u64> {
+        self.0.get(fact).and_then(Value::as_u64)
+    }
+
+    pub(crate) fn text(&self, fact: &str) -> Option<String> {
+        self.0.get(fact).and_then(Value::as_str).map(str::to_owned)
+    }
+
     pub(crate) fn to_json(&self) -> Result<JsonText, CliError> {
         JsonText::of(&self.0).map_err(|error| CliError::failed("internal", error.to_string()))
     }

@@ -1,7 +1,8 @@
-//! `osmosis eval logs`.
+//! `osmosis eval|train logs`.
 
 use std::io::{BufRead, BufReader};
 
+use osmosis_store::RunKind;
 use serde_json::json;
 
 use crate::error::{CliError, Exit, io};
@@ -11,11 +12,12 @@ use crate::workspace::Workspace;
 
 pub(crate) fn run(
     workspace: &Workspace,
+    kind: RunKind,
     run: &str,
     rollout: Option<&str>,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let path = RunFolder::existing(workspace, run)?.logs();
+    let path = RunFolder::existing(workspace, kind, run)?.logs();
     let file = std::fs::File::open(&path).map_err(|error| io(&path, &error))?;
     let mut kept = vec![];
     let mut any = false;

@@ -1,0 +1,100 @@
+//! What several commands that run rollouts take.
+
+use camino::Utf8PathBuf;
+use clap::Args;
+
+use crate::runs::stop::Ask;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SecretArguments {
+    /// File of NAME=VALUE lines for the config's [secrets]; names it lacks come from the environment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secrets_file: Option<Utf8PathBuf>,
+}
+
+/// Settings that change how fast a run goes, never what it means.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ThroughputArguments {
+    /// Rollouts under way at once [default: evaluation: the config's
+    /// `batch_size`, else 32; training: all rollouts of a step, at most 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_in_flight: Option<u32>,
+
+    /// Agent worker processes [default: number of cores, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) workers: Option<u32>,
+
+    /// Address space of each worker process, like `4G` [default: unlimited]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) worker_memory: Option<ByteSize>,
+
+    /// Processes and threads that workers may have in all (no limit for root) [default: unlimited]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..))]
+    pub(crate) worker_processes: Option<u64>,
+
+    /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StopArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// At once: what is under way is given up, and run again by a resume
+    #[arg(long)]
+    pub(crate) now: bool,
+}
+
+impl StopArguments {
+    pub(crate) fn ask(&self) -> Ask {
+        if self.now {
+            Ask::ToStopNow
+        } else {
+            Ask::ToDrain
+        }
+    }
+}
+
+/// A number of bytes: `512M`, `4G`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) u64);
+
+impl std::str::FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let shift = match &text[digits.len()..] {
+            "" | "B" => 0,
+            "K" | "KB" | "KiB" => 10,
+            "M" | "MB" | "MiB" => 20,
+            "G" | "GB" | "GiB" => 30,
+            unit => return Err(format!("`{unit}` is no unit; write K, M or G")),
+        };
+        let number: u64 = digits
+            .parse()
+            .map_err(|_| "write a size like `512M` or `4G`".to_owned())?;
+        number
+            .checked_mul(1 << shift)
+            .filter(|bytes| *bytes > 0)
+            .map(Self)
+            .ok_or_else(|| "out of range".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ByteSize;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!("512M".parse(), Ok(ByteSize(512 << 20)));
+        assert_eq!("4G".parse(), Ok(ByteSize(4 << 30)));
+        assert_eq!("10".parse(), Ok(ByteSize(10)));
+        for bad in ["", "G", "4T", "-1", "0", "99999999999G"] {
+            assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `osmosis train …`.
+
+use camino::Utf8PathBuf;
+use clap::{Args, Subcommand};
+
+use super::run::{SecretArguments, StopArguments, ThroughputArguments};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrainCommand {
+    /// Check a config, train its model on its dataset, and report before and after
+    Submit(TrainSubmitArguments),
+    /// Go on with a run that was interrupted, after its last checkpoint
+    #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
+    Resume(TrainResumeArguments),
+    /// List the training runs of the workspace
+    #[command(after_help = "Example:\n  osmosis train list --json")]
+    List,
+    /// Show the numbers of a training run: reward curve, before and after, checkpoints
+    #[command(after_help = "Example:\n  osmosis train info calculator-20260101-120000")]
+    Info {
+        /// Name of the run
+        run: String,
+    },
+    /// Print the rollouts of a row as transcripts: messages, tool calls, rewards, errors, times
+    #[command(
+        after_help = "Example:\n  osmosis train show calculator-20260101-120000 3\n  osmosis train show calculator-20260101-120000 3.1 --calls"
+    )]
+    Show {
+        /// Name of the run
+        run: String,
+        /// Row index from 0, or ROW.RUN for one of several runs of a row
+        row: String,
+        /// Also list every model call, with its status, tokens and times
+        #[arg(long)]
+        calls: bool,
+    },
+    /// Ask the process that trains to stop; waits until it has. A resume goes on from there
+    #[command(after_help = "Example:\n  osmosis train stop calculator-20260101-120000")]
+    Stop(StopArguments),
+    /// Print the log of a run: what user code printed, worker and rollout events
+    #[command(
+        after_help = "Example:\n  osmosis train logs calculator-20260101-120000 --rollout r3-0"
+    )]
+    Logs {
+        /// Name of the run
+        run: String,
+        /// Only lines of this rollout
+        #[arg(long, value_name = "ID")]
+        rollout: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures remain), 130 interrupted"
+)]
+pub(crate) struct TrainSubmitArguments {
+    /// Config file (TOML)
+    #[arg(value_name = "CFG")]
+    pub(crate) config: Utf8PathBuf,
+
+    /// Stop after the checks: config, model, datasets, environment, entrypoint
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Name of the run; an existing name resumes that run [default: config name and time]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Put an existing run of that name away and start anew
+    #[arg(long, requires = "name")]
+    pub(crate) fresh: bool,
+
+    /// Also write TensorBoard event files, into the run's folder
+    #[arg(long)]
+    pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+
+    #[command(flatten)]
+    pub(crate) throughput: ThroughputArguments,
+
+    /// Never ask (training does not; scripts may give it to every command)
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrainResumeArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// Also write TensorBoard event files, into the run's folder
+    #[arg(long)]
+    pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+
+    #[command(flatten)]
+    pub(crate) throughput: ThroughputArguments,
+}

@@ -1,0 +1,75 @@
+//! `osmosis rollout …`, `dataset …` and `export`.
+
+use camino::Utf8PathBuf;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::run::SecretArguments;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RolloutCommand {
+    /// Make a new rollout with config, dataset and a scripted policy, ready to run
+    Init(InitArguments),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  osmosis rollout init hello --framework openai-agents")]
+pub(crate) struct InitArguments {
+    /// Name of the rollout: one path segment
+    pub(crate) name: String,
+
+    /// What the agent is written with
+    #[arg(long, value_enum, default_value_t = Framework::OpenaiAgents)]
+    pub(crate) framework: Framework,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Framework {
+    /// The OpenAI Agents SDK
+    OpenaiAgents,
+    /// No framework: plain HTTP calls to the policy
+    Plain,
+    /// In Rust, with async-openai
+    Rust,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DatasetCommand {
+    /// Check every row of a dataset
+    #[command(after_help = "Example:\n  osmosis dataset validate data/multiply.jsonl")]
+    Validate {
+        /// Dataset file, or a bare name for `data/NAME.jsonl` of the workspace
+        file: Utf8PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet"
+)]
+pub(crate) struct ExportArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// How it is written; `docs/export.md` describes the fields
+    #[arg(long, value_enum, default_value_t = ExportFormatArgument::Jsonl)]
+    pub(crate) format: ExportFormatArgument,
+
+    /// File to write, `-` for standard output [default: RUN.FORMAT]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<Utf8PathBuf>,
+
+    /// Also rollouts that have no result yet
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormatArgument {
+    /// One JSON object per line
+    Jsonl,
+    /// Columns with types
+    Parquet,
+}

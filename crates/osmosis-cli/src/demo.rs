@@ -1,0 +1,175 @@
+//! `osmosis demo`: a small agent learns to use a calculator, in a workspace that is the user's to change.
+
+mod workspace_files;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::statistics::Interval;
+use osmosis_worker::environment;
+use serde_json::{Value, json};
+use toml_edit::DocumentMut;
+
+use crate::arguments::DemoArguments;
+use crate::error::{CliError, Exit, io};
+use crate::figures::{duration_text, interval, number};
+use crate::output::Output;
+use crate::train::submit::{Job, Trained};
+use crate::train::{HeldOutPoint, Plan, Request};
+use crate::workspace::{absolute, current_dir};
+
+/// The config of the training, in the demo's workspace.
+const CONFIG: &str = "configs/training/calculator.toml";
+
+pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exit, CliError> {
+    let root = match &arguments.dir {
+        Some(folder) => absolute(folder)?,
+        None => default_folder()?,
+    };
+    let changed = workspace_files::write(&root)?;
+    output.note(format_args!("The demo's workspace is {root}"));
+    for file in changed {
+        output.note(format_args!("  {file} is as you changed it"));
+    }
+    let config_path = root.join(CONFIG);
+    let config_text =
+        std::fs::read_to_string(&config_path).map_err(|error| io(&config_path, &error))?;
+    let config_text = with_settings(&config_text, &config_path, &arguments)?;
+    let request = Request {
+        config_path,
+        config_text,
+        secrets_file: None,
+    };
+    let plan = Plan::check(request, Some(&root))?;
+    // Each demo is a run of its own.
+    let mut job = Job::new(plan, None, *output)?;
+    job.throughput.python = arguments.python;
+    let trained = job.run().await?;
+    output.line(trained.report.render(&job.plan.workspace));
+    output.line(tell(&trained, &root));
+    Ok(job.conclude(&trained, &resource(&trained, job.plan.seed())))
+}
+
+/// The config with this run's seed and steps, so that the run's record says what was run.
+fn with_settings(
+    text: &str,
+    path: &Utf8Path,
+    arguments: &DemoArguments,
+) -> Result<String, CliError> {
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        CliError::failed("config_invalid", format!("`{path}`: {error}"))
+    })?;
+    let training = document
+        .entry("training")
+        .or_insert_with(toml_edit::table)
+        .as_table_like_mut()
+        .ok_or_else(|| {
+            CliError::failed(
+                "config_invalid",
+                format!("`{path}`: `training` is no table"),
+            )
+        })?;
+    let integer = |name: &str, value: u64| {
+        i64::try_from(value)
+            .map_err(|_| CliError::usage("usage", format!("--{name}: {value} is too large")))
+    };
+    training.insert("seed", toml_edit::value(integer("seed", arguments.seed)?));
+    if let Some(steps) = arguments.steps {
+        training.insert("steps", toml_edit::value(integer("steps", steps)?));
+    }
+    Ok(document.to_string())
+}
+
+fn tell(trained: &Trained, root: &Utf8Path) -> String {
+    let report = &trained.report;
+    let shown = |point: Option<HeldOutPoint>| {
+        point.map_or_else(
+            || "not measured".to_owned(),
+            |point| format!("{}{}", number(point.mean), interval(point.interval, number)),
+        )
+    };
+    let time = report.duration().map_or_else(String::new, |duration| {
+        format!(" in {}", duration_text(duration.as_secs_f64()))
+    });
+    format!(
+        "\n  Mean reward on held-out rows: {} before, {} after {} steps{time}.\n  \
+         The agent and its grader: {root}/rollouts/calculator/main.py\n  \
+         The settings of the training: {root}/{CONFIG}",
+        shown(report.before()),
+        shown(report.after()),
+        report.steps(),
+    )
+}
+
+/// The `resource` of `demo --json`: that of `train submit`, with the numbers that matter in front.
+fn resource(trained: &Trained, seed: u64) -> Value {
+    let report = &trained.report;
+    let mean = |point: Option<HeldOutPoint>| point.map(|point| point.mean);
+    let ci95 = |point: Option<HeldOutPoint>| {
+        point
+            .and_then(|point| point.interval)
+            .map(|Interval { low, high }| [low, high])
+    };
+    let mut resource = json!({
+        "before": mean(report.before()),
+        "after": mean(report.after()),
+        "before_interval": ci95(report.before()),
+        "after_interval": ci95(report.after()),
+        "steps": report.steps(),
+        "seconds": report.duration().map(|duration| duration.as_secs_f64()),
+        "seed": seed,
+    });
+    if let (Value::Object(resource), Value::Object(rest)) = (&mut resource, report.json()) {
+        for (name, value) in rest {
+            // The demo's own names win; the phases' times go by another.
+            match name.as_str() {
+                "before" | "after" | "steps" => {}
+                "seconds" => {
+                    resource.insert("phase_seconds".to_owned(), value);
+                }
+                _ => {
+                    resource.insert(name, value);
+                }
+            }
+        }
+    }
+    resource
+}
+
+/// `demo` in the cache folder.
+fn default_folder() -> Result<Utf8PathBuf, CliError> {
+    let folder = |variable: &str| {
+        std::env::var(variable)
+            .ok()
+            .filter(|value| !value.is_empty())
+            .map(Utf8PathBuf::from)
+    };
+    let cache = folder(environment::CACHE_VARIABLE)
+        .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("osmosis")))
+        .or_else(|| Some(folder("HOME")?.join(".cache").join("osmosis")));
+    match cache {
+        Some(cache) => absolute(&cache.join("demo")),
+        None => Ok(current_dir()?.join("osmosis-demo")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_and_steps_are_written_into_the_config_and_the_rest_stays() {
+        let arguments = DemoArguments {
+            seed: 7,
+            steps: Some(2),
+            dir: None,
+            python: None,
+        };
+        let text = "# mine\n[training]\nlr = 1e-3 # fast\nsteps = 30\n";
+        let changed = with_settings(text, Utf8Path::new("c.toml"), &arguments).unwrap();
+        assert_eq!(
+            changed,
+            "# mine\n[training]\nlr = 1e-3 # fast\nsteps = 2\nseed = 7\n"
+        );
+        let broken = with_settings("training = 1", Utf8Path::new("c.toml"), &arguments);
+        assert!(broken.unwrap_err().message.contains("c.toml"));
+    }
+}

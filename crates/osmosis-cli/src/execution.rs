@@ -1,0 +1,99 @@
+//! The running parts of a run: how many workers, which gateway, which limits.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use osmosis_core::Redactor;
+use osmosis_core::config::Sampling as SamplingConfig;
+use osmosis_engine::EngineOptions;
+use osmosis_gateway::{Gateway, GatewayOptions, Policy, Sampling};
+use osmosis_store::Store;
+use osmosis_worker::{Limits, PoolOptions};
+
+use crate::arguments::ThroughputArguments;
+use crate::error::CliError;
+use crate::run_folder::RunFolder;
+
+const MOST_DEFAULT_WORKERS: usize = 8;
+/// Importing an agent framework takes seconds; on a busy machine many.
+const WORKER_START_LIMIT: Duration = Duration::from_mins(2);
+/// From cancelling a task to killing the worker that does not let go of it.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_mins(1);
+const MAX_FAILURES: u32 = 3;
+const RETRY_WAIT: Duration = Duration::from_millis(500);
+/// How long workers and gateway may take to end.
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// How many worker processes there are, and what each may take.
+pub(crate) fn pool_options(throughput: &ThroughputArguments, max_in_flight: u32) -> PoolOptions {
+    let in_flight = max_in_flight as usize;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let agent_workers = throughput
+        .workers
+        .map_or_else(|| cores.min(MOST_DEFAULT_WORKERS), |n| n as usize)
+        .min(in_flight);
+    PoolOptions {
+        agent_workers,
+        grader_workers: agent_workers.div_ceil(2),
+        in_flight_per_worker: in_flight.div_ceil(agent_workers),
+        start_limit: WORKER_START_LIMIT,
+        cancel_grace: CANCEL_GRACE,
+        limits: Limits {
+            memory: throughput.worker_memory.map(|size| size.0),
+            processes: throughput.worker_processes,
+        },
+    }
+}
+
+/// What differs between kinds of runs in how rollouts are driven.
+#[derive(Debug, Clone)]
+pub(crate) struct DriveSettings {
+    pub(crate) max_in_flight: u32,
+    pub(crate) agent_limit: Duration,
+    pub(crate) grade_limit: Duration,
+    pub(crate) pass_threshold: f64,
+    pub(crate) redactor: Redactor,
+}
+
+pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOptions {
+    EngineOptions {
+        owner: format!("pid {}", std::process::id()),
+        max_in_flight: settings.max_in_flight as usize,
+        agent_limit: settings.agent_limit,
+        grade_limit: settings.grade_limit,
+        pass_threshold: settings.pass_threshold,
+        max_failures: MAX_FAILURES,
+        retry_wait: RETRY_WAIT,
+        lease: LEASE,
+        artifacts_root: Some(folder.artifacts()),
+        redactor: settings.redactor,
+    }
+}
+
+/// `[sampling]`: fills what a call leaves out, or replaces what it says.
+pub(crate) fn sampling(config: SamplingConfig, overrides: bool) -> Sampling {
+    Sampling {
+        temperature: Some(config.temperature()),
+        top_p: Some(config.top_p()),
+        overrides,
+    }
+}
+
+pub(crate) async fn start_gateway(
+    listen: Option<SocketAddr>,
+    sampling: Sampling,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, CliError> {
+    let options = GatewayOptions {
+        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        sampling,
+        max_body_bytes: MAX_BODY_BYTES,
+    };
+    Gateway::start(options, Arc::clone(policy), Arc::clone(store))
+        .await
+        .map_err(|error| CliError::failed("gateway", error.to_string()))
+}

@@ -1,0 +1,14 @@
+//! What every kind of run has: a name, facts it is pinned to, a store, and commands that look at it.
+
+pub(crate) mod list;
+pub(crate) mod logs;
+mod names;
+mod pinned;
+pub(crate) mod show;
+pub(crate) mod stop;
+mod store;
+mod transcript;
+
+pub(crate) use names::{fresh_name, given_name};
+pub(crate) use pinned::Pinned;
+pub(crate) use store::{Opened, RunToOpen, record_of};

@@ -1,0 +1,49 @@
+//! Names of runs: given by the user, or made from the config's name and the time.
+
+use osmosis_core::RunName;
+use osmosis_store::RunKind;
+
+use crate::error::CliError;
+use crate::run_folder::RunFolder;
+use crate::workspace::Workspace;
+
+/// The value of `--name`, checked.
+pub(crate) fn given_name(name: Option<&str>) -> Result<Option<RunName>, CliError> {
+    name.map(|name| {
+        RunName::new(name).map_err(|error| CliError::usage("usage", format!("--name: {error}")))
+    })
+    .transpose()
+}
+
+/// `multiply-20260101-120000`, with a number behind it when that is taken.
+pub(crate) fn fresh_name(
+    stem: &str,
+    workspace: &Workspace,
+    kind: RunKind,
+) -> Result<RunName, CliError> {
+    let stem: String = stem
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '_' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .take(80)
+        .collect();
+    let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+    for number in 1.. {
+        let name = if number == 1 {
+            format!("{stem}-{time}")
+        } else {
+            format!("{stem}-{time}-{number}")
+        };
+        let name =
+            RunName::new(name).map_err(|error| CliError::failed("internal", error.to_string()))?;
+        if !RunFolder::of(workspace, kind, &name).path.exists() {
+            return Ok(name);
+        }
+    }
+    Err(CliError::failed("internal", "no free run name"))
+}

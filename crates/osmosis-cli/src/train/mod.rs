@@ -1,0 +1,49 @@
+//! `osmosis train …`.
+
+mod chart;
+mod curve;
+mod held_out;
+mod info;
+mod plan;
+mod report;
+mod sparkline;
+pub(crate) mod submit;
+mod svg;
+mod view;
+mod wording;
+
+use camino::Utf8Path;
+use osmosis_store::RunKind;
+
+use crate::arguments::TrainCommand;
+use crate::error::{CliError, Exit};
+use crate::output::Output;
+use crate::runs::{list, logs, show, stop};
+use crate::workspace::Workspace;
+
+pub(crate) use curve::HeldOutPoint;
+pub(crate) use plan::{Plan, Request};
+
+pub(crate) async fn run(
+    command: TrainCommand,
+    workspace: Option<&Utf8Path>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    const KIND: RunKind = RunKind::Training;
+    let found = || Workspace::find(workspace, None);
+    match command {
+        TrainCommand::Submit(arguments) => submit::submit(arguments, workspace, output).await,
+        TrainCommand::Resume(arguments) => submit::resume(arguments, workspace, output).await,
+        TrainCommand::List => list::run(&found()?, KIND, output).await,
+        TrainCommand::Info { run } => info::run(&found()?, &run, output).await,
+        TrainCommand::Show { run, row, calls } => {
+            show::run(&found()?, KIND, &run, &row, calls, output).await
+        }
+        TrainCommand::Stop(arguments) => {
+            stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
+        }
+        TrainCommand::Logs { run, rollout } => {
+            logs::run(&found()?, KIND, &run, rollout.as_deref(), output)
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Everything about a training run that can be checked before any process is started.
+
+use std::collections::HashSet;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{HeldOut, TrainConfig};
+use osmosis_policy::EmbeddedModel;
+use osmosis_store::NewRow;
+use osmosis_train::TrainPlan;
+
+use super::held_out::held_out_rows;
+use crate::checked_dataset::CheckedDataset;
+use crate::error::CliError;
+use crate::policy;
+use crate::runs::Pinned;
+use crate::user_code::{PassedOn, UserCode};
+use crate::workspace::Workspace;
+
+/// Most rollouts that are under way at once unless asked otherwise.
+const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
+
+/// What the user asked for, on the command line or in an earlier submit.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) config_path: Utf8PathBuf,
+    pub(crate) config_text: String,
+    pub(crate) secrets_file: Option<Utf8PathBuf>,
+}
+
+/// A checked training run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) workspace: Workspace,
+    pub(crate) request: Request,
+    pub(crate) config: TrainConfig,
+    pub(crate) code: UserCode,
+    pub(crate) model: EmbeddedModel,
+    dataset: CheckedDataset,
+    eval_dataset: Option<CheckedDataset>,
+}
+
+impl Plan {
+    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, CliError> {
+        let config = TrainConfig::parse(&request.config_path, &request.config_text)?;
+        let workspace = Workspace::find(workspace, request.config_path.parent())?;
+        let code = UserCode::check(
+            &workspace,
+            &config.experiment,
+            PassedOn::from(&config),
+            request.secrets_file.as_deref(),
+        )?;
+        let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
+        let eval_dataset = match &config.training.held_out {
+            Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
+            Some(HeldOut::Fraction(_)) | None => None,
+        };
+        let model = policy::open_model(&config.experiment.model_path, &workspace)?;
+        let plan = Self {
+            workspace,
+            request,
+            config,
+            code,
+            model,
+            dataset,
+            eval_dataset,
+        };
+        plan.chosen_rows()?;
+        Ok(plan)
+    }
+
+    /// Where all random choices start. Without one in the config it is 0: a run repeats by default.
+    pub(crate) fn seed(&self) -> u64 {
+        self.config.training.seed.unwrap_or(0)
+    }
+
+    pub(crate) fn default_in_flight(&self) -> u32 {
+        let training = &self.config.training;
+        training
+            .rollout_batch_size
+            .saturating_mul(training.n_samples_per_prompt)
+            .min(MOST_DEFAULT_IN_FLIGHT)
+    }
+
+    /// `12 rows, 3 held out`.
+    pub(crate) fn amount(&self) -> Result<String, CliError> {
+        let (train, held_out) = self.row_counts()?;
+        Ok(match held_out {
+            0 => format!("{train} rows, none held out"),
+            _ => format!("{train} rows, {held_out} held out"),
+        })
+    }
+
+    /// Rows to train on, and held-out ones.
+    pub(crate) fn row_counts(&self) -> Result<(u64, u64), CliError> {
+        let chosen = self.chosen_rows()?.len() as u64;
+        let apart = self.eval_dataset.as_ref().map_or(0, |dataset| dataset.rows);
+        Ok((self.dataset.rows - chosen, chosen + apart))
+    }
+
+    /// What a resume must find as it is now.
+    pub(crate) fn pinned(&self, environment_digest: &str) -> Result<Pinned, CliError> {
+        let mut facts = Pinned::of_config(&self.config)?;
+        facts.insert("training.seed", self.seed());
+        facts.insert("model_sha256", self.model.digest());
+        facts.insert("dataset_sha256", self.dataset.sha256.as_str());
+        if let Some(dataset) = &self.eval_dataset {
+            facts.insert("eval_dataset_sha256", dataset.sha256.as_str());
+        }
+        facts.insert("source_sha256", self.code.digest()?);
+        facts.insert("environment_sha256", environment_digest);
+        Ok(facts)
+    }
+
+    /// The rows as the trainer takes them. Those of `eval_dataset` are numbered after the dataset's.
+    pub(crate) fn train_plan(&self) -> Result<TrainPlan, CliError> {
+        let chosen: HashSet<u64> = self.chosen_rows()?.into_iter().collect();
+        let (mut rows, mut held_out) = (vec![], vec![]);
+        for row in self.dataset.read() {
+            let row = row?;
+            if chosen.contains(&row.row_index) {
+                held_out.push(row);
+            } else {
+                rows.push(row);
+            }
+        }
+        self.dataset.check_unchanged()?;
+        if let Some(dataset) = &self.eval_dataset {
+            for row in dataset.read() {
+                let row = row?;
+                held_out.push(NewRow {
+                    row_index: self.dataset.rows + row.row_index,
+                    ..row
+                });
+            }
+            dataset.check_unchanged()?;
+        }
+        Ok(TrainPlan {
+            rows,
+            held_out,
+            training: self.config.training.clone(),
+            checkpoints: self.config.checkpoints,
+            seed: self.seed(),
+        })
+    }
+
+    /// The rows of the dataset that `eval_fraction` holds out.
+    fn chosen_rows(&self) -> Result<Vec<u64>, CliError> {
+        let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
+            return Ok(vec![]);
+        };
+        held_out_rows(self.dataset.rows, fraction, self.seed()).ok_or_else(|| {
+            CliError::failed(
+                "dataset_invalid",
+                format!(
+                    "`{}` has {} rows: too few to hold some out",
+                    self.dataset.path(),
+                    self.dataset.rows
+                ),
+            )
+            .hint("add rows, or remove `eval_fraction` from [training]")
+        })
+    }
+}

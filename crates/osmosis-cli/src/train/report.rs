@@ -1,0 +1,291 @@
+//! What training came to, for people and for programs.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use osmosis_core::RunName;
+use osmosis_store::Store;
+use osmosis_train::checkpoints::{self, Checkpoint};
+use owo_colors::Style;
+use serde_json::{Value, json};
+
+use super::chart::chart;
+use super::curve::{Curve, HeldOutPoint};
+use super::svg::svg;
+use crate::command_line;
+use crate::error::CliError;
+use crate::figures::{duration_text, interval, number, percent, seconds_text, thousands};
+use crate::output::paint;
+use crate::run_folder::{RunFolder, replace_file};
+use crate::workspace::Workspace;
+
+#[derive(Debug)]
+pub(crate) struct Report {
+    name: RunName,
+    folder: RunFolder,
+    resumed: bool,
+    /// How long this process trained; `None` when it only looks.
+    duration: Option<Duration>,
+    curve: Curve,
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl Report {
+    pub(crate) async fn of(
+        store: &dyn Store,
+        name: &RunName,
+        folder: &RunFolder,
+        resumed: bool,
+        duration: Option<Duration>,
+    ) -> Result<Self, CliError> {
+        Ok(Self {
+            name: name.clone(),
+            folder: folder.clone(),
+            resumed,
+            duration,
+            curve: Curve::of(store).await?,
+            checkpoints: checkpoints::list(&folder.path)?,
+        })
+    }
+
+    /// The first and the last evaluation on held-out rows. With a single one there is no after.
+    pub(crate) fn before(&self) -> Option<HeldOutPoint> {
+        self.curve.held_out().first().copied()
+    }
+
+    pub(crate) fn after(&self) -> Option<HeldOutPoint> {
+        let points = self.curve.held_out();
+        points.last().copied().filter(|_| points.len() > 1)
+    }
+
+    /// How long this process trained.
+    pub(crate) fn duration(&self) -> Option<Duration> {
+        self.duration
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.curve.last_step()
+    }
+
+    /// Draws the curve into the run's folder.
+    pub(crate) fn write_curve(&self) -> Result<(), CliError> {
+        let rewards = self.curve.rewards();
+        let held_out = self.curve.held_out();
+        let picture = svg(self.name.as_str(), &rewards, &held_out);
+        replace_file(&self.folder.curve(), |file| {
+            std::io::Write::write_all(file, picture.as_bytes())
+        })
+    }
+
+    /// The `resource` of `train submit --json`, and `metrics.json`.
+    pub(crate) fn json(&self) -> Value {
+        let curve = &self.curve;
+        let rewards: Vec<Value> = curve
+            .rewards()
+            .into_iter()
+            .map(|(step, reward)| json!({"step": step, "reward": reward}))
+            .collect();
+        let held_out: Vec<Value> = curve.held_out().iter().map(HeldOutPoint::json).collect();
+        let checkpoints: Vec<Value> = self
+            .checkpoints
+            .iter()
+            .map(|saved| json!({"step": saved.step, "path": saved.folder}))
+            .collect();
+        let mut resource = json!({
+            "run_name": self.name,
+            "output_path": self.folder.path,
+            "steps": self.steps(),
+            "steps_without_update": self.steps_without_update(),
+            "before": self.before().map(|point| point.json()),
+            "after": self.after().map(|point| point.json()),
+            "reward_curve": rewards,
+            "held_out_curve": held_out,
+            "tokens": {
+                "sampled": curve.count(|step| step.tokens_sampled),
+                "trained": curve.count(|step| step.tokens_trained),
+            },
+            "groups": {
+                "used": curve.count(|step| step.groups_used),
+                "no_variance": curve.count(|step| step.groups_without_variance),
+                "incomplete": curve.count(|step| step.groups_incomplete),
+            },
+            "infrastructure_failed": self.infrastructure_failed(),
+            "seconds": {
+                "rollout": curve.sum(|step| step.rollout_seconds),
+                "grade": curve.sum(|step| step.grade_seconds),
+                "update": curve.sum(|step| step.update_seconds),
+                "swap": curve.sum(|step| step.swap_seconds),
+                "save": curve.sum(|step| step.save_seconds.unwrap_or(0.0)),
+                "evaluation": curve.sum(|step| step.eval_seconds.unwrap_or(0.0)),
+            },
+            "checkpoints": checkpoints,
+            "curve_path": self.folder.curve(),
+            "resumed": self.resumed,
+        });
+        if let (Some(map), Some(duration)) = (resource.as_object_mut(), self.duration) {
+            let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            map.insert("duration_ms".to_owned(), json!(ms));
+        }
+        resource
+    }
+
+    pub(crate) fn render(&self, workspace: &Workspace) -> String {
+        let curve = &self.curve;
+        let mut text = String::new();
+        let _ = writeln!(text, "\n{}", paint(self.name.as_str(), Style::new().bold()));
+        let rewards = curve.rewards();
+        if !rewards.is_empty() {
+            let _ = writeln!(text, "  mean reward of each step\n{}\n", chart(&rewards));
+        }
+        let mut row = |label: &str, value: String| {
+            let label = paint(&format!("{label:<11}"), Style::new().cyan());
+            let _ = writeln!(text, "  {label} {value}");
+        };
+        match (self.before(), self.after()) {
+            (Some(before), Some(after)) => {
+                row("before", held_out(&before));
+                row("after", held_out(&after));
+            }
+            (Some(only), None) => row("held out", held_out(&only)),
+            (None, _) => row(
+                "held out",
+                "none: set `eval_fraction` or `eval_dataset` in [training]".to_owned(),
+            ),
+        }
+        if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
+            row(
+                "training",
+                format!("reward {} → {}", number(first.1), number(last.1)),
+            );
+        }
+        row("steps", self.steps_text());
+        row(
+            "tokens",
+            format!(
+                "{} sampled · {} trained on",
+                thousands(curve.count(|step| step.tokens_sampled)),
+                thousands(curve.count(|step| step.tokens_trained))
+            ),
+        );
+        row("time", self.times());
+        if self.infrastructure_failed() > 0 {
+            let count = thousands(self.infrastructure_failed());
+            row(
+                "note",
+                format!("{count} rollouts failed for reasons outside the agent"),
+            );
+        }
+        row("checkpoints", self.checkpoints_text());
+        row("curve", self.folder.curve().to_string());
+        row("files", self.folder.path.to_string());
+        row(
+            "rollouts",
+            command_line::suggest(&["train", "show", self.name.as_str(), "ROW"], workspace),
+        );
+        if !self.checkpoints.is_empty() {
+            text.push_str(&self.next(workspace));
+        }
+        text
+    }
+
+    /// What to type next.
+    fn next(&self, workspace: &Workspace) -> String {
+        let model = format!("run:{}@latest", self.name);
+        let evaluate = command_line::suggest(&["eval", "submit", "CFG"], workspace);
+        let serve = command_line::suggest(&["gateway", "--model", &model], workspace);
+        format!(
+            "\n  Evaluate it with model_path = \"{model}\" in [experiment] of CFG:\n    {evaluate}\n  \
+             Serve it to any OpenAI client:\n    {serve}"
+        )
+    }
+
+    fn steps_without_update(&self) -> u64 {
+        self.curve
+            .trained()
+            .filter(|step| step.skipped.is_some())
+            .count() as u64
+    }
+
+    fn infrastructure_failed(&self) -> u64 {
+        self.curve
+            .count(|step| step.infrastructure_failed + step.held_out_infrastructure_failed)
+    }
+
+    fn steps_text(&self) -> String {
+        let curve = &self.curve;
+        let mut text = format!(
+            "{} · groups: {} used, {} without variance, {} incomplete",
+            self.steps(),
+            thousands(curve.count(|step| step.groups_used)),
+            thousands(curve.count(|step| step.groups_without_variance)),
+            thousands(curve.count(|step| step.groups_incomplete)),
+        );
+        let skipped = self.steps_without_update();
+        if skipped > 0 {
+            let _ = write!(text, " · {skipped} steps made no update");
+        }
+        text
+    }
+
+    fn times(&self) -> String {
+        let curve = &self.curve;
+        let mut parts = vec![];
+        if let Some(duration) = self.duration {
+            parts.push(duration_text(duration.as_secs_f64()));
+        }
+        let mut part = |name: &str, seconds: f64| {
+            if seconds > 0.0 {
+                parts.push(format!("{name} {}", seconds_text(seconds)));
+            }
+        };
+        part("rollout", curve.sum(|step| step.rollout_seconds));
+        part("grade", curve.sum(|step| step.grade_seconds));
+        part("update", curve.sum(|step| step.update_seconds));
+        part("swap", curve.sum(|step| step.swap_seconds));
+        part("save", curve.sum(|step| step.save_seconds.unwrap_or(0.0)));
+        part(
+            "evaluation",
+            curve.sum(|step| step.eval_seconds.unwrap_or(0.0)),
+        );
+        parts.join(" · ")
+    }
+
+    fn checkpoints_text(&self) -> String {
+        let steps: Vec<String> = self
+            .checkpoints
+            .iter()
+            .map(|saved| saved.step.to_string())
+            .collect();
+        match steps.len() {
+            0 => "none yet".to_owned(),
+            1..=8 => format!(
+                "steps {} in {}",
+                steps.join(", "),
+                self.folder.checkpoints()
+            ),
+            count => format!(
+                "{count} from step {} to {} in {}",
+                steps[0],
+                steps[count - 1],
+                self.folder.checkpoints()
+            ),
+        }
+    }
+}
+
+/// `reward 0.8 [0.75, 0.85] · pass 80.0% on 100 held-out rollouts, step 60`.
+fn held_out(point: &HeldOutPoint) -> String {
+    let pass = point
+        .pass_rate
+        .map_or_else(String::new, |rate| format!(" · pass {}", percent(rate)));
+    let when = match point.step {
+        0 => "before training".to_owned(),
+        step => format!("after step {step}"),
+    };
+    format!(
+        "reward {}{}{pass} on {} held-out rollouts {when}",
+        number(point.mean),
+        interval(point.interval, number),
+        point.rollouts
+    )
+}

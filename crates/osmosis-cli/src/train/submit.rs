@@ -1,0 +1,362 @@
+//! `osmosis train submit` and `train resume`: the whole job, from checks to report.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use camino::Utf8Path;
+use osmosis_core::{Redactor, RunName};
+use osmosis_engine::{EngineOptions, Stop};
+use osmosis_gateway::Gateway;
+use osmosis_policy::Sampler;
+use osmosis_store::{RunKind, RunStatus, Store};
+use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
+use osmosis_worker::WorkerPool;
+use serde_json::json;
+
+use super::curve::Curve;
+use super::plan::{Plan, Request};
+use super::report::Report;
+use super::view::TrainView;
+use crate::arguments::{ThroughputArguments, TrainResumeArguments, TrainSubmitArguments};
+use crate::command_line;
+use crate::display::Display;
+use crate::error::{CliError, Exit};
+use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
+use crate::output::Output;
+use crate::policy::{self, TokenLimits};
+use crate::prepared::Prepared;
+use crate::run_folder::RunFolder;
+use crate::run_log::RunLog;
+use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
+use crate::stop_signals::StopSignals;
+use crate::workspace::{Workspace, read_config};
+
+/// A kept sample passes from this reward on.
+const PASS_THRESHOLD: f64 = 1.0;
+
+pub(crate) async fn submit(
+    arguments: TrainSubmitArguments,
+    workspace: Option<&Utf8Path>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let (config_path, config_text) = read_config(&arguments.config)?;
+    let name = given_name(arguments.name.as_deref())?;
+    let request = Request {
+        config_path,
+        config_text,
+        secrets_file: arguments.secrets.secrets_file,
+    };
+    let plan = Plan::check(request, workspace)?;
+    let mut job = Job::new(plan, name, *output)?;
+    job.throughput = arguments.throughput;
+    job.tensorboard = arguments.tensorboard;
+    if arguments.dry_run {
+        return job.dry_run().await;
+    }
+    if arguments.fresh && job.folder.exists() {
+        let archive = job.folder.put_away(&job.plan.workspace)?;
+        output.note(format_args!(
+            "The earlier run `{}` is now at {archive}",
+            job.name
+        ));
+    }
+    job.run_and_tell().await
+}
+
+pub(crate) async fn resume(
+    arguments: TrainResumeArguments,
+    workspace: Option<&Utf8Path>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let workspace = Workspace::find(workspace, None)?;
+    let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run)?;
+    let record = record_of(&folder, &arguments.run).await?;
+    let request = Request {
+        // Where the config was; only messages name it, the text is the run's own.
+        config_path: workspace
+            .root
+            .join("configs")
+            .join("training")
+            .join("run.toml"),
+        config_text: record.config_toml.clone(),
+        secrets_file: arguments.secrets.secrets_file,
+    };
+    let plan = Plan::check(request, Some(&workspace.root))?;
+    let mut job = Job::new(plan, Some(record.name), *output)?;
+    job.throughput = arguments.throughput;
+    job.tensorboard = arguments.tensorboard;
+    job.run_and_tell().await
+}
+
+/// One training run.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) plan: Plan,
+    pub(crate) name: RunName,
+    pub(crate) folder: RunFolder,
+    pub(crate) throughput: ThroughputArguments,
+    tensorboard: bool,
+    output: Output,
+}
+
+/// How a training run ended, with its numbers.
+#[derive(Debug)]
+pub(crate) struct Trained {
+    pub(crate) end: TrainEnd,
+    pub(crate) report: Report,
+}
+
+impl Job {
+    /// A run of this plan, under a new name unless one is given.
+    pub(crate) fn new(plan: Plan, name: Option<RunName>, output: Output) -> Result<Self, CliError> {
+        let name = if let Some(name) = name {
+            name
+        } else {
+            let stem = plan.request.config_path.file_stem().unwrap_or("train");
+            fresh_name(stem, &plan.workspace, RunKind::Training)?
+        };
+        Ok(Self {
+            folder: RunFolder::of(&plan.workspace, RunKind::Training, &name),
+            plan,
+            name,
+            throughput: ThroughputArguments::default(),
+            tensorboard: false,
+            output,
+        })
+    }
+
+    async fn dry_run(&self) -> Result<Exit, CliError> {
+        let signals = StopSignals::listen()?;
+        let display = Display::start(TrainView::new(self.output, &Curve::default()));
+        let prepared = signals.unless_stopped(self.prepare()).await?;
+        let pool = signals
+            .unless_stopped(self.start_workers(&prepared, &display))
+            .await?;
+        let manifest = pool.manifest().clone();
+        pool.shut_down(SHUTDOWN_GRACE).await;
+        self.plan
+            .code
+            .tell(&manifest, &self.plan.amount()?, &self.output);
+        let (rows, held_out) = self.plan.row_counts()?;
+        self.output.line(format_args!(
+            "Everything is in order: {rows} rows to train on, {held_out} held out. Nothing was run."
+        ));
+        self.output.operation(
+            "valid",
+            &json!({
+                "rows": rows,
+                "held_out": held_out,
+                "parameters": self.plan.model.config.parameters(),
+                "workflow": manifest.workflow,
+                "grader": manifest.grader,
+                "warnings": manifest.warnings,
+                "program": prepared.program(),
+            }),
+        );
+        Ok(Exit::Ok)
+    }
+
+    async fn run_and_tell(self) -> Result<Exit, CliError> {
+        let trained = self.run().await?;
+        self.output
+            .line(trained.report.render(&self.plan.workspace));
+        Ok(self.conclude(&trained, &trained.report.json()))
+    }
+
+    /// Says how it ended.
+    pub(crate) fn conclude(&self, trained: &Trained, resource: &serde_json::Value) -> Exit {
+        match trained.end {
+            TrainEnd::Complete { .. } => {
+                self.output.operation("completed", resource);
+                Exit::Ok
+            }
+            TrainEnd::Stopped { steps } => {
+                self.output.operation("interrupted", resource);
+                self.output.note(format_args!(
+                    "Stopped after step {steps}. Resume with:\n  {}",
+                    self.resume_command()
+                ));
+                Exit::Interrupted
+            }
+        }
+    }
+
+    /// Trains from where the run stands to its end, and writes the run's files.
+    pub(crate) async fn run(&self) -> Result<Trained, CliError> {
+        let signals = StopSignals::listen()?;
+        let prepared = signals.unless_stopped(self.prepare()).await?;
+        let pinned = self.plan.pinned(prepared.digest())?;
+        let Opened { store, resumed } = self.open_store(&pinned).await?;
+        let so_far = Curve::of(&*store).await?;
+        let mut display = Display::start(TrainView::new(self.output, &so_far));
+        display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
+
+        let began = Instant::now();
+        let driven = self.drive(&signals, &prepared, &store, &display).await;
+        display.finish().await;
+        let end = match driven {
+            Ok(end) => end,
+            Err(error) => {
+                // Closing makes what was recorded whole; the first error is the one to tell.
+                let _ = store.set_status(RunStatus::Interrupted).await;
+                let _ = store.close().await;
+                return Err(command_line::with_resume_hint(
+                    error,
+                    &self.resume_command(),
+                ));
+            }
+        };
+        let status = match end {
+            TrainEnd::Complete { .. } => RunStatus::Finished,
+            TrainEnd::Stopped { .. } => RunStatus::Interrupted,
+        };
+        store.set_status(status).await?;
+        let duration = Some(began.elapsed());
+        let report = Report::of(&*store, &self.name, &self.folder, resumed, duration).await?;
+        self.folder.write_index(&*store).await?;
+        self.folder.write_metrics(&report.json())?;
+        report.write_curve()?;
+        store.close().await?;
+        Ok(Trained { end, report })
+    }
+
+    async fn prepare(&self) -> Result<Prepared, CliError> {
+        let python = self.throughput.python.as_deref();
+        self.plan.code.prepare(python, self.output).await
+    }
+
+    async fn start_workers(
+        &self,
+        prepared: &Prepared,
+        display: &Display<TrainEvent>,
+    ) -> Result<WorkerPool, CliError> {
+        let options = pool_options(&self.throughput, self.max_in_flight());
+        let events = display.worker_events();
+        self.plan
+            .code
+            .start_workers(prepared, options, events)
+            .await
+    }
+
+    fn max_in_flight(&self) -> u32 {
+        self.throughput
+            .max_in_flight
+            .unwrap_or_else(|| self.plan.default_in_flight())
+    }
+
+    fn redactor(&self) -> Redactor {
+        Redactor::new(
+            self.plan
+                .code
+                .secrets
+                .iter()
+                .map(|(_, value)| value.clone()),
+        )
+    }
+
+    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+        RunToOpen {
+            folder: &self.folder,
+            name: &self.name,
+            kind: RunKind::Training,
+            config_text: &self.plan.request.config_text,
+            pinned,
+            // The weights depend on earlier results as they are; the trainer retries what it may.
+            run_again: &[],
+        }
+        .open()
+        .await
+    }
+
+    /// Trains. Whatever happens, workers, gateway and sampler are gone afterwards.
+    async fn drive(
+        &self,
+        signals: &StopSignals,
+        prepared: &Prepared,
+        store: &Arc<dyn Store>,
+        display: &Display<TrainEvent>,
+    ) -> Result<TrainEnd, CliError> {
+        let plan = self.plan.train_plan()?;
+        let workers = Arc::new(
+            signals
+                .unless_stopped(self.start_workers(prepared, display))
+                .await?,
+        );
+        self.plan
+            .code
+            .tell(workers.manifest(), &self.plan.amount()?, &self.output);
+        let served = self.serve_policy(store).await;
+        let (gateway, sampler) = match served {
+            Ok(served) => served,
+            Err(error) => {
+                workers.shut_down(SHUTDOWN_GRACE).await;
+                return Err(error);
+            }
+        };
+        let parts = TrainParts {
+            store: Arc::clone(store),
+            gateway: Arc::clone(&gateway),
+            workers: Arc::clone(&workers),
+            model: self.plan.model.clone(),
+            sampler: Arc::clone(&sampler),
+            engine: self.engine_options(),
+            folder: self.folder.path.clone(),
+            tensorboard: self.tensorboard,
+        };
+        let stop = Stop {
+            drain: signals.drain.clone(),
+            now: signals.now.clone(),
+        };
+        let end = match Trainer::open(plan, parts).await {
+            Ok(mut trainer) => trainer.run(&stop, display.run_events()).await,
+            Err(error) => Err(error),
+        };
+        workers.shut_down(SHUTDOWN_GRACE).await;
+        gateway.shut_down(SHUTDOWN_GRACE).await;
+        sampler.shut_down();
+        Ok(end?)
+    }
+
+    /// The model behind a gateway whose `[sampling]` wins over what agents ask for: training needs to
+    /// know the distribution that tokens were drawn from.
+    async fn serve_policy(
+        &self,
+        store: &Arc<dyn Store>,
+    ) -> Result<(Arc<Gateway>, Arc<Sampler>), CliError> {
+        let training = &self.plan.config.training;
+        let limits = TokenLimits {
+            prompt: training.max_prompt_length as usize,
+            response: training.max_response_length as usize,
+        };
+        let model_path = &self.plan.config.experiment.model_path;
+        let (policy, sampler) =
+            policy::sampled(model_path, &self.plan.model, self.plan.seed(), Some(limits))?;
+        let sampling = execution::sampling(self.plan.config.sampling, true);
+        match execution::start_gateway(None, sampling, &policy, store).await {
+            Ok(gateway) => Ok((Arc::new(gateway), sampler)),
+            Err(error) => {
+                sampler.shut_down();
+                Err(error)
+            }
+        }
+    }
+
+    fn engine_options(&self) -> EngineOptions {
+        let training = &self.plan.config.training;
+        let settings = DriveSettings {
+            max_in_flight: self.max_in_flight(),
+            agent_limit: training.agent_timeout(),
+            grade_limit: training.grader_timeout(),
+            pass_threshold: PASS_THRESHOLD,
+            redactor: self.redactor(),
+        };
+        execution::engine_options(settings, &self.folder)
+    }
+
+    pub(crate) fn resume_command(&self) -> String {
+        command_line::suggest(
+            &["train", "resume", self.name.as_str()],
+            &self.plan.workspace,
+        )
+    }
+}

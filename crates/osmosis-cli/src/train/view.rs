@@ -1,0 +1,369 @@
+//! Training as it goes: a block that moves on a terminal, a line for each step elsewhere.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use osmosis_engine::RunEvent;
+use osmosis_train::TrainEvent;
+
+use super::curve::{Curve, HeldOutPoint, StepNumbers};
+use super::sparkline::sparkline;
+use super::wording::{held_out_line, policy_text, reward_text, speed_text};
+use crate::display::View;
+use crate::figures::{duration_text, number};
+use crate::output::Output;
+use crate::run_log::RunLog;
+
+/// Steps that the sparkline shows.
+const SPARK_WIDTH: usize = 40;
+
+#[derive(Debug)]
+pub(crate) struct TrainView {
+    output: Output,
+    bar: Option<ProgressBar>,
+    state: State,
+}
+
+/// What the block says.
+#[derive(Debug, Default)]
+struct State {
+    step: u64,
+    steps: u64,
+    phase: Phase,
+    /// Rollouts of this phase with a result, and all that were begun.
+    done: u64,
+    total: u64,
+    /// By step.
+    rewards: Vec<(u64, f64)>,
+    last: StepNumbers,
+    before: Option<HeldOutPoint>,
+    now: Option<HeldOutPoint>,
+    /// When training began in this process, and after which step.
+    began: Option<(Instant, u64)>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Rollouts,
+    Update,
+    Evaluation,
+}
+
+impl TrainView {
+    /// Goes on from what earlier processes did.
+    pub(crate) fn new(output: Output, so_far: &Curve) -> Self {
+        let mut state = State::default();
+        for step in &so_far.steps {
+            state.stepped(step.clone());
+        }
+        Self {
+            output,
+            bar: None,
+            state,
+        }
+    }
+
+    fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => self.output.note(text),
+        }
+    }
+
+    fn show_bar(&mut self) {
+        if self.bar.is_some() || !self.output.moves() {
+            return;
+        }
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:24} {msg}") {
+            bar.set_style(style.progress_chars("━╸ "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        self.bar = Some(bar);
+    }
+
+    fn show(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(self.state.steps);
+            bar.set_position(self.state.last.step);
+            bar.set_message(self.state.block());
+        }
+    }
+
+    fn rollout(&mut self, event: &RunEvent) {
+        match event {
+            RunEvent::Claimed { .. } => self.state.total += 1,
+            RunEvent::Finished { .. } => self.state.done += 1,
+            RunEvent::Retrying { .. } => {
+                self.state.total = self.state.total.saturating_sub(1);
+            }
+            RunEvent::Began { .. }
+            | RunEvent::PhaseBegan { .. }
+            | RunEvent::GradingAgain { .. } => {}
+            RunEvent::Draining { in_flight } => self.say(&format!(
+                "stopping: waiting for {in_flight} rollouts under way; Ctrl-C again stops at once"
+            )),
+        }
+    }
+
+    fn phase(&mut self, phase: Phase) {
+        self.state.phase = phase;
+        self.state.done = 0;
+        self.state.total = 0;
+    }
+}
+
+impl View for TrainView {
+    type Event = TrainEvent;
+
+    fn event(&mut self, event: &TrainEvent) {
+        match event {
+            TrainEvent::StepBegan { step, steps } => {
+                self.show_bar();
+                self.phase(Phase::Rollouts);
+                self.state.step = *step;
+                self.state.steps = *steps;
+                if *step > 0 && self.state.began.is_none() {
+                    self.state.began = Some((Instant::now(), step - 1));
+                    self.state.last.step = step - 1;
+                }
+            }
+            TrainEvent::Rollout(event) => self.rollout(event),
+            TrainEvent::Updating { .. } => self.phase(Phase::Update),
+            TrainEvent::Evaluating { .. } => self.phase(Phase::Evaluation),
+            TrainEvent::Stepped(report) => {
+                self.state.stepped(StepNumbers::of_step(report));
+                if self.bar.is_none() {
+                    self.output.note(self.state.line());
+                }
+            }
+            TrainEvent::Evaluated { step, report } => {
+                if let Some(point) = StepNumbers::of_evaluation(*step, report).held_out() {
+                    self.state.evaluated(point);
+                    if self.bar.is_none() {
+                        self.output.note(held_out_line(&point));
+                    }
+                }
+            }
+            TrainEvent::Saved { step, .. } => {
+                tracing::info!(step, "checkpoint saved");
+            }
+            TrainEvent::Warning { message } => match &self.bar {
+                Some(bar) => bar.println(format!("warning: {message}")),
+                None => self.output.warn(message),
+            },
+        }
+        self.show();
+    }
+
+    fn log(event: &TrainEvent, log: &mut RunLog) {
+        match event {
+            TrainEvent::StepBegan { step: 0, .. } => log.run("evaluation before training"),
+            TrainEvent::StepBegan { step, steps } => log.run(&format!("step {step} of {steps}")),
+            TrainEvent::Rollout(RunEvent::Began { .. })
+            | TrainEvent::Updating { .. }
+            | TrainEvent::Evaluating { .. } => {}
+            TrainEvent::Rollout(event) => log.run_event(event),
+            TrainEvent::Stepped(report) => {
+                let numbers = StepNumbers::of_step(report);
+                let reward = numbers.reward.map_or_else(|| "none".to_owned(), number);
+                log.run(&format!(
+                    "step {} is durable: reward {reward}",
+                    numbers.step
+                ));
+            }
+            TrainEvent::Evaluated { step, report } => {
+                if let Some(point) = StepNumbers::of_evaluation(*step, report).held_out() {
+                    log.run(&held_out_line(&point));
+                }
+            }
+            TrainEvent::Saved { step, folder } => {
+                log.run(&format!("checkpoint of step {step} is at {folder}"));
+            }
+            TrainEvent::Warning { message } => log.run(&format!("warning: {message}")),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.show();
+    }
+
+    fn finish(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl State {
+    fn stepped(&mut self, numbers: StepNumbers) {
+        // A resume repeats the steps after the last checkpoint.
+        self.rewards.retain(|(step, _)| *step < numbers.step);
+        self.rewards
+            .extend(numbers.reward.map(|reward| (numbers.step, reward)));
+        if let Some(point) = numbers.held_out() {
+            self.evaluated(point);
+        }
+        self.last = numbers;
+    }
+
+    fn evaluated(&mut self, point: HeldOutPoint) {
+        self.before.get_or_insert(point);
+        self.now = Some(point);
+    }
+
+    /// One line for each step, where nothing moves.
+    fn line(&self) -> String {
+        let step = &self.last;
+        let mut line = format!("step {}/{}", step.step, self.steps);
+        let _ = write!(line, "  reward {}", reward_text(step));
+        if let Some(why) = &step.skipped {
+            let _ = write!(line, "  no update: {why}");
+        }
+        let _ = write!(line, "  {}  {}", policy_text(step), speed_text(step));
+        line
+    }
+
+    /// What moves on a terminal.
+    fn block(&self) -> String {
+        let mut text = match (self.step, self.phase) {
+            (0, _) => "before training: held-out rows".to_owned(),
+            (step, Phase::Evaluation) => format!("step {step}/{}  held-out rows", self.steps),
+            (step, Phase::Rollouts) => format!("step {step}/{}  rollouts", self.steps),
+            (step, Phase::Update) => format!("step {step}/{}  updating", self.steps),
+        };
+        if self.phase != Phase::Update && self.total > 0 {
+            let under_way = self.total.saturating_sub(self.done);
+            let _ = write!(text, ": {} done, {under_way} under way", self.done);
+        }
+        if let Some(left) = self.time_left() {
+            let _ = write!(text, "  ETA {}", duration_text(left));
+        }
+        if !self.rewards.is_empty() {
+            let rewards: Vec<f64> = self.rewards.iter().map(|(_, reward)| *reward).collect();
+            let spark = sparkline(&rewards, SPARK_WIDTH);
+            let _ = write!(text, "\n  reward    {}  {spark}", reward_text(&self.last));
+        }
+        if let (Some(before), Some(now)) = (self.before, self.now) {
+            let _ = write!(text, "\n  held out  {}", number(before.mean));
+            if now.step != before.step {
+                let _ = write!(text, " → {} after step {}", number(now.mean), now.step);
+            }
+        }
+        if self.last.step > 0 && !self.rewards.is_empty() {
+            let _ = write!(text, "\n  policy    {}", policy_text(&self.last));
+            let _ = write!(text, "\n  speed     {}", speed_text(&self.last));
+        }
+        text
+    }
+
+    fn time_left(&self) -> Option<f64> {
+        let (began, before) = self.began?;
+        let here = self
+            .last
+            .step
+            .checked_sub(before)
+            .filter(|steps| *steps > 0)?;
+        let left = self
+            .steps
+            .checked_sub(self.last.step)
+            .filter(|steps| *steps > 0)?;
+        Some(began.elapsed().as_secs_f64() / here as f64 * left as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osmosis_core::statistics::Interval;
+
+    fn step(number: u64) -> StepNumbers {
+        StepNumbers {
+            step: number,
+            reward: Some(number as f64 / 10.0),
+            pass_rate: Some(0.25),
+            entropy: Some(0.4),
+            clip_fraction: Some(0.012),
+            kl: Some(0.0005),
+            mismatch: Some(1.2e-6),
+            tokens_per_second: Some(4210.4),
+            rollout_seconds: 2.1,
+            grade_seconds: 0.1,
+            update_seconds: 1.3,
+            swap_seconds: 0.002,
+            ..StepNumbers::default()
+        }
+    }
+
+    fn point(step: u64, mean: f64) -> HeldOutPoint {
+        HeldOutPoint {
+            step,
+            mean,
+            interval: Some(Interval {
+                low: mean - 0.05,
+                high: mean + 0.05,
+            }),
+            pass_rate: None,
+            rollouts: 100,
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_line_where_nothing_moves() {
+        let mut state = State {
+            steps: 9,
+            ..State::default()
+        };
+        state.stepped(step(3));
+        assert_eq!(
+            state.line(),
+            "step 3/9  reward 0.300  pass 25.0%  entropy 0.400  clip 1.2%  kl 0.0005  mismatch 1e-6  \
+             4,210 tokens/s  rollout 2.1 s  grade 100 ms  update 1.3 s  swap 2 ms"
+        );
+    }
+
+    #[test]
+    fn the_block_shows_curve_held_out_policy_and_speed() {
+        let mut state = State {
+            step: 4,
+            steps: 9,
+            total: 12,
+            done: 5,
+            ..State::default()
+        };
+        state.evaluated(point(0, 0.1));
+        for number in 1..=3 {
+            state.stepped(step(number));
+        }
+        state.evaluated(point(3, 0.25));
+        insta::assert_snapshot!(state.block());
+    }
+
+    #[test]
+    fn a_resume_repeats_steps_without_drawing_them_twice() {
+        let so_far = Curve {
+            steps: (1..=3).map(step).collect(),
+        };
+        let output = Output::new(
+            crate::arguments::OutputArguments {
+                json: true,
+                plain: false,
+            },
+            "test",
+        );
+        let mut view = TrainView::new(output, &so_far);
+        view.state.stepped(step(3));
+        let steps: Vec<u64> = view.state.rewards.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [1, 2, 3]);
+    }
+
+    #[test]
+    fn an_evaluation_is_told_with_its_interval() {
+        assert_eq!(
+            held_out_line(&point(0, 0.1)),
+            "held out before training: reward 0.1 [0.05, 0.15], 100 rollouts"
+        );
+    }
+}

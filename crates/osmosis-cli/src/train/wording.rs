@@ -1,0 +1,59 @@
+//! The numbers of a step in words.
+
+use super::curve::{HeldOutPoint, StepNumbers};
+use crate::figures::{interval, number, percent, seconds_text, thousands};
+
+pub(crate) fn reward_text(step: &StepNumbers) -> String {
+    let reward = step
+        .reward
+        .map_or_else(|| "none".to_owned(), |r| format!("{r:.3}"));
+    let pass = step.pass_rate.map_or_else(|| "none".to_owned(), percent);
+    format!("{reward}  pass {pass}")
+}
+
+pub(crate) fn policy_text(step: &StepNumbers) -> String {
+    let shown = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    format!(
+        "entropy {}  clip {}  kl {}  mismatch {}",
+        shown(step.entropy, 3),
+        step.clip_fraction.map_or_else(|| "-".to_owned(), percent),
+        shown(step.kl, 4),
+        step.mismatch
+            .map_or_else(|| "-".to_owned(), |value| format!("{value:.0e}")),
+    )
+}
+
+pub(crate) fn speed_text(step: &StepNumbers) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate of tokens is small and not negative"
+    )]
+    let rate = step.tokens_per_second.map_or_else(
+        || "- tokens/s".to_owned(),
+        |rate| format!("{} tokens/s", thousands(rate.round() as u64)),
+    );
+    format!(
+        "{rate}  rollout {}  grade {}  update {}  swap {}",
+        seconds_text(step.rollout_seconds),
+        seconds_text(step.grade_seconds),
+        seconds_text(step.update_seconds),
+        seconds_text(step.swap_seconds),
+    )
+}
+
+/// `held out before training: reward 0.1 [0.05, 0.15], 100 rollouts`.
+pub(crate) fn held_out_line(point: &HeldOutPoint) -> String {
+    let when = match point.step {
+        0 => "before training".to_owned(),
+        step => format!("after step {step}"),
+    };
+    format!(
+        "held out {when}: reward {}{}, {} rollouts",
+        number(point.mean),
+        interval(point.interval, number),
+        point.rollouts
+    )
+}

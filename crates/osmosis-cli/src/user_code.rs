@@ -1,0 +1,220 @@
+//! The user's side of a run: a rollout with everything it is started with.
+
+use std::collections::BTreeMap;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{EvalConfig, Experiment, Secrets, TrainConfig};
+use osmosis_core::frame::{Load, Manifest};
+use osmosis_core::{JsonText, JsonTextError};
+use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use crate::error::{CliError, io};
+use crate::output::Output;
+use crate::prepared::Prepared;
+use crate::secrets;
+use crate::source_digest::source_digest;
+use crate::workspace::Workspace;
+
+/// A rollout that is there, with the values of its secrets.
+#[derive(Debug)]
+pub(crate) struct UserCode {
+    pub(crate) rollout_dir: Utf8PathBuf,
+    pub(crate) experiment: Experiment,
+    /// Values of `[secrets]`, by name.
+    pub(crate) secrets: Vec<(String, String)>,
+    passed_on: PassedOn,
+}
+
+/// The sections of a config that are for user code.
+#[derive(Debug, Clone)]
+pub(crate) struct PassedOn {
+    workflow: Map<String, Value>,
+    grader: Map<String, Value>,
+    env: BTreeMap<String, String>,
+    secrets: Secrets,
+    has_advanced: bool,
+}
+
+impl From<&EvalConfig> for PassedOn {
+    fn from(config: &EvalConfig) -> Self {
+        Self {
+            workflow: config.workflow.clone(),
+            grader: config.grader.clone(),
+            env: config.env.clone(),
+            secrets: config.secrets.clone(),
+            has_advanced: !config.advanced.is_empty(),
+        }
+    }
+}
+
+impl From<&TrainConfig> for PassedOn {
+    fn from(config: &TrainConfig) -> Self {
+        Self {
+            workflow: config.workflow.clone(),
+            grader: config.grader.clone(),
+            env: config.env.clone(),
+            secrets: config.secrets.clone(),
+            has_advanced: !config.advanced.is_empty(),
+        }
+    }
+}
+
+impl UserCode {
+    /// Looks whether the rollout, its revision and its secrets are there.
+    pub(crate) fn check(
+        workspace: &Workspace,
+        experiment: &Experiment,
+        passed_on: PassedOn,
+        secrets_file: Option<&Utf8Path>,
+    ) -> Result<Self, CliError> {
+        check_head(workspace, experiment)?;
+        Ok(Self {
+            rollout_dir: rollout_dir(workspace, experiment)?,
+            experiment: experiment.clone(),
+            secrets: secrets::collect(&passed_on.secrets.required, secrets_file)?,
+            passed_on,
+        })
+    }
+
+    /// A digest of the rollout's files.
+    pub(crate) fn digest(&self) -> Result<String, CliError> {
+        source_digest(&self.rollout_dir)
+    }
+
+    pub(crate) async fn prepare(
+        &self,
+        python: Option<&Utf8Path>,
+        output: Output,
+    ) -> Result<Prepared, CliError> {
+        Prepared::make(
+            &self.rollout_dir,
+            &self.experiment.entrypoint,
+            python,
+            output,
+        )
+        .await
+    }
+
+    pub(crate) async fn start_workers(
+        &self,
+        prepared: &Prepared,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<WorkerPool, CliError> {
+        let internal = |error: JsonTextError| CliError::failed("internal", error.to_string());
+        let mut variables: Vec<(String, String)> = self
+            .passed_on
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        variables.extend(self.secrets.iter().cloned());
+        let load = Load {
+            project_path: self.rollout_dir.to_string(),
+            entrypoint: self.experiment.entrypoint.to_string(),
+            workflow: JsonText::of(&self.passed_on.workflow).map_err(internal)?,
+            grader: JsonText::of(&self.passed_on.grader).map_err(internal)?,
+        };
+        let launch = prepared.launch(&self.rollout_dir, variables);
+        Ok(WorkerPool::start(launch, load, options, events).await?)
+    }
+
+    /// Says what was found in the user's code; `amount` says how much of it will be run.
+    pub(crate) fn tell(&self, manifest: &Manifest, amount: &str, output: &Output) {
+        for warning in &manifest.warnings {
+            output.warn(warning);
+        }
+        if self.passed_on.has_advanced {
+            output.note("[advanced] is passed through; nothing of it acts here");
+        }
+        let grader = manifest
+            .grader
+            .as_ref()
+            .map_or_else(|| "no grader".to_owned(), |found| found.name.clone());
+        output.note(format_args!(
+            "{} and {grader} from {} on {} ({amount})",
+            manifest.workflow.name, self.experiment.rollout, self.experiment.model_path,
+        ));
+    }
+}
+
+fn rollout_dir(workspace: &Workspace, experiment: &Experiment) -> Result<Utf8PathBuf, CliError> {
+    let name = experiment.rollout.as_str();
+    let folder = workspace.rollout_dir(name);
+    if !folder.is_dir() {
+        let known = workspace.rollouts();
+        let hint = if known.is_empty() {
+            format!("make it with `osmosis rollout init {name}`")
+        } else {
+            format!("the workspace has: {}", known.join(", "))
+        };
+        return Err(CliError::failed(
+            "rollout_not_found",
+            format!("no rollout `{name}` at `{folder}`"),
+        )
+        .hint(hint));
+    }
+    let entrypoint = folder.join(&experiment.entrypoint.file);
+    if !entrypoint.is_file() {
+        return Err(CliError::failed(
+            "entrypoint_not_found",
+            format!("the entrypoint `{entrypoint}` is not there"),
+        )
+        .hint("`entrypoint` in [experiment] is relative to the rollout's folder"));
+    }
+    Ok(folder)
+}
+
+/// Refuses when HEAD of the workspace is not what the config names.
+fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), CliError> {
+    if let Some(wanted) = &experiment.branch {
+        let head = git_head(workspace, &["rev-parse", "--abbrev-ref", "HEAD"])?;
+        refuse_unless(
+            head.as_deref() == Some(wanted),
+            wanted,
+            head.as_deref(),
+            workspace,
+        )?;
+    }
+    if let Some(wanted) = &experiment.commit_sha {
+        let head = git_head(workspace, &["rev-parse", "HEAD"])?;
+        let fits = head
+            .as_ref()
+            .is_some_and(|head| head.starts_with(wanted.as_str()));
+        refuse_unless(fits, wanted, head.as_deref(), workspace)?;
+    }
+    Ok(())
+}
+
+/// What git says; `None` where there is no repository.
+fn git_head(workspace: &Workspace, arguments: &[&str]) -> Result<Option<String>, CliError> {
+    let output = std::process::Command::new("git")
+        .current_dir(&workspace.root)
+        .args(arguments)
+        .output()
+        .map_err(|error| io(Utf8Path::new("git"), &error))?;
+    let head = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok(output.status.success().then_some(head))
+}
+
+fn refuse_unless(
+    fits: bool,
+    wanted: &str,
+    head: Option<&str>,
+    workspace: &Workspace,
+) -> Result<(), CliError> {
+    if fits {
+        return Ok(());
+    }
+    let found = head.unwrap_or("in no repository");
+    Err(CliError::failed(
+        "source_mismatch",
+        format!(
+            "the config asks for `{wanted}`, but HEAD of `{}` is {found}",
+            workspace.root
+        ),
+    )
+    .hint("check that revision out, or remove `branch` and `commit_sha` from [experiment]"))
+}

@@ -1,0 +1,51 @@
+//! `osmosis demo` on the real agent framework, as short as it can be.
+
+use camino::Utf8Path;
+use osmosis_testkit::python_environment;
+
+use crate::workspace::{PLAIN, Workspace, echo_rows};
+
+#[test]
+fn the_demo_evaluates_trains_and_evaluates_again() {
+    let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
+    // Kept between runs of the tests: its environment is made once.
+    let root = Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo");
+    let _ = std::fs::remove_dir_all(root.join(".osmosis/training"));
+    let python = python_environment::python();
+    let arguments = ["demo", "--steps", "1", "--seed", "3", "--json"];
+    let place = ["--dir", root.as_str(), "--python", python.as_str()];
+    let ran = workspace
+        .osmosis(&[&arguments[..], &place].concat())
+        .expect(0);
+    let envelope = ran.json();
+    assert_eq!(envelope["operation"], "demo");
+    let resource = &envelope["resource"];
+    for side in ["before", "after"] {
+        let mean = resource[side].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&mean), "{resource}");
+        assert_eq!(
+            resource[format!("{side}_interval")]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+    }
+    assert_eq!(
+        (&resource["steps"], &resource["seed"]),
+        (&1.into(), &3.into())
+    );
+    assert!(resource["seconds"].as_f64().unwrap() > 0.0);
+    let run = resource["run_name"].as_str().unwrap();
+    let folder = root.join(".osmosis/training").join(run);
+    assert_eq!(resource["output_path"], folder.as_str());
+    assert!(folder.join("reward.svg").is_file());
+    assert!(
+        folder
+            .join("checkpoints/step_1/model.safetensors")
+            .is_file()
+    );
+    // The workspace is a whole one: other commands work in it.
+    let info = workspace.osmosis(&["train", "info", run, "--workspace", root.as_str()]);
+    assert!(info.expect(0).stdout.contains("before"));
+}

@@ -1,0 +1,185 @@
+//! `osmosis gateway` as OpenAI's own client meets it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use osmosis_testkit::python_environment;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::workspace::{PLAIN, Ran, Workspace, echo_rows};
+
+struct Serving {
+    child: Child,
+    resource: Value,
+}
+
+impl Serving {
+    fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
+        let mut child = workspace
+            .command(&[&["gateway", "--json"], arguments].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+        while !said.ends_with("\n}\n") {
+            assert!(stdout.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        let envelope: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(envelope["status"], "serving");
+        Self {
+            child,
+            resource: envelope["resource"].clone(),
+        }
+    }
+
+    /// Runs a script with the real client against it.
+    fn client(&self, script: &str) -> Value {
+        let output = Command::new(python_environment::python())
+            .args(["-c", script])
+            .env("OPENAI_BASE_URL", self.resource["url"].as_str().unwrap())
+            .env("OPENAI_API_KEY", self.resource["api_key"].as_str().unwrap())
+            .env_remove("HTTP_PROXY")
+            .env_remove("http_proxy")
+            .output()
+            .unwrap();
+        Ran::of(&output).expect(0).json()
+    }
+
+    fn stop(self) -> Ran {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        Ran::of(&self.child.wait_with_output().unwrap())
+    }
+}
+
+const CLIENT: &str = r#"
+import json
+from openai import AuthenticationError, OpenAI
+
+client = OpenAI()
+messages = [{"role": "user", "content": "What is 12 plus 30?"}]
+ask = {"model": "osmosis-rollout", "messages": messages, "max_tokens": 48}
+plain = client.chat.completions.create(**ask, temperature=1.0, seed=3)
+again = client.chat.completions.create(**ask, temperature=1.0, seed=3)
+streamed = "".join(
+    chunk.choices[0].delta.content or ""
+    for chunk in client.chat.completions.create(**ask, temperature=1.0, seed=3, stream=True)
+    if chunk.choices
+)
+number = {"type": "integer"}
+tool = {"type": "function", "function": {
+    "name": "calculate",
+    "description": "Add, subtract, multiply or divide two whole numbers; a quotient is rounded down.",
+    "parameters": {
+        "type": "object",
+        "properties": {"a": number, "operation": {"type": "string"}, "b": number},
+        "required": ["a", "operation", "b"],
+    },
+}}
+instructions = {"role": "system", "content": "Use the tool, then answer with the number alone."}
+called = [
+    client.chat.completions.create(
+        **{**ask, "messages": [instructions, *messages]}, tools=[tool], seed=seed
+    ).choices[0].message.tool_calls
+    for seed in range(8)
+]
+calls = [call for calls in called for call in calls or []]
+try:
+    OpenAI(api_key="wrong").chat.completions.create(**ask)
+    refused = False
+except AuthenticationError:
+    refused = True
+print(json.dumps({
+    "plain": plain.choices[0].message.content,
+    "again": again.choices[0].message.content,
+    "streamed": streamed,
+    "tokens": plain.usage.completion_tokens,
+    "models": [model.id for model in client.models.list()],
+    "tools": sorted({call.function.name for call in calls}),
+    "arguments": [json.loads(call.function.arguments) for call in calls],
+    "refused": refused,
+}))
+"#;
+
+#[test]
+fn openais_client_gets_plain_streamed_and_tool_answers_from_the_builtin_model() {
+    let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
+    let serving = Serving::start(&workspace, &["--model", "builtin/tiny", "--name", "g"]);
+    let said = serving.client(CLIENT);
+    assert_eq!(said["models"], serde_json::json!(["builtin/tiny"]));
+    assert_eq!(said["plain"], said["again"], "{said}");
+    let plain = said["plain"].as_str().unwrap_or_default();
+    assert_eq!(said["streamed"].as_str().unwrap(), plain, "{said}");
+    assert!(said["tokens"].as_u64().unwrap() > 0, "{said}");
+    assert_eq!(said["tools"], serde_json::json!(["calculate"]), "{said}");
+    assert_eq!(said["refused"], true);
+    let key = serving.resource["api_key"].as_str().unwrap().to_owned();
+    let folder = serving.resource["output_path"].as_str().unwrap().to_owned();
+    serving.stop().expect(0);
+
+    let database = rusqlite::Connection::open(format!("{folder}/run.db")).unwrap();
+    let calls: i64 = database
+        .query_row("SELECT COUNT(*) FROM calls WHERE status = 200", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(calls, 3 + 8);
+    for file in std::fs::read_dir(folder).unwrap().filter_map(Result::ok) {
+        if file.path().is_file() {
+            let bytes = std::fs::read(file.path()).unwrap();
+            let found = bytes
+                .windows(key.len())
+                .any(|window| window == key.as_bytes());
+            assert!(!found, "the key is in {}", file.path().display());
+        }
+    }
+}
+
+#[test]
+fn any_model_path_can_be_served_and_a_name_goes_on_with_its_run() {
+    let script = "[[reply]]\ntext = \"forty-two\"\n";
+    let workspace = Workspace::new(PLAIN, script, &echo_rows(1));
+    let ask =
+        "import json; from openai import OpenAI; print(json.dumps(OpenAI().chat.completions.create(
+        model='x', messages=[{'role': 'user', 'content': 'hello'}]).choices[0].message.content))";
+    for _ in 0..2 {
+        let arguments = ["--model", "script:policies/p.toml", "--name", "g"];
+        let serving = Serving::start(&workspace, &arguments);
+        assert_eq!(serving.client(ask), "forty-two");
+        serving.stop().expect(0);
+    }
+    let folder = workspace.root.join(".osmosis/serve/g/run.db");
+    let database = rusqlite::Connection::open(folder).unwrap();
+    let calls: i64 = database
+        .query_row("SELECT COUNT(*) FROM calls", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(calls, 2);
+}
+
+#[test]
+fn the_gateway_says_what_is_wrong_with_its_arguments() {
+    let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
+    let check = |arguments: &[&str], code: i32, words: &str| {
+        let ran = workspace
+            .osmosis(&[&["gateway"], arguments].concat())
+            .expect(code);
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+    };
+    check(&[], 2, "--model");
+    check(&["--model", "builtin/none"], 1, "tiny");
+    check(&["--model", "run:none"], 1, "no run `none`");
+    let two = [
+        "--upstream",
+        "http://127.0.0.1:1/v1",
+        "--upstream",
+        "http://127.0.0.1:2/v1",
+    ];
+    check(&two, 2, "routes to one");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let arguments = ["--model", "script:policies/p.toml", "--listen", &address];
+    check(&arguments, 1, &address);
+}

@@ -1,0 +1,194 @@
+//! `osmosis train` from end to end, with the model that is part of the program.
+
+use osmosis_testkit::python_environment;
+use serde_json::Value;
+
+use crate::workspace::{CHECKSUM, Workspace, echo_rows};
+
+/// Three steps on six rows, two held out.
+pub(crate) const SHORT: &str = "steps = 3\neval_fraction = 0.25\n";
+pub(crate) const OFTEN: &str = "[checkpoints]\neval_interval = 2\ncheckpoint_save_freq = 2\n";
+
+pub(crate) fn workspace() -> Workspace {
+    let workspace = Workspace::new(CHECKSUM, "[[reply]]\ntext = \"x\"\n", &echo_rows(8));
+    workspace.training("builtin/tiny", SHORT, OFTEN);
+    workspace
+}
+
+/// The lines of `metrics.jsonl` of run `t`.
+pub(crate) fn metrics(workspace: &Workspace) -> Vec<Value> {
+    workspace
+        .read(".osmosis/training/t/metrics.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn training_leaves_metrics_checkpoints_a_curve_and_a_report() {
+    let workspace = workspace();
+    let ran = workspace.train(&["--json"]).expect(0);
+    let envelope = ran.json();
+    assert_eq!(envelope["operation"], "train submit");
+    assert_eq!(envelope["status"], "completed");
+    let resource = &envelope["resource"];
+    assert_eq!(resource["run_name"], "t");
+    assert_eq!(resource["steps"], 3);
+    assert_eq!(resource["resumed"], false);
+    for side in ["before", "after"] {
+        assert!(resource[side]["reward"]["mean"].is_f64(), "{resource}");
+        assert_eq!(resource[side]["rollouts"], 2);
+    }
+    assert_eq!(resource["before"]["step"], 0);
+    assert_eq!(resource["after"]["step"], 3);
+    assert_eq!(resource["reward_curve"].as_array().unwrap().len(), 3);
+    let folder = workspace.training_folder("t");
+    assert_eq!(resource["output_path"], folder.as_str());
+
+    let steps: Vec<u64> = metrics(&workspace)
+        .iter()
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [0, 1, 2, 3]);
+    assert!(metrics(&workspace)[1]["reward/mean"].is_f64());
+    let mismatch = metrics(&workspace)[1]["logprob_mismatch/max"]
+        .as_f64()
+        .unwrap();
+    assert!(mismatch < 1e-4, "{mismatch}");
+
+    for name in ["model.safetensors", "config.json", "tokenizer.json"] {
+        assert!(
+            folder.join("checkpoints/step_3").join(name).is_file(),
+            "{name}"
+        );
+    }
+    let curve = workspace.read(".osmosis/training/t/reward.svg");
+    assert!(
+        curve.starts_with("<svg") && curve.contains("<polyline"),
+        "{curve}"
+    );
+    for name in ["metrics.json", "index.jsonl", "logs.txt", "run.db"] {
+        assert!(folder.join(name).is_file(), "{name}");
+    }
+    // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3.
+    let index = workspace.read(".osmosis/training/t/index.jsonl");
+    assert_eq!(index.lines().count(), 24 + 6);
+}
+
+#[test]
+fn the_commands_around_a_training_run_tell_what_it_did() {
+    let workspace = workspace();
+    let ran = workspace.train(&[]).expect(0);
+    for said in [
+        "before",
+        "after",
+        "checkpoints",
+        "run:t@latest",
+        "osmosis gateway --model",
+    ] {
+        assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout);
+    }
+    for step in 1..=3 {
+        assert!(
+            ran.stderr.contains(&format!("step {step}/3  reward")),
+            "{}",
+            ran.stderr
+        );
+    }
+    assert!(
+        ran.stderr.contains("held out before training: reward"),
+        "{}",
+        ran.stderr
+    );
+
+    let listed = workspace
+        .osmosis(&["train", "list", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(listed["items"][0]["run_name"], "t");
+    assert_eq!(listed["items"][0]["status"], "finished");
+    assert_eq!(listed["items"][0]["steps"], 3);
+    let info = workspace
+        .osmosis(&["train", "info", "t", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(info["data"]["steps"], 3);
+    let index = workspace.read(".osmosis/training/t/index.jsonl");
+    let first: Value = serde_json::from_str(index.lines().next().unwrap()).unwrap();
+    let row = first["row_index"].to_string();
+    let shown = workspace.osmosis(&["train", "show", "t", &row]).expect(0);
+    assert!(shown.stdout.contains("assistant"), "{}", shown.stdout);
+    let id = first["rollout_id"].as_str().unwrap();
+    let logs = workspace
+        .osmosis(&["train", "logs", "t", "--rollout", id])
+        .expect(0);
+    assert!(logs.stdout.contains("reward"), "{}", logs.stdout);
+    let stopped = workspace.osmosis(&["train", "stop", "t"]).expect(0);
+    assert!(stopped.stdout.contains("not running"), "{}", stopped.stdout);
+    let exported = workspace
+        .osmosis(&["export", "t", "--output", "-"])
+        .expect(0);
+    assert_eq!(exported.stdout.lines().count(), 30);
+}
+
+#[test]
+fn a_checkpoint_is_a_model_for_evaluation_and_a_start_for_training() {
+    let workspace = workspace();
+    workspace.train(&[]).expect(0);
+    for model in [
+        "run:t",
+        "run:t@latest",
+        "run:t@best",
+        "run:t@2",
+        "./.osmosis/training/t/checkpoints/step_2",
+    ] {
+        workspace.model(model, "");
+        let resource = workspace.submit_json(&["--fresh"]);
+        assert_eq!(resource["outcomes"]["scored"], 8, "{model}: {resource}");
+    }
+    workspace.training("run:t@latest", "steps = 1\n", "");
+    let python = python_environment::python();
+    let arguments = [
+        "train",
+        "submit",
+        "configs/training/c.toml",
+        "--name",
+        "second",
+    ];
+    let ran =
+        workspace.osmosis(&[&arguments[..], &["--python", python.as_str(), "--json"]].concat());
+    assert_eq!(ran.expect(0).json()["resource"]["steps"], 1);
+}
+
+#[test]
+fn an_evaluation_of_an_embedded_policy_repeats_and_its_seed_is_part_of_it() {
+    let workspace = workspace();
+    workspace.model("builtin/tiny", "[evaluation]\nn = 2\n");
+    let rewards = |more: &[&str]| {
+        workspace.submit(&[&["--fresh"], more].concat()).expect(0);
+        let lines = workspace.index();
+        lines
+            .iter()
+            .map(|line| line["reward"].clone())
+            .collect::<Vec<_>>()
+    };
+    let first = rewards(&[]);
+    assert_eq!(first, rewards(&["--max-in-flight", "1"]));
+    assert_ne!(first, rewards(&["--seed", "1"]));
+    // Without `--fresh` this is a resume, and another seed would be another experiment.
+    let refused = workspace.submit(&["--seed", "2"]).expect(1);
+    assert!(refused.stderr.contains("model"), "{}", refused.stderr);
+    let python = python_environment::python();
+    workspace
+        .osmosis(&["eval", "resume", "t", "--python", python.as_str()])
+        .expect(0);
+}
+
+#[test]
+fn a_dry_run_checks_and_trains_nothing() {
+    let workspace = workspace();
+    let ran = workspace.train(&["--dry-run", "--json"]).expect(0).json();
+    assert_eq!(ran["resource"]["rows"], 6);
+    assert_eq!(ran["resource"]["held_out"], 2);
+    assert!(!workspace.training_folder("t").exists());
+}
