@@ -7,12 +7,15 @@
 //! between sequences that begin alike.
 
 mod attention;
+mod batch;
 mod cache;
 mod elementwise;
 mod forward;
 mod kernel;
 mod matrix;
 mod packed;
+#[cfg(test)]
+mod same_bits;
 
 use std::fmt;
 use std::thread;
@@ -20,10 +23,10 @@ use std::thread;
 use osmosis_core::generation::GenerationError;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub(crate) use batch::Batch;
 pub(crate) use cache::{KvCache, PAGE, PagePool};
 pub(crate) use elementwise::{exp, max};
-pub(crate) use forward::{Forward, Logits, Span};
-pub(crate) use matrix::Matrix;
+pub(crate) use forward::{Logits, Span};
 pub(crate) use packed::PackedWeights;
 
 use crate::{ModelConfig, PolicyError, Weights};
@@ -53,16 +56,14 @@ impl Decoder {
     pub fn logits(&self, ids: &[u32]) -> Result<Vec<Vec<f32>>, GenerationError> {
         check_prompt(&self.config, ids)?;
         let mut cache = KvCache::new(&PagePool::new(&self.config));
-        let mut forward = Forward::new(&self.config, self.pool.current_num_threads());
+        let mut batch = Batch::new(&self.config, self.pool.current_num_threads());
         let mut span = [Span {
             ids,
             cache: &mut cache,
             logits: Logits::All,
         }];
-        let logits = self.pool.install(|| forward.run(&self.weights, &mut span));
-        Ok((0..logits.rows())
-            .map(|row| logits.row(row).to_vec())
-            .collect())
+        let logits = self.pool.install(|| batch.run(&self.weights, &mut span));
+        Ok(logits.into_iter().map(<[f32]>::to_vec).collect())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The embedded policy: one small decoder, sampled in batches and trained by gradients.
 //!
 //! Two executions of the same [`ModelConfig`] and [`Weights`]: the [`Sampler`] has kernels of its own,
-//! whose result for a token does not depend on what else is in the batch, and the [`Learner`] is built of
-//! candle operations that have a backward pass. It knows nothing of rollouts.
+//! whose result for a token does not depend on what else is in the batch, and the [`Learner`] records a
+//! tape of operations that each have a backward pass. It knows nothing of rollouts.
 
 mod builtin;
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! `osmosis demo` on the real agent framework, as short as it can be.
+//! `osmosis demo` on the real agent framework, whole: it must learn.
 
 use camino::Utf8Path;
 use osmosis_testkit::python_environment;
@@ -6,13 +6,13 @@ use osmosis_testkit::python_environment;
 use crate::workspace::{PLAIN, Workspace, echo_rows};
 
 #[test]
-fn the_demo_evaluates_trains_and_evaluates_again() {
+fn the_demo_learns_what_it_is_said_to_learn() {
     let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
     // Kept between runs of the tests: its environment is made once.
     let root = Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo");
     let _ = std::fs::remove_dir_all(root.join(".osmosis/training"));
     let python = python_environment::python();
-    let arguments = ["demo", "--steps", "1", "--seed", "3", "--json"];
+    let arguments = ["demo", "--seed", "1", "--json"];
     let place = ["--dir", root.as_str(), "--python", python.as_str()];
     let ran = workspace
         .osmosis(&[&arguments[..], &place].concat())
@@ -20,21 +20,16 @@ fn the_demo_evaluates_trains_and_evaluates_again() {
     let envelope = ran.json();
     assert_eq!(envelope["operation"], "demo");
     let resource = &envelope["resource"];
+    let mean = |side: &str| resource[side].as_f64().unwrap();
+    assert!(mean("before") <= 0.3, "{resource}");
+    assert!(mean("after") >= 0.8, "{resource}");
     for side in ["before", "after"] {
-        let mean = resource[side].as_f64().unwrap();
-        assert!((0.0..=1.0).contains(&mean), "{resource}");
-        assert_eq!(
-            resource[format!("{side}_interval")]
-                .as_array()
-                .unwrap()
-                .len(),
-            2
-        );
+        let interval = resource[format!("{side}_interval")].as_array().unwrap();
+        let [low, high] = [0, 1].map(|end| interval[end].as_f64().unwrap());
+        assert!((low..=high).contains(&mean(side)), "{resource}");
     }
-    assert_eq!(
-        (&resource["steps"], &resource["seed"]),
-        (&1.into(), &3.into())
-    );
+    assert_eq!(resource["seed"], 1);
+    let steps = resource["steps"].as_u64().unwrap();
     assert!(resource["seconds"].as_f64().unwrap() > 0.0);
     let run = resource["run_name"].as_str().unwrap();
     let folder = root.join(".osmosis/training").join(run);
@@ -42,7 +37,7 @@ fn the_demo_evaluates_trains_and_evaluates_again() {
     assert!(folder.join("reward.svg").is_file());
     assert!(
         folder
-            .join("checkpoints/step_1/model.safetensors")
+            .join(format!("checkpoints/step_{steps}/model.safetensors"))
             .is_file()
     );
     // The workspace is a whole one: other commands work in it.

@@ -30,6 +30,8 @@ pub(super) struct Asked {
     pub(super) logprobs: Option<usize>,
     pub(super) include_usage: bool,
     pub(super) return_token_ids: bool,
+    /// vLLM's extension: sample on after the end of the turn, until another limit.
+    pub(super) ignore_eos: bool,
 }
 
 /// A request the policy cannot serve, by the caller's fault.
@@ -101,6 +103,7 @@ struct Fields {
     response_format: Value,
     stream_options: Value,
     return_token_ids: Value,
+    ignore_eos: Value,
 }
 
 impl Asked {
@@ -131,6 +134,7 @@ impl Asked {
             logprobs: logprobs(&fields.logprobs, &fields.top_logprobs)?,
             include_usage: fields.stream_options.get("include_usage") == Some(&Value::Bool(true)),
             return_token_ids: flag("return_token_ids", &fields.return_token_ids)?,
+            ignore_eos: flag("ignore_eos", &fields.ignore_eos)?,
         })
     }
 }

@@ -140,7 +140,11 @@ impl Inner {
                 temperature: asked.temperature,
                 top_p: asked.top_p,
                 top_k: asked.top_k,
-                stop_ids: self.reading.chat().end_of_turn().to_vec(),
+                stop_ids: if asked.ignore_eos {
+                    Vec::new()
+                } else {
+                    self.reading.chat().end_of_turn().to_vec()
+                },
                 alternatives: asked.logprobs.unwrap_or(0),
                 key: match asked.seed {
                     Some(seed) => draw::callers_draw_key(seed, choice),

@@ -76,8 +76,10 @@ async fn settings_reach_the_engine() {
     body["max_tokens"] = json!(9);
     body["chat_template_kwargs"] = json!({"mood": "gloomy: "});
     body["frequency_penalty"] = json!(0.1);
+    body["ignore_eos"] = json!(true);
     house.send(&body).await;
     let request = log.requests.lock()[0].clone();
+    assert_eq!(request.stop_ids, [0_u32; 0]);
     assert!((request.temperature - 0.5).abs() < 1e-9 && (request.top_p - 0.9).abs() < 1e-6);
     assert_eq!((request.top_k, request.max_tokens), (40, 9));
     assert!(request.prompt.ends_with(&ids_of("assistant\ngloomy: ")));

@@ -48,7 +48,7 @@ impl Arguments {
         let mut arguments = Self {
             out: PathBuf::new(),
             data: None,
-            steps: 1200,
+            steps: 2000,
             lr: 3e-3,
             seed: 1,
         };

@@ -106,7 +106,7 @@ impl Gguf<'_> {
             None | Some("none") => {}
             Some(kind) => {
                 config["rope_scaling"] =
-                    json!({"rope_type": kind, "factor": number("rope.scaling.factor")})
+                    json!({"rope_type": kind, "factor": number("rope.scaling.factor")});
             }
         }
         if self.content.tensor_infos.contains_key(ROPE_FACTORS) {

@@ -1,5 +1,6 @@
 //! Keys and values of the tokens a sequence has so far, in pages that sequences may share.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,8 +52,20 @@ impl PagePool {
         self.head_width.next_multiple_of(PANEL) * PAGE
     }
 
-    fn block(&self, layer: usize, kv_head: usize) -> usize {
-        (layer * self.kv_heads + kv_head) * (self.key_numbers() + self.value_numbers())
+    /// Where a layer's keys begin, then its values: all heads of each side by side, as they are read.
+    fn layer(&self, layer: usize) -> (usize, usize) {
+        let keys = layer * self.kv_heads * (self.key_numbers() + self.value_numbers());
+        (keys, keys + self.kv_heads * self.key_numbers())
+    }
+
+    fn keys(&self, layer: usize, kv_head: usize) -> Range<usize> {
+        let first = self.layer(layer).0 + kv_head * self.key_numbers();
+        first..first + self.key_numbers()
+    }
+
+    fn values(&self, layer: usize, kv_head: usize) -> Range<usize> {
+        let first = self.layer(layer).1 + kv_head * self.value_numbers();
+        first..first + self.value_numbers()
     }
 
     fn page(self: &Arc<Self>) -> Arc<Page> {
@@ -154,13 +167,12 @@ impl KvCache {
     ) {
         let pool = &self.pool;
         let page = Arc::make_mut(&mut self.pages[position / PAGE]);
-        let block = &mut page.values[pool.block(layer, kv_head)..]
-            [..pool.key_numbers() + pool.value_numbers()];
-        let (keys, values) = block.split_at_mut(pool.key_numbers());
         let place = position % PAGE;
+        let keys = &mut page.values[pool.keys(layer, kv_head)];
         for (slot, key) in keys[place..].iter_mut().step_by(PAGE).zip(key) {
             *slot = *key;
         }
+        let values = &mut page.values[pool.values(layer, kv_head)];
         for (panel, value) in values
             .chunks_exact_mut(PAGE * PANEL)
             .zip(value.chunks(PANEL))
@@ -171,12 +183,11 @@ impl KvCache {
 
     /// `[head_width, PAGE]`
     pub(super) fn keys(&self, layer: usize, kv_head: usize, page: usize) -> &[f32] {
-        &self.pages[page].values[self.pool.block(layer, kv_head)..][..self.pool.key_numbers()]
+        &self.pages[page].values[self.pool.keys(layer, kv_head)]
     }
 
     /// `[panels of the head width, PAGE, PANEL]`
     pub(super) fn values(&self, layer: usize, kv_head: usize, page: usize) -> &[f32] {
-        let first = self.pool.block(layer, kv_head) + self.pool.key_numbers();
-        &self.pages[page].values[first..][..self.pool.value_numbers()]
+        &self.pages[page].values[self.pool.values(layer, kv_head)]
     }
 }

@@ -39,6 +39,10 @@ impl Matrix {
         &self.values[row * self.stride()..][..self.width]
     }
 
+    pub(crate) fn all_rows(&self) -> impl Iterator<Item = &[f32]> {
+        (0..self.rows).map(|row| self.row(row))
+    }
+
     pub(crate) fn row_mut(&mut self, row: usize) -> &mut [f32] {
         let (stride, width) = (self.stride(), self.width);
         &mut self.values[row * stride..][..width]

@@ -192,10 +192,6 @@ struct Shares<'a> {
 impl WithSimd for Shares<'_> {
     type Output = (bool, f32, f64);
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only what is inlined into a dispatched function gets its instruction set"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> Self::Output {
         const LANES: usize = 16;

@@ -18,9 +18,7 @@ use super::inbox::{Arrived, Inbox, Letter};
 use super::kept::{KeptCaches, common_prefix};
 use super::sequence::{Job, Sequence};
 use crate::ModelConfig;
-use crate::decoder::{
-    Forward, KvCache, Logits, Matrix, PackedWeights, PagePool, Span, check_prompt,
-};
+use crate::decoder::{Batch, KvCache, Logits, PackedWeights, PagePool, Span, check_prompt};
 
 /// Prompt tokens run beside the sampled ones in a step: so many that a step computes about this many
 /// products. Small models then waste no time between steps, and large ones do not keep the others waiting.
@@ -32,7 +30,7 @@ const WORTH_WAITING: usize = 16;
 pub(super) struct Scheduler {
     config: ModelConfig,
     inbox: Arc<Inbox>,
-    forward: Forward,
+    batch: Batch,
     arch: Arch,
     weights: Arc<PackedWeights>,
     version: PolicyVersion,
@@ -60,7 +58,7 @@ impl Scheduler {
         Self {
             config: config.clone(),
             inbox,
-            forward: Forward::new(config, pool.current_num_threads()),
+            batch: Batch::new(config, pool.current_num_threads()),
             arch: Arch::new(),
             weights,
             version,
@@ -94,7 +92,7 @@ impl Scheduler {
         let waiting = self.waiting.drain(..).map(|job| job.sink);
         for sink in active.chain(waiting).chain(late) {
             let _panicked = panic::catch_unwind(AssertUnwindSafe(|| {
-                sink.end(Err(GenerationError::ShutDown))
+                sink.end(Err(GenerationError::ShutDown));
             }));
         }
     }
@@ -123,9 +121,7 @@ impl Scheduler {
             }
             self.admit();
             if !self.active.is_empty() {
-                let (prompt_tokens, sampled_tokens) = self.step();
-                self.inbox
-                    .count(prompt_tokens, sampled_tokens, began.elapsed());
+                self.step(began);
             }
         }
     }
@@ -181,9 +177,8 @@ impl Scheduler {
         }
     }
 
-    /// Runs one token of every sequence that samples, and pieces of prompts. Returns how many tokens of
-    /// prompts and how many sampled ones that was.
-    fn step(&mut self) -> (u64, u64) {
+    /// Runs one token of every sequence that samples, and pieces of prompts.
+    fn step(&mut self, began: Instant) {
         self.share_prefixes();
         let plan = self.plan();
         self.make_room(&plan);
@@ -204,12 +199,15 @@ impl Scheduler {
                 });
             }
         }
-        let logits = self.forward.run(&self.weights, &mut spans);
+        let logits = self.batch.run(&self.weights, &mut spans);
         let sampling: Vec<usize> = (0..self.active.len())
             .filter(|index| plan[*index] > 0 && self.active[*index].behind() == 0)
             .collect();
-        let drawn = draw_all(self.arch, logits, &self.active, &sampling);
-        let sampled = drawn.len() as u64;
+        let drawn = draw_all(self.arch, &logits, &self.active, &sampling);
+        // Before anybody is told, so that who has been told finds it counted.
+        let counted = began.elapsed();
+        self.inbox
+            .count(prompt_tokens as u64, drawn.len() as u64, counted);
         let mut ends = Vec::new();
         for (index, drawn) in sampling.into_iter().zip(drawn) {
             let sequence = &mut self.active[index];
@@ -229,7 +227,8 @@ impl Scheduler {
             }
             sequence.sink.end(end);
         }
-        (prompt_tokens as u64, sampled)
+        self.inbox
+            .count(0, 0, began.elapsed().saturating_sub(counted));
     }
 
     /// Gives newcomers the keys and values of what they have in common with others. A newcomer waits while
@@ -322,25 +321,19 @@ fn prompt_part(count: usize, sequence: &Sequence) -> usize {
 
 fn draw_all(
     arch: Arch,
-    logits: &Matrix,
+    logits: &[&[f32]],
     active: &[Sequence],
     sampling: &[usize],
 ) -> Vec<Result<Drawn, GenerationError>> {
-    let places: Vec<_> = sampling
+    let places: Vec<_> = logits
         .iter()
-        .enumerate()
-        .map(|(row, index)| {
-            (
-                logits.row(row),
-                &active[*index].request,
-                active[*index].sampled(),
-            )
-        })
+        .zip(sampling)
+        .map(|(logits, index)| (*logits, &active[*index].request, active[*index].sampled()))
         .collect();
     let draw = |(logits, request, index): &(&[f32], &GenerationRequest, usize)| {
         draw(arch, logits, request, *index)
     };
-    if places.len() * logits.stride() < 16 * 1024 {
+    if logits.iter().map(|logits| logits.len()).sum::<usize>() < 16 * 1024 {
         places.iter().map(draw).collect()
     } else {
         places.par_iter().map(draw).collect()

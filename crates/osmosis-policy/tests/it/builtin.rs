@@ -1,5 +1,7 @@
 //! `builtin/tiny`: what is promised of it in `builtin/README.md`.
 
+#![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
+
 #[path = "../../examples/make_tiny/conversation.rs"]
 mod conversation;
 #[path = "../../examples/make_tiny/dataset.rs"]

@@ -1,4 +1,9 @@
 //! The embedded policy from outside.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy knows tests by their attribute, and these have functions beside them"
+)]
 
 mod builtin;
 mod checkpoints;

@@ -16,7 +16,7 @@ use osmosis_policy::{
 
 use crate::logits::folder;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 type End = Result<StopReason, GenerationError>;
 
