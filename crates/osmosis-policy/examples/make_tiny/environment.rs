@@ -26,6 +26,7 @@ const TOOL_ERROR: &str = "An error occurred while running the tool. Please try a
 pub(crate) struct Episode {
     pub(crate) question: Question,
     pub(crate) reward: f32,
+    #[allow(dead_code, reason = "read by `tiny_loop`, which shares this module")]
     pub(crate) rows: Vec<TrainingRow>,
     /// The first turn was exactly one tool call with arguments that fit the tool.
     pub(crate) well_formed: bool,
