@@ -18,6 +18,7 @@ from osmosis_ai.worker.frames import (
     Grade,
     Hello,
     Load,
+    LoopBlocked,
     Refused,
     Run,
     Sample,
@@ -85,7 +86,8 @@ class Worker:
         assert await self.expect(Started, task=frame.task) == Started(frame.task)
         while True:
             for held in self._held:
-                if getattr(held, "task", None) == frame.task:
+                # A blocked loop is news of the task, not its end; a slow machine may block it.
+                if getattr(held, "task", None) == frame.task and not isinstance(held, LoopBlocked):
                     self._held.remove(held)
                     return held
             self._held.append(await self.frame())

@@ -272,6 +272,41 @@ def test_overrides_that_do_not_fit_list_field_and_reason(tmp_path: Path):
     assert "concurrency.max_concurrent: Input should be greater than or equal to 1" in message
 
 
+def test_a_config_that_is_wrong_at_import_names_its_field(tmp_path: Path):
+    problem = problems(tmp_path, CONFIG + G + "config = C(turns='many')\n")["import_failed"]
+    assert "turns" in problem.message
+    assert "valid integer" in problem.message
+
+
+def test_an_abstract_workflow_alone_is_no_workflow(tmp_path: Path):
+    source = "class Base(AgentWorkflow):\n    def help(self): pass\nclass More(Base): pass\n"
+    message = problems(tmp_path, source + G)["no_workflow"].message
+    for name in ("`Base` (main.py:2)", "`More` (main.py:4)"):
+        assert f"{name} does not implement `run`" in message
+
+
+def test_an_app_that_is_served_needs_no_warning_and_names_the_configs(tmp_path: Path):
+    serving = (
+        "from rest import app\n",
+        "app = create_rollout_server(backend=LocalBackend(workflow=W, workflow_config=two))\n",
+        "def serve(): return rollout.create_rollout_server(backend=None)\n",
+    )
+    (tmp_path / "rest.py").write_text(
+        HEAD
+        + "from osmosis_ai.rollout.server import create_rollout_server\n"
+        + W
+        + "app = create_rollout_server(backend=LocalBackend(workflow=W))\n"
+    )
+    head = "from osmosis_ai.rollout.server import create_rollout_server\n"
+    configs = "one = C(turns=1)\ntwo = C(turns=2)\n"
+    for line in serving:
+        extra = configs if "two" in line else "one = C(turns=2)\n"
+        rollout = found(tmp_path, head + CONFIG + G + extra + line)
+        assert rollout.warnings == []
+        config: Any = rollout.workflow_config
+        assert config.turns == 2
+
+
 def test_an_unknown_key_is_kept_and_remarked(tmp_path: Path):
     rollout = found(tmp_path, CONFIG + G, workflow={"temperatur": 0.5})
     assert any("did you mean `temperature`?" in warning for warning in rollout.warnings)

@@ -10,11 +10,18 @@ import pytest
 
 pytest.importorskip("agents")
 
+import openai
 from agents import Agent, ModelSettings, RunConfig, Runner, SQLiteSession, function_tool
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 
-from osmosis_ai.rollout import RolloutContext
+from osmosis_ai.rollout import (
+    AgentWorkflow,
+    AgentWorkflowConfig,
+    AgentWorkflowContext,
+    RolloutContext,
+)
 from osmosis_ai.rollout.errors import ForeignSessionError, NoRolloutContextError, NoSessionError
+from osmosis_ai.rollout.execution import WorkflowRunner
 from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisAgent,
     OsmosisLitellmModel,
@@ -240,6 +247,19 @@ async def test_the_placeholder_in_a_run_config_is_the_policy():
         assert server.samples() == ["s"]
 
 
+async def test_the_bound_model_may_be_used_by_its_name():
+    async with ModelServer(echo) as server:
+        with rollout(server):
+            # Also where no loop runs, as in a thread.
+            model = await asyncio.to_thread(OsmosisLitellmModel)
+            await Runner.run(
+                Agent(name="any", model=model), PROMPT, session=OsmosisMemorySession("s")
+            )
+        assert server.samples() == ["s"]
+    with pytest.raises(NoRolloutContextError):
+        OsmosisLitellmModel()
+
+
 async def test_a_sync_tool_may_run_an_agent_in_its_thread():
     async def answer(call: Call) -> dict[str, Any]:
         if call.body.get("tools") and call.last["role"] != "tool":
@@ -256,6 +276,143 @@ async def test_a_sync_tool_may_run_an_agent_in_its_thread():
         with rollout(server):
             await Runner.run(agent(tools=[think]), PROMPT, session=OsmosisMemorySession("main"))
         assert server.samples() == ["main", "thought", "main"]
+
+
+async def test_run_sync_from_a_thread_speaks_for_its_own_session():
+    async with ModelServer(echo) as server:
+        with rollout(server) as context:
+
+            def one(name: str) -> str:
+                session = OsmosisMemorySession(name)
+                for turn in range(2):
+                    result = Runner.run_sync(agent(), f"{name} {turn}", session=session)
+                return str(result.final_output)
+
+            names = [f"s{number}" for number in range(4)]
+            answers = await asyncio.gather(*(asyncio.to_thread(one, name) for name in names))
+            assert answers == [f"echo {name} 1" for name in names]
+            assert sorted(await context.get_samples()) == names
+        for call in server.calls:
+            assert call.last["content"].startswith(call.headers["x-sample-id"])
+
+
+async def test_planner_and_executor_side_by_side_in_one_workflow():
+    async with ModelServer(multiplying) as server:
+        with rollout(server) as context:
+
+            async def work(name: str, streamed: bool) -> None:
+                worker = agent(name, tools=[multiply])
+                session = OsmosisMemorySession(name)
+                if streamed:
+                    await drain(Runner.run_streamed(worker, PROMPT, session=session))
+                else:
+                    await Runner.run(worker, PROMPT, session=session)
+
+            await asyncio.gather(work("planner", True), work("executor", False))
+            samples = await context.get_samples()
+    assert sorted(server.samples()) == ["executor"] * 2 + ["planner"] * 2
+    assert {len(sample.messages) for sample in samples.values()} == {4}
+
+
+async def test_items_of_hosted_tools_are_kept_as_they_are():
+    from agents import ModelResponse, Usage
+    from openai.types.responses import ResponseFunctionWebSearch, ResponseOutputMessage
+
+    search = {
+        "id": "ws_1",
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "query": "six times seven"},
+    }
+    message = {
+        "id": "m_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "42", "annotations": []}],
+    }
+
+    class Searching(OsmosisRolloutModel):
+        async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+            output: Any = [
+                ResponseFunctionWebSearch.model_validate(search),
+                ResponseOutputMessage.model_validate(message),
+            ]
+            return ModelResponse(output=output, usage=Usage(), response_id=None)
+
+    with RolloutContext("http://h/v1", "k", "r1-0") as context:
+        session = OsmosisMemorySession("s")
+        await Runner.run(Agent(name="a", model=Searching()), PROMPT, session=session)
+        (sample,) = (await context.get_samples()).values()
+    assert sample.messages[0] == PROMPT[0]
+    kept = [{k: v for k, v in item.items() if v is not None} for item in sample.messages[1:]]
+    assert kept[0] == search
+    assert kept[1] == message
+
+
+async def test_a_config_may_carry_agents_models_and_tools():
+    class Config(AgentWorkflowConfig):
+        name: str = "c"
+        model: Any = OsmosisRolloutModel()
+        tools: Any = [multiply]
+        solver: Any = None
+
+    class Flow(AgentWorkflow[Config]):
+        async def run(self, ctx: AgentWorkflowContext[Config]) -> None:
+            assert ctx.config is not None
+            made = OsmosisAgent(name="made", model=ctx.config.model, tools=ctx.config.tools)
+            for number, each in enumerate((made, ctx.config.solver)):
+                session = OsmosisMemorySession(str(number))
+                await Runner.run(each, ctx.prompt, session=session)
+
+    runner = WorkflowRunner(Flow, Config(solver=agent(tools=[multiply])))
+    async with ModelServer(multiplying) as server:
+        for number in range(2):
+            result = await runner.run(rollout(server, f"r{number}-0"), PROMPT, None, None)
+            assert [sample.id for sample in result.samples] == ["0", "1"]
+        ids = [call.headers["x-rollout-id"] for call in server.calls]
+        assert ids == ["r0-0"] * 4 + ["r1-0"] * 4
+
+
+async def test_a_reply_that_leaves_things_out_is_good_enough():
+    async with LooseServer(b'{"choices":[{"message":{"content":"ok"}}]}') as url:
+        with RolloutContext(url, "k", "r1-0"):
+            result = await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+            assert result.final_output == "ok"
+    async with LooseServer(b"<html>") as url:
+        with (
+            RolloutContext(url, "k", "r1-0"),
+            pytest.raises(openai.APIResponseValidationError, match="not a chat completion"),
+        ):
+            await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+    async with LooseServer(None) as url:
+        with (
+            RolloutContext(url, "k", "r1-0"),
+            pytest.raises(openai.APIConnectionError, match="Connection error"),
+        ):
+            await Runner.run(agent(), PROMPT, session=OsmosisMemorySession("s"))
+
+
+class LooseServer:
+    """Says what it is given to everybody, or hangs up."""
+
+    def __init__(self, body: bytes | None) -> None:
+        self._body = body
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if self._body is not None:
+            length = len(self._body)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length + self._body)
+            await writer.drain()
+        writer.close()
 
 
 async def test_a_tool_that_raises_is_told_to_the_model_and_the_run_goes_on():
@@ -379,8 +536,6 @@ async def test_a_session_inside_a_wrapper_is_found():
 
 
 async def test_an_upstream_error_is_raised_once_and_not_retried():
-    import openai
-
     async def broken(call: Call) -> dict[str, Any]:
         return {"status": 500, "message": "gateway says no"}
 
@@ -426,6 +581,68 @@ def run_python(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+def test_without_aiohttp_the_integration_uses_httpx():
+    code = """
+import sys
+sys.modules["aiohttp"] = None
+import asyncio
+from agents import Runner, set_tracing_disabled
+from tests.model_server import ModelServer, text
+from osmosis_ai.rollout import RolloutContext
+from osmosis_ai.rollout.integrations.agents.openai_agents import *
+from osmosis_ai.rollout.integrations.agents import openai_client
+set_tracing_disabled(True)
+
+async def answer(call):
+    return text(call.headers["authorization"] + call.headers["x-sample-id"])
+
+async def main():
+    async with ModelServer(answer) as server:
+        for key in ("a", "b"):
+            with RolloutContext(server.url, key, "r"):
+                agent = OsmosisAgent(name="a", model=OsmosisRolloutModel())
+                result = await Runner.run(agent, "hi", session=OsmosisMemorySession("s"))
+                print(result.final_output, server.connections)
+
+asyncio.run(main())
+"""
+    assert run_python(code) == "Bearer as 1\nBearer bs 1"
+
+
+def test_a_process_that_ends_its_loop_leaves_no_connection_behind():
+    code = """
+import asyncio
+from agents import Runner, set_tracing_disabled
+from tests.model_server import ModelServer, text
+from osmosis_ai.rollout import RolloutContext
+from osmosis_ai.rollout.integrations.agents.openai_agents import *
+set_tracing_disabled(True)
+
+async def answer(call):
+    return text("ok")
+
+async def main():
+    async with ModelServer(answer) as server:
+        with RolloutContext(server.url, "k", "r"):
+            agent = OsmosisAgent(name="a", model=OsmosisRolloutModel())
+            await Runner.run(agent, "hi", session=OsmosisMemorySession("s"))
+            def in_thread():
+                session = OsmosisMemorySession("t")
+                return asyncio.run(Runner.run(agent, "hi", session=session))
+            await asyncio.to_thread(in_thread)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nclosed" not in done.stderr
+
+
 def test_in_a_worker_no_trace_leaves_the_process():
     code = """
 from osmosis_ai.rollout import runtime
@@ -442,15 +659,3 @@ processors.default_processor().force_flush()
 print(sent, __import__("threading").active_count())
 """
     assert run_python(code, OPENAI_API_KEY="x") == "[] 1"
-
-
-def test_without_the_sdk_the_integration_says_what_to_install():
-    code = """
-import sys
-sys.modules["agents"] = None
-try:
-    import osmosis_ai.rollout.integrations.agents.openai_agents
-except ImportError as error:
-    print(error)
-"""
-    assert "pip install 'osmosis-rs[openai-agents]'" in run_python(code)

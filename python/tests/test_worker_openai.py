@@ -151,3 +151,49 @@ async def test_the_framework_is_imported_once_and_forked(tmp_path: Path):
             done = await child.run(ask(6, 7), url=server.url, rollout_id=f"r-{token}")
             assert json.loads(done.samples[0].messages)[2]["output"] == "42"
             await child.printed(f"\x1er-{token}\x1fmultiplying 6 7")
+
+
+BIG = """
+from agents import Runner, function_tool
+from osmosis_ai.rollout import AgentWorkflow, Grader
+from osmosis_ai.rollout.integrations.agents.openai_agents import *
+
+@function_tool
+def fetch(size: int) -> str:
+    "Fetch a lot."
+    return "x" * size
+
+class Fetch(AgentWorkflow):
+    async def run(self, ctx):
+        agent = OsmosisAgent(name="a", model=OsmosisRolloutModel(), tools=[fetch])
+        await Runner.run(agent, ctx.prompt, session=OsmosisMemorySession("a"))
+
+class Fine(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(1)
+"""
+
+
+async def test_a_tool_may_return_50_mb_and_beyond_the_frame_limit_only_its_rollout_fails(
+    tmp_path: Path,
+):
+    async def answer(call: Call) -> dict[str, Any]:
+        if call.last["role"] == "tool":
+            return text(str(len(call.last["content"])))
+        return tool_call("fetch", size=int(call.last["content"]))
+
+    async with (
+        ModelServer(answer) as server,
+        loaded_worker(tmp_path, BIG) as (worker, _, _engine),
+    ):
+        for size in (50_000_000, 70_000_000, 10):
+            prompt = [{"role": "user", "content": str(size)}]
+            done = await worker.run(prompt, url=server.url)
+            if size == 70_000_000:
+                assert isinstance(done, TaskFailed), type(done)
+                assert done.failure.kind == "result_too_large"
+                assert "over the limit of 67108864" in done.failure.message
+            else:
+                assert isinstance(done, RunDone), done
+                said = json.loads(done.samples[0].messages)[-1]["content"][0]["text"]
+                assert said == str(size)

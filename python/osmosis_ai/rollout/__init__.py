@@ -10,6 +10,11 @@ class Echo(AgentWorkflow):
 ```
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend import ExecutionBackend, LocalBackend
 from osmosis_ai.rollout.context import (
@@ -33,6 +38,38 @@ from osmosis_ai.rollout.types import (
     RolloutSample,
     RolloutStatus,
 )
+
+if TYPE_CHECKING:
+    from osmosis_ai.rollout.integrations.agents.strands import (
+        OsmosisRolloutModel as OsmosisRolloutModel,
+    )
+    from osmosis_ai.rollout.integrations.agents.strands import (
+        OsmosisStrandsAgent as OsmosisStrandsAgent,
+    )
+    from osmosis_ai.rollout.server import ControllerAuth as ControllerAuth
+    from osmosis_ai.rollout.server import create_rollout_server as create_rollout_server
+
+# Names that load more than this package; not in `__all__`, which `import *` would load whole.
+_LAZY = {
+    "OsmosisRolloutModel": "osmosis_ai.rollout.integrations.agents.strands",
+    "OsmosisStrandsAgent": "osmosis_ai.rollout.integrations.agents.strands",
+    "ControllerAuth": "osmosis_ai.rollout.server",
+    "create_rollout_server": "osmosis_ai.rollout.server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
 
 __all__ = [
     "AgentWorkflow",

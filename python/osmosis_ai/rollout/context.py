@@ -26,6 +26,7 @@ _CHAT_COMPLETIONS_URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
 _API_KEY_VARIABLE = "OSMOSIS_API_KEY"
 _ROLLOUT_ID_VARIABLE = "OSMOSIS_ROLLOUT_ID"
 _ENDPOINT = "/chat/completions"
+_UNNAMED = "main"
 
 _current: ContextVar[RolloutContext | None] = ContextVar("osmosis_rollout_context", default=None)
 
@@ -55,6 +56,8 @@ class RolloutContext:
     chat_completions_url: str = ""
     api_key: str | None = field(default=None, repr=False)
     rollout_id: str = ""
+    # Where the files of this rollout go, when they are kept.
+    artifacts_dir: Path | None = field(default=None, kw_only=True)
     # What an integration keeps for as long as the context lives.
     attachments: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     _sources: dict[str, SampleSource] = field(default_factory=dict, init=False, repr=False)
@@ -86,6 +89,14 @@ class RolloutContext:
         """The registered names, in order of registration."""
         return list(self._sources)
 
+    def free_sample_name(self) -> str:
+        """A name for a source that was given none: `main`, then `main-2` and so on."""
+        name, number = _UNNAMED, 1
+        while name in self._sources:
+            number += 1
+            name = f"{_UNNAMED}-{number}"
+        return name
+
     def register_sample_source(self, name: str, source: SampleSource) -> None:
         """Adds a source; its name becomes the sample's id. A second one of the name is an error."""
         check_sample_id(name)
@@ -100,7 +111,7 @@ class RolloutContext:
         """`register_sample_source` in the words of edition 0.3, where the name may be left out."""
         own_name = getattr(source, "name", None)
         self.register_sample_source(
-            name or (own_name if isinstance(own_name, str) and own_name else "main"), source
+            name or (own_name if isinstance(own_name, str) and own_name else _UNNAMED), source
         )
 
     async def get_samples(self) -> dict[str, RolloutSample]:

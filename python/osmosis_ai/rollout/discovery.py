@@ -27,6 +27,7 @@ from osmosis_ai.rollout.entrypoint import (
     show_path,
 )
 from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.server import RolloutServer
 from osmosis_ai.rollout.types import AgentWorkflowConfig, BaseConfig, GraderConfig
 
 T = TypeVar("T")
@@ -189,9 +190,13 @@ class _Search:
         )
 
     def _backend(self, workflow: Any) -> LocalBackend | None:
-        """A backend built at import names its configs explicitly."""
+        """A backend built at import, or inside the app that serves it, names its configs."""
         backends = [value for _, value in self._bound(lambda v: isinstance(v, LocalBackend))]
+        backends += [app.backend for app in self._apps() if isinstance(app.backend, LocalBackend)]
         return next((b for b in backends if b.workflow is workflow), None)
+
+    def _apps(self) -> list[RolloutServer]:
+        return [value for _, value in self._bound(lambda v: isinstance(v, RolloutServer))]
 
     def _config(
         self,
@@ -237,6 +242,8 @@ class _Search:
         return made
 
     def _note_missing_server(self) -> None:
+        if self._apps():
+            return
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call):
                 called = node.func

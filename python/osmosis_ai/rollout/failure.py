@@ -18,7 +18,14 @@ _HTTP_CLIENTS = frozenset(
     {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests", "urllib3"}
 )
 # Model clients whose errors are about the request they sent.
-_MODEL_CLIENT_ERRORS = frozenset({("openai", "APIError"), ("anthropic", "APIError")})
+_MODEL_CLIENT_ERRORS = frozenset(
+    {
+        ("openai", "APIError"),
+        ("anthropic", "APIError"),
+        ("strands", "ModelThrottledException"),
+        ("strands", "ContextWindowOverflowException"),
+    }
+)
 _MAX_MESSAGE = 4_000
 _MAX_TRACEBACK = 16_000
 
@@ -35,9 +42,10 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """Describes an exception that left user code."""
+    cause = _unwrapped(error)
     return Failure(
-        category=error_category(error),
-        kind=_kind(error),
+        category=error_category(cause),
+        kind=_kind(cause),
         message=_shorten(_text(error), _MAX_MESSAGE),
         traceback=user_traceback(error),
     )
@@ -45,6 +53,7 @@ def failure_of(error: BaseException) -> Failure:
 
 def error_category(error: BaseException) -> RolloutErrorCategory:
     """The reference SDK's word for an exception."""
+    error = _unwrapped(error)
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return RolloutErrorCategory.TIMEOUT
     if _is_http_error(error):
@@ -83,6 +92,13 @@ def _drop_our_frames(report: Any, seen: set[int]) -> None:
     _drop_our_frames(report.__context__, seen)
     for inner in getattr(report, "exceptions", None) or []:
         _drop_our_frames(inner, seen)
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """What a framework's envelope around any exception holds."""
+    inner = getattr(error, "original_exception", None)
+    ours = type(error).__module__.partition(".")[0] == "strands"
+    return inner if ours and isinstance(inner, BaseException) else error
 
 
 def _kind(error: BaseException) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# The OpenAI Agents SDK would send every run's trace to its vendor.
+_TRACING_VARIABLE = "OPENAI_AGENTS_DISABLE_TRACING"
+
 _in_worker = False
 
 
@@ -11,8 +14,12 @@ def enter_worker() -> None:
     """Marks the process as a worker, before user code is imported."""
     global _in_worker
     _in_worker = True
-    # The OpenAI Agents SDK would send every run's trace to its vendor.
-    os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+    os.environ[_TRACING_VARIABLE] = "1"
+
+
+def keep_traces_here() -> None:
+    """In a process of the user's own: off, unless the environment says otherwise."""
+    os.environ.setdefault(_TRACING_VARIABLE, "1")
 
 
 def in_worker() -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osmosis_ai.rollout.context import GraderContext, RolloutContext
 from osmosis_ai.rollout.failure import failure_of
@@ -21,7 +21,9 @@ from osmosis_ai.worker.frames import (
     Sample,
     TaskFailed,
 )
-from osmosis_ai.worker.loading import Rollout
+
+if TYPE_CHECKING:
+    from osmosis_ai.worker.loading import Rollout
 
 
 async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) -> RunDone:
@@ -32,17 +34,17 @@ async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) 
         rollout_id=task.rollout_id,
     )
     prompt = json.loads(task.prompt)
-    metadata = _parsed(task.metadata)
-    artifacts_dir = _folder(task.artifacts_dir)
+    metadata = parse_json(task.metadata)
+    artifacts_dir = made_folder(task.artifacts_dir)
     started()
     try:
         result = await rollout.workflow.run(context, prompt, metadata, artifacts_dir)
     finally:
-        _tidy(artifacts_dir)
+        remove_if_empty(artifacts_dir)
     several = len(result.samples) > 1
     return RunDone(
         task=task.task,
-        samples=[_sample(sample, several) for sample in result.samples],
+        samples=[sample_frame(sample, several) for sample in result.samples],
         metrics=None if result.metrics is None else dump_json(result.metrics, "metrics"),
     )
 
@@ -50,11 +52,11 @@ async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) 
 async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], None]) -> GradeDone:
     """Runs the grader; raises what user code raised, or what it left undone."""
     given = {sample.id: sample for sample in task.samples}
-    artifacts_dir = _folder(task.artifacts_dir)
+    artifacts_dir = made_folder(task.artifacts_dir)
     context = GraderContext(
         label=task.label,
-        samples={name: _rollout_sample(sample, task.label) for name, sample in given.items()},
-        metadata=_parsed(task.metadata),
+        samples={name: rollout_sample(sample, task.label) for name, sample in given.items()},
+        metadata=parse_json(task.metadata),
         artifacts_dir=artifacts_dir,
         project_path=task.project_path,
     )
@@ -62,9 +64,9 @@ async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], Non
     try:
         kept = await rollout.grader.grade(context)
     finally:
-        _tidy(artifacts_dir)
+        remove_if_empty(artifacts_dir)
     return GradeDone(
-        task=task.task, samples=[_graded_sample(sample, given[sample.id]) for sample in kept]
+        task=task.task, samples=[graded_frame(sample, given[sample.id]) for sample in kept]
     )
 
 
@@ -77,7 +79,8 @@ def failed(task: int, error: BaseException) -> TaskFailed:
     )
 
 
-def _sample(sample: RolloutSample, several: bool) -> Sample:
+def sample_frame(sample: RolloutSample, several: bool) -> Sample:
+    """A workflow's sample on its way to the engine; `several` makes errors name it."""
     where = f"sample `{sample.id}`: " if several else ""
     return Sample(
         id=sample.id,
@@ -89,19 +92,21 @@ def _sample(sample: RolloutSample, several: bool) -> Sample:
     )
 
 
-def _rollout_sample(sample: Sample, label: str | None) -> RolloutSample:
+def rollout_sample(sample: Sample, label: str | None) -> RolloutSample:
+    """A sample on its way to the grader."""
     return RolloutSample(
         id=sample.id,
         messages=json.loads(sample.messages),
         label=label,
         reward=sample.reward,
         remove_sample=sample.remove_sample,
-        metrics=_parsed(sample.metrics) or {},
-        extra_fields=_parsed(sample.extra_fields) or {},
+        metrics=parse_json(sample.metrics) or {},
+        extra_fields=parse_json(sample.extra_fields) or {},
     )
 
 
-def _graded_sample(sample: RolloutSample, given: Sample) -> Sample:
+def graded_frame(sample: RolloutSample, given: Sample) -> Sample:
+    """A graded sample on its way to the engine."""
     # A grader scores the conversation; the text of it goes back as it came.
     return Sample(
         id=given.id,
@@ -117,11 +122,13 @@ def _object(value: dict[str, Any], where: str) -> str | None:
     return dump_json(value, where) if value else None
 
 
-def _parsed(text: str | None) -> Any:
+def parse_json(text: str | None) -> Any:
+    """The value of JSON text, when there is any."""
     return None if text is None else json.loads(text)
 
 
-def _folder(path: str | None) -> Path | None:
+def made_folder(path: str | None) -> Path | None:
+    """The artifacts folder of a rollout, made when it is missing."""
     if path is None:
         return None
     folder = Path(path)
@@ -129,7 +136,7 @@ def _folder(path: str | None) -> Path | None:
     return folder
 
 
-def _tidy(folder: Path | None) -> None:
+def remove_if_empty(folder: Path | None) -> None:
     """Most rollouts leave nothing behind; their folders go again."""
     if folder is not None:
         with contextlib.suppress(OSError):

@@ -7,7 +7,9 @@ import contextlib
 import importlib
 import inspect
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend.base import ExecutionBackend, PhaseCallback
@@ -55,8 +57,9 @@ class LocalBackend(ExecutionBackend):
         self._grader_runner = (
             None if self.grader is None else GraderRunner(self.grader, self.grader_config)
         )
-        self._workflow_slots = _slots(self.workflow_config)
-        self._grader_slots = _slots(self.grader_config)
+        self._workflow_slots = _Slots(self.workflow_config)
+        self._grader_slots = _Slots(self.grader_config)
+        self._project_path = _folder_of(self.workflow)
         self._running = 0
 
     def health(self) -> dict[str, Any]:
@@ -98,11 +101,14 @@ class LocalBackend(ExecutionBackend):
             chat_completions_url=around.chat_completions_url if around else "",
             api_key=around.api_key if around else None,
             rollout_id=(around.rollout_id if around else "") or request.id,
+            artifacts_dir=around.artifacts_dir if around else None,
         )
-        async with self._workflow_slots:
+        async with self._workflow_slots.one():
             try:
                 result = await _within(
-                    self._workflow_runner.run(rollout, request.prompt, request.metadata, None),
+                    self._workflow_runner.run(
+                        rollout, request.prompt, request.metadata, rollout.artifacts_dir
+                    ),
                     request.agent_timeout_sec,
                 )
             except _DeadlineError as error:
@@ -118,8 +124,15 @@ class LocalBackend(ExecutionBackend):
     ) -> ExecutionResult:
         for sample in samples.values():
             sample.label = request.label
-        context = GraderContext(label=request.label, samples=samples, metadata=request.metadata)
-        async with self._grader_slots:
+        around = get_rollout_context()
+        context = GraderContext(
+            label=request.label,
+            samples=samples,
+            metadata=request.metadata,
+            artifacts_dir=around.artifacts_dir if around else None,
+            project_path=self._project_path,
+        )
+        async with self._grader_slots.one():
             try:
                 kept = await _within(grader.grade(context), request.grader_timeout_sec)
             except _DeadlineError as error:
@@ -184,11 +197,27 @@ def _limit(config: AgentWorkflowConfig | GraderConfig | None) -> int | None:
     return DEFAULT_CONCURRENCY if config is None else config.concurrency.max_concurrent
 
 
-def _slots(
-    config: AgentWorkflowConfig | GraderConfig | None,
-) -> contextlib.AbstractAsyncContextManager[Any]:
-    limit = _limit(config)
-    return contextlib.nullcontext() if limit is None else asyncio.Semaphore(limit)
+class _Slots:
+    """As many at once as the config says, on each event loop."""
+
+    def __init__(self, config: AgentWorkflowConfig | GraderConfig | None) -> None:
+        self._limit = _limit(config)
+        self._of: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+
+    def one(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        if self._limit is None:
+            return contextlib.nullcontext()
+        loop = asyncio.get_running_loop()
+        return self._of.setdefault(loop, asyncio.Semaphore(self._limit))
+
+
+def _folder_of(cls: type) -> str | None:
+    try:
+        return str(Path(inspect.getfile(cls)).resolve().parent)
+    except (OSError, TypeError):
+        return None
 
 
 def _resolve(value: Any, parameter: str) -> Any:

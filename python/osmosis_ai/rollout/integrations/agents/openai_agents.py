@@ -9,12 +9,11 @@ await Runner.run(agent, ctx.prompt, session=session)
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 from osmosis_ai.rollout.context import RolloutContext, SampleSource, get_rollout_context
 from osmosis_ai.rollout.errors import ForeignSessionError, NoRolloutContextError, NoSessionError
@@ -30,8 +29,9 @@ try:
 
     from osmosis_ai.rollout.integrations.agents.openai_client import (
         POLICY_MODEL,
+        call_headers,
         client_for,
-        identity_headers,
+        policy_url,
     )
     from osmosis_ai.rollout.integrations.agents.openai_runs import (
         current_sessions,
@@ -70,7 +70,7 @@ class OsmosisMemorySession(SessionABC, SampleSource):
         self.session_settings = session_settings or SessionSettings()
         if self._context is not None:
             stand_around_default_runner()
-            self.name = name if name is not None else _free_name(self._context)
+            self.name = name if name is not None else self._context.free_sample_name()
             self._context.register_sample_source(self.name, self)
         else:
             self.name = name if name is not None else _UNNAMED
@@ -146,8 +146,17 @@ class OsmosisLitellmModel(OpenAIChatCompletionsModel):
 
     def __init__(self, context: RolloutContext | None = None) -> None:
         self._context = context or _context_here()
-        self._made_in = asyncio.get_running_loop()
-        super().__init__(model=POLICY_MODEL, openai_client=client_for(self._context))
+        policy_url(self._context)
+        super().__init__(model=POLICY_MODEL, openai_client=cast(Any, None))
+
+    @property
+    def _client(self) -> Any:
+        # Connections belong to an event loop, and this may be called on several.
+        return client_for(self._context)
+
+    @_client.setter
+    def _client(self, client: Any) -> None:
+        """The base sets what it was given: nothing."""
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Calls the policy with the headers of rollout and sample."""
@@ -167,12 +176,10 @@ class OsmosisLitellmModel(OpenAIChatCompletionsModel):
 
     def _model_here(self) -> OsmosisLitellmModel:
         context = get_rollout_context() or self._context
-        if context is self._context and self._made_in is asyncio.get_running_loop():
-            return self
-        return _bound(context)
+        return self if context is self._context else _bound(context)
 
     def _identified(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        headers = identity_headers(self._context, _sample_here(self._context))
+        headers = call_headers(self._context, _sample_here(self._context))
         # Positional in streams, by keyword otherwise.
         if "model_settings" in kwargs:
             settings = _with_headers(kwargs["model_settings"], headers)
@@ -186,13 +193,14 @@ class OsmosisAgent(Agent[TContext]):
     Made outside of a rollout it keeps the placeholder, which finds the rollout when the agent runs.
     """
 
+    model: Any
+
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[no-untyped-call]
         context = get_rollout_context()
         if context is not None and isinstance(self.model, OsmosisRolloutModel):
             stand_around_default_runner()
-            if _loop_is_running():
-                self.model = _bound(context)
+            self.model = _bound(context)
 
 
 def _context_here() -> RolloutContext:
@@ -206,12 +214,11 @@ def _context_here() -> RolloutContext:
 
 
 def _bound(context: RolloutContext) -> OsmosisLitellmModel:
-    """The rollout's one bound model on this event loop."""
-    key = (OsmosisLitellmModel, asyncio.get_running_loop())
-    model = context.attachments.get(key)
+    """The rollout's one bound model."""
+    model = context.attachments.get(OsmosisLitellmModel)
     if model is None:
-        model = context.attachments[key] = OsmosisLitellmModel(context)
-    return model
+        model = context.attachments[OsmosisLitellmModel] = OsmosisLitellmModel(context)
+    return cast(OsmosisLitellmModel, model)
 
 
 def _sample_here(context: RolloutContext) -> str:
@@ -231,23 +238,6 @@ def _with_headers(settings: ModelSettings, headers: dict[str, str]) -> ModelSett
     return dataclasses.replace(
         settings, extra_headers={**(settings.extra_headers or {}), **headers}
     )
-
-
-def _free_name(context: RolloutContext) -> str:
-    taken = set(context.sample_names)
-    name, number = _UNNAMED, 1
-    while name in taken:
-        number += 1
-        name = f"{_UNNAMED}-{number}"
-    return name
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _keep_traces_here() -> None:
