@@ -7,6 +7,7 @@ mod demo;
 mod eval;
 mod gateway;
 mod run;
+mod serve;
 mod train;
 mod workspace;
 
@@ -14,6 +15,7 @@ pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{EvalCommand, ResumeArguments, SubmitArguments};
 pub(crate) use gateway::GatewayArguments;
 pub(crate) use run::ThroughputArguments;
+pub(crate) use serve::ServeArguments;
 pub(crate) use train::{TrainCommand, TrainResumeArguments, TrainSubmitArguments};
 pub(crate) use workspace::{
     DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     },
     /// Serve a model to any OpenAI client, and record every call
     Gateway(GatewayArguments),
+    /// Take rollouts from a training controller over HTTP, run and grade them, and call it back
+    Serve(ServeArguments),
     /// Watch a small agent learn: evaluates it, trains it, evaluates it again
     Demo(DemoArguments),
     /// Make rollouts: agent workflows with their graders
@@ -121,6 +125,7 @@ impl Command {
                 TrainCommand::Stop(_) => "train stop",
             },
             Self::Gateway(_) => "gateway",
+            Self::Serve(_) => "serve",
             Self::Demo(_) => "demo",
             Self::Rollout {
                 command: RolloutCommand::Init(_),

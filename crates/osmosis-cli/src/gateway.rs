@@ -161,7 +161,7 @@ fn open_policy(
 }
 
 /// The workspace, or the working directory where there is none: serving needs no rollouts.
-fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, CliError> {
+pub(crate) fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, CliError> {
     match Workspace::find(named, None) {
         Err(error) if named.is_none() => {
             tracing::debug!(

@@ -22,6 +22,7 @@ mod run_folder;
 mod run_log;
 mod runs;
 mod secrets;
+mod serve;
 mod source_digest;
 mod stop_signals;
 mod train;
@@ -58,6 +59,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
         Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
+        Command::Serve(serve) => runtime()?.block_on(serve::run(serve, workspace, output)),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),

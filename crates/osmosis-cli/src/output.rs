@@ -90,6 +90,19 @@ impl Output {
         }
     }
 
+    /// Like `operation`, on one line: for whoever started us and reads what we print as we go on.
+    pub(crate) fn operation_line(&self, status: &str, resource: &impl Serialize) {
+        if self.is_json() {
+            let envelope = json!({
+                "schema_version": SCHEMA_VERSION,
+                "status": status,
+                "operation": self.command,
+                "resource": resource,
+            });
+            write_out(&format!("{envelope}\n"));
+        }
+    }
+
     /// A list, in JSON mode.
     pub(crate) fn list(&self, items: &[Value]) {
         if self.is_json() {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{EvalConfig, Experiment, Secrets, TrainConfig};
+use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig};
 use osmosis_core::frame::{Load, Manifest};
-use osmosis_core::{JsonText, JsonTextError};
+use osmosis_core::{JsonText, JsonTextError, RolloutName};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -71,7 +71,7 @@ impl UserCode {
     ) -> Result<Self, CliError> {
         check_head(workspace, experiment)?;
         Ok(Self {
-            rollout_dir: rollout_dir(workspace, experiment)?,
+            rollout_dir: rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?,
             experiment: experiment.clone(),
             secrets: secrets::collect(&passed_on.secrets.required, secrets_file)?,
             passed_on,
@@ -140,8 +140,13 @@ impl UserCode {
     }
 }
 
-fn rollout_dir(workspace: &Workspace, experiment: &Experiment) -> Result<Utf8PathBuf, CliError> {
-    let name = experiment.rollout.as_str();
+/// The folder of a rollout that is there, with its entrypoint.
+pub(crate) fn rollout_dir(
+    workspace: &Workspace,
+    rollout: &RolloutName,
+    entrypoint: &Entrypoint,
+) -> Result<Utf8PathBuf, CliError> {
+    let name = rollout.as_str();
     let folder = workspace.rollout_dir(name);
     if !folder.is_dir() {
         let known = workspace.rollouts();
@@ -156,13 +161,13 @@ fn rollout_dir(workspace: &Workspace, experiment: &Experiment) -> Result<Utf8Pat
         )
         .hint(hint));
     }
-    let entrypoint = folder.join(&experiment.entrypoint.file);
+    let entrypoint = folder.join(&entrypoint.file);
     if !entrypoint.is_file() {
         return Err(CliError::failed(
             "entrypoint_not_found",
             format!("the entrypoint `{entrypoint}` is not there"),
         )
-        .hint("`entrypoint` in [experiment] is relative to the rollout's folder"));
+        .hint("the entrypoint is relative to the rollout's folder"));
     }
     Ok(folder)
 }

@@ -10,10 +10,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::decision::Rules;
+use crate::live::Live;
+use crate::reading::Reading;
 use crate::{EngineError, EngineOptions, RunEnd, RunEvent, Stop};
 
 /// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
-const CLAIM_BATCH: usize = 64;
+pub(crate) const CLAIM_BATCH: usize = 64;
 
 /// Runs what is in the store's queue until nothing is left or it is asked to stop.
 #[derive(Debug, Clone)]
@@ -29,11 +31,52 @@ pub(crate) struct Parts {
     pub(crate) workers: Arc<WorkerPool>,
     pub(crate) options: EngineOptions,
     pub(crate) rules: Rules,
+    pub(crate) reading: Reading,
+    pub(crate) live: Live,
     pub(crate) events: mpsc::Sender<RunEvent>,
 }
 
 impl Engine {
     pub fn new(
+        store: Arc<dyn Store>,
+        gateway: Arc<Gateway>,
+        workers: Arc<WorkerPool>,
+        options: EngineOptions,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Self {
+        Self::reading(
+            Reading::DatasetRows,
+            store,
+            gateway,
+            workers,
+            options,
+            events,
+        )
+    }
+
+    /// An engine for a queue of requests to a rollout server instead of dataset rows. The body of such
+    /// a row is a JSON object with `initial_messages` and, as far as they were sent, `label`,
+    /// `metadata`, `agent_timeout_sec` and `grader_timeout_sec`; the timeouts go before the limits of
+    /// `options`. What else it holds is nobody's business here. See [`Engine::serve`].
+    pub fn for_requests(
+        store: Arc<dyn Store>,
+        gateway: Arc<Gateway>,
+        workers: Arc<WorkerPool>,
+        options: EngineOptions,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Self {
+        Self::reading(
+            Reading::ServedRequests,
+            store,
+            gateway,
+            workers,
+            options,
+            events,
+        )
+    }
+
+    fn reading(
+        reading: Reading,
         store: Arc<dyn Store>,
         gateway: Arc<Gateway>,
         workers: Arc<WorkerPool>,
@@ -53,6 +96,8 @@ impl Engine {
                 workers,
                 options,
                 rules,
+                reading,
+                live: Live::default(),
                 events,
             }),
         }
@@ -87,9 +132,7 @@ impl Engine {
     }
 
     async fn drive(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
-        let options = &self.parts.options;
-        let mut heartbeat = tokio::time::interval(options.lease / 3);
-        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut heartbeat = self.heartbeat();
         let mut draining = false;
 
         loop {
@@ -108,21 +151,31 @@ impl Engine {
                         .await;
                 }
                 Some(ended) = flight.tasks.join_next() => flight.landed(ended)?,
-                _ = heartbeat.tick() => {
-                    let held: Vec<_> = flight.held.keys().cloned().collect();
-                    for lost in self.parts.store.heartbeat(&held, options.lease).await? {
-                        // Whoever has it now will record it; our result would be fenced.
-                        if let Some(token) = flight.held.get(&lost) {
-                            token.cancel();
-                        }
-                    }
-                }
+                _ = heartbeat.tick() => self.keep_leases(flight).await?,
             }
         }
     }
 
+    pub(crate) fn heartbeat(&self) -> tokio::time::Interval {
+        let mut heartbeat = tokio::time::interval(self.parts.options.lease / 3);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        heartbeat
+    }
+
+    pub(crate) async fn keep_leases(&self, flight: &Flight) -> Result<(), EngineError> {
+        let held: Vec<_> = flight.held.keys().cloned().collect();
+        let lease = self.parts.options.lease;
+        for lost in self.parts.store.heartbeat(&held, lease).await? {
+            // Whoever has it now will record it; our result would be fenced.
+            if let Some(token) = flight.held.get(&lost) {
+                token.cancel();
+            }
+        }
+        Ok(())
+    }
+
     /// Claims as many rollouts as there is room for.
-    async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
+    pub(crate) async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
         let options = &self.parts.options;
         loop {
             let room = options.max_in_flight.saturating_sub(flight.tasks.len());
@@ -154,10 +207,14 @@ impl Engine {
             .await;
         let key = (claim.id.clone(), claim.attempt);
         let token = stop.now.child_token();
+        self.parts
+            .live
+            .begins(&claim.id, claim.attempt, token.clone());
         flight.held.insert(key.clone(), token.clone());
         let parts = Arc::clone(&self.parts);
         flight.tasks.spawn(async move {
             let result = crate::rollout::execute(&parts, claim, &token).await;
+            parts.live.ends(&key.0, key.1);
             (key, result)
         });
     }
@@ -170,17 +227,17 @@ impl Parts {
     }
 }
 
-type Held = (RolloutId, Attempt);
+pub(crate) type Held = (RolloutId, Attempt);
 
 /// The rollouts under way.
 #[derive(Debug, Default)]
-struct Flight {
-    tasks: JoinSet<(Held, Result<(), EngineError>)>,
+pub(crate) struct Flight {
+    pub(crate) tasks: JoinSet<(Held, Result<(), EngineError>)>,
     held: HashMap<Held, CancellationToken>,
 }
 
 impl Flight {
-    fn landed(
+    pub(crate) fn landed(
         &mut self,
         ended: Result<(Held, Result<(), EngineError>), tokio::task::JoinError>,
     ) -> Result<(), EngineError> {

@@ -7,10 +7,14 @@ pub mod decision;
 mod driver;
 mod error;
 mod event;
+mod live;
 mod options;
+mod reading;
 mod rollout;
+mod serving;
 
 pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
 pub use options::{EngineOptions, RunEnd, Stop};
+pub use serving::Cancellation;

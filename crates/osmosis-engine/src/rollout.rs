@@ -4,13 +4,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camino::Utf8PathBuf;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample};
-use osmosis_data::Row;
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt};
 use osmosis_worker::{GradeJob, Isolation, RunJob};
 use tokio_util::sync::CancellationToken;
 
-use crate::decision::{self, AfterAgent, AfterGrade, Again};
+use crate::decision::{self, AfterAgent, AfterGrade, Again, Rules};
 use crate::driver::Parts;
+use crate::reading::Assigned;
 use crate::{EngineError, RunEvent};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
@@ -21,41 +21,26 @@ pub(crate) async fn execute(
 ) -> Result<(), EngineError> {
     let claimed_at = Instant::now();
     let started_at_ms = now_ms();
-    let row =
-        Row::from_body(claim.row.row_index, claim.row.line, &claim.row.body).map_err(|error| {
-            EngineError::Row {
-                row_index: claim.row.row_index,
-                message: error.to_string(),
-            }
-        })?;
-    let artifacts_dir = clean_artifacts_dir(parts, &claim).await?;
-    let mut attempt = AttemptRecord {
-        started_at_ms,
-        durations: Durations::default(),
-        calls: CallSummary::default(),
-        metrics: None,
+    let row = parts.reading.read(&claim)?;
+    let rules = Rules {
+        agent_limit: row.agent_limit.unwrap_or(parts.rules.agent_limit),
+        grade_limit: row.grade_limit.unwrap_or(parts.rules.grade_limit),
+        ..parts.rules
     };
+    let artifacts_dir = clean_artifacts_dir(parts, &claim).await?;
+    let mut attempt = AttemptRecord::begun_at(started_at_ms);
 
     let queued = claimed_at.elapsed();
-    parts
-        .tell(RunEvent::PhaseBegan {
-            id: claim.id.clone(),
-            phase: Phase::Agent,
-        })
-        .await;
+    parts.enter(&claim, Phase::Agent).await;
     let isolation = if claim.suspect {
         Isolation::Alone
     } else {
         Isolation::Shared
     };
-    let prompt = JsonText::of(&row.prompt).map_err(|error| EngineError::Row {
-        row_index: claim.row.row_index,
-        message: error.to_string(),
-    })?;
     let door = parts.gateway.open(claim.id.clone(), claim.attempt);
     let job = RunJob {
         rollout_id: claim.id.clone(),
-        prompt,
+        prompt: row.prompt.clone(),
         metadata: row.metadata.clone(),
         chat_completions_url: parts.gateway.url().to_owned(),
         api_key: door.key().to_owned(),
@@ -63,7 +48,7 @@ pub(crate) async fn execute(
     };
     let report = parts
         .workers
-        .run(job, isolation, parts.options.agent_limit, cancel)
+        .run(job, isolation, rules.agent_limit, cancel)
         .await;
     let through = door.close().await;
 
@@ -76,7 +61,7 @@ pub(crate) async fn execute(
         report.result,
         through.last_fault.as_ref(),
         claim.failures,
-        &parts.rules,
+        &rules,
     ) {
         AfterAgent::Grade { samples, metrics } => {
             attempt.metrics = metrics;
@@ -85,19 +70,28 @@ pub(crate) async fn execute(
         AfterAgent::Finish(outcome) => {
             return finish(parts, &claim, attempt, outcome, vec![]).await;
         }
-        AfterAgent::Again(again) => return try_again(parts, &claim, again, cancel).await,
-        AfterAgent::GiveBack => return give_back(parts, &claim).await,
+        AfterAgent::Again(again) => {
+            return try_again(parts, &claim, again, attempt, cancel).await;
+        }
+        AfterAgent::GiveBack => return give_back(parts, &claim, attempt, vec![]).await,
     };
 
     let grading = Grading {
         row: &row,
         artifacts_dir,
         isolation,
+        rules,
     };
-    match grade(parts, &claim, grading, samples, &mut attempt, cancel).await {
+    match grade(parts, &claim, &grading, &samples, &mut attempt, cancel).await {
         Some((outcome, samples)) => finish(parts, &claim, attempt, outcome, samples).await,
-        None => give_back(parts, &claim).await,
+        None => give_back(parts, &claim, attempt, samples).await,
     }
+}
+
+/// Gives a claimed rollout its result without running it.
+pub(crate) async fn cancel_unrun(parts: &Parts, claim: &Claim) -> Result<(), EngineError> {
+    let attempt = AttemptRecord::begun_at(now_ms());
+    finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await
 }
 
 /// What is known of an attempt before its outcome.
@@ -108,44 +102,51 @@ struct AttemptRecord {
     metrics: Option<JsonText>,
 }
 
+impl AttemptRecord {
+    fn begun_at(started_at_ms: i64) -> Self {
+        Self {
+            started_at_ms,
+            durations: Durations::default(),
+            calls: CallSummary::default(),
+            metrics: None,
+        }
+    }
+}
+
 struct Grading<'a> {
-    row: &'a Row,
+    row: &'a Assigned,
     artifacts_dir: Option<Utf8PathBuf>,
     isolation: Isolation,
+    rules: Rules,
 }
 
 /// Grades until there is an outcome; `None` when the run is stopping.
 async fn grade(
     parts: &Parts,
     claim: &Claim,
-    grading: Grading<'_>,
-    samples: Vec<Sample>,
+    grading: &Grading<'_>,
+    samples: &[Sample],
     attempt: &mut AttemptRecord,
     cancel: &CancellationToken,
 ) -> Option<(Outcome, Vec<Sample>)> {
     let mut isolation = grading.isolation;
     let mut losses = 0;
     loop {
-        parts
-            .tell(RunEvent::PhaseBegan {
-                id: claim.id.clone(),
-                phase: Phase::Grade,
-            })
-            .await;
+        parts.enter(claim, Phase::Grade).await;
         let job = GradeJob {
             rollout_id: claim.id.clone(),
             label: grading.row.label.clone(),
-            samples: samples.clone(),
+            samples: samples.to_vec(),
             metadata: grading.row.metadata.clone(),
             artifacts_dir: grading.artifacts_dir.clone(),
         };
         let report = parts
             .workers
-            .grade(job, isolation, parts.options.grade_limit, cancel)
+            .grade(job, isolation, grading.rules.grade_limit, cancel)
             .await;
         attempt.durations.queue += ms(report.waited);
         attempt.durations.grade += ms(report.took);
-        match decision::after_grade(report.result, samples.clone(), losses, &parts.rules) {
+        match decision::after_grade(report.result, samples.to_vec(), losses, &grading.rules) {
             AfterGrade::Finish { outcome, samples } => return Some((outcome, samples)),
             AfterGrade::Alone { reason } => {
                 isolation = Isolation::Alone;
@@ -159,6 +160,17 @@ async fn grade(
             }
             AfterGrade::GiveBack => return None,
         }
+    }
+}
+
+impl Parts {
+    async fn enter(&self, claim: &Claim, phase: Phase) {
+        self.live.enters(&claim.id, phase);
+        self.tell(RunEvent::PhaseBegan {
+            id: claim.id.clone(),
+            phase,
+        })
+        .await;
     }
 }
 
@@ -184,6 +196,7 @@ async fn finish(
             finished_at_ms: now_ms(),
         })
         .await?;
+    parts.live.finished(&claim.id);
     match receipt {
         CompletionReceipt::Accepted => {
             parts
@@ -206,6 +219,7 @@ async fn try_again(
     parts: &Parts,
     claim: &Claim,
     again: Again,
+    attempt: AttemptRecord,
     cancel: &CancellationToken,
 ) -> Result<(), EngineError> {
     // A lost worker is replaced at once; an upstream needs time to recover.
@@ -226,6 +240,9 @@ async fn try_again(
         () = tokio::time::sleep(wait) => {}
         () = cancel.cancelled() => {}
     }
+    if parts.live.is_cancelled(&claim.id) {
+        return finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await;
+    }
     parts
         .store
         .release(&claim.id, claim.attempt, again.suspect, again.failed)
@@ -233,7 +250,16 @@ async fn try_again(
     Ok(())
 }
 
-async fn give_back(parts: &Parts, claim: &Claim) -> Result<(), EngineError> {
+/// What was cancelled by name has its result; what the run's end cuts short goes back to the queue.
+async fn give_back(
+    parts: &Parts,
+    claim: &Claim,
+    attempt: AttemptRecord,
+    samples: Vec<Sample>,
+) -> Result<(), EngineError> {
+    if parts.live.is_cancelled(&claim.id) {
+        return finish(parts, claim, attempt, Outcome::Cancelled, samples).await;
+    }
     parts
         .store
         .release(&claim.id, claim.attempt, claim.suspect, false)

@@ -35,5 +35,5 @@ mod task;
 pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
 pub use options::{Endpoint, Launch, Limits, PoolOptions};
-pub use pool::WorkerPool;
+pub use pool::{Attachment, WorkerPool};
 pub use task::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};

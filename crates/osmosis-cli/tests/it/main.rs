@@ -17,6 +17,7 @@ mod interruption;
 mod kills;
 mod processes;
 mod rust_rollout;
+mod serve;
 mod small_commands;
 mod training;
 mod training_interruption;

@@ -47,10 +47,7 @@ impl fmt::Debug for HttpClients {
     }
 }
 
-pub(super) fn client_for(
-    url: &Url,
-    connect_timeout: Duration,
-) -> Result<reqwest::Client, GatewayError> {
+fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, GatewayError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // It fails only when another thread was faster, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();

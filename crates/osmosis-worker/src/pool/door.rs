@@ -149,7 +149,16 @@ impl Door {
         worker: u64,
         output: Arc<OutputSink>,
     ) -> (Expectation, oneshot::Receiver<Arrival>) {
-        let token = fresh_token();
+        self.expect_token(fresh_token(), worker, output)
+    }
+
+    /// Lets in the one process that brings this token.
+    pub(super) fn expect_token(
+        self: &Arc<Self>,
+        token: String,
+        worker: u64,
+        output: Arc<OutputSink>,
+    ) -> (Expectation, oneshot::Receiver<Arrival>) {
         let (control, arrival) = oneshot::channel();
         self.expected.lock().insert(
             token.clone(),

@@ -11,15 +11,15 @@ use osmosis_core::frame::{
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Inner;
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
 use super::process::{Exit, Leash, apply, describe_status};
 use super::template::Template;
-use crate::WorkerError;
+use super::{Inner, Starter};
 use crate::process_group::checked_pid;
+use crate::{Launch, WorkerError};
 
 /// How long the last lines of a process that failed may take to arrive.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub(super) struct Guest {
     pub(super) outgoing: mpsc::Sender<Bytes>,
     pub(super) expectation: Expectation,
     pub(super) features: Vec<String>,
-    output: Arc<OutputSink>,
+    pub(super) output: Arc<OutputSink>,
 }
 
 /// When a process must be ready.
@@ -65,13 +65,17 @@ impl Inner {
         let output = self.output_sink(id);
         let (expectation, arrival) = self.door.expect(id, Arc::clone(&output));
 
+        let Some(Starter { launch, spawner }) = &self.starter else {
+            return Err(WorkerError::Socket {
+                message: "an attached process can't be replaced".to_owned(),
+            });
+        };
         let spawn_error = |message: String| WorkerError::Spawn {
-            program: self.launch.program.clone(),
+            program: launch.program.clone(),
             message,
         };
-        let mut child = self
-            .spawner
-            .spawn(self.command(expectation.token()))
+        let mut child = spawner
+            .spawn(self.command(launch, expectation.token()))
             .await
             .map_err(|error| spawn_error(error.to_string()))?;
         let pid = child
@@ -237,17 +241,12 @@ impl Inner {
         }
     }
 
-    fn command(&self, token: &str) -> Command {
-        let mut command = Command::new(&self.launch.program);
+    fn command(&self, launch: &Launch, token: &str) -> Command {
+        let mut command = Command::new(&launch.program);
         command
-            .args(&self.launch.arguments)
-            .current_dir(&self.launch.working_directory)
-            .envs(
-                self.launch
-                    .environment
-                    .iter()
-                    .map(|(name, value)| (name, value)),
-            )
+            .args(&launch.arguments)
+            .current_dir(&launch.working_directory)
+            .envs(launch.environment.iter().map(|(name, value)| (name, value)))
             .env(ADDRESS_VARIABLE, self.door.address())
             .env(TOKEN_VARIABLE, token)
             .stdin(Stdio::null())

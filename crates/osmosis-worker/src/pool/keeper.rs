@@ -43,7 +43,7 @@ impl Inner {
                 match guest {
                     Ok(guest) => {
                         let (worker, lifeline) = inner.register(role, guest);
-                        inner.seat(&worker);
+                        inner.seat(role, &worker);
                         inner.attend(&worker, lifeline).await;
                     }
                     Err(error) => inner.note_early_death(&describe(&error)),
@@ -147,12 +147,12 @@ impl Inner {
         (worker, lifeline)
     }
 
-    fn seat(self: &Arc<Self>, worker: &Arc<Worker>) {
+    pub(super) fn seat(self: &Arc<Self>, role: Role, worker: &Arc<Worker>) {
         self.rosters
             .lock()
-            .of(worker.role)
+            .of(role)
             .add_worker(worker.id, Arc::clone(worker));
-        self.dispatch(worker.role);
+        self.dispatch(role);
     }
 
     /// Listens to a worker until it has ended, then tells everybody concerned.

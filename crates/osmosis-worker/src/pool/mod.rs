@@ -3,6 +3,7 @@
 //! One task attends each process (`keeper`), one supervises each dispatched job (`supervision`);
 //! `roster` decides who runs what. All of them are tracked, and end when the pool does.
 
+mod attached;
 mod connection;
 mod door;
 mod guest;
@@ -28,6 +29,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::attached::Attached;
 use self::door::Door;
 use self::guest::StartDeadline;
 use self::output::OutputSink;
@@ -40,6 +42,8 @@ use crate::{
     Endpoint, GradeJob, Isolation, Launch, PoolOptions, Role, RunJob, TaskReport, TaskResult,
     WorkerError, WorkerEvent,
 };
+
+pub use self::attached::Attachment;
 
 /// How long the last output and the last tasks may take once all processes have ended.
 const WINDING_UP: Duration = Duration::from_secs(2);
@@ -68,12 +72,13 @@ impl std::ops::Deref for Owner {
 }
 
 struct Inner {
-    launch: Launch,
+    /// `None` when the one worker is a process from outside.
+    starter: Option<Starter>,
+    attached: Option<Attached>,
     load: Load,
     options: PoolOptions,
     events: mpsc::Sender<WorkerEvent>,
     door: Arc<Door>,
-    spawner: Spawner,
     kennel: Arc<Kennel>,
     rosters: Mutex<Rosters>,
     /// All that have not ended, those that run one task alone included.
@@ -91,6 +96,12 @@ struct Inner {
     abandon: CancellationToken,
     tasks: TaskTracker,
     readers: TaskTracker,
+}
+
+/// How processes are started.
+struct Starter {
+    launch: Launch,
+    spawner: Spawner,
 }
 
 struct Rosters {
@@ -131,44 +142,7 @@ impl WorkerPool {
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<Self, WorkerError> {
-        let socket_error = |error: std::io::Error| WorkerError::Socket {
-            message: format!("the worker socket could not be opened: {error}"),
-        };
-        let tasks = TaskTracker::new();
-        let abandon = CancellationToken::new();
-        let door = Door::open(endpoint, &tasks, abandon.clone())
-            .await
-            .map_err(socket_error)?;
-        let limits = || Limits {
-            in_flight_per_worker: options.in_flight_per_worker.max(1),
-            own_workers: options.agent_workers.max(options.grader_workers).max(1),
-            max_concurrent: None,
-        };
-        // Whatever is started from here on ends when this is dropped.
-        let inner = Owner(Arc::new(Inner {
-            rosters: Mutex::new(Rosters {
-                agents: Roster::new(limits()),
-                graders: Roster::new(limits()),
-                closed: None,
-            }),
-            launch,
-            load,
-            options,
-            events,
-            door,
-            spawner: Spawner::start().map_err(socket_error)?,
-            kennel: Arc::default(),
-            workers: Mutex::default(),
-            source: Mutex::new(Source::Spawn),
-            template_start: Semaphore::new(1),
-            next_worker: AtomicU64::new(1),
-            next_task: AtomicU64::new(1),
-            early_deaths: AtomicU32::new(0),
-            stop: CancellationToken::new(),
-            abandon,
-            tasks,
-            readers: TaskTracker::new(),
-        }));
+        let inner = Inner::open(endpoint, Some(launch), load, options, events).await?;
         let manifest = inner.open_for_business().await?;
         Ok(Self { inner, manifest })
     }
@@ -186,9 +160,10 @@ impl WorkerPool {
         limit: Duration,
         cancel: &CancellationToken,
     ) -> TaskReport {
+        let rollout_id = job.rollout_id.clone();
         let assignment = Assignment {
             role: Role::Agent,
-            rollout_id: job.rollout_id.clone(),
+            rollout_id: rollout_id.clone(),
             isolation,
             limit,
         };
@@ -203,11 +178,35 @@ impl WorkerPool {
                 artifacts_dir: job.artifacts_dir.map(Into::into),
             })
         };
-        self.inner.execute(assignment, frame, cancel).await
+        let task = self.inner.next_task_id();
+        let report = self.inner.execute(task, assignment, frame, cancel).await;
+        if let (Some(attached), TaskResult::Done { .. }) = (&self.inner.attached, &report.result) {
+            attached.ran(rollout_id, task);
+        }
+        report
     }
 
     /// Runs the grader, in a worker that runs no agents. Dropping the future cancels the task.
     pub async fn grade(
+        &self,
+        job: GradeJob,
+        isolation: Isolation,
+        limit: Duration,
+        cancel: &CancellationToken,
+    ) -> TaskReport {
+        let rollout_id = job.rollout_id.clone();
+        let report = self.try_grade(job, isolation, limit, cancel).await;
+        if let Some(attached) = &self.inner.attached
+            && let Some(run) = attached.grades(&rollout_id)
+            && !matches!(report.result, TaskResult::Done { .. })
+        {
+            let limit = self.inner.options.cancel_grace;
+            attached.drop_run(run, limit).await;
+        }
+        report
+    }
+
+    async fn try_grade(
         &self,
         job: GradeJob,
         isolation: Isolation,
@@ -241,7 +240,16 @@ impl WorkerPool {
                 project_path,
             })
         };
-        self.inner.execute(assignment, frame, cancel).await
+        let task = self.inner.next_task_id();
+        self.inner.execute(task, assignment, frame, cancel).await
+    }
+
+    /// Returns when no task is taken any more, and says why: workers can't be kept alive, the attached
+    /// process has gone, or the pool was shut down.
+    pub async fn closed(&self) -> String {
+        self.inner.stop.cancelled().await;
+        let closed = self.inner.rosters.lock().closed.clone();
+        closed.unwrap_or_else(|| "the worker pool has ended".to_owned())
     }
 
     /// Tells all workers to leave, kills those that have not after `grace`. Tasks that are waiting
@@ -254,7 +262,7 @@ impl WorkerPool {
 impl fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkerPool")
-            .field("launch", &self.inner.launch)
+            .field("launch", &self.inner.starter.as_ref().map(|s| &s.launch))
             .field("options", &self.inner.options)
             .field("manifest", &self.manifest)
             .finish_non_exhaustive()
@@ -262,6 +270,61 @@ impl fmt::Debug for WorkerPool {
 }
 
 impl Inner {
+    async fn open(
+        endpoint: Endpoint,
+        launch: Option<Launch>,
+        load: Load,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<Owner, WorkerError> {
+        let socket_error = |error: std::io::Error| WorkerError::Socket {
+            message: format!("the worker socket could not be opened: {error}"),
+        };
+        let starter = match launch {
+            Some(launch) => {
+                let spawner = Spawner::start().map_err(socket_error)?;
+                Some(Starter { launch, spawner })
+            }
+            None => None,
+        };
+        let tasks = TaskTracker::new();
+        let abandon = CancellationToken::new();
+        let door = Door::open(endpoint, &tasks, abandon.clone())
+            .await
+            .map_err(socket_error)?;
+        let limits = || Limits {
+            in_flight_per_worker: options.in_flight_per_worker.max(1),
+            own_workers: options.agent_workers.max(options.grader_workers).max(1),
+            max_concurrent: None,
+        };
+        // Whatever is started from here on ends when this is dropped.
+        let inner = Owner(Arc::new(Inner {
+            rosters: Mutex::new(Rosters {
+                agents: Roster::new(limits()),
+                graders: Roster::new(limits()),
+                closed: None,
+            }),
+            attached: starter.is_none().then(Attached::default),
+            starter,
+            load,
+            options,
+            events,
+            door,
+            kennel: Arc::default(),
+            workers: Mutex::default(),
+            source: Mutex::new(Source::Spawn),
+            template_start: Semaphore::new(1),
+            next_worker: AtomicU64::new(1),
+            next_task: AtomicU64::new(1),
+            early_deaths: AtomicU32::new(0),
+            stop: CancellationToken::new(),
+            abandon,
+            tasks,
+            readers: TaskTracker::new(),
+        }));
+        Ok(inner)
+    }
+
     async fn open_for_business(self: &Arc<Self>) -> Result<Manifest, WorkerError> {
         let deadline = StartDeadline::after(self.options.start_limit);
         let mut first = self.spawn_guest(deadline).await?;
@@ -283,18 +346,7 @@ impl Inner {
         } else {
             0
         };
-        {
-            let limit = |found: &osmosis_core::frame::Found| {
-                found
-                    .max_concurrent
-                    .and_then(|limit| usize::try_from(limit.max(1)).ok())
-            };
-            let mut rosters = self.rosters.lock();
-            rosters.agents.limit_concurrency(limit(&manifest.workflow));
-            rosters
-                .graders
-                .limit_concurrency(manifest.grader.as_ref().and_then(limit));
-        }
+        self.limit_concurrency(&manifest);
         for _ in 0..self.options.agent_workers.max(1) {
             self.employ(Role::Agent, first_worker.take());
         }
@@ -380,6 +432,10 @@ impl Inner {
         async move {
             abandon.run_until_cancelled(work).await;
         }
+    }
+
+    fn next_task_id(&self) -> u64 {
+        self.next_task.fetch_add(1, Ordering::Relaxed)
     }
 
     fn next_worker_id(&self) -> u64 {

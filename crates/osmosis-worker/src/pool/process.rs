@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::Limits;
-use crate::process_group::kill_with_descendants;
+use crate::process_group::{checked_pid, kill_with_descendants};
 
 /// Starts processes from one thread that lives as long as the pool. Workers ask the kernel to be
 /// killed when their parent ends, and to the kernel the parent is the *thread* that started them:
@@ -100,6 +100,15 @@ impl Kennel {
         }
     }
 
+    /// For a process that is not ours to end.
+    pub(super) fn know(self: &Arc<Self>, worker: u64, pid: u32) -> Leash {
+        Leash {
+            kennel: Arc::clone(self),
+            worker,
+            pid: checked_pid(pid).unwrap_or(Pid::INIT),
+        }
+    }
+
     pub(super) fn kill_all(&self) {
         for pid in self.alive.lock().values() {
             kill_with_descendants(*pid);
@@ -116,9 +125,14 @@ pub(super) struct Leash {
 }
 
 impl Leash {
+    /// Whether the process can be ended from here.
+    pub(super) fn holds(&self) -> bool {
+        self.kennel.alive.lock().contains_key(&self.worker)
+    }
+
     pub(super) fn kill(&self) {
         // Only while it is known to be ours: the kernel gives the number to somebody else one day.
-        if self.kennel.alive.lock().contains_key(&self.worker) {
+        if self.holds() {
             kill_with_descendants(self.pid);
         }
     }

@@ -101,13 +101,15 @@ impl Inner {
 
     pub(super) async fn execute(
         self: &Arc<Self>,
-        assignment: Assignment,
+        task: u64,
+        mut assignment: Assignment,
         frame: impl FnOnce(u64) -> ToWorker,
         cancel: &CancellationToken,
     ) -> TaskReport {
-        let task = self
-            .next_task
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if self.attached.is_some() {
+            // There is nothing but the one process.
+            assignment.isolation = Isolation::Shared;
+        }
         let slot = tokio::select! {
             biased;
             () = cancel.cancelled() => {
@@ -245,7 +247,11 @@ impl Dispatch {
         cancel: &CancellationToken,
     ) -> TaskReport {
         let mut clock = Clock::start();
-        let mut news = match worker.hold(self.task, self.assignment.rollout_id.clone()) {
+        let mut news = match worker.hold(
+            self.task,
+            self.assignment.role,
+            self.assignment.rollout_id.clone(),
+        ) {
             Ok(news) => news,
             Err(detail) => {
                 return clock.report(TaskResult::WorkerLost {
@@ -282,11 +288,12 @@ impl Dispatch {
                 }
                 () = &mut unstarted => {
                     if !worker.is_blocked_by_another(self.task) {
-                        worker.kill(format!(
+                        let reason = format!(
                             "it did not start rollout `{}` within {} s",
                             self.assignment.rollout_id,
                             patience.as_secs()
-                        ));
+                        );
+                        worker.give_up(self.task, reason);
                         let answer = (&mut news.answer).await;
                         return self.conclude(&mut clock, answer);
                     }
@@ -326,7 +333,7 @@ impl Dispatch {
             Ok(Err(_)) => false,
             Err(_) => {
                 let rollout = &self.assignment.rollout_id;
-                worker.kill(match verdict {
+                let reason = match verdict {
                     Verdict::TimedOut => format!(
                         "rollout `{rollout}` passed its deadline of {} s and did not stop",
                         self.assignment.limit.as_secs_f64()
@@ -334,7 +341,8 @@ impl Dispatch {
                     Verdict::Cancelled => {
                         format!("rollout `{rollout}` was cancelled and did not stop")
                     }
-                });
+                };
+                worker.give_up(self.task, reason);
                 false
             }
         };

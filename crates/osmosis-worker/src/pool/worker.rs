@@ -1,6 +1,6 @@
 //! One worker process, seen from here: what it holds, what it answers, how it is ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ struct Held {
     tasks: HashMap<u64, HeldTask>,
     loop_blocked: Option<Blockage>,
     kill_reason: Option<String>,
+    /// Tasks of a process that can't be killed: what it still says of them is not heard.
+    given_up: HashSet<u64>,
     /// Why nothing can be given to it any more.
     lost: Option<String>,
 }
@@ -119,7 +121,12 @@ impl Worker {
     }
 
     /// Notes that the worker is about to be given a task; the error says why it can't be.
-    pub(super) fn hold(&self, task: u64, rollout_id: RolloutId) -> Result<TaskNews, String> {
+    pub(super) fn hold(
+        &self,
+        task: u64,
+        role: Role,
+        rollout_id: RolloutId,
+    ) -> Result<TaskNews, String> {
         let mut held = self.held.lock();
         if let Some(detail) = &held.lost {
             return Err(detail.clone());
@@ -130,7 +137,7 @@ impl Worker {
             task,
             HeldTask {
                 rollout_id,
-                role: self.role,
+                role,
                 started: Some(started),
                 answer,
             },
@@ -175,8 +182,20 @@ impl Worker {
         drop(self.outgoing.send(frame).await);
     }
 
+    /// Gets rid of a task that does not let go: with the process, when that is ours.
+    pub(super) fn give_up(&self, task: u64, reason: String) {
+        if self.leash.holds() {
+            return self.kill(reason);
+        }
+        tracing::warn!(worker = self.id, reason, "a task is given up");
+        let mut held = self.held.lock();
+        if held.tasks.remove(&task).is_some() {
+            held.given_up.insert(task);
+        }
+    }
+
     /// Ends the process now. What it holds is told `reason`.
-    pub(super) fn kill(&self, reason: String) {
+    fn kill(&self, reason: String) {
         self.held.lock().kill_reason.get_or_insert(reason);
         self.leash.kill();
         self.kill_switch.cancel();
@@ -267,7 +286,11 @@ impl Worker {
     fn note_started(&self, task: u64) -> Result<Remark, String> {
         let started = {
             let mut held = self.held.lock();
+            let given_up = held.given_up.contains(&task);
             let Some(state) = held.tasks.get_mut(&task) else {
+                if given_up {
+                    return Ok(Remark::Nothing);
+                }
                 return Err(format!("started task {task}, which it does not have"));
             };
             state.started.take()
@@ -282,8 +305,14 @@ impl Worker {
     }
 
     fn answer(&self, task: u64, role: Option<Role>, result: TaskResult) -> Result<(), String> {
-        let state = self.held.lock().tasks.remove(&task);
+        let (state, given_up) = {
+            let mut held = self.held.lock();
+            (held.tasks.remove(&task), held.given_up.remove(&task))
+        };
         let Some(state) = state else {
+            if given_up {
+                return Ok(());
+            }
             return Err(format!(
                 "answered task {task}, which it does not have or has answered before"
             ));

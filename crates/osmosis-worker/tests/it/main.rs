@@ -11,6 +11,7 @@ mod environment_reuse;
 mod environment_search;
 mod fake_machine;
 mod harness;
+mod pool_attached;
 mod pool_deadlines;
 mod pool_faults;
 mod pool_start;

@@ -1,0 +1,133 @@
+//! What a claimed row asks for: a dataset row, or a request that a rollout server accepted.
+
+use std::time::Duration;
+
+use osmosis_core::JsonText;
+use osmosis_data::Row;
+use osmosis_store::Claim;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::EngineError;
+
+/// No deadline is further away, whatever a request says.
+const LONGEST_LIMIT_SECONDS: f64 = 365.0 * 86_400.0;
+
+/// What the rows of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Rows of a dataset.
+    DatasetRows,
+    /// Requests to a rollout server: `initial_messages`, and what else it was sent.
+    ServedRequests,
+}
+
+/// What one rollout is about.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Assigned {
+    pub(crate) prompt: JsonText,
+    pub(crate) label: Option<String>,
+    pub(crate) metadata: Option<JsonText>,
+    /// Its own deadlines, which go before those of the run.
+    pub(crate) agent_limit: Option<Duration>,
+    pub(crate) grade_limit: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ServedRow<'a> {
+    #[serde(borrow)]
+    initial_messages: &'a RawValue,
+    label: Option<String>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    agent_timeout_sec: Option<f64>,
+    grader_timeout_sec: Option<f64>,
+}
+
+impl Reading {
+    pub(crate) fn read(self, claim: &Claim) -> Result<Assigned, EngineError> {
+        let assigned = match self {
+            Self::DatasetRows => dataset_row(claim),
+            Self::ServedRequests => served_request(claim.row.body.as_str()),
+        };
+        assigned.map_err(|message| EngineError::Row {
+            row_index: claim.row.row_index,
+            message,
+        })
+    }
+}
+
+fn dataset_row(claim: &Claim) -> Result<Assigned, String> {
+    let row = Row::from_body(claim.row.row_index, claim.row.line, &claim.row.body)
+        .map_err(|error| error.to_string())?;
+    Ok(Assigned {
+        prompt: row.prompt_json().map_err(|error| error.to_string())?,
+        label: row.label,
+        metadata: row.metadata,
+        agent_limit: None,
+        grade_limit: None,
+    })
+}
+
+fn served_request(body: &str) -> Result<Assigned, String> {
+    let row: ServedRow = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    let json = |raw: &RawValue| JsonText::parse(raw.get()).map_err(|error| error.to_string());
+    let limit = |seconds: f64| {
+        Duration::try_from_secs_f64(seconds.min(LONGEST_LIMIT_SECONDS))
+            .map_err(|_| format!("`{seconds}` seconds is no deadline"))
+    };
+    Ok(Assigned {
+        prompt: json(row.initial_messages)?,
+        label: row.label,
+        metadata: row.metadata.map(json).transpose()?,
+        agent_limit: row.agent_timeout_sec.map(limit).transpose()?,
+        grade_limit: row.grader_timeout_sec.map(limit).transpose()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_served_request_brings_its_messages_as_they_were_and_its_own_deadlines() {
+        let body = r#"{"initial_messages": [{"role":"user","content":"a \u00e9","n":1.50}],
+            "label": "7", "metadata": {"a": 1}, "agent_timeout_sec": 1.5, "grader_timeout_sec": 1e300,
+            "extra_fields": {"more": []}}"#;
+        let assigned = served_request(body).unwrap();
+        assert_eq!(
+            assigned.prompt.as_str(),
+            r#"[{"role":"user","content":"a \u00e9","n":1.50}]"#
+        );
+        assert_eq!(assigned.label.as_deref(), Some("7"));
+        assert_eq!(assigned.metadata.unwrap().as_str(), r#"{"a": 1}"#);
+        assert_eq!(assigned.agent_limit, Some(Duration::from_millis(1500)));
+        assert_eq!(assigned.grade_limit, Some(Duration::from_hours(365 * 24)));
+    }
+
+    #[test]
+    fn what_a_served_request_leaves_out_is_nothing() {
+        let assigned = served_request(r#"{"initial_messages": [], "metadata": null}"#).unwrap();
+        assert_eq!(
+            assigned,
+            Assigned {
+                prompt: JsonText::parse("[]").unwrap(),
+                label: None,
+                metadata: None,
+                agent_limit: None,
+                grade_limit: None,
+            }
+        );
+    }
+
+    #[test]
+    fn a_row_without_messages_or_with_a_deadline_in_the_past_is_refused() {
+        for bad in [
+            "{}",
+            r#"{"initial_messages": [], "agent_timeout_sec": -1}"#,
+            r#"{"initial_messages": [], "label": 7}"#,
+        ] {
+            assert!(served_request(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Driving a queue that never ends: rollouts are added, cancelled and asked after while it runs.
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use osmosis_core::{Phase, RolloutId};
+use tokio::sync::Notify;
+
+use crate::driver::{CLAIM_BATCH, Flight};
+use crate::live::Standing;
+use crate::{Engine, EngineError, RunEvent, Stop, rollout};
+
+/// What became of the wish to cancel a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancellation {
+    /// It runs; it will end with the outcome `Cancelled`.
+    Running,
+    /// It waits; it will get the outcome `Cancelled` without having run.
+    Queued,
+    /// It has a result already, or was never there.
+    NotFound,
+}
+
+impl Engine {
+    /// Runs what is queued and idles when nothing is, until it is asked to stop: *drain* finishes what
+    /// runs. Whoever adds to the queue says so by `wake`. One at a time.
+    pub async fn serve(&self, stop: &Stop, wake: &Arc<Notify>) -> Result<(), EngineError> {
+        let mut flight = Flight::default();
+        let served = self.drive_forever(stop, wake, &mut flight).await;
+        if served.is_err() {
+            flight.tasks.abort_all();
+        }
+        while flight.tasks.join_next().await.is_some() {}
+        served
+    }
+
+    async fn drive_forever(
+        &self,
+        stop: &Stop,
+        wake: &Arc<Notify>,
+        flight: &mut Flight,
+    ) -> Result<(), EngineError> {
+        let mut heartbeat = self.heartbeat();
+        let mut draining = false;
+        loop {
+            // Before the queue is looked at, so that nothing is added unseen.
+            let woken = wake.notified();
+            if self.parts.live.has_cancelled_waiting() {
+                self.sweep(|id| self.parts.live.is_cancelled(id)).await?;
+            }
+            if !draining {
+                self.fill(stop, flight).await?;
+            } else if flight.tasks.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = stop.drain.cancelled(), if !draining => {
+                    draining = true;
+                    let in_flight = flight.tasks.len();
+                    self.parts.tell(RunEvent::Draining { in_flight }).await;
+                }
+                Some(ended) = flight.tasks.join_next(), if !flight.tasks.is_empty() => {
+                    flight.landed(ended)?;
+                }
+                () = woken => {}
+                _ = heartbeat.tick() => self.keep_leases(flight).await?,
+            }
+        }
+    }
+
+    /// Ends a rollout, wherever it stands. `serve` must be running, and is to be woken afterwards: a
+    /// rollout that waits gets its result from there.
+    pub async fn cancel(&self, id: &RolloutId) -> Result<Cancellation, EngineError> {
+        match self.parts.live.cancel(id) {
+            Standing::Running => return Ok(Cancellation::Running),
+            Standing::Finished => return Ok(Cancellation::NotFound),
+            Standing::Elsewhere => {}
+        }
+        match self.parts.store.rollout(id).await? {
+            Some(record) if record.outcome.is_none() => Ok(Cancellation::Queued),
+            Some(_) | None if self.parts.live.withdraw(id) => Ok(Cancellation::NotFound),
+            // The driver was faster than this look into the store.
+            Some(_) | None => Ok(Cancellation::Queued),
+        }
+    }
+
+    /// Gives everything that waits the outcome `Cancelled`; for a queue that nobody will serve any more.
+    pub async fn cancel_queued(&self) -> Result<(), EngineError> {
+        self.sweep(|_| true).await
+    }
+
+    /// The phase of a rollout that is under way.
+    pub fn phase(&self, id: &RolloutId) -> Option<Phase> {
+        self.parts.live.phase(id)
+    }
+
+    /// How many rollouts are under way.
+    pub fn in_flight(&self) -> usize {
+        self.parts.live.count()
+    }
+
+    /// Takes the whole queue, gives those that are `unwanted` their result and puts the others back.
+    async fn sweep(&self, unwanted: impl Fn(&RolloutId) -> bool) -> Result<(), EngineError> {
+        let parts = &self.parts;
+        let options = &parts.options;
+        let queued = parts.store.counts().await?.queued;
+        let queued = usize::try_from(queued).unwrap_or(usize::MAX);
+        let claims = parts
+            .store
+            .claim(&options.owner, queued, options.lease)
+            .await?;
+        // Together, so that the store commits them together.
+        for batch in claims.chunks(CLAIM_BATCH) {
+            let given = batch.iter().map(async |claim| {
+                if unwanted(&claim.id) {
+                    return rollout::cancel_unrun(parts, claim).await;
+                }
+                let (id, attempt) = (&claim.id, claim.attempt);
+                parts
+                    .store
+                    .release(id, attempt, claim.suspect, false)
+                    .await?;
+                Ok(())
+            });
+            try_join_all(given).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+use std::net::SocketAddr;
+
+use osmosis_engine::{EngineError, EngineErrorKind};
+use osmosis_store::StoreError;
+
+/// Why a server could not start or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address}: {message}")]
+    Listen {
+        address: SocketAddr,
+        message: String,
+    },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the server's own connection handling ended: {0}")]
+    Http(String),
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerErrorKind {
+    /// The address is taken or not ours.
+    Listen,
+    /// The disk, most likely; a new start may do.
+    Storage,
+    /// A defect of ours.
+    Internal,
+}
+
+impl ServerError {
+    pub fn kind(&self) -> ServerErrorKind {
+        match self {
+            Self::Listen { .. } => ServerErrorKind::Listen,
+            Self::Store(_) => ServerErrorKind::Storage,
+            Self::Engine(error) => match error.kind() {
+                EngineErrorKind::Resumable => ServerErrorKind::Storage,
+                EngineErrorKind::Internal => ServerErrorKind::Internal,
+            },
+            Self::Http(_) => ServerErrorKind::Internal,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Listen { .. } => {
+                Some("choose another address, or port 0 for any free one".to_owned())
+            }
+            Self::Engine(error) => error.hint(),
+            Self::Store(error) => error.hint(),
+            Self::Http(_) => None,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! HTTP services around the engine. So far one: the rollout server, which takes rollouts from a
+//! training controller, has them run and graded, and calls the controller back.
+//!
+//! It decides nothing about how a rollout goes and keeps no truth of its own: what was accepted and how
+//! it ended is in the store. In memory are the keys a request brought, and who is still to be called.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /rollout` | 202 `{rollout_id, status}` once the rollout is durable; the same request again: 202 and nothing runs twice; another one under the same id: 409; 422, 413, 429 with `Retry-After`, 503 while it drains |
+//! | `GET /rollout/{id}/status` | `{rollout_id, status, reward, err_message}`; `unknown` for an id it never saw |
+//! | `POST /rollout/cancel` | `{dispositions: {id: cancelled_queued, cancelled_running or not_found}}` |
+//! | `GET /health` | capacity and what is under way; the one request that needs no key |
+//!
+//! The way of a rollout, module by module: `request` reads and checks it, `shared` and `desk` admit it,
+//! `api` is the HTTP around them, `herald` follows it and builds the callbacks, `callback` delivers them,
+//! `service` holds everything together from the first request to the end of the drain.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use osmosis_engine::{Engine, RunEvent, Stop};
+//! # use osmosis_gateway::RelayPolicy;
+//! # use osmosis_server::{Listening, RolloutService, ServerError, ServerOptions};
+//! # use osmosis_store::Store;
+//! # use tokio::sync::mpsc;
+//! # async fn example(engine: Engine, relay: Arc<RelayPolicy>, store: Arc<dyn Store>,
+//! #     events: mpsc::Receiver<RunEvent>, stop: Stop) -> Result<(), ServerError> {
+//! let listening = Listening::on(([127, 0, 0, 1], 0).into()).await?;
+//! println!("{}", listening.url());
+//! let service = RolloutService { engine, relay, store, options: ServerOptions::default() };
+//! service.run(listening, events, None, &stop).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod api;
+mod body;
+mod callback;
+mod desk;
+mod error;
+mod herald;
+mod options;
+mod refusal;
+mod report;
+mod request;
+mod service;
+mod shared;
+
+pub use error::{ServerError, ServerErrorKind};
+pub use options::{CallbackOptions, ServerOptions};
+pub use service::{Listening, RolloutService, Served};

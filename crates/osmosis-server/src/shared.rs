@@ -1,0 +1,274 @@
+//! What every request needs: a rollout is admitted, asked after, cancelled.
+
+use std::sync::Arc;
+
+use osmosis_core::{JsonText, Outcome, Phase, Reward, RolloutId};
+use osmosis_engine::{Cancellation, Engine, EngineError};
+use osmosis_gateway::RelayPolicy;
+use osmosis_store::{NewRollout, NewRow, RolloutRecord, Store, StoreError};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::ServerOptions;
+use crate::callback::Courier;
+use crate::desk::{Desk, Progress, Reservation, conflict};
+use crate::herald::Herald;
+use crate::refusal::Refusal;
+use crate::report::{self, Status};
+use crate::request::{RequestDigest, RolloutRequest};
+
+/// What every request and every task needs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) desk: Desk,
+    pub(crate) engine: Engine,
+    pub(crate) relay: Arc<RelayPolicy>,
+    pub(crate) options: ServerOptions,
+    /// Names this process; a controller sees that a server was started anew.
+    pub(crate) process_id: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) courier: Arc<Courier>,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) admissions: TaskTracker,
+    pub(crate) heralds: TaskTracker,
+    /// Ends every task.
+    pub(crate) over: CancellationToken,
+}
+
+/// Where a rollout stands, for whoever asks.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) status: Status,
+    pub(crate) reward: Option<f64>,
+    pub(crate) err_message: Option<String>,
+}
+
+impl Standing {
+    pub(crate) const UNKNOWN: Self = Self::plain(Status::Unknown);
+
+    const fn plain(status: Status) -> Self {
+        Self {
+            status,
+            reward: None,
+            err_message: None,
+        }
+    }
+}
+
+/// What became of a new rollout.
+#[derive(Debug)]
+enum Written {
+    New,
+    /// The store had it from before, and that is where it stands.
+    Known(Status),
+}
+
+impl Shared {
+    /// Takes a rollout in; returns when it is durable, with where it stands.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        request: RolloutRequest,
+    ) -> Result<Status, Refusal> {
+        loop {
+            match self.desk.reserve(&request.id, &request.digest)? {
+                Reservation::Repeated(mut progress) => {
+                    if written_down(&mut progress).await {
+                        let standing = self.standing(&request.id).await?;
+                        return Ok(standing.map_or(Status::Queued, |standing| standing.status));
+                    }
+                }
+                Reservation::New {
+                    row_index,
+                    progress,
+                } => {
+                    // A task of its own, so that a client that hangs up leaves nothing half done.
+                    let shared = Arc::clone(self);
+                    let writing = self.admissions.spawn(async move {
+                        let id = request.id.clone();
+                        let written = shared.write_down(request, row_index, &progress).await;
+                        match written {
+                            Ok(Written::New) => Ok(Status::Queued),
+                            Ok(Written::Known(status)) => {
+                                shared.desk.refused(&id);
+                                Ok(status)
+                            }
+                            Err(refusal) => {
+                                shared.desk.refused(&id);
+                                Err(refusal)
+                            }
+                        }
+                    });
+                    return writing
+                        .await
+                        .unwrap_or_else(|error| Err(Refusal::Failed(error.to_string())));
+                }
+            }
+        }
+    }
+
+    /// Makes a rollout durable and wakes the engine.
+    async fn write_down(
+        self: &Arc<Self>,
+        request: RolloutRequest,
+        row_index: u64,
+        progress: &watch::Sender<Progress>,
+    ) -> Result<Written, Refusal> {
+        let RolloutRequest {
+            id,
+            row,
+            digest,
+            chat_completions_url,
+            llm_key,
+            callbacks,
+        } = request;
+        if let Some(record) = self.store.rollout(&id).await? {
+            return self.known(&id, &record, &digest).await;
+        }
+        self.relay
+            .assign(id.clone(), &chat_completions_url, llm_key)
+            .map_err(|error| Refusal::Failed(error.to_string()))?;
+        if let Err(error) = self.enqueue(&id, row_index, row).await {
+            self.relay.forget(&id);
+            return Err(error.into());
+        }
+        self.desk.accepted(&id);
+        let herald = Herald {
+            id: id.clone(),
+            row_index,
+            callbacks,
+            progress: progress.subscribe(),
+            store: Arc::clone(&self.store),
+            courier: Arc::clone(&self.courier),
+        };
+        let shared = Arc::clone(self);
+        self.heralds.spawn(async move {
+            if shared
+                .over
+                .run_until_cancelled(herald.run())
+                .await
+                .is_some()
+            {
+                shared.desk.forget(&id);
+            }
+        });
+        self.wake.notify_one();
+        Ok(Written::New)
+    }
+
+    /// A rollout that the store knows from before: the same request, or a conflict.
+    async fn known(
+        &self,
+        id: &RolloutId,
+        record: &RolloutRecord,
+        digest: &RequestDigest,
+    ) -> Result<Written, Refusal> {
+        let row = self.store.row(record.row_index).await?;
+        let same = row.is_some_and(|row| RequestDigest::of_row(&row.body).as_ref() == Some(digest));
+        if !same {
+            return Err(conflict(id));
+        }
+        let standing = self.standing_of(id, record).await?;
+        Ok(Written::Known(standing.status))
+    }
+
+    async fn enqueue(
+        &self,
+        id: &RolloutId,
+        row_index: u64,
+        body: JsonText,
+    ) -> Result<(), StoreError> {
+        let row = NewRow {
+            row_index,
+            line: row_index + 1,
+            body,
+        };
+        let rollout = NewRollout {
+            id: id.clone(),
+            row_index,
+            run_index: 0,
+        };
+        self.store.enqueue(vec![row], vec![rollout]).await
+    }
+
+    /// `None` for a rollout that was never accepted.
+    pub(crate) async fn standing(&self, id: &RolloutId) -> Result<Option<Standing>, Refusal> {
+        match self.store.rollout(id).await? {
+            Some(record) => Ok(Some(self.standing_of(id, &record).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn standing_of(
+        &self,
+        id: &RolloutId,
+        record: &RolloutRecord,
+    ) -> Result<Standing, Refusal> {
+        let Some(outcome) = &record.outcome else {
+            let status = match self.engine.phase(id) {
+                None => Status::Queued,
+                Some(Phase::Agent) => Status::Running,
+                Some(Phase::Grade) => Status::Grading,
+            };
+            return Ok(Standing::plain(status));
+        };
+        let has_samples = match outcome {
+            Outcome::Rejected { .. } => !self.store.samples(id).await?.is_empty(),
+            _ => false,
+        };
+        let end = report::rollout_end(outcome, has_samples);
+        Ok(Standing {
+            status: end.status,
+            reward: outcome.reward().map(Reward::get),
+            err_message: end.err_message,
+        })
+    }
+
+    pub(crate) async fn cancel(&self, id: &RolloutId) -> Result<Cancellation, Refusal> {
+        for (_, mut progress) in self.desk.open_ones(|open| open == id) {
+            written_down(&mut progress).await;
+        }
+        let cancelled = self.engine.cancel(id).await?;
+        self.wake.notify_one();
+        Ok(cancelled)
+    }
+
+    /// Cancels the rollouts without a result whose id the test accepts.
+    pub(crate) async fn cancel_open(
+        &self,
+        wanted: impl Fn(&RolloutId) -> bool,
+    ) -> Result<Vec<(RolloutId, Cancellation)>, Refusal> {
+        let mut cancelled = vec![];
+        for (id, mut progress) in self.desk.open_ones(wanted) {
+            written_down(&mut progress).await;
+            let cancellation = self.engine.cancel(&id).await?;
+            cancelled.push((id, cancellation));
+        }
+        self.wake.notify_one();
+        cancelled.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(cancelled)
+    }
+}
+
+/// Waits until it is known whether a rollout is let in.
+async fn written_down(progress: &mut watch::Receiver<Progress>) -> bool {
+    let known = progress.wait_for(|progress| *progress != Progress::Admitting);
+    // The sender goes only when the rollout is forgotten, and that one was let in.
+    known
+        .await
+        .map_or(true, |progress| *progress != Progress::Refused)
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(%error, "a request could not be answered");
+        Self::Failed(format!("the server's store does not answer: {error}"))
+    }
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Self {
+        tracing::warn!(%error, "a request could not be answered");
+        Self::Failed(error.to_string())
+    }
+}

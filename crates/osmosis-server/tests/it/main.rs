@@ -1,0 +1,18 @@
+//! The rollout server as a controller meets it: real HTTP in both directions, a real store, gateway and
+//! worker process.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that can't go on must fail"
+)]
+
+mod accepting;
+mod attached;
+mod callbacks;
+mod cancelling;
+mod draining;
+mod guest;
+mod receiver;
+mod running;
+mod serving;

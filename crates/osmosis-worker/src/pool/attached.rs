@@ -1,0 +1,241 @@
+//! A pool of one process that is not ours: it dials in, runs and grades, and is never killed. When it
+//! goes, the pool ends.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use osmosis_core::frame::{Load, Manifest, PROTOCOL_VERSION, ToWorker};
+use osmosis_core::{JsonText, RolloutId};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::connection::{frame_bytes, write_frames};
+use super::door::{Arrival, Caller, Expectation};
+use super::guest::{Guest, StartDeadline};
+use super::lifeline::{Ending, Lifeline};
+use super::output::OutputSink;
+use super::process::Exit;
+use super::worker::Worker;
+use super::{Inner, Owner, WorkerPool};
+use crate::{Endpoint, PoolOptions, Role, WorkerError, WorkerEvent};
+
+/// A place where one process from outside may dial in. Dropping it closes the place.
+pub struct Attachment {
+    inner: Owner,
+    id: u64,
+    output: Arc<OutputSink>,
+    expectation: Expectation,
+    arrival: oneshot::Receiver<Arrival>,
+}
+
+/// What there is to remember about an attached process.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    /// Runs that were answered and wait for their grade, by the number of their task.
+    ungraded: Mutex<HashMap<RolloutId, u64>>,
+    worker: Mutex<Option<Arc<Worker>>>,
+}
+
+impl Attachment {
+    /// Opens a socket for the process that will bring `token`. Of the options, the numbers of workers
+    /// and the limits mean nothing here.
+    pub async fn open(
+        token: String,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<Self, WorkerError> {
+        let nothing = || {
+            JsonText::parse("{}").map_err(|error| WorkerError::Socket {
+                message: error.to_string(),
+            })
+        };
+        let load = Load {
+            // Where the process is, whatever that means there.
+            project_path: ".".to_owned(),
+            entrypoint: String::new(),
+            workflow: nothing()?,
+            grader: nothing()?,
+        };
+        let inner = Inner::open(Endpoint::default(), None, load, options, events).await?;
+        let id = inner.next_worker_id();
+        let output = inner.output_sink(id);
+        let (expectation, arrival) = inner.door.expect_token(token, id, Arc::clone(&output));
+        Ok(Self {
+            inner,
+            id,
+            output,
+            expectation,
+            arrival,
+        })
+    }
+
+    /// Where to dial in: `unix:PATH`.
+    pub fn address(&self) -> &str {
+        self.inner.door.address()
+    }
+
+    /// Waits for the process, for as long as a worker may take to start.
+    pub async fn admit(self) -> Result<WorkerPool, WorkerError> {
+        let Self {
+            inner,
+            id,
+            output,
+            expectation,
+            arrival,
+        } = self;
+        let limit = inner.options.start_limit;
+        let deadline = StartDeadline::after(limit);
+        let caller = match tokio::time::timeout(limit, arrival).await {
+            Ok(Ok(Arrival::Welcome(caller))) => *caller,
+            Ok(Ok(Arrival::WrongProtocol { found })) => {
+                return Err(WorkerError::Protocol {
+                    found,
+                    expected: PROTOCOL_VERSION,
+                });
+            }
+            Ok(Err(_)) => {
+                return Err(WorkerError::Socket {
+                    message: "the worker socket was closed".to_owned(),
+                });
+            }
+            Err(_) => {
+                return Err(WorkerError::NotReady {
+                    limit,
+                    output: Vec::new(),
+                });
+            }
+        };
+        let mut guest = inner.host(id, output, expectation, caller);
+        let manifest = inner.load_guest(&mut guest, deadline).await?;
+        inner.limit_concurrency(&manifest);
+        inner.employ_attached(guest);
+        Ok(WorkerPool { inner, manifest })
+    }
+}
+
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attachment")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn host(
+        &self,
+        id: u64,
+        output: Arc<OutputSink>,
+        expectation: Expectation,
+        caller: Caller,
+    ) -> Guest {
+        let Caller {
+            hello,
+            reader,
+            writer,
+        } = caller;
+        let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
+        self.tasks
+            .spawn(self.unless_abandoned(write_frames(writer.0, queue)));
+        // Nobody tells how it ends: it is not our child.
+        let (_, exit) = Exit::channel();
+        Guest {
+            id,
+            leash: self.kennel.know(id, hello.pid),
+            lifeline: Lifeline::new(reader, exit),
+            outgoing,
+            expectation,
+            features: hello.features,
+            output,
+        }
+    }
+
+    /// Gives the process a seat in both rosters, and ends the pool when it goes.
+    fn employ_attached(self: &Arc<Self>, guest: Guest) {
+        let (worker, lifeline) = self.register(Role::Agent, guest);
+        if let Some(attached) = &self.attached {
+            *attached.worker.lock() = Some(Arc::clone(&worker));
+        }
+        for role in [Role::Agent, Role::Grader] {
+            self.seat(role, &worker);
+        }
+        let inner = Arc::clone(self);
+        self.tasks.spawn(async move {
+            inner.attend_attached(&worker, lifeline).await;
+        });
+    }
+
+    async fn attend_attached(self: &Arc<Self>, worker: &Arc<Worker>, mut lifeline: Lifeline) {
+        let detail = loop {
+            let said = tokio::select! {
+                said = lifeline.next() => said,
+                () = worker.kill_switch.cancelled() => break "was let go".to_owned(),
+                () = self.abandon.cancelled() => break "was abandoned".to_owned(),
+            };
+            match said.map(|frame| worker.hear(frame)) {
+                Ok(Ok(_)) => {}
+                Ok(Err(what)) | Err(Ending::BrokeProtocol(what)) => {
+                    break format!("broke the protocol: {what}");
+                }
+                Err(Ending::Left(_) | Ending::Orphaned) => {
+                    break "closed its connection".to_owned();
+                }
+            }
+        };
+        // First, so that nobody who is told looks for another worker.
+        self.close(&format!("the attached process {detail}"));
+        for role in [Role::Agent, Role::Grader] {
+            self.rosters.lock().of(role).remove_worker(worker.id);
+        }
+        let burial = worker.bury(&detail, true);
+        self.workers.lock().remove(&worker.id);
+        worker.ended.cancel();
+        if !worker.is_parting() && !self.stop.is_cancelled() {
+            self.announce(WorkerEvent::Died {
+                worker: worker.id,
+                role: worker.role,
+                detail: burial.detail,
+                held: burial.rollouts,
+            });
+        }
+        self.stop.cancel();
+    }
+}
+
+impl Attached {
+    /// The process keeps what it ran until it is asked for the grade.
+    pub(super) fn ran(&self, rollout: RolloutId, task: u64) {
+        self.ungraded.lock().insert(rollout, task);
+    }
+
+    /// Takes the number of the run that a grade belongs to.
+    pub(super) fn grades(&self, rollout: &RolloutId) -> Option<u64> {
+        self.ungraded.lock().remove(rollout)
+    }
+
+    /// Tells the process that nobody will ask for the grade of a run.
+    pub(super) async fn drop_run(&self, task: u64, limit: Duration) {
+        let worker = self.worker.lock().clone();
+        if let (Some(worker), Ok(frame)) = (worker, frame_bytes(&ToWorker::Cancel { task })) {
+            // A process that does not read has other troubles.
+            drop(tokio::time::timeout(limit, worker.send(frame)).await);
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn limit_concurrency(&self, manifest: &Manifest) {
+        let limit = |found: &osmosis_core::frame::Found| {
+            found
+                .max_concurrent
+                .and_then(|limit| usize::try_from(limit.max(1)).ok())
+        };
+        let mut rosters = self.rosters.lock();
+        rosters.agents.limit_concurrency(limit(&manifest.workflow));
+        rosters
+            .graders
+            .limit_concurrency(manifest.grader.as_ref().and_then(limit));
+    }
+}
