@@ -120,7 +120,8 @@ fn messages_without_system_or_tools_render_too() {
         chat.render(&messages, None, true, &Map::new()).unwrap(),
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     );
-    let tool = [json!({"type": "function", "function": {"name": "now"}})];
+    let nothing = json!({"type": "object", "properties": {}});
+    let tool = [json!({"type": "function", "function": {"name": "now", "parameters": nothing}})];
     assert_eq!(
         chat.render(&messages, Some(&tool), true, &Map::new())
             .unwrap(),
