@@ -197,7 +197,7 @@ fn tool_calls_at_temperature_one_are_well_formed_and_copy_the_numbers() {
             .filter(|episode| episode.operation == Some(operation))
             .count();
         assert!(
-            called > episodes.len() / 10,
+            called > episodes.len() / 20,
             "{} was tried {called} times",
             operation.name()
         );
@@ -209,12 +209,13 @@ fn tiny_does_not_know_which_operation_a_question_wants() {
     let model = tiny();
     let sampler = sampler(&model);
     let held_out = Dataset::draw().held_out;
+    let mut rewards = Vec::new();
     for seed in 1..=SEEDS {
         let episodes = play(&sampler, &model.chat, &held_out, 1.0, (seed, 0)).unwrap();
-        let reward =
-            episodes.iter().map(|episode| episode.reward).sum::<f32>() / episodes.len() as f32;
-        assert!((0.05..=0.3).contains(&reward), "seed {seed}: {reward}");
+        rewards.extend(episodes.iter().map(|episode| episode.reward));
     }
+    let mean = rewards.iter().sum::<f32>() / rewards.len() as f32;
+    assert!((0.05..=0.28).contains(&mean), "{mean}");
     sampler.shut_down();
 }
 
