@@ -1,4 +1,4 @@
-//! A Python environment with the real agent frameworks, made once per machine and shared by every
+//! Python environments with the real agent frameworks, made once per machine and shared by every
 //! test and by `cargo xtask ci`.
 
 use std::fs::File;
@@ -13,28 +13,39 @@ use sha2::{Digest, Sha256};
 /// Written last, so that an interrupted installation is noticed.
 const DONE: &str = "complete";
 
-/// The interpreter of an environment that holds what `python/requirements-dev.txt` pins. Made on
-/// first use below cargo's target folder; other processes wait for it.
+/// The interpreter of an environment that holds what `python/requirements-dev.txt` pins, with the
+/// OpenAI Agents SDK. Made on first use below cargo's target folder; other processes wait for it.
+pub fn python() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(&PYTHON, "test-venv", "requirements-dev.txt")
+}
+
+/// Like `python()`, with Strands, as `python/requirements-strands-dev.txt` pins it. The two
+/// frameworks can't be installed together.
+pub fn strands_python() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(&PYTHON, "test-strands-venv", "requirements-strands-dev.txt")
+}
+
 #[expect(
     clippy::panic,
     reason = "a test without its environment can only fail, with the reason"
 )]
-pub fn python() -> Utf8PathBuf {
-    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
-    PYTHON
-        .get_or_init(|| match prepare() {
-            Ok(python) => python,
-            Err(error) => panic!("no python environment for the tests: {error:#}"),
-        })
-        .clone()
+fn made_once(made: &'static OnceLock<Utf8PathBuf>, name: &str, requirements: &str) -> Utf8PathBuf {
+    made.get_or_init(|| match prepare(name, requirements) {
+        Ok(python) => python,
+        Err(error) => panic!("no python environment for the tests: {error:#}"),
+    })
+    .clone()
 }
 
-fn prepare() -> Result<Utf8PathBuf> {
+/// Makes the folder `NAME-HASH` below the target folder, unless it is there.
+fn prepare(name: &str, requirements: &str) -> Result<Utf8PathBuf> {
     let workspace = Utf8Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
         .context("this crate has moved out of the workspace")?;
-    let requirements = workspace.join("python").join("requirements-dev.txt");
+    let requirements = workspace.join("python").join(requirements);
     let pinned = std::fs::read(&requirements).with_context(|| format!("reading {requirements}"))?;
     let (base, version) = base_interpreter()?;
 
@@ -44,14 +55,14 @@ fn prepare() -> Result<Utf8PathBuf> {
     hasher.update(&base);
     let hash = format!("{:x}", Bytes::copy_from_slice(&hasher.finalize()[..6]));
     let target = target_folder(workspace);
-    let folder = target.join(format!("test-venv-{hash}"));
+    let folder = target.join(format!("{name}-{hash}"));
     let python = folder.join("bin").join("python");
     if folder.join(DONE).exists() {
         return Ok(python);
     }
 
     std::fs::create_dir_all(&target).with_context(|| format!("creating {target}"))?;
-    let lock = File::create(target.join(format!("test-venv-{hash}.lock")))?;
+    let lock = File::create(target.join(format!("{name}-{hash}.lock")))?;
     lock.lock().context("waiting for another process")?;
     if folder.join(DONE).exists() {
         return Ok(python);
