@@ -4,5 +4,5 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../python/osmosis_ai");
-    println!("cargo::rerun-if-changed=../../python/pyproject.toml");
+    println!("cargo::rerun-if-changed=../../pyproject.toml");
 }

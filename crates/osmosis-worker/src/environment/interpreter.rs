@@ -33,6 +33,7 @@ print(json.dumps({
     'version': '.'.join(map(str, sys.version_info[:3])),
     'executable': getattr(sys, '_base_executable', None) or sys.executable,
     'missing': missing,
+    'import_path': [folder for folder in sys.path if folder.isprintable()],
 }))";
 
 /// An interpreter that has told about itself.
@@ -44,6 +45,8 @@ pub(super) struct Interpreter {
     pub(super) executable: Utf8PathBuf,
     pub(super) version: Version,
     pub(super) missing: Vec<String>,
+    /// The folders that it imports from.
+    pub(super) import_path: Vec<Utf8PathBuf>,
 }
 
 /// What an interpreter must satisfy.
@@ -133,6 +136,8 @@ pub(super) async fn ask(path: &Utf8Path, wanted: &Wanted) -> Result<Interpreter,
         version: String,
         executable: Utf8PathBuf,
         missing: Vec<String>,
+        #[serde(default)]
+        import_path: Vec<Utf8PathBuf>,
     }
 
     let child = Command::new(path)
@@ -174,6 +179,7 @@ pub(super) async fn ask(path: &Utf8Path, wanted: &Wanted) -> Result<Interpreter,
         executable: answer.executable,
         version,
         missing: answer.missing,
+        import_path: answer.import_path,
     })
 }
 

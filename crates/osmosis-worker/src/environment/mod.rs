@@ -6,9 +6,11 @@
 //! is used directly. The SDK is never installed, only put on the import path.
 
 mod cargo;
+mod clash;
 mod error;
 mod interpreter;
 mod project;
+mod requirements;
 mod sdk;
 mod tool;
 mod venv;
@@ -18,11 +20,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
 
 pub use self::cargo::{BuiltRollout, build};
+pub use self::clash::Clash;
 pub use self::error::{EnvironmentError, EnvironmentErrorKind, PassedOver};
 use self::interpreter::{Interpreter, Wanted};
 use self::project::Project;
+use self::requirements::Requirements;
+use self::sdk::Sdk;
 pub use self::sdk::sdk_path;
-use self::sdk::{Requirements, Sdk};
 use self::venv::{BuildLock, Found};
 use crate::Launch;
 
@@ -71,6 +75,8 @@ pub struct PreparedEnvironment {
     pub sdk_path: Utf8PathBuf,
     /// What a person should know.
     pub notes: Vec<String>,
+    /// Set when the reference's package is installed there.
+    pub clash: Option<Clash>,
     /// Changes when the requirements, what is installed, the interpreter or the SDK do.
     pub digest: String,
     worker_script: Utf8PathBuf,
@@ -207,13 +213,17 @@ impl Preparation<'_> {
         let foreign = (interpreter.path == preferred).then(|| self.folder.clone());
         require_modules(&interpreter, foreign.clone())?;
         progress(EnvironmentEvent::Ready { reused: true });
-        Ok(self.done(
-            interpreter.path.clone(),
-            foreign,
-            &interpreter.version.to_string(),
-            &[],
-            Vec::new(),
-        ))
+        let clash = Clash::look(&interpreter.path, &interpreter.import_path);
+        Ok(PreparedEnvironment {
+            clash,
+            ..self.done(
+                interpreter.path.clone(),
+                foreign,
+                &interpreter.version.to_string(),
+                &[],
+                Vec::new(),
+            )
+        })
     }
 
     async fn with_project(
@@ -222,7 +232,7 @@ impl Preparation<'_> {
         description: &Project,
         progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
     ) -> Result<PreparedEnvironment, EnvironmentError> {
-        let mut requirements = sdk::replace_sdk(&project.dependencies, description);
+        let mut requirements = Requirements::of(&project.dependencies, description);
         requirements.notes.extend(project.notes);
         if let Found::Ours(stamp) = venv::look(&self.folder)?
             && self.still_fits(&stamp, &requirements.packages).await
@@ -349,6 +359,7 @@ impl Preparation<'_> {
         facts.extend(installed.iter().map(String::as_str));
         PreparedEnvironment {
             digest: digest_of(&facts),
+            clash: environment.as_deref().and_then(Clash::in_environment),
             sdk_path: self.sdk.path.clone(),
             worker_script: self.sdk.worker_script(),
             python,

@@ -19,6 +19,14 @@ pub(super) struct Project {
     pub(super) notes: Vec<String>,
 }
 
+impl Project {
+    /// The packages of an extra, by its normalised name.
+    pub(super) fn extra(&self, name: &str) -> Option<&[String]> {
+        let (_, packages) = self.extras.iter().find(|(known, _)| known == name)?;
+        Some(packages)
+    }
+}
+
 /// Reads the file; `None` when there is none.
 pub(super) fn read(file: &Utf8Path) -> Result<Option<Project>, EnvironmentError> {
     match std::fs::read_to_string(file) {

@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pep508_rs::{ExtraName, Requirement, VerbatimUrl};
 use rust_embed::RustEmbed;
 use sha2::{Digest, Sha256};
 
@@ -19,16 +18,10 @@ use super::{Surroundings, hex};
 struct Files;
 
 /// The package's description: what it needs, and its extras.
-const PYPROJECT: &str = include_str!("../../../../python/pyproject.toml");
+const PYPROJECT: &str = include_str!("../../../../pyproject.toml");
 
 /// Where the package's import name is found, below the unpacked folder.
 const PACKAGE: &str = "osmosis_ai";
-
-/// The names that rollouts may know the SDK by: ours, and the public reference's.
-const NAMES: [&str; 2] = ["osmosis-rs", "osmosis-ai"];
-
-/// Extras of the reference whose work this program does itself.
-const BUILT_IN_EXTRAS: [&str; 6] = ["server", "platform", "eval", "parquet", "dev", "full"];
 
 /// The unpacked SDK, to be put on an interpreter's import path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,130 +119,12 @@ fn content_hash() -> String {
 
 /// The SDK's own description, parsed.
 pub(super) fn description() -> Result<Project, EnvironmentError> {
-    project::parse(Utf8Path::new("osmosis_ai/pyproject.toml"), PYPROJECT)
-}
-
-/// A rollout's requirements with the SDK's own in place of the SDK.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Requirements {
-    pub(super) packages: Vec<String>,
-    /// What a person should know about it.
-    pub(super) notes: Vec<String>,
-}
-
-/// Replaces the SDK (or the reference's) by what it needs: it is not installed but put on the path.
-pub(super) fn replace_sdk(dependencies: &[String], sdk: &Project) -> Requirements {
-    let mut packages = sdk.dependencies.clone();
-    let mut notes = Vec::new();
-    for dependency in dependencies {
-        // Checked when the project was parsed.
-        let Ok(requirement) = dependency.parse::<Requirement<VerbatimUrl>>() else {
-            continue;
-        };
-        let name = requirement.name.to_string();
-        if !NAMES.contains(&name.as_str()) {
-            if !packages.contains(dependency) {
-                packages.push(dependency.clone());
-            }
-            continue;
-        }
-        if requirement.version_or_url.is_some() {
-            notes.push(format!(
-                "`{dependency}` is replaced by the SDK of this program, whatever its version"
-            ));
-        }
-        for extra in &requirement.extras {
-            match extra_packages(sdk, extra) {
-                Extra::Packages(extra) => {
-                    for package in extra {
-                        if !packages.contains(package) {
-                            packages.push(package.clone());
-                        }
-                    }
-                }
-                Extra::BuiltIn => notes.push(format!(
-                    "the extra `{extra}` of `{name}` needs no packages here: this program does its work"
-                )),
-                Extra::Unknown => notes.push(format!(
-                    "the extra `{extra}` of `{name}` is not known here and was left out; name the packages you need"
-                )),
-            }
-        }
-    }
-    Requirements { packages, notes }
-}
-
-enum Extra<'a> {
-    Packages(&'a [String]),
-    BuiltIn,
-    Unknown,
-}
-
-fn extra_packages<'a>(sdk: &'a Project, extra: &ExtraName) -> Extra<'a> {
-    let extra = extra.to_string();
-    if let Some((_, packages)) = sdk.extras.iter().find(|(name, _)| *name == extra) {
-        Extra::Packages(packages)
-    } else if BUILT_IN_EXTRAS.contains(&extra.as_str()) {
-        Extra::BuiltIn
-    } else {
-        Extra::Unknown
-    }
+    project::parse(Utf8Path::new("pyproject.toml"), PYPROJECT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn sdk() -> Project {
-        project::parse(
-            Utf8Path::new("pyproject.toml"),
-            r#"
-            [project]
-            dependencies = ["pydantic>=2"]
-            [project.optional-dependencies]
-            openai-agents = ["openai-agents>=0.24"]
-            "#,
-        )
-        .unwrap()
-    }
-
-    fn replaced(dependencies: &[&str]) -> Requirements {
-        let dependencies: Vec<String> = dependencies.iter().map(ToString::to_string).collect();
-        replace_sdk(&dependencies, &sdk())
-    }
-
-    #[test]
-    fn the_sdk_gives_way_to_what_it_needs() {
-        let requirements = replaced(&["osmosis-rs[openai-agents]", "numpy<3"]);
-        assert_eq!(
-            requirements.packages,
-            ["pydantic>=2", "openai-agents>=0.24", "numpy<3"]
-        );
-        assert_eq!(requirements.notes, [""; 0]);
-    }
-
-    #[test]
-    fn the_reference_is_replaced_too_whatever_its_spelling() {
-        let requirements = replaced(&["Osmosis_AI[openai_agents]==0.3.8"]);
-        assert_eq!(
-            requirements.packages,
-            ["pydantic>=2", "openai-agents>=0.24"]
-        );
-        assert_eq!(requirements.notes.len(), 1);
-    }
-
-    #[test]
-    fn extras_that_bring_nothing_are_mentioned() {
-        let requirements = replaced(&["osmosis-ai[server,rubric]"]);
-        assert_eq!(requirements.packages, ["pydantic>=2"]);
-        assert!(requirements.notes[0].contains("`server`"));
-        assert!(requirements.notes[1].contains("`rubric` of `osmosis-ai` is not known"));
-    }
-
-    #[test]
-    fn a_rollout_that_does_not_name_the_sdk_gets_what_it_needs_all_the_same() {
-        assert_eq!(replaced(&["numpy"]).packages, ["pydantic>=2", "numpy"]);
-    }
 
     #[test]
     fn the_embedded_description_is_sound_and_without_compiled_files() {
@@ -262,7 +137,16 @@ mod tests {
         );
         assert!(description.requires_python.is_some());
         assert!(Files::get("worker/__main__.py").is_some());
+        assert!(Files::get("py.typed").is_some());
         assert!(Files::iter().all(|name| !name.contains("__pycache__")));
+    }
+
+    #[test]
+    fn program_and_package_have_one_version() {
+        let file = Files::get("__init__.py").unwrap();
+        let text = String::from_utf8(file.data.into_owned()).unwrap();
+        let expected = format!("__version__ = \"{}\"\n", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&expected), "no `{expected}` in\n{text}");
     }
 
     #[test]

@@ -197,7 +197,7 @@ pub(super) fn installed(folder: &Utf8Path) -> Vec<String> {
     names
 }
 
-fn site_packages(folder: &Utf8Path) -> Option<Utf8PathBuf> {
+pub(super) fn site_packages(folder: &Utf8Path) -> Option<Utf8PathBuf> {
     let library = folder.join("lib");
     library
         .read_dir_utf8()
