@@ -1,8 +1,8 @@
 //! `osmosis doctor`: is everything here that a run needs?
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::PROVIDERS;
-use osmosis_worker::environment;
+use osmosis_worker::environment::{self, Clash};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
@@ -28,6 +28,7 @@ pub(crate) async fn run(
         sdk(),
         installer(),
     ];
+    findings.extend(environments_around().iter().map(|folder| around(folder)));
     match Workspace::find(workspace, None) {
         Ok(found) => {
             findings.push(good("workspace", found.root.to_string()));
@@ -95,6 +96,39 @@ fn installer() -> Finding {
     good("installer", text.to_owned())
 }
 
+/// The virtual environments that a person at this terminal works in: the active one, and the one
+/// that this program is installed in.
+fn environments_around() -> Vec<Utf8PathBuf> {
+    let folder = |path: std::path::PathBuf| Utf8PathBuf::from_path_buf(path).ok();
+    let active = std::env::var_os("VIRTUAL_ENV").and_then(|path| folder(path.into()));
+    let own = std::env::current_exe()
+        .ok()
+        .and_then(|program| folder(program.parent()?.parent()?.to_owned()));
+    let mut found: Vec<Utf8PathBuf> = vec![];
+    for folder in active.into_iter().chain(own) {
+        if folder.join("pyvenv.cfg").is_file() && !found.contains(&folder) {
+            found.push(folder);
+        }
+    }
+    found
+}
+
+fn around(folder: &Utf8Path) -> Finding {
+    let mut finding = good("environment", folder.to_string());
+    finding.note_clash(Clash::in_environment(folder).as_ref());
+    finding
+}
+
+impl Finding {
+    /// Both SDKs in one place are bad; the reference's alone is only worth knowing.
+    fn note_clash(&mut self, clash: Option<&Clash>) {
+        let Some(clash) = clash else { return };
+        self.good &= !clash.is_mixed();
+        self.text = clash.message();
+        self.hint = Some(clash.hint());
+    }
+}
+
 /// Looks at a rollout's environment, and makes it when it is not there yet.
 async fn rollout(workspace: &Workspace, name: &str, python: Option<&Utf8Path>) -> Finding {
     if workspace.rollout_dir(name).join("Cargo.toml").is_file() {
@@ -110,6 +144,7 @@ async fn rollout(workspace: &Workspace, name: &str, python: Option<&Utf8Path>) -
             if !found.notes.is_empty() {
                 finding.hint = Some(found.notes.join("; "));
             }
+            finding.note_clash(found.clash.as_ref());
             finding
         }
         Err(error) => Finding {

@@ -33,6 +33,9 @@ impl Prepared {
                 for note in &prepared.notes {
                     output.note(note);
                 }
+                if let Some(clash) = &prepared.clash {
+                    output.warn(format_args!("{}\nhint: {}", clash.message(), clash.hint()));
+                }
                 Ok(Self::Python(prepared))
             }
             Language::Rust => {

@@ -11,6 +11,7 @@ mod bad_configs;
 mod bad_training;
 mod bad_user_code;
 mod demo;
+mod doctor;
 mod first_path;
 mod gateway_command;
 mod interruption;
