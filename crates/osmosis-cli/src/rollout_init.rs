@@ -81,35 +81,27 @@ fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, CliError> {
 }
 
 fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, CliError> {
+    // One policy calls the agents' tool, the other one only speaks.
+    let tool_policy = include_str!("../templates/tool-policy.toml");
+    let text_policy = include_str!("../templates/text-policy.toml");
     let (entrypoint, policy) = match framework {
-        Framework::OpenaiAgents => (
-            "main.py",
-            include_str!("../templates/openai-agents/policy.toml"),
-        ),
-        Framework::Plain => ("main.py", include_str!("../templates/plain/policy.toml")),
-        Framework::Rust => ("Cargo.toml", include_str!("../templates/plain/policy.toml")),
+        Framework::OpenaiAgents | Framework::Strands => ("main.py", tool_policy),
+        Framework::Plain => ("main.py", text_policy),
+        Framework::Rust => ("Cargo.toml", text_policy),
     };
     let source: Vec<(&str, String)> = match framework {
-        Framework::OpenaiAgents => vec![
-            (
-                "main.py",
-                include_str!("../templates/openai-agents/main.py").to_owned(),
-            ),
-            (
-                "pyproject.toml",
-                include_str!("../templates/openai-agents/pyproject.toml").to_owned(),
-            ),
-        ],
-        Framework::Plain => vec![
-            (
-                "main.py",
-                include_str!("../templates/plain/main.py").to_owned(),
-            ),
-            (
-                "pyproject.toml",
-                include_str!("../templates/plain/pyproject.toml").to_owned(),
-            ),
-        ],
+        Framework::OpenaiAgents => python(
+            include_str!("../templates/openai-agents/main.py"),
+            include_str!("../templates/openai-agents/pyproject.toml"),
+        ),
+        Framework::Strands => python(
+            include_str!("../templates/strands/main.py"),
+            include_str!("../templates/strands/pyproject.toml"),
+        ),
+        Framework::Plain => python(
+            include_str!("../templates/plain/main.py"),
+            include_str!("../templates/plain/pyproject.toml"),
+        ),
         Framework::Rust => vec![
             (
                 "src/main.rs",
@@ -138,6 +130,13 @@ fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>,
         (format!("policies/{name}.toml").into(), policy.to_owned()),
     ]);
     Ok(files)
+}
+
+fn python(main: &str, project: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("main.py", main.to_owned()),
+        ("pyproject.toml", project.to_owned()),
+    ]
 }
 
 /// Where the Rust SDK is: in the checkout that this program was built from.

@@ -26,6 +26,8 @@ pub(crate) struct InitArguments {
 pub(crate) enum Framework {
     /// The OpenAI Agents SDK
     OpenaiAgents,
+    /// Strands Agents
+    Strands,
     /// No framework: plain HTTP calls to the policy
     Plain,
     /// In Rust, with async-openai
