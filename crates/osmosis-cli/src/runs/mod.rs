@@ -1,5 +1,6 @@
 //! What every kind of run has: a name, facts it is pinned to, a store, and commands that look at it.
 
+mod artifacts;
 pub(crate) mod list;
 pub(crate) mod logs;
 mod names;

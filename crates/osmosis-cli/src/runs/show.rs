@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use camino::Utf8Path;
 use osmosis_core::{Outcome, Sample};
 use osmosis_store::{
     CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
@@ -9,6 +10,7 @@ use osmosis_store::{
 use owo_colors::Style;
 use serde_json::{Value, json};
 
+use super::artifacts::Artifacts;
 use super::transcript;
 use crate::error::{CliError, Exit};
 use crate::figures::{ms_text, number};
@@ -57,10 +59,16 @@ pub(crate) async fn run(
             attempt: None,
         };
         let recorded = store.calls(query).await?;
+        let left_in = folder.artifacts().join(rollout.id.as_str());
+        let artifacts = Artifacts::of(&left_in);
         if output.is_json() {
-            details.push(details_of(rollout, &samples, &recorded)?);
+            let mut shown = details_of(rollout, &samples, &recorded)?;
+            shown["artifacts"] = artifacts.to_json(&left_in);
+            details.push(shown);
         } else {
-            output.line(render(rollout, &samples, &recorded, calls)?);
+            let mut text = render(rollout, &samples, &recorded, calls)?;
+            push_artifacts(&mut text, &left_in, &artifacts);
+            output.line(text);
         }
     }
     output.details(&details);
@@ -181,6 +189,18 @@ fn push_failure(text: &mut String, outcome: &Outcome) {
         for line in traceback.lines() {
             let _ = writeln!(text, "    {line}");
         }
+    }
+}
+
+fn push_artifacts(text: &mut String, folder: &Utf8Path, artifacts: &Artifacts) {
+    let lines = artifacts.lines();
+    if lines.is_empty() {
+        return;
+    }
+    let label = paint("artifacts", Style::new().bold());
+    let _ = writeln!(text, "\n{label}  {folder}");
+    for line in lines {
+        let _ = writeln!(text, "  {line}");
     }
 }
 

@@ -7,6 +7,7 @@
 )]
 
 mod again;
+mod artifacts;
 mod bad_configs;
 mod bad_training;
 mod bad_user_code;
