@@ -27,6 +27,12 @@ pub fn strands_python() -> Utf8PathBuf {
     made_once(&PYTHON, "test-strands-venv", "requirements-strands-dev.txt")
 }
 
+/// `maturin`, which builds the wheel, as `python/requirements-wheel.txt` pins it.
+pub fn maturin() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(&PYTHON, "test-wheel-venv", "requirements-wheel.txt").with_file_name("maturin")
+}
+
 #[expect(
     clippy::panic,
     reason = "a test without its environment can only fail, with the reason"

@@ -17,6 +17,7 @@ mod first_path;
 mod gateway_command;
 mod interruption;
 mod kills;
+mod packaging;
 mod processes;
 mod rust_rollout;
 mod serve;

@@ -1,0 +1,189 @@
+//! The wheel, as a user meets it: built, installed into an empty environment, and used.
+
+use std::process::{Command, Stdio};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_testkit::python_environment;
+
+/// What a project written for the reference has at the end of its entrypoint.
+const SERVED: &str = r#"
+
+import uvicorn
+from osmosis_ai.rollout import LocalBackend
+from osmosis_ai.rollout.server import create_rollout_server
+
+app = create_rollout_server(backend=LocalBackend(workflow=Workflow, grader=AnswerGrader))
+
+if __name__ == "__main__":
+    uvicorn.run(app, host="127.0.0.1", port=9000)
+"#;
+
+/// Starts the façade and asks it how it is, as an ASGI server would.
+const FACADE: &str = r#"
+import asyncio, json, os, sys, urllib.request
+from pathlib import Path
+import uvicorn, osmosis_ai
+from osmosis_ai.rollout import AgentWorkflow, Grader, LocalBackend
+from osmosis_ai.rollout.server import create_rollout_server
+from osmosis_ai.rollout.server.binary import find_binary
+
+assert Path(osmosis_ai.__file__).is_relative_to(sys.prefix), osmosis_ai.__file__
+assert Path(osmosis_ai.__file__).with_name("py.typed").is_file()
+assert find_binary() == str(Path(sys.executable).with_name("osmosis")), find_binary()
+
+class Say(AgentWorkflow):
+    async def run(self, ctx):
+        return [*ctx.prompt, {"role": "assistant", "content": "hi"}]
+
+class Fine(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(1.0)
+
+async def main():
+    app = create_rollout_server(backend=LocalBackend(workflow=Say, grader=Fine))
+    url = await app.start()
+    ask = lambda: urllib.request.urlopen(f"{url}/health").read()
+    health = json.loads(await asyncio.to_thread(ask))
+    await app.stop()
+    print(json.dumps(health))
+
+asyncio.run(main())
+"#;
+
+/// What tests of the whole workspace switch on in dependencies. With it the wheel's program is the one
+/// that is built already; without it everything would be compiled again, which takes minutes.
+const AS_TESTED: &str = "tokio/test-util,serde_json/unbounded_depth,rustix/event,rustix/stdio";
+
+/// Runs a command to its end, away from the checkout and from what the tests are run with.
+#[track_caller]
+fn run(command: &mut Command, folder: &Utf8Path) -> String {
+    for (name, _) in std::env::vars() {
+        // What cargo tells the programs it starts would make another build of a cargo below us.
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
+    let output = command
+        .current_dir(folder)
+        .env_remove("VIRTUAL_ENV")
+        .env_remove("OSMOSIS_BIN")
+        .env_remove("PYTHONPATH")
+        .env("OSMOSIS_CACHE_DIR", folder.join("cache"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}\n{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    stdout
+}
+
+/// Builds the wheel from what cargo has built for the tests already.
+fn build_wheel(folder: &Utf8Path) -> Utf8PathBuf {
+    let checkout = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let wheels = folder.join("wheels");
+    run(
+        Command::new(python_environment::maturin())
+            .args([
+                "build",
+                "--profile",
+                "dev",
+                "--offline",
+                "--features",
+                AS_TESTED,
+            ])
+            .args(["--compatibility", "linux", "--compression-method", "stored"])
+            .args([
+                "--manifest-path",
+                checkout.join("crates/osmosis-cli/Cargo.toml").as_str(),
+            ])
+            .args(["--target-dir", target.as_str(), "--out", wheels.as_str()]),
+        folder,
+    );
+    let mut made = wheels.read_dir_utf8().unwrap();
+    let wheel = made.next().unwrap().unwrap().into_path();
+    assert!(made.next().is_none(), "more than one wheel in {wheels}");
+    wheel
+}
+
+#[test]
+fn the_wheel_brings_command_and_package_into_an_empty_environment() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = Utf8PathBuf::from_path_buf(temporary.path().canonicalize().unwrap()).unwrap();
+    let wheel = build_wheel(&folder);
+    let environment = folder.join("venv");
+    run(
+        Command::new(python_environment::python()).args(["-m", "venv", environment.as_str()]),
+        &folder,
+    );
+    let python = environment.join("bin/python");
+    run(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-input",
+                "--disable-pip-version-check",
+            ])
+            .arg(format!("osmosis-rs[server] @ file://{wheel}")),
+        &folder,
+    );
+
+    let osmosis = environment.join("bin/osmosis");
+    let version = run(Command::new(&osmosis).arg("--version"), &folder);
+    assert_eq!(
+        version.trim(),
+        concat!("osmosis ", env!("CARGO_PKG_VERSION"))
+    );
+    let described = run(
+        Command::new(&python).args(["-m", "pip", "show", "--files", "osmosis-rs"]),
+        &folder,
+    );
+    for part in [
+        concat!("Version: ", env!("CARGO_PKG_VERSION")),
+        "osmosis_ai/py.typed",
+        "licenses/LICENSE-MIT",
+        "licenses/LICENSE-APACHE",
+        "bin/osmosis",
+    ] {
+        assert!(described.contains(part), "no `{part}` in\n{described}");
+    }
+    assert!(!described.contains("tests/"), "{described}");
+
+    // The façade finds the program beside its interpreter, and nowhere else.
+    let health = run(
+        Command::new(&python)
+            .args(["-c", FACADE])
+            .env("PATH", "/nowhere"),
+        &folder,
+    );
+    assert!(health.contains("capacity"), "{health}");
+
+    // A project written for the reference, run by the installed command.
+    run(
+        Command::new(&osmosis).args(["rollout", "init", "hello", "--framework", "plain"]),
+        &folder,
+    );
+    let rollout = folder.join("rollouts/hello");
+    let edit = |file: &str, change: &dyn Fn(String) -> String| {
+        let file = rollout.join(file);
+        std::fs::write(&file, change(std::fs::read_to_string(&file).unwrap())).unwrap();
+    };
+    edit("main.py", &|text| text + SERVED);
+    edit("pyproject.toml", &|text| {
+        text.replace("\"osmosis-rs\"", "\"osmosis-ai[server]>=0.3\"")
+    });
+    let told = run(
+        Command::new(&osmosis).args(["eval", "submit", "configs/eval/hello.toml", "--json"]),
+        &folder,
+    );
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["resource"]["outcomes"]["scored"], 6, "{told:#}");
+    assert_eq!(told["resource"]["pass_rate"], 1.0, "{told:#}");
+}
