@@ -83,25 +83,19 @@ fn run(command: &mut Command, folder: &Utf8Path) -> String {
 
 /// Builds the wheel from what cargo has built for the tests already.
 fn build_wheel(folder: &Utf8Path) -> Utf8PathBuf {
-    let checkout = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let manifest = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let compiled = Utf8Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let wheels = folder.join("wheels");
     run(
         Command::new(python_environment::maturin())
-            .args([
-                "build",
-                "--profile",
-                "dev",
-                "--offline",
-                "--features",
-                AS_TESTED,
-            ])
+            .args(["build", "--profile", "dev", "--offline"])
+            .args(["--features", AS_TESTED])
             .args(["--compatibility", "linux", "--compression-method", "stored"])
-            .args([
-                "--manifest-path",
-                checkout.join("crates/osmosis-cli/Cargo.toml").as_str(),
-            ])
-            .args(["--target-dir", target.as_str(), "--out", wheels.as_str()]),
+            .args(["--manifest-path", manifest.as_str()])
+            .args(["--target-dir", folder.join("target").as_str()])
+            .args(["--out", wheels.as_str()])
+            // What is compiled is shared; the program that other tests run right now is not replaced.
+            .env("CARGO_BUILD_BUILD_DIR", compiled),
         folder,
     );
     let mut made = wheels.read_dir_utf8().unwrap();
