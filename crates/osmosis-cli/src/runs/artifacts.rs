@@ -7,15 +7,24 @@ use std::path::{Path, PathBuf};
 use camino::Utf8Path;
 use serde_json::{Value, json};
 
-/// How many are listed; the rest is counted.
-const LISTED: usize = 100;
-/// How many are counted, so that no tree, however large, holds up `show`.
-const COUNTED: usize = 100_000;
+/// How far a folder is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// So many are listed; the rest is counted.
+    listed: usize,
+    /// So many entries are counted, folders included: no tree, however large, holds up `show`.
+    counted: usize,
+}
+
+const LIMITS: Limits = Limits {
+    listed: 100,
+    counted: 100_000,
+};
 
 /// What is in a rollout's folder, folders themselves left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Artifacts {
-    /// By path; at most `LISTED`.
+    /// The first ones by path.
     pub(crate) listed: Vec<Artifact>,
     pub(crate) count: usize,
     /// There are more than were counted.
@@ -45,13 +54,17 @@ enum Kind {
 impl Artifacts {
     /// Lists the folder of a rollout, which need not be there.
     pub(crate) fn of(folder: &Utf8Path) -> Self {
+        Self::within(LIMITS, folder)
+    }
+
+    fn within(limits: Limits, folder: &Utf8Path) -> Self {
         let mut found = Found {
             artifacts: vec![],
             uncounted: false,
         };
         // User code may have put a link in place of its folder.
         match symlink_metadata(folder) {
-            Ok(metadata) if metadata.is_dir() => found.walk(folder.as_std_path()),
+            Ok(metadata) if metadata.is_dir() => found.walk(folder.as_std_path(), limits.counted),
             Ok(metadata) => found.artifacts.push(Artifact {
                 path: PathBuf::from("."),
                 kind: Kind::of(folder.as_std_path(), &metadata),
@@ -61,7 +74,7 @@ impl Artifacts {
         let mut listed = found.artifacts;
         let count = listed.len();
         listed.sort();
-        listed.truncate(LISTED);
+        listed.truncate(limits.listed);
         Self {
             listed,
             count,
@@ -96,7 +109,7 @@ struct Found {
 }
 
 impl Found {
-    fn walk(&mut self, root: &Path) {
+    fn walk(&mut self, root: &Path, limit: usize) {
         // A list and not recursion: folders may be nested deeper than the stack allows.
         let mut folders = vec![PathBuf::new()];
         let mut seen = 0;
@@ -106,7 +119,7 @@ impl Found {
             };
             for entry in entries.flatten() {
                 seen += 1;
-                if seen > COUNTED {
+                if seen > limit {
                     self.uncounted = true;
                     return;
                 }
@@ -248,14 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_read_are_counted() {
+    fn more_than_can_be_read_are_counted_up_to_a_limit() {
         let folder = Folder::new();
-        for number in 0..LISTED + 7 {
-            folder.write(format!("{number:04}"), "");
+        for number in 0..6 {
+            folder.write(format!("{number}"), "");
         }
-        let lines = folder.lines();
-        assert_eq!(lines.len(), LISTED + 1);
-        assert_eq!(lines[LISTED], "and 7 others");
+        let lines =
+            |listed, counted| Artifacts::within(Limits { listed, counted }, folder.path()).lines();
+        assert_eq!(lines(6, 6).len(), 6);
+        assert_eq!(lines(2, 6), ["0  0 bytes", "1  0 bytes", "and 4 others"]);
+        let cut = lines(2, 5);
+        assert_eq!(cut.len(), 3, "{cut:?}");
+        assert_eq!(cut[2], "and more than 3 others");
     }
 
     #[test]
