@@ -14,7 +14,6 @@ from typing_extensions import TypeVar
 
 from osmosis_ai.rollout.types import (
     AgentWorkflowConfig,
-    MessageDict,
     RolloutSample,
     as_reward,
     check_sample_id,
@@ -149,7 +148,8 @@ async def _ask(source: SampleSource, name: str) -> Any:
 class AgentWorkflowContext(Generic[TConfig]):
     """What `run` is given: the row's messages, never its label."""
 
-    prompt: list[MessageDict]
+    # Dicts; but each framework has its own type for messages, and takes no other.
+    prompt: list[Any]
     config: TConfig | None = None
     metadata: dict[str, Any] | None = None
     artifacts_dir: Path | None = None
