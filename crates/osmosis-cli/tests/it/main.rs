@@ -19,6 +19,7 @@ mod interruption;
 mod kills;
 mod packaging;
 mod processes;
+mod python_guide;
 mod rust_rollout;
 mod serve;
 mod small_commands;

@@ -309,6 +309,6 @@ fn rows(count: u64, row: impl Fn(u64) -> (String, String)) -> String {
 }
 
 /// Shared by all tests: the SDK is unpacked once.
-fn cache_dir() -> &'static Utf8Path {
+pub(crate) fn cache_dir() -> &'static Utf8Path {
     Utf8Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
