@@ -9,7 +9,7 @@ use osmosis_testkit::python_environment;
 
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("rust format", |root| {
         cargo(root, &["fmt", "--all", "--check"])
     }),
@@ -41,6 +41,7 @@ const STEPS: [Step; 12] = [
     }),
     ("python types", |root| python(root, &["-m", "mypy"])),
     ("python tests", |root| python(root, &["-m", "pytest", "-q"])),
+    ("strands tests", strands_tests),
     ("rust build", |root| {
         cargo(root, &["build", "--workspace", "--all-targets", "--locked"])
     }),
@@ -115,6 +116,26 @@ fn python(root: &Utf8Path, arguments: &[&str]) -> Result<()> {
             .current_dir(root.join("python"))
             .args(arguments),
     )
+}
+
+/// What the other environment, which has no Strands, can't check.
+fn strands_tests(root: &Utf8Path) -> Result<()> {
+    let python = python_environment::strands_python();
+    let files = [
+        "tests/test_contract.py",
+        "tests/test_strands.py",
+        "tests/test_troubleshooting.py",
+        "tests/test_worker_strands.py",
+    ];
+    let run = |arguments: &[&str]| {
+        command(
+            Command::new(&python)
+                .current_dir(root.join("python"))
+                .args(arguments),
+        )
+    };
+    run(&["-m", "mypy"])?;
+    run(&[&["-m", "pytest", "-q"], &files[..]].concat())
 }
 
 pub(crate) fn command(command: &mut Command) -> Result<()> {
