@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,12 @@ def test_a_config_given_to_the_backend_beats_the_discovered_ones(tmp_path: Path)
     )
     config: Any = found(tmp_path, source).workflow_config
     assert config.turns == 2
+
+
+def test_the_example_of_the_readme_is_a_rollout(tmp_path: Path):
+    pytest.importorskip("agents")
+    readme = Path(__file__).parent.parent / "README.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.M | re.S)
+    (tmp_path / "main.py").write_text(example)
+    rollout = discover(str(tmp_path), "main.py")
+    assert (rollout.workflow.__name__, rollout.grader.__name__) == ("Answer", "Exact")
