@@ -20,7 +20,9 @@ GOAL_MS = 150
 
 
 def cpu_ms(code: str) -> float:
-    program = f"import time\nstart = time.process_time()\n{code}\nprint(time.process_time() - start)"
+    program = (
+        f"import time\nstart = time.process_time()\n{code}\nprint(time.process_time() - start)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(SDK)},

@@ -7,8 +7,8 @@
 A section is what stands below a `## ` heading. Its blocks are taken in order:
 
 - a block with `title="PATH"` is written to that file;
-- a `console` block holds commands (`$ `), each with lines its output must have, in that order. `…` in a line
-  stands for anything, and `(exit code N)` for the code of a command that is meant to fail;
+- a `console` block holds commands (`$ `), each with lines its output must have, in that order. `…`
+  in a line stands for anything, and `(exit code N)` for the code of a command that is meant to fail;
 - any other block is an error, and so is a file that nothing uses.
 
 `osmosis` is the one in OSMOSIS_BIN and `python` is this one; ports are replaced by free ones.
@@ -93,7 +93,8 @@ def block(info: str, text: str, line: int) -> list[Step | File]:
         return [File(line, titled[1], text)]
     if info != "console":
         raise GuideError(
-            f"line {line}: nothing runs a block of kind `{info}`; give it a title or make it `console`"
+            f"line {line}: nothing runs a block of kind `{info}`; "
+            "give it a title or make it `console`"
         )
     steps: list[Step] = []
     for number, said in enumerate(text.splitlines(), line + 1):
@@ -186,7 +187,9 @@ class Runner:
             pattern = ".*?".join(map(re.escape, squeezed(line).split("…")))
             found = re.search(pattern, rest)
             if found is None:
-                raise GuideError(f"no line `{line.strip()}` (in this order) in the output of {shown}")
+                raise GuideError(
+                    f"no line `{line.strip()}` (in this order) in the output of {shown}"
+                )
             rest = rest[found.end() :]
 
     def environment(self) -> dict[str, str]:
@@ -250,11 +253,17 @@ def check_types(sections: list[Section]) -> None:
             for file in python:
                 path = root / f"s{number}" / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                neighbours = {Path(f.path).stem for f in python if Path(f.path).parent == Path(file.path).parent}
+                neighbours = {
+                    Path(f.path).stem
+                    for f in python
+                    if Path(f.path).parent == Path(file.path).parent
+                }
                 package = ".".join([f"s{number}", *Path(file.path).parent.parts])
                 text = file.text
                 for name in neighbours:
-                    text = re.sub(rf"^from {name} import", f"from {package}.{name} import", text, flags=re.M)
+                    text = re.sub(
+                        rf"^from {name} import", f"from {package}.{name} import", text, flags=re.M
+                    )
                 path.write_text(text)
         # As it is for a user, who has the SDK installed: its own files are not looked into.
         silent = "[mypy-osmosis_ai.*]\nfollow_imports = silent\n"
@@ -262,7 +271,11 @@ def check_types(sections: list[Section]) -> None:
         command = [sys.executable, "-m", "mypy", "--strict", "--namespace-packages"]
         command += ["--explicit-package-bases", "--cache-dir", os.environ["MYPY_CACHE"], "."]
         done = subprocess.run(
-            command, cwd=root, env={**os.environ, "MYPYPATH": str(SDK)}, capture_output=True, text=True
+            command,
+            cwd=root,
+            env={**os.environ, "MYPYPATH": str(SDK)},
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             raise GuideError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
