@@ -10,7 +10,14 @@ import pytest
 
 pytest.importorskip("agents")
 
-from osmosis_ai.worker.frames import Fork, GradeDone, RunDone, Shutdown, TaskFailed
+from osmosis_ai.worker.frames import (
+    Fork,
+    GradeDone,
+    LoopBlocked,
+    RunDone,
+    Shutdown,
+    TaskFailed,
+)
 from tests.engine import grade_task, loaded_worker, run_task
 from tests.model_server import Call, ModelServer, text, tool_call
 
@@ -197,3 +204,54 @@ async def test_a_tool_may_return_50_mb_and_beyond_the_frame_limit_only_its_rollo
                 assert isinstance(done, RunDone), done
                 said = json.loads(done.samples[0].messages)[-1]["content"][0]["text"]
                 assert said == str(size)
+
+
+STUCK = """
+import asyncio, time
+from agents import Runner, function_tool
+from osmosis_ai.rollout import AgentWorkflow, Grader
+from osmosis_ai.rollout.integrations.agents.openai_agents import *
+
+@function_tool
+async def look_up() -> str:
+    "Look something up, and forget about the event loop."
+    await asyncio.sleep(0)
+    time.sleep(1.0)  # in the tool
+    return "found"
+
+class Look(AgentWorkflow):
+    async def run(self, ctx):
+        agent = OsmosisAgent(name="a", model=OsmosisRolloutModel(), tools=[look_up])
+        await Runner.run(agent, ctx.prompt, session=OsmosisMemorySession("a"))
+
+class Fine(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(1)
+"""
+
+
+async def test_a_tool_that_blocks_the_loop_is_named_and_the_rollouts_beside_it_finish(
+    tmp_path: Path,
+):
+    async def answer(call: Call) -> dict[str, Any]:
+        if call.last["role"] == "user" and call.last["content"] == "look":
+            return tool_call("look_up")
+        return text("done")
+
+    options = {"OSMOSIS_LOOP_BLOCKED_SECS": "0.2"}
+    async with (
+        ModelServer(answer) as server,
+        loaded_worker(tmp_path, STUCK, **options) as (worker, _, _engine),
+    ):
+        tasks = {
+            word: run_task([{"role": "user", "content": word}], url=server.url, rollout_id=word)
+            for word in ("look", "wait")
+        }
+        for task in tasks.values():
+            worker.send(task)
+        # The framework's own first steps may take a while too; the tool is what is looked for.
+        while "# in the tool" not in (await worker.expect(LoopBlocked)).stack:
+            pass
+        for task in tasks.values():
+            done = await worker.expect(RunDone, task=task.task)
+            assert json.loads(done.samples[0].messages)[-1]["content"][0]["text"] == "done"

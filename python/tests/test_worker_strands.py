@@ -127,3 +127,20 @@ async def test_the_framework_is_imported_once_and_forked(tmp_path: Path):
             done = await child.run(ask(6, 7), url=server.url, rollout_id=f"r-{token}")
             assert isinstance(done, RunDone), done
             await child.printed(f"\x1er-{token}\x1fmultiplying 6 7")
+
+
+async def test_a_tool_may_return_50_mb(tmp_path: Path):
+    big = SOLVER.replace("return a * b", "return 'x' * (a * b)").replace("-> int:", "-> str:")
+
+    async def answer(call: Call) -> dict[str, Any]:
+        if call.last["role"] == "tool":
+            return text(str(len(call.last["content"])))
+        return await multiplying(call)
+
+    async with (
+        ModelServer(answer) as server,
+        loaded_worker(tmp_path, big) as (worker, _, _engine),
+    ):
+        done = await worker.run(ask(50, 1_000_000), url=server.url)
+        assert isinstance(done, RunDone), done
+        assert json.loads(done.samples[0].messages)[-1]["content"] == [{"text": "50000000"}]
