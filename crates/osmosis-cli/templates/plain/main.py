@@ -28,4 +28,4 @@ class Workflow(AgentWorkflow):
 class AnswerGrader(Grader):
     async def grade(self, ctx: GraderContext) -> None:
         answer = ctx.sample.messages[-1]["content"]
-        ctx.set_reward(1.0 if ctx.label in answer.split() else 0.0)
+        ctx.set_reward(1.0 if ctx.label in answer.rstrip(".").split() else 0.0)
