@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -24,10 +25,17 @@ import sys
 import tempfile
 import time
 import zipfile
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import gateway_process
+from gateway_process import Serving
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BATCH, ANSWER = 128, 128
-ROUNDS = 3
+# As many as make a prompt of about the raw engine's 128 tokens.
+NUMBERS = 38
+ROUNDS = 7
 
 
 def example(name: str, *arguments: str) -> str:
@@ -35,15 +43,25 @@ def example(name: str, *arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def raw_rate() -> float:
-    line = next(line for line in example("sampling_rate", "builtin/tiny", str(BATCH)).splitlines() if "different" in line)
-    found = re.search(r"([\d.]+) tokens/s in all", line)
+class Rate(NamedTuple):
+    """Of one batch: tokens/s by the clock, and tokens per second of processor time."""
+
+    clock: float
+    processor: float
+
+
+def raw_rate() -> Rate:
+    """The second of two batches: the first one warms up."""
+    printed = example("sampling_rate", "builtin/tiny", str(BATCH), str(BATCH))
+    line = [line for line in printed.splitlines() if "different" in line][-1]
+    found = re.search(r"([\d.]+) tokens/s in all.*processor ([\d.]+) s", line)
     assert found, line
-    return float(found[1])
+    return Rate(float(found[1]), BATCH * ANSWER / float(found[2]))
 
 
-async def ask(host: str, port: int, key: str, number: int) -> int:
-    digits = " ".join(str((number * 7919 + place * 104729) % 100) for place in range(38))
+async def ask(serving: Serving, number: int) -> tuple[int, int]:
+    """Prompt and completion tokens of one call."""
+    digits = " ".join(str((number * 7919 + place * 104729) % 100) for place in range(NUMBERS))
     body = json.dumps(
         {
             "model": "policy",
@@ -53,44 +71,51 @@ async def ask(host: str, port: int, key: str, number: int) -> int:
             "temperature": 1.0,
         }
     ).encode()
-    reader, writer = await asyncio.open_connection(host, port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
-    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    address = urlsplit(serving.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    # A sample of its own each, as rollouts have.
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {serving.key}\r\n"
+    head += f"x-sample-id: s{number}\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     writer.write(head.encode() + body)
     reply = await reader.read()
     writer.close()
-    usage = re.search(rb'"completion_tokens":\s*(\d+)', reply)
-    assert usage and b"200 OK" in reply[:40], reply[:300]
-    return int(usage[1])
+    usage = [re.search(rb'"%s":\s*(\d+)' % name, reply) for name in (b"prompt_tokens", b"completion_tokens")]
+    assert all(usage) and b"200 OK" in reply[:40], reply[:300]
+    prompt, completion = (int(found[1]) for found in usage if found)
+    return prompt, completion
 
 
-async def gateway_round(host: str, port: int, key: str, first: int) -> float:
-    began = time.perf_counter()
-    tokens = await asyncio.gather(*(ask(host, port, key, first + number) for number in range(BATCH)))
-    return sum(tokens) / (time.perf_counter() - began)
+async def gateway_round(serving: Serving, first: int) -> tuple[Rate, float]:
+    """The rate of a batch, and the mean length of its prompts."""
+    wall, processor = time.perf_counter(), cpu_seconds(serving.pid)
+    calls = await asyncio.gather(*(ask(serving, first + number) for number in range(BATCH)))
+    wall, processor = time.perf_counter() - wall, cpu_seconds(serving.pid) - processor
+    tokens = sum(completion for _, completion in calls)
+    assert tokens == BATCH * ANSWER, tokens
+    return Rate(tokens / wall, tokens / processor), statistics.mean(prompt for prompt, _ in calls)
 
 
-def gateway_rate(osmosis: str) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [osmosis, "gateway", "--model", "builtin/tiny", "--json", "--store", f"{folder}/calls"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
-        assert process.stdout
-        said = json.loads(process.stdout.readline())["resource"]
-        host, port = re.match(r"http://([^:/]+):(\d+)", said["url"]).groups()  # type: ignore[union-attr]
-        key = said.get("api_key") or said["OPENAI_API_KEY"]
-        rates = [asyncio.run(gateway_round(host, int(port), key, 1000 * n)) for n in range(ROUNDS + 1)][1:]
-        process.terminate()
-        process.wait()
-    return statistics.median(rates)
+def cpu_seconds(pid: int) -> float:
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def gateway(osmosis: str) -> None:
     raws, through = [], []
-    for _ in range(ROUNDS):
-        raws.append(raw_rate())
-        through.append(gateway_rate(osmosis))
-    raw, rate = statistics.median(raws), statistics.median(through)
-    print(f"builtin/tiny, batch {BATCH}: raw {raw:,.0f} tokens/s, through the gateway {rate:,.0f} tokens/s, ratio {rate / raw:.2f}")
+    with gateway_process.gateway(osmosis, "--model", "builtin/tiny") as serving:
+        asyncio.run(gateway_round(serving, 0))
+        for number in range(1, ROUNDS + 1):
+            raws.append(raw_rate())
+            rate, prompt = asyncio.run(gateway_round(serving, 1000 * number))
+            through.append(rate)
+    print(
+        f"builtin/tiny, batch {BATCH}, {ANSWER} tokens after {prompt:.0f} (raw: 128), medians of {ROUNDS}, "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    for what, raw, rate in zip(("by the clock", "by processor time"), zip(*raws), zip(*through), strict=True):
+        raw, rate = statistics.median(raw), statistics.median(rate)
+        print(f"  {what}: raw {raw:,.0f} tokens/s, through the gateway {rate:,.0f} tokens/s, ratio {rate / raw:.2f}")
 
 
 def smollm2() -> None:
