@@ -28,7 +28,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gateway_process import gateway
 
@@ -37,6 +39,7 @@ ROOT = BENCHES.parent
 WORDS = 16
 REFERENCE = "osmosis-ai==0.3.8"
 ROLLOUTS = {64: 512, 1: 128}
+IN_FLIGHT = 64
 
 AGENT = """
 from agents import Runner
@@ -70,14 +73,19 @@ def cpu_seconds(pid: int) -> float:
 
 @contextlib.contextmanager
 def process(command: list[str], **more: str) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(**more)
-    )
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait()
+    # What it says besides is for the case that it ends too early.
+    with tempfile.TemporaryFile("w+") as said:
+        started = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=environment(**more)
+        )
+        try:
+            yield started
+        finally:
+            if started.poll() is not None:
+                said.seek(0)
+                print(said.read()[-3000:], file=sys.stderr)
+            started.terminate()
+            started.wait()
 
 
 @contextlib.contextmanager
@@ -157,48 +165,84 @@ class Workspace:
             f'[experiment]\nrollout = "r"\nentrypoint = "main.py"\ndataset = "d"\nmodel_path = "{model}"\n'
         )
 
-    def run(self, workers: int, count: int) -> tuple[float, float]:
-        """Rollouts/s from the first start to the last result, and CPU seconds of all its processes."""
+    def run(self, workers: int, count: int) -> Run:
         command = [
             self.osmosis, "eval", "submit", "c.toml", "--python", sys.executable, "--limit", str(count),
-            "--max-in-flight", str(64 * workers), "--workers", str(workers), "--json",
+            "--max-in-flight", str(IN_FLIGHT), "--workers", str(workers), "--json",
         ]  # fmt: skip
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, env=environment(**self.more), cwd=self.root, capture_output=True, text=True)
+        started = subprocess.Popen(
+            command, env=environment(**self.more), cwd=self.root, stdout=subprocess.PIPE, text=True
+        )
+        engine = 0.0
+        while started.poll() is None:
+            # Its own, without the workers'; what it used last is as good as what it used.
+            engine = cpu_seconds(started.pid) or engine
+            time.sleep(0.02)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode != 0:
-            sys.exit(f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
-        said = json.loads(done.stdout)["resource"]
+        output, _ = started.communicate()
+        if started.returncode != 0:
+            sys.exit(f"{command}: exit {started.returncode}\n{output}")
+        said = json.loads(output)["resource"]
         assert said["outcomes"]["scored"] == count, said["outcomes"]
         with sqlite3.connect(f"{said['output_path']}/run.db") as database:
             query = "SELECT MIN(started_at_ms), MAX(finished_at_ms) FROM rollouts"
             first, last = database.execute(query).fetchone()
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return 1000 * count / (last - first), cpu
+        whole = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Run(1000 * count / (last - first), 1000 * engine, 1000 * (whole - engine))
+
+    def measure(self, workers: int, count: int) -> Run:
+        """As of one rollout of many: start-up is not counted."""
+        small, large = self.run(workers, count // 8), self.run(workers, count)
+        more = count - count // 8
+        return Run(large.rate, (large.engine - small.engine) / more, (large.workers - small.workers) / more)
 
 
-def slope(workspace: Workspace, workers: int, count: int) -> tuple[float, float]:
-    """Rollouts/s, and CPU milliseconds per rollout without start-up."""
-    _, small = workspace.run(workers, count // 8)
-    rate, large = workspace.run(workers, count)
-    return rate, 1000 * (large - small) / (count - count // 8)
+class Run(NamedTuple):
+    """Rollouts/s from the first start to the last result, and milliseconds of processor time."""
+
+    rate: float
+    engine: float
+    workers: float
+
+
+def medians(runs: list[Run]) -> Run:
+    return Run(*(statistics.median(values) for values in zip(*runs, strict=True)))
+
+
+def busy(count: int) -> float:
+    """Seconds that so many bare loops side by side take: what the machine's cores have to give just now."""
+    began = time.perf_counter()
+    loops = [subprocess.Popen([sys.executable, "-c", "sum(i * i for i in range(20_000_000))"]) for _ in range(count)]
+    for loop in loops:
+        loop.wait()
+    return time.perf_counter() - began
 
 
 def workers(osmosis: str, rounds: int) -> None:
+    found: dict[int, list[Run]] = {1: [], 2: []}
+    ceilings = []
     with tempfile.TemporaryDirectory() as folder:
-        workspace = Workspace(osmosis, folder, "script:p.toml")
+        workspace = Workspace(osmosis, f"{folder}/w", "script:p.toml")
         workspace.run(1, 64)
-        found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for _ in range(rounds):
             for count, runs in found.items():
-                runs.append(slope(workspace, count, 1024))
-    print(f"workers, scripted policy, medians of {rounds}, {load()}")
-    rates = {}
-    for count, runs in found.items():
-        rates[count] = statistics.median(rate for rate, _ in runs)
-        milliseconds = statistics.median(cpu for _, cpu in runs)
-        print(f"  {count}: {rates[count]:7.0f} rollouts/s  {milliseconds:6.2f} ms CPU in all processes", flush=True)
-    print(f"  two beside one: {rates[2] / rates[1]:.2f} x")
+                runs.append(workspace.measure(count, 1024))
+            ceilings.append(2 * busy(1) / busy(2))
+    one, two = medians(found[1]), medians(found[2])
+    print(f"workers, scripted policy, {IN_FLIGHT} in flight, medians of {rounds}, {load()}")
+    for count, run in ((1, one), (2, two)):
+        print(
+            f"  {count}: {run.rate:7.0f} rollouts/s  CPU of the worker {run.workers:.2f} ms, of the engine {run.engine:.2f} ms"
+        )
+    pairs = [two.rate / one.rate for one, two in zip(found[1], found[2], strict=True)]
+    print(
+        f"  two beside one: {two.rate / one.rate:.2f} x (round by round {', '.join(f'{pair:.2f}' for pair in pairs)})"
+    )
+    print(f"  two bare loops beside one, taken in between: {statistics.median(ceilings):.2f} x")
+    # One worker has a core of its own; two of them and the engine share two.
+    limit = 2 * one.workers / (two.workers + two.engine)
+    print(f"  what two quiet cores allow by these processor times: {limit:.2f} x", flush=True)
 
 
 def reference(osmosis: str, python: str, rounds: int) -> None:
@@ -206,27 +250,31 @@ def reference(osmosis: str, python: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(mock_model())
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        # The reference keeps files of every rollout in its working directory or home.
-        home = {"HOME": folder, "OPENAI_API_KEY": "x"}
-        bridge = stack.enter_context(process([python, program, "bridge", url, "key"], **home))
+        # The reference keeps files of every rollout at home. Without a key it sends no traces.
+        bridge = stack.enter_context(process([python, program, "bridge", url, "key"], HOME=folder))
         address = bridge.stdout.readline().strip()  # type: ignore[union-attr]
-        backend = stack.enter_context(process([python, program, "backend", address, "key"], **home))
+        backend = stack.enter_context(process([python, program, "backend", address, "key"], HOME=folder))
         theirs = Loop(backend, bridge)
         ours = Workspace(osmosis, f"{folder}/ours", "m", OPENAI_BASE_URL=url, OPENAI_API_KEY="x")
-        theirs.run(64, 64)
+        theirs.run(IN_FLIGHT, IN_FLIGHT)
         theirs.runs.clear()
-        ours.run(2, 64)
-        found = []
+        ours.run(1, IN_FLIGHT)
+        found: dict[int, list[Run]] = {1: [], 2: []}
         for _ in range(rounds):
-            theirs.run(64, 512)
-            found.append(slope(ours, 2, 1024))
-        rate, milliseconds = theirs.median(64)
-        our_rate = statistics.median(rate for rate, _ in found)
-        our_cpu = statistics.median(cpu for _, cpu in found)
-    print(f"reference ({REFERENCE}), OpenAI Agents, medians of {rounds}, {load()}")
-    print(f"  LocalBackend and bridge  {rate:7.0f} rollouts/s  {milliseconds:6.2f} ms CPU")
-    print(f"  osmosis eval submit      {our_rate:7.0f} rollouts/s  {our_cpu:6.2f} ms CPU")
-    print(f"  {our_rate / rate:.2f} x rate, {milliseconds / our_cpu:.2f} x less CPU")
+            theirs.run(IN_FLIGHT, 512)
+            for count, runs in found.items():
+                runs.append(ours.measure(count, 1024))
+        rate, milliseconds = theirs.median(IN_FLIGHT)
+    print(f"reference ({REFERENCE}), OpenAI Agents, {IN_FLIGHT} in flight, medians of {rounds}, {load()}")
+    print(f"  LocalBackend and bridge         {rate:7.0f} rollouts/s  {milliseconds:6.2f} ms CPU")
+    for count, runs in found.items():
+        run = medians(runs)
+        processor = run.workers + run.engine
+        print(
+            f"  osmosis eval submit, {count} worker(s) {run.rate:7.0f} rollouts/s  {processor:6.2f} ms CPU"
+            f"   {run.rate / rate:5.2f} x rate  {milliseconds / processor:5.2f} x less CPU",
+            flush=True,
+        )
 
 
 def load() -> str:

