@@ -1,13 +1,15 @@
 """What our integrations cost beside the frameworks they integrate, two workers beside one, and the reference SDK.
 
 Run it with `cargo xtask bench frameworks` (`-- --only openai`, `strands`, `workers` or `reference` for one part).
-Every rollout is one agent with one model call. The model is `mock_model.py` in a process of its own, or a scripted
-policy in the engine. Rivals take turns, round by round, so that what else the machine does hits all of them.
+Every rollout is one agent with one model call, answered by `mock_model.py` in a process of its own. Rivals take turns,
+round by round, so that what else the machine does hits all of them.
 
 - openai, strands: rollouts/s and CPU per rollout in one process, at concurrency 64 and 1: the bare framework with its
   defaults, our integration against the same endpoint, and our integration through `osmosis gateway`. Goals at 64:
   1.3 times the bare rate for OpenAI Agents, 2 times for Strands; at 1 not slower.
-- workers: `osmosis eval submit` with two workers and with one. Goal: 1.7 times.
+- workers: `osmosis eval submit` with two workers and with one; an agent with a tool and two calls, answered by a
+  scripted policy in the engine. Goal: 1.7 times. The engine needs its share of the two cores, so beside the rate stands
+  what the processor times allow.
 - reference: only with `--with-reference`. `osmosis-ai` from PyPI on Python 3.12 in a venv that is made for it: its
   `LocalBackend` and its bridge, beside `osmosis eval submit` with the same agent, grader and model. Goal: 2 times.
 
@@ -42,20 +44,33 @@ ROLLOUTS = {64: 512, 1: 128}
 IN_FLIGHT = 64
 
 AGENT = """
-from agents import Runner
+from agents import Runner, function_tool
 from osmosis_ai.rollout import AgentWorkflow, Grader
 from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel,
 )
 
+@function_tool
+def multiply(a: int, b: int) -> int:
+    "Return the product."
+    return a * b
+
 class Solve(AgentWorkflow):
     async def run(self, ctx):
-        agent = OsmosisAgent(name="solver", model=OsmosisRolloutModel())
+        agent = OsmosisAgent(name="solver", model=OsmosisRolloutModel(), tools=TOOLS)
         await Runner.run(agent, ctx.prompt, session=OsmosisMemorySession(name="solver"))
 
 class Any(Grader):
     async def grade(self, ctx):
         ctx.set_reward(1.0)
+"""
+SCRIPT = """
+[[reply]]
+when.last_role = "user"
+tool_calls = [{ name = "multiply", arguments = { a = 6, b = 7 } }]
+
+[[reply]]
+text = "It is {tool_result}."
 """
 
 
@@ -153,12 +168,12 @@ def framework(name: str, python: str, osmosis: str, rounds: int) -> None:
 class Workspace:
     """A workspace with the agent, and runs of it."""
 
-    def __init__(self, osmosis: str, folder: str, model: str, **more: str) -> None:
+    def __init__(self, osmosis: str, folder: str, model: str, tools: str, **more: str) -> None:
         self.osmosis, self.root, self.more = osmosis, pathlib.Path(folder), more
         for path in ("rollouts/r", "data"):
             (self.root / path).mkdir(parents=True)
-        (self.root / "rollouts/r/main.py").write_text(AGENT)
-        (self.root / "p.toml").write_text(f"[[reply]]\ntext = '{' '.join(['word'] * WORDS)}'\n")
+        (self.root / "rollouts/r/main.py").write_text(AGENT.replace("TOOLS", tools))
+        (self.root / "p.toml").write_text(SCRIPT)
         row = json.dumps({"user_prompt": "What is 6 times 7? Answer with words.", "ground_truth": "42"})
         (self.root / "data/d.jsonl").write_text(f"{row}\n" * 8192)
         (self.root / "c.toml").write_text(
@@ -223,7 +238,7 @@ def workers(osmosis: str, rounds: int) -> None:
     found: dict[int, list[Run]] = {1: [], 2: []}
     ceilings = []
     with tempfile.TemporaryDirectory() as folder:
-        workspace = Workspace(osmosis, f"{folder}/w", "script:p.toml")
+        workspace = Workspace(osmosis, f"{folder}/w", "script:p.toml", "[multiply]")
         workspace.run(1, 64)
         for _ in range(rounds):
             for count, runs in found.items():
@@ -255,7 +270,7 @@ def reference(osmosis: str, python: str, rounds: int) -> None:
         address = bridge.stdout.readline().strip()  # type: ignore[union-attr]
         backend = stack.enter_context(process([python, program, "backend", address, "key"], HOME=folder))
         theirs = Loop(backend, bridge)
-        ours = Workspace(osmosis, f"{folder}/ours", "m", OPENAI_BASE_URL=url, OPENAI_API_KEY="x")
+        ours = Workspace(osmosis, f"{folder}/ours", "m", "[]", OPENAI_BASE_URL=url, OPENAI_API_KEY="x")
         theirs.run(IN_FLIGHT, IN_FLIGHT)
         theirs.runs.clear()
         ours.run(1, IN_FLIGHT)
