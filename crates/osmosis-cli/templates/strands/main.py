@@ -33,4 +33,4 @@ class AnswerGrader(Grader):
     async def grade(self, ctx: GraderContext) -> None:
         # `messages` are Strands' own; the last one is the agent's answer.
         answer = ctx.sample.messages[-1]["content"][0]["text"]
-        ctx.set_reward(1.0 if ctx.label in answer.split() else 0.0)
+        ctx.set_reward(1.0 if ctx.label in answer.rstrip(".").split() else 0.0)
