@@ -71,13 +71,22 @@ impl Drop for RolloutDoor {
 impl fmt::Debug for RolloutDoor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RolloutDoor")
-            .field("rollout", &self.state.rollout)
-            .field("attempt", &self.state.attempt)
+            .field("rollout", &self.state.whose.rollout)
+            .field("attempt", &self.state.whose.attempt)
             .finish_non_exhaustive()
     }
 }
 
 type KeyDigest = [u8; 32];
+
+/// The attempt that a key opens.
+#[derive(Debug)]
+pub(crate) struct Whose {
+    pub(crate) rollout: RolloutId,
+    pub(crate) attempt: Attempt,
+    /// What the rollout is called where it runs, when that is another name.
+    pub(crate) alias: Option<RolloutId>,
+}
 
 /// All open doors, by the digest of their key: the key itself is not kept, and how long a lookup takes
 /// says nothing about it.
@@ -88,8 +97,7 @@ pub(crate) struct Doors {
 
 #[derive(Debug)]
 struct DoorState {
-    rollout: RolloutId,
-    attempt: Attempt,
+    whose: Whose,
     ended: CancellationToken,
     calls: TaskTracker,
     session: Arc<Session>,
@@ -109,8 +117,7 @@ impl Doors {
     /// Opens a door that ends, at the latest, with `everything`.
     pub(crate) fn open(
         &self,
-        rollout: RolloutId,
-        attempt: Attempt,
+        whose: Whose,
         session: Session,
         everything: &CancellationToken,
     ) -> RolloutDoor {
@@ -120,8 +127,7 @@ impl Doors {
         );
         let digest = digest_of(&key);
         let state = Arc::new(DoorState {
-            rollout,
-            attempt,
+            whose,
             ended: everything.child_token(),
             calls: TaskTracker::new(),
             session: Arc::new(session),
@@ -178,11 +184,15 @@ pub(crate) enum Verdict {
 
 impl Visit {
     pub(crate) fn rollout(&self) -> &RolloutId {
-        &self.state.rollout
+        &self.state.whose.rollout
+    }
+
+    pub(crate) fn alias(&self) -> Option<&RolloutId> {
+        self.state.whose.alias.as_ref()
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
-        self.state.attempt
+        self.state.whose.attempt
     }
 
     /// What the policy remembers while the door is open.
@@ -233,8 +243,11 @@ mod tests {
 
     fn door(doors: &Doors) -> RolloutDoor {
         doors.open(
-            RolloutId::of(0, 0),
-            Attempt(1),
+            Whose {
+                rollout: RolloutId::of(0, 0),
+                attempt: Attempt(1),
+                alias: None,
+            },
             Session::default(),
             &CancellationToken::new(),
         )

@@ -59,15 +59,18 @@ impl Route {
         })
     }
 
-    /// The sample a call belongs to, or why its ids do not fit `rollout`, the one its key opens.
+    /// The sample a call belongs to, or why its ids do not fit `rollout`, the one its key opens, nor the
+    /// other name it may have.
     pub(crate) fn sample_for(
         &self,
         headers: &HeaderMap,
         rollout: &RolloutId,
+        alias: Option<&RolloutId>,
     ) -> Result<SampleId, ErrorReply> {
         let from_headers = header_texts(headers, ROLLOUT_HEADER)?;
         for claimed in self.rollout.iter().chain(&from_headers) {
-            if claimed != rollout.as_str() {
+            let known = |name: &RolloutId| name.as_str() == claimed;
+            if !known(rollout) && !alias.is_some_and(known) {
                 return Err(ErrorReply::forbidden(format!(
                     "rollout `{}` is not the one this key opens",
                     shortened(claimed)
@@ -166,8 +169,9 @@ mod tests {
     /// `Ok(sample)` or the refusing status.
     fn identify(path: &str, pairs: Pairs<'_>) -> Result<String, u16> {
         let rollout = RolloutId::new("r1-0").unwrap();
+        let alias = RolloutId::new("elsewhere-7").unwrap();
         Route::parse(path)
-            .and_then(|route| route.sample_for(&headers(pairs), &rollout))
+            .and_then(|route| route.sample_for(&headers(pairs), &rollout, Some(&alias)))
             .map(|sample| sample.as_str().to_owned())
             .map_err(|reply| reply.status.as_u16())
     }
@@ -187,6 +191,9 @@ mod tests {
             (PLAIN, &[("x-sample-id", "100% sure")], Ok("100% sure")),
             (PLAIN, &[("x-rollout-id", "r1-0")], Ok("main")),
             (PLAIN, &[("x-rollout-id", "r1-1")], Err(403)),
+            (PLAIN, &[("x-rollout-id", "elsewhere-7")], Ok("main")),
+            (ROLLOUT, &[("x-rollout-id", "elsewhere-7")], Ok("main")),
+            ("/v1/rollouts/elsewhere-7/chat/completions", &[], Ok("main")),
             (PLAIN, &[("x-rollout-id", "r1-0"), ("x-rollout-id", "r1-1")], Err(403)),
             (PLAIN, &[("x-sample-id", "a"), ("x-sample-id", "b")], Err(403)),
             (PLAIN, &[("x-sample-id", "a"), ("x-sample-id", "a")], Ok("a")),

@@ -48,7 +48,7 @@ pub use policy::{
 pub use relay::RelayPolicy;
 pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
 pub use secret::Secret;
-pub use server::{Gateway, GatewayOptions, Sampling};
+pub use server::{Annex, Gateway, GatewayOptions, Sampling};
 pub use session::Session;
 pub use token_policy::{TokenPolicy, TokenPolicyOptions};
 pub use upstream::{HttpClients, UpstreamOptions, UpstreamPolicy};

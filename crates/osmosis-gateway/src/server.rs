@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, header};
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_store::Store;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection;
-use crate::door::{Doors, RolloutDoor};
+use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
 use crate::exchange;
@@ -54,6 +55,26 @@ pub struct Sampling {
     pub overrides: bool,
 }
 
+/// Answers what is not for the gateway itself, on the same address: every request whose path is not
+/// below `/v1/`.
+#[derive(Clone)]
+pub struct Annex(Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>);
+
+impl Annex {
+    pub fn new<F>(answer: impl Fn(Request) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        Self(Arc::new(move |request| Box::pin(answer(request))))
+    }
+}
+
+impl fmt::Debug for Annex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Annex(..)")
+    }
+}
+
 /// How long records may still be written after the grace period of a shutdown ran out.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
@@ -72,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) sampling: Sampling,
     told_of_override: AtomicBool,
     pub(crate) max_body_bytes: usize,
+    annex: Option<Annex>,
     doors: Doors,
     /// Ends every door.
     everything: CancellationToken,
@@ -86,7 +108,17 @@ impl Gateway {
         policy: Arc<dyn Policy>,
         store: Arc<dyn Store>,
     ) -> Result<Self, GatewayError> {
-        Self::start_with(options, policy, Some(store)).await
+        Self::start_with(options, policy, Some(store), None).await
+    }
+
+    /// A gateway that shares its address with something else.
+    pub async fn start_beside(
+        options: GatewayOptions,
+        policy: Arc<dyn Policy>,
+        store: Arc<dyn Store>,
+        annex: Annex,
+    ) -> Result<Self, GatewayError> {
+        Self::start_with(options, policy, Some(store), Some(annex)).await
     }
 
     /// A gateway that keeps no record of what passes through it.
@@ -94,13 +126,14 @@ impl Gateway {
         options: GatewayOptions,
         policy: Arc<dyn Policy>,
     ) -> Result<Self, GatewayError> {
-        Self::start_with(options, policy, None).await
+        Self::start_with(options, policy, None, None).await
     }
 
     async fn start_with(
         options: GatewayOptions,
         policy: Arc<dyn Policy>,
         store: Option<Arc<dyn Store>>,
+        annex: Option<Annex>,
     ) -> Result<Self, GatewayError> {
         let cannot_listen = |error: std::io::Error| GatewayError::Listen {
             address: options.listen,
@@ -119,6 +152,7 @@ impl Gateway {
             sampling: options.sampling,
             told_of_override: AtomicBool::new(false),
             max_body_bytes: options.max_body_bytes,
+            annex,
             doors: Doors::default(),
             everything: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -141,9 +175,22 @@ impl Gateway {
 
     /// Makes a key for one attempt of a rollout.
     pub fn open(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
+        self.open_as(rollout, attempt, None)
+    }
+
+    /// The same, for a rollout whose calls may come under another name than its own.
+    pub fn open_as(
+        &self,
+        rollout: RolloutId,
+        attempt: Attempt,
+        alias: Option<RolloutId>,
+    ) -> RolloutDoor {
         self.shared.doors.open(
-            rollout,
-            attempt,
+            Whose {
+                rollout,
+                attempt,
+                alias,
+            },
             Session::default(),
             &self.shared.everything,
         )
@@ -155,8 +202,11 @@ impl Gateway {
     /// of reading it again, and the record the knowledge that it goes on.
     pub fn open_standing(&self, name: RolloutId) -> RolloutDoor {
         self.shared.doors.open(
-            name,
-            Attempt(1),
+            Whose {
+                rollout: name,
+                attempt: Attempt(1),
+                alias: None,
+            },
             Session::bounded(),
             &self.shared.everything,
         )
@@ -218,6 +268,11 @@ impl fmt::Debug for Shared {
 
 /// Answers one request, whatever it is.
 pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
+    if let Some(Annex(annex)) = &shared.annex
+        && !request.uri().path().starts_with("/v1/")
+    {
+        return annex(request).await;
+    }
     match answer(shared, request).await {
         Ok(response) => response,
         Err(refusal) => refusal.response(),
@@ -235,7 +290,7 @@ async fn answer(shared: Arc<Shared>, request: Request) -> Result<Response, Error
     let visit = shared.doors.enter(key).ok_or_else(|| {
         ErrorReply::unauthorized("this key opens nothing: it is wrong, or its rollout has ended")
     })?;
-    let sample = route.sample_for(&parts.headers, visit.rollout())?;
+    let sample = route.sample_for(&parts.headers, visit.rollout(), visit.alias())?;
     let (endpoint, method) = (route.endpoint, parts.method.clone());
     // They hold on to the connection's buffer, and a policy may think for minutes.
     drop(parts);
