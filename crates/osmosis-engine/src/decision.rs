@@ -43,6 +43,7 @@ pub enum AfterGrade {
         outcome: Outcome,
         samples: Vec<Sample>,
     },
+    Again(Again),
     /// Grade the same samples again, in a worker of its own.
     Alone {
         reason: String,
@@ -114,7 +115,32 @@ pub fn after_agent(
         TaskResult::NoWorker { detail } => AfterAgent::Finish(Outcome::InfrastructureFailed {
             failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
         }),
+        TaskResult::OutOfReach { detail, retry } => {
+            match lost_elsewhere(detail, retry, failures, rules) {
+                Ok(again) => AfterAgent::Again(again),
+                Err(outcome) => AfterAgent::Finish(outcome),
+            }
+        }
     }
+}
+
+/// Another attempt at what was lost where it ran, or its end when there were enough.
+fn lost_elsewhere(
+    detail: String,
+    retry: bool,
+    failures: u32,
+    rules: &Rules,
+) -> Result<Again, Outcome> {
+    if retry && failures + 1 < rules.max_failures {
+        return Ok(Again {
+            reason: detail,
+            suspect: false,
+            failed: true,
+        });
+    }
+    Err(Outcome::InfrastructureFailed {
+        failure: Failure::new(ErrorCategory::HttpError, "rollout_server", detail),
+    })
 }
 
 fn blame_infrastructure(fault: &Fault, failures: u32, rules: &Rules) -> AfterAgent {
@@ -134,12 +160,20 @@ fn blame_infrastructure(fault: &Fault, failures: u32, rules: &Rules) -> AfterAge
     })
 }
 
+/// What grading a rollout has cost before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Grades {
+    /// The workers that grading these samples has lost.
+    pub losses: u32,
+    /// The infrastructure failures of the rollout.
+    pub failures: u32,
+}
+
 /// Decides what follows the grade phase of `samples`.
-/// `losses` counts the workers that grading these samples has lost before.
 pub fn after_grade(
     result: TaskResult,
     samples: Vec<Sample>,
-    losses: u32,
+    so_far: Grades,
     rules: &Rules,
 ) -> AfterGrade {
     let finish = |outcome, samples| AfterGrade::Finish { outcome, samples };
@@ -164,7 +198,7 @@ pub fn after_grade(
             detail,
             alone: true,
             killed_from_outside,
-        } if !killed_from_outside || losses >= rules.max_kills() => finish(
+        } if !killed_from_outside || so_far.losses >= rules.max_kills() => finish(
             Outcome::Ungraded {
                 failure: Failure::new(
                     ErrorCategory::AgentError,
@@ -183,6 +217,12 @@ pub fn after_grade(
             },
             samples,
         ),
+        TaskResult::OutOfReach { detail, retry } => {
+            match lost_elsewhere(detail, retry, so_far.failures, rules) {
+                Ok(again) => AfterGrade::Again(again),
+                Err(outcome) => finish(outcome, samples),
+            }
+        }
     }
 }
 
@@ -266,6 +306,13 @@ mod tests {
             kind,
             status: 502,
             message: "upstream is down".to_owned(),
+        }
+    }
+
+    fn losses(losses: u32) -> Grades {
+        Grades {
+            losses,
+            failures: 0,
         }
     }
 
@@ -391,11 +438,11 @@ mod tests {
             AfterAgent::Finish(Outcome::AgentFailed { .. })
         ));
         assert!(matches!(
-            after_grade(killed(), vec![], 8, &RULES),
+            after_grade(killed(), vec![], losses(8), &RULES),
             AfterGrade::Alone { .. }
         ));
         assert!(matches!(
-            after_grade(killed(), vec![], 9, &RULES),
+            after_grade(killed(), vec![], losses(9), &RULES),
             AfterGrade::Finish { .. }
         ));
     }
@@ -408,16 +455,49 @@ mod tests {
             killed_from_outside: false,
         };
         assert!(matches!(
-            after_grade(lost(false), vec![], 0, &RULES),
+            after_grade(lost(false), vec![], losses(0), &RULES),
             AfterGrade::Alone { .. }
         ));
         assert!(matches!(
-            after_grade(lost(true), vec![], 1, &RULES),
+            after_grade(lost(true), vec![], losses(1), &RULES),
             AfterGrade::Finish {
                 outcome: Outcome::Ungraded { .. },
                 ..
             }
         ));
+    }
+
+    #[test]
+    fn what_was_lost_elsewhere_runs_again_as_a_whole_until_the_limit_and_is_never_scored() {
+        let lost = |retry| TaskResult::OutOfReach {
+            detail: "the server does not know it".to_owned(),
+            retry,
+        };
+        let graded = |retry, failures| {
+            let so_far = Grades {
+                losses: 0,
+                failures,
+            };
+            after_grade(lost(retry), vec![sample("a", None, false)], so_far, &RULES)
+        };
+        for failures in 0..2 {
+            let agent = after_agent(lost(true), None, failures, &RULES);
+            let AfterAgent::Again(again) = agent else {
+                panic!("{agent:?}")
+            };
+            assert!(again.failed && !again.suspect);
+            assert_eq!(graded(true, failures), AfterGrade::Again(again));
+        }
+        for (retry, failures) in [(true, 2), (false, 0)] {
+            let agent = after_agent(lost(retry), None, failures, &RULES);
+            let AfterAgent::Finish(outcome) = agent else {
+                panic!("{agent:?}")
+            };
+            assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+            let samples = vec![sample("a", None, false)];
+            let finish = AfterGrade::Finish { outcome, samples };
+            assert_eq!(graded(retry, failures), finish);
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::Gateway;
 use osmosis_store::{Claim, Store};
-use osmosis_worker::WorkerPool;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::decision::Rules;
 use crate::live::Live;
 use crate::reading::Reading;
-use crate::{EngineError, EngineOptions, RunEnd, RunEvent, Stop};
+use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop};
 
 /// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
 pub(crate) const CLAIM_BATCH: usize = 64;
@@ -28,7 +27,7 @@ pub struct Engine {
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) workers: Arc<WorkerPool>,
+    pub(crate) executor: Arc<dyn Executor>,
     pub(crate) options: EngineOptions,
     pub(crate) rules: Rules,
     pub(crate) reading: Reading,
@@ -40,7 +39,7 @@ impl Engine {
     pub fn new(
         store: Arc<dyn Store>,
         gateway: Arc<Gateway>,
-        workers: Arc<WorkerPool>,
+        executor: Arc<impl Executor + 'static>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
@@ -48,7 +47,7 @@ impl Engine {
             Reading::DatasetRows,
             store,
             gateway,
-            workers,
+            executor,
             options,
             events,
         )
@@ -61,7 +60,7 @@ impl Engine {
     pub fn for_requests(
         store: Arc<dyn Store>,
         gateway: Arc<Gateway>,
-        workers: Arc<WorkerPool>,
+        executor: Arc<impl Executor + 'static>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
@@ -69,7 +68,7 @@ impl Engine {
             Reading::ServedRequests,
             store,
             gateway,
-            workers,
+            executor,
             options,
             events,
         )
@@ -79,7 +78,7 @@ impl Engine {
         reading: Reading,
         store: Arc<dyn Store>,
         gateway: Arc<Gateway>,
-        workers: Arc<WorkerPool>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
@@ -93,7 +92,7 @@ impl Engine {
             parts: Arc::new(Parts {
                 store,
                 gateway,
-                workers,
+                executor,
                 options,
                 rules,
                 reading,

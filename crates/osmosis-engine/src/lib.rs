@@ -1,4 +1,5 @@
-//! Drives a run: claims rollouts from the store, runs and grades them in workers, records results.
+//! Drives a run: claims rollouts from the store, has them run and graded by an [`Executor`]
+//! (worker processes, or a rollout server elsewhere), records results.
 //!
 //! It speaks no HTTP and renders no text. What happens is told as typed [`RunEvent`]s, which the
 //! progress display and the log consume; what is decided is in [`decision`], without I/O.
@@ -7,6 +8,7 @@ pub mod decision;
 mod driver;
 mod error;
 mod event;
+mod executor;
 mod live;
 mod options;
 mod reading;
@@ -16,5 +18,8 @@ mod serving;
 pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
+pub use executor::{Executor, GradeReport, Terms};
 pub use options::{EngineOptions, RunEnd, Stop};
+/// What an [`Executor`] is given and gives back.
+pub use osmosis_worker::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
 pub use serving::Cancellation;

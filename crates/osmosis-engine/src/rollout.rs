@@ -8,10 +8,10 @@ use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt};
 use osmosis_worker::{GradeJob, Isolation, RunJob};
 use tokio_util::sync::CancellationToken;
 
-use crate::decision::{self, AfterAgent, AfterGrade, Again, Rules};
+use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules};
 use crate::driver::Parts;
 use crate::reading::Assigned;
-use crate::{EngineError, RunEvent};
+use crate::{EngineError, RunEvent, Terms};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
 pub(crate) async fn execute(
@@ -37,19 +37,26 @@ pub(crate) async fn execute(
     } else {
         Isolation::Shared
     };
-    let door = parts.gateway.open(claim.id.clone(), claim.attempt);
+    let terms = Terms {
+        attempt: claim.attempt,
+        isolation,
+        agent_limit: rules.agent_limit,
+        grade_limit: rules.grade_limit,
+    };
+    let alias = parts.executor.alias(&claim.id, claim.attempt);
+    let door = parts
+        .gateway
+        .open_as(claim.id.clone(), claim.attempt, alias);
     let job = RunJob {
         rollout_id: claim.id.clone(),
         prompt: row.prompt.clone(),
+        label: row.label.clone(),
         metadata: row.metadata.clone(),
         chat_completions_url: parts.gateway.url().to_owned(),
         api_key: door.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
     };
-    let report = parts
-        .workers
-        .run(job, isolation, rules.agent_limit, cancel)
-        .await;
+    let report = parts.executor.run(job, terms, cancel).await;
     let through = door.close().await;
 
     attempt.durations.queue = ms(queued + report.waited);
@@ -79,12 +86,15 @@ pub(crate) async fn execute(
     let grading = Grading {
         row: &row,
         artifacts_dir,
-        isolation,
+        terms,
         rules,
     };
-    match grade(parts, &claim, &grading, &samples, &mut attempt, cancel).await {
-        Some((outcome, samples)) => finish(parts, &claim, attempt, outcome, samples).await,
-        None => give_back(parts, &claim, attempt, samples).await,
+    match grade(parts, &claim, &grading, samples, &mut attempt, cancel).await {
+        Graded::Finished { outcome, samples } => {
+            finish(parts, &claim, attempt, outcome, samples).await
+        }
+        Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
+        Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
     }
 }
 
@@ -116,40 +126,56 @@ impl AttemptRecord {
 struct Grading<'a> {
     row: &'a Assigned,
     artifacts_dir: Option<Utf8PathBuf>,
-    isolation: Isolation,
+    terms: Terms,
     rules: Rules,
 }
 
-/// Grades until there is an outcome; `None` when the run is stopping.
+/// What grading came to.
+enum Graded {
+    Finished {
+        outcome: Outcome,
+        samples: Vec<Sample>,
+    },
+    /// Where the rollout ran it is lost: all of it runs again.
+    Again(Again),
+    /// The run is stopping.
+    Stopped { samples: Vec<Sample> },
+}
+
+/// Grades until there is an outcome.
 async fn grade(
     parts: &Parts,
     claim: &Claim,
     grading: &Grading<'_>,
-    samples: &[Sample],
+    samples: Vec<Sample>,
     attempt: &mut AttemptRecord,
     cancel: &CancellationToken,
-) -> Option<(Outcome, Vec<Sample>)> {
-    let mut isolation = grading.isolation;
+) -> Graded {
+    let mut terms = grading.terms;
     let mut losses = 0;
     loop {
         parts.enter(claim, Phase::Grade).await;
         let job = GradeJob {
             rollout_id: claim.id.clone(),
             label: grading.row.label.clone(),
-            samples: samples.to_vec(),
+            samples: samples.clone(),
             metadata: grading.row.metadata.clone(),
             artifacts_dir: grading.artifacts_dir.clone(),
         };
-        let report = parts
-            .workers
-            .grade(job, isolation, grading.rules.grade_limit, cancel)
-            .await;
-        attempt.durations.queue += ms(report.waited);
-        attempt.durations.grade += ms(report.took);
-        match decision::after_grade(report.result, samples.to_vec(), losses, &grading.rules) {
-            AfterGrade::Finish { outcome, samples } => return Some((outcome, samples)),
+        let report = parts.executor.grade(job, terms, cancel).await;
+        attempt.durations.queue += ms(report.task.waited);
+        attempt.durations.grade += ms(report.task.took);
+        let so_far = Grades {
+            losses,
+            failures: claim.failures,
+        };
+        match decision::after_grade(report.task.result, report.samples, so_far, &grading.rules) {
+            AfterGrade::Finish { outcome, samples } => {
+                return Graded::Finished { outcome, samples };
+            }
+            AfterGrade::Again(again) => return Graded::Again(again),
             AfterGrade::Alone { reason } => {
-                isolation = Isolation::Alone;
+                terms.isolation = Isolation::Alone;
                 losses += 1;
                 parts
                     .tell(RunEvent::GradingAgain {
@@ -158,7 +184,7 @@ async fn grade(
                     })
                     .await;
             }
-            AfterGrade::GiveBack => return None,
+            AfterGrade::GiveBack => return Graded::Stopped { samples },
         }
     }
 }

@@ -16,6 +16,8 @@ pub enum Isolation {
 pub struct RunJob {
     pub rollout_id: RolloutId,
     pub prompt: JsonText,
+    /// For an executor that runs and grades in one go. A worker process is never told.
+    pub label: Option<String>,
     pub metadata: Option<JsonText>,
     pub chat_completions_url: String,
     pub api_key: String,
@@ -83,5 +85,11 @@ pub enum TaskResult {
     /// never handed out, so this says nothing about it.
     NoWorker {
         detail: String,
+    },
+    /// Where it was to run, elsewhere, could not be reached, refused it or forgot it: this says
+    /// nothing about user code. `retry` when another attempt may fare better.
+    OutOfReach {
+        detail: String,
+        retry: bool,
     },
 }

@@ -137,6 +137,7 @@ pub(crate) fn job(row: u64, prompt: &str) -> RunJob {
     RunJob {
         rollout_id: RolloutId::of(row, 0),
         prompt: JsonText::parse(prompt).unwrap(),
+        label: None,
         metadata: None,
         chat_completions_url: "http://127.0.0.1:1/v1".to_owned(),
         api_key: "key".to_owned(),

@@ -107,6 +107,7 @@ impl Rollout {
             rollout_id: RolloutId::of(row, 0),
             prompt: JsonText::parse(format!(r#"[{{"role": "user", "content": "{word}"}}]"#))
                 .unwrap(),
+            label: None,
             metadata: None,
             chat_completions_url: "http://127.0.0.1:1/v1".to_owned(),
             api_key: "key".to_owned(),
