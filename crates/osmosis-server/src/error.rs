@@ -15,6 +15,9 @@ pub enum ServerError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A rollout server that we want to use.
+    #[error("no rollout server at {url}: {message}")]
+    NoServer { url: String, message: String },
     #[error("the server's own connection handling ended: {0}")]
     Http(String),
 }
@@ -26,6 +29,8 @@ pub enum ServerErrorKind {
     Listen,
     /// The disk, most likely; a new start may do.
     Storage,
+    /// Another server is not there, or does not want us.
+    Remote,
     /// A defect of ours.
     Internal,
 }
@@ -35,6 +40,7 @@ impl ServerError {
         match self {
             Self::Listen { .. } => ServerErrorKind::Listen,
             Self::Store(_) => ServerErrorKind::Storage,
+            Self::NoServer { .. } => ServerErrorKind::Remote,
             Self::Engine(error) => match error.kind() {
                 EngineErrorKind::Resumable => ServerErrorKind::Storage,
                 EngineErrorKind::Internal => ServerErrorKind::Internal,
@@ -48,6 +54,9 @@ impl ServerError {
             Self::Listen { .. } => {
                 Some("choose another address, or port 0 for any free one".to_owned())
             }
+            Self::NoServer { .. } => Some(
+                "start one with `osmosis serve ROLLOUT`, and check its address and key".to_owned(),
+            ),
             Self::Engine(error) => error.hint(),
             Self::Store(error) => error.hint(),
             Self::Http(_) => None,

@@ -1,5 +1,6 @@
-//! HTTP services around the engine. So far one: the rollout server, which takes rollouts from a
-//! training controller, has them run and graded, and calls the controller back.
+//! HTTP services around the engine: the rollout server, which takes rollouts from a training controller,
+//! has them run and graded, and calls the controller back; and the other end of the same protocol,
+//! [`RemoteRollouts`], by which an engine has its rollouts run at such a server.
 //!
 //! It decides nothing about how a rollout goes and keeps no truth of its own: what was accepted and how
 //! it ended is in the store. In memory are the keys a request brought, and who is still to be called.
@@ -40,6 +41,7 @@ mod error;
 mod herald;
 mod options;
 mod refusal;
+mod remote;
 mod report;
 mod request;
 mod service;
@@ -47,4 +49,9 @@ mod shared;
 
 pub use error::{ServerError, ServerErrorKind};
 pub use options::{CallbackOptions, ServerOptions};
+pub use remote::{
+    Callbacks, Reach, ReachError, RemoteOptions, RemoteRollouts, RemoteServer, parse_url,
+};
+/// What [`parse_url`] makes.
+pub use reqwest::Url;
 pub use service::{Listening, RolloutService, Served};

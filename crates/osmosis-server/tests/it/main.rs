@@ -14,5 +14,7 @@ mod cancelling;
 mod draining;
 mod guest;
 mod receiver;
+mod remote;
+mod remote_puppet;
 mod running;
 mod serving;
