@@ -12,7 +12,7 @@ mod train;
 mod workspace;
 
 pub(crate) use demo::DemoArguments;
-pub(crate) use eval::{EvalCommand, ResumeArguments, SubmitArguments};
+pub(crate) use eval::{EvalCommand, ReachArguments, ResumeArguments, SubmitArguments};
 pub(crate) use gateway::GatewayArguments;
 pub(crate) use run::ThroughputArguments;
 pub(crate) use serve::ServeArguments;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use osmosis_core::Redactor;
 use osmosis_core::config::Sampling as SamplingConfig;
 use osmosis_engine::EngineOptions;
-use osmosis_gateway::{Gateway, GatewayOptions, Policy, Sampling};
+use osmosis_gateway::{Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling};
 use osmosis_store::Store;
 use osmosis_worker::{Limits, PoolOptions};
 
@@ -88,12 +88,36 @@ pub(crate) async fn start_gateway(
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
 ) -> Result<Gateway, CliError> {
-    let options = GatewayOptions {
-        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-        sampling,
-        max_body_bytes: MAX_BODY_BYTES,
-    };
+    let listen = listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let options = gateway_options(listen, sampling);
     Gateway::start(options, Arc::clone(policy), Arc::clone(store))
         .await
-        .map_err(|error| CliError::failed("gateway", error.to_string()))
+        .map_err(no_gateway)
+}
+
+/// A gateway that shares its address with something else.
+pub(crate) async fn start_gateway_beside(
+    annex: Annex,
+    listen: SocketAddr,
+    sampling: Sampling,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, CliError> {
+    let options = gateway_options(listen, sampling);
+    Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), annex)
+        .await
+        .map_err(no_gateway)
+}
+
+fn gateway_options(listen: SocketAddr, sampling: Sampling) -> GatewayOptions {
+    GatewayOptions {
+        listen,
+        sampling,
+        max_body_bytes: MAX_BODY_BYTES,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn no_gateway(error: GatewayError) -> CliError {
+    CliError::failed("gateway", error.to_string())
 }

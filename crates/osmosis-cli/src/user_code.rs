@@ -61,6 +61,26 @@ impl From<&TrainConfig> for PassedOn {
     }
 }
 
+impl PassedOn {
+    /// The sections that say something to user code, which is not here but at a rollout server.
+    pub(crate) fn sections_without_effect(&self) -> Vec<&'static str> {
+        let sections = [
+            ("[workflow]", !self.workflow.is_empty()),
+            ("[grader]", !self.grader.is_empty()),
+            ("[env]", !self.env.is_empty()),
+            ("[secrets]", !self.secrets.required.is_empty()),
+        ];
+        let said = sections.into_iter().filter(|(_, said)| *said);
+        said.map(|(name, _)| name).collect()
+    }
+
+    pub(crate) fn tell_of_advanced(&self, output: &Output) {
+        if self.has_advanced {
+            output.note("[advanced] is passed through; nothing of it acts here");
+        }
+    }
+}
+
 impl UserCode {
     /// Looks whether the rollout, its revision and its secrets are there.
     pub(crate) fn check(
@@ -126,9 +146,7 @@ impl UserCode {
         for warning in &manifest.warnings {
             output.warn(warning);
         }
-        if self.passed_on.has_advanced {
-            output.note("[advanced] is passed through; nothing of it acts here");
-        }
+        self.passed_on.tell_of_advanced(output);
         let grader = manifest
             .grader
             .as_ref()
@@ -173,7 +191,7 @@ pub(crate) fn rollout_dir(
 }
 
 /// Refuses when HEAD of the workspace is not what the config names.
-fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), CliError> {
+pub(crate) fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), CliError> {
     if let Some(wanted) = &experiment.branch {
         let head = git_head(workspace, &["rev-parse", "--abbrev-ref", "HEAD"])?;
         refuse_unless(

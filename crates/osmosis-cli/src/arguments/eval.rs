@@ -1,7 +1,10 @@
 //! `osmosis eval …`.
 
+use std::net::SocketAddr;
+
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
+use osmosis_server::{Url, parse_url};
 
 use super::run::{SecretArguments, StopArguments, ThroughputArguments};
 
@@ -50,7 +53,7 @@ pub(crate) enum EvalCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
+    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nAt a rollout server (`osmosis serve`, or one made with `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
 )]
 pub(crate) struct SubmitArguments {
     /// Config file (TOML)
@@ -85,6 +88,19 @@ pub(crate) struct SubmitArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
+    /// Have the rollouts run and graded by the rollout server at this address; nothing of the rollout is
+    /// needed here
+    #[arg(
+        long,
+        value_name = "URL",
+        value_parser = parse_url,
+        conflicts_with_all = ["workers", "worker_memory", "worker_processes", "python", "secrets_file"]
+    )]
+    pub(crate) server: Option<Url>,
+
+    #[command(flatten)]
+    pub(crate) reach: ReachArguments,
+
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,
 
@@ -110,6 +126,9 @@ pub(crate) struct ResumeArguments {
     pub(crate) retry_failed: bool,
 
     #[command(flatten)]
+    pub(crate) reach: ReachArguments,
+
+    #[command(flatten)]
     pub(crate) secrets: SecretArguments,
 
     #[command(flatten)]
@@ -118,4 +137,22 @@ pub(crate) struct ResumeArguments {
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<Utf8PathBuf>,
+}
+
+/// How we and a rollout server find each other. A resume goes on with what the run began with.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ReachArguments {
+    /// With --server: where that server reaches this machine, for model calls and callbacks alike; the
+    /// port of it is listened on [default: loopback, when the server is on this machine]
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub(crate) public_url: Option<Url>,
+
+    /// With --public-url: the address to listen on, when a proxy or router leads there
+    /// [default: the port of --public-url on every interface]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// With --server: environment variable that holds the key of that server
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server_key_env: Option<String>,
 }

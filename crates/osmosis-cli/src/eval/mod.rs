@@ -1,5 +1,7 @@
 //! `osmosis eval …`.
 
+mod at_server;
+mod drive;
 mod info;
 mod plan;
 mod progress;

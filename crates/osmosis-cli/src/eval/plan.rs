@@ -9,11 +9,12 @@ use osmosis_core::row_selection::{RowFilter, RowSelection, RowVerdict};
 use osmosis_store::{NewRollout, Store};
 use serde_json::json;
 
+use super::at_server::{AtServer, ServerWanted};
 use crate::checked_dataset::CheckedDataset;
 use crate::error::CliError;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
-use crate::user_code::{PassedOn, UserCode};
+use crate::user_code::{self, PassedOn, UserCode};
 use crate::workspace::Workspace;
 
 /// Rows that go to the store in one write.
@@ -29,6 +30,15 @@ pub(crate) struct Request {
     pub(crate) secrets_file: Option<Utf8PathBuf>,
     /// `--seed`: where an embedded policy's random numbers start.
     pub(crate) seed: u64,
+    /// Where user code is, when it is not here.
+    pub(crate) server: Option<ServerWanted>,
+}
+
+/// Where user code is.
+#[derive(Debug)]
+pub(crate) enum UserSide {
+    Here(UserCode),
+    AtServer(AtServer),
 }
 
 /// A checked evaluation.
@@ -37,13 +47,35 @@ pub(crate) struct Plan {
     pub(crate) workspace: Workspace,
     pub(crate) request: Request,
     pub(crate) config: EvalConfig,
-    pub(crate) code: UserCode,
+    pub(crate) side: UserSide,
     pub(crate) dataset: CheckedDataset,
     pub(crate) selection: Option<RowSelection>,
     pub(crate) limit: Option<u64>,
     /// Rows that will be run.
     pub(crate) rows: u64,
     pub(crate) ready: ReadyPolicy,
+}
+
+impl UserSide {
+    fn check(
+        request: &Request,
+        config: &EvalConfig,
+        workspace: &Workspace,
+    ) -> Result<Self, CliError> {
+        let passed_on = PassedOn::from(config);
+        if let Some(wanted) = request.server.clone() {
+            user_code::check_head(workspace, &config.experiment)?;
+            let server = AtServer::check(wanted, &config.experiment, passed_on)?;
+            return Ok(Self::AtServer(server));
+        }
+        UserCode::check(
+            workspace,
+            &config.experiment,
+            passed_on,
+            request.secrets_file.as_deref(),
+        )
+        .map(Self::Here)
+    }
 }
 
 impl Plan {
@@ -57,12 +89,7 @@ impl Plan {
         };
         let limit = request.limit.or(config.evaluation.limit);
         let workspace = Workspace::find(workspace, request.config_path.parent())?;
-        let code = UserCode::check(
-            &workspace,
-            &config.experiment,
-            PassedOn::from(&config),
-            request.secrets_file.as_deref(),
-        )?;
+        let side = UserSide::check(&request, &config, &workspace)?;
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         if let Some(beyond) = selection
             .as_ref()
@@ -86,7 +113,7 @@ impl Plan {
             workspace,
             request,
             config,
-            code,
+            side,
             dataset,
             selection,
             limit,
@@ -100,7 +127,7 @@ impl Plan {
     }
 
     /// What a resume must find as it is now.
-    pub(crate) fn pinned(&self, environment_digest: &str) -> Result<Pinned, CliError> {
+    pub(crate) fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, CliError> {
         let mut facts = Pinned::of_config(&self.config)?;
         // How fast a run goes is not what it is.
         facts.0.remove("evaluation.batch_size");
@@ -108,8 +135,13 @@ impl Plan {
         facts.insert("dataset_sha256", self.dataset.sha256.as_str());
         facts.insert("rows", json!(self.selection));
         facts.insert("evaluation.limit", self.limit);
-        facts.insert("source_sha256", self.code.digest()?);
-        facts.insert("environment_sha256", environment_digest);
+        match &self.side {
+            UserSide::Here(code) => {
+                facts.insert("source_sha256", code.digest()?);
+                facts.insert("environment_sha256", environment_digest);
+            }
+            UserSide::AtServer(server) => server.pin(&mut facts),
+        }
         Ok(facts)
     }
 

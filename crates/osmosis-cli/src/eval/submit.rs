@@ -1,26 +1,24 @@
 //! `osmosis eval submit` and `eval resume`: the whole job, from checks to report.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
-use osmosis_engine::{Engine, EngineOptions, RunEnd, RunEvent, Stop};
-use osmosis_gateway::Gateway;
-use osmosis_store::{RunKind, RunStatus, Store};
-use osmosis_worker::WorkerPool;
-use serde_json::json;
+use osmosis_engine::RunEnd;
+use osmosis_store::{RunKind, RunStatus};
+use serde_json::{Value, json};
 
-use super::plan::{Plan, Request};
+use super::at_server::ServerWanted;
+use super::drive::{Ready, Surroundings};
+use super::plan::{Plan, Request, UserSide};
 use super::progress::Progress;
 use super::report::Report;
 use crate::arguments::{ResumeArguments, SubmitArguments, ThroughputArguments};
 use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
-use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
+use crate::execution::SHUTDOWN_GRACE;
 use crate::output::Output;
-use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
@@ -43,6 +41,7 @@ pub(crate) async fn submit(
         limit: arguments.limit,
         secrets_file: arguments.secrets.secrets_file,
         seed: arguments.seed,
+        server: ServerWanted::of(arguments.server, arguments.reach)?,
     };
     let plan = Plan::check(request, workspace)?;
     let name = if let Some(name) = name {
@@ -97,6 +96,7 @@ pub(crate) async fn resume(
             .get("model")
             .and_then(|model| model["seed"].as_u64())
             .unwrap_or(0),
+        server: ServerWanted::of_run(&pinned, arguments.reach)?,
     };
     let plan = Plan::check(request, Some(&workspace.root))?;
     let job = Job {
@@ -112,58 +112,74 @@ pub(crate) async fn resume(
 }
 
 /// One evaluation to be run.
-struct Job {
-    plan: Plan,
+pub(super) struct Job {
+    pub(super) plan: Plan,
     name: RunName,
-    folder: RunFolder,
+    pub(super) folder: RunFolder,
     retry_failed: bool,
-    throughput: ThroughputArguments,
+    pub(super) throughput: ThroughputArguments,
     copy_to: Option<Utf8PathBuf>,
-    output: Output,
+    pub(super) output: Output,
 }
 
 impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(Progress::new(self.output));
-        let prepared = signals.unless_stopped(self.prepare()).await?;
-        let pool = signals
-            .unless_stopped(self.start_workers(&prepared, &display))
-            .await?;
-        let manifest = pool.manifest().clone();
-        pool.shut_down(SHUTDOWN_GRACE).await;
+        let found = match signals.unless_stopped(self.prepare()).await? {
+            Ready::Here(code, prepared) => {
+                let starting = self.start_workers(code, &prepared, &display);
+                let pool = signals.unless_stopped(starting).await?;
+                let manifest = pool.manifest().clone();
+                pool.shut_down(SHUTDOWN_GRACE).await;
+                code.tell(&manifest, &self.amount(), &self.output);
+                json!({
+                    "workflow": manifest.workflow,
+                    "grader": manifest.grader,
+                    "warnings": manifest.warnings,
+                    "program": prepared.program(),
+                })
+            }
+            Ready::AtServer(wanted, met) => {
+                wanted.tell(&met, &self.amount(), &self.output);
+                self.output
+                    .line(format_args!("{} says: {}", wanted.url, met.health()));
+                json!({ "server": wanted.url.as_str(), "health": met.health() })
+            }
+        };
         self.plan.ready.shut_down();
-        self.plan.code.tell(&manifest, &self.amount(), &self.output);
         self.output.line(format_args!(
             "Everything is in order: {} rows × {} = {} rollouts. Nothing was run.",
             self.plan.rows,
             self.plan.config.evaluation.n,
             self.plan.rollouts()
         ));
-        self.output.operation(
-            "valid",
-            &json!({
-                "rows": self.plan.rows,
-                "rollouts": self.plan.rollouts(),
-                "workflow": manifest.workflow,
-                "grader": manifest.grader,
-                "warnings": manifest.warnings,
-                "program": prepared.program(),
-            }),
-        );
+        let mut resource = json!({
+            "rows": self.plan.rows,
+            "rollouts": self.plan.rollouts(),
+        });
+        if let (Some(resource), Value::Object(found)) = (resource.as_object_mut(), found) {
+            resource.extend(found);
+        }
+        self.output.operation("valid", &resource);
         Ok(Exit::Ok)
     }
 
     async fn run(self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(Progress::new(self.output));
-        let prepared = signals.unless_stopped(self.prepare()).await?;
-        let pinned = self.plan.pinned(prepared.digest())?;
+        let ready = signals.unless_stopped(self.prepare()).await?;
+        let pinned = self.plan.pinned(ready.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
         let began = Instant::now();
-        let driven = self.drive(&signals, &prepared, &store, &display).await;
+        let around = Surroundings {
+            signals: &signals,
+            store: &store,
+            display: &display,
+        };
+        let driven = self.drive(ready, &around).await;
         self.plan.ready.shut_down();
         display.finish().await;
         let end = match driven {
@@ -220,42 +236,30 @@ impl Job {
         }
     }
 
-    async fn prepare(&self) -> Result<Prepared, CliError> {
-        let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, self.output).await
-    }
-
-    async fn start_workers(
-        &self,
-        prepared: &Prepared,
-        display: &Display<RunEvent>,
-    ) -> Result<WorkerPool, CliError> {
-        let options = pool_options(&self.throughput, self.max_in_flight());
-        let events = display.worker_events();
-        self.plan
-            .code
-            .start_workers(prepared, options, events)
-            .await
-    }
-
-    fn amount(&self) -> String {
+    pub(super) fn amount(&self) -> String {
         format!("{} rollouts", self.plan.rollouts())
     }
 
-    fn max_in_flight(&self) -> u32 {
+    pub(super) fn max_in_flight(&self) -> u32 {
         self.throughput
             .max_in_flight
             .or(self.plan.config.evaluation.batch_size)
             .unwrap_or(DEFAULT_MAX_IN_FLIGHT)
     }
 
-    fn redactor(&self) -> Redactor {
-        let secrets = self
-            .plan
-            .code
-            .secrets
-            .iter()
-            .map(|(_, value)| value.clone());
+    pub(super) fn redactor(&self) -> Redactor {
+        let secrets: Vec<String> = match &self.plan.side {
+            UserSide::Here(code) => code
+                .secrets
+                .iter()
+                .map(|(_, value)| value.clone())
+                .collect(),
+            UserSide::AtServer(server) => {
+                let key = server.key.iter();
+                key.map(|key| key.expose().to_owned()).collect()
+            }
+        };
+        let secrets = secrets.into_iter();
         Redactor::new(secrets.chain(self.plan.ready.secrets.iter().cloned()))
     }
 
@@ -288,67 +292,6 @@ impl Job {
             ]);
         }
         kinds
-    }
-
-    /// Runs what the queue holds. Whatever happens, workers and gateway are gone afterwards.
-    async fn drive(
-        &self,
-        signals: &StopSignals,
-        prepared: &Prepared,
-        store: &Arc<dyn Store>,
-        display: &Display<RunEvent>,
-    ) -> Result<RunEnd, CliError> {
-        let counts = store.counts().await?;
-        if counts.queued + counts.leased == 0 {
-            return Ok(RunEnd::Complete);
-        }
-        let workers = Arc::new(
-            signals
-                .unless_stopped(self.start_workers(prepared, display))
-                .await?,
-        );
-        self.plan
-            .code
-            .tell(workers.manifest(), &self.amount(), &self.output);
-        let gateway = match self.start_gateway(store).await {
-            Ok(gateway) => Arc::new(gateway),
-            Err(error) => {
-                workers.shut_down(SHUTDOWN_GRACE).await;
-                return Err(error);
-            }
-        };
-        let engine = Engine::new(
-            Arc::clone(store),
-            Arc::clone(&gateway),
-            Arc::clone(&workers),
-            self.engine_options(),
-            display.run_events(),
-        );
-        let stop = Stop {
-            drain: signals.drain.clone(),
-            now: signals.now.clone(),
-        };
-        let end = engine.run(&stop).await;
-        workers.shut_down(SHUTDOWN_GRACE).await;
-        gateway.shut_down(SHUTDOWN_GRACE).await;
-        Ok(end?)
-    }
-
-    async fn start_gateway(&self, store: &Arc<dyn Store>) -> Result<Gateway, CliError> {
-        let sampling = execution::sampling(self.plan.config.sampling, false);
-        execution::start_gateway(None, sampling, &self.plan.ready.policy, store).await
-    }
-
-    fn engine_options(&self) -> EngineOptions {
-        let evaluation = &self.plan.config.evaluation;
-        let settings = DriveSettings {
-            max_in_flight: self.max_in_flight(),
-            agent_limit: evaluation.agent_timeout(),
-            grade_limit: evaluation.grader_timeout(),
-            pass_threshold: evaluation.pass_threshold,
-            redactor: self.redactor(),
-        };
-        execution::engine_options(settings, &self.folder)
     }
 
     fn resume_command(&self) -> String {

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::error::CliError;
 
+/// What a resume goes on with but may change; no part of what the run is.
+const REMEMBERED: &str = "remembered.";
+
 /// Facts by name. Throughput settings are not among them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pinned(pub(crate) Map<String, Value>);
@@ -39,6 +42,15 @@ impl Pinned {
         self.0.insert(fact.to_owned(), value.into());
     }
 
+    /// Notes something that a resume would otherwise have to be told again.
+    pub(crate) fn remember(&mut self, what: &str, value: impl Into<Value>) {
+        self.insert(&format!("{REMEMBERED}{what}"), value);
+    }
+
+    pub(crate) fn remembered(&self, what: &str) -> Option<String> {
+        self.text(&format!("{REMEMBERED}{what}"))
+    }
+
     pub(crate) fn number(&self, fact: &str) -> Option<u64> {
         self.0.get(fact).and_then(Value::as_u64)
     }
@@ -62,7 +74,7 @@ impl Pinned {
         let mut differences = vec![];
         for (name, new) in &now.0 {
             let old = self.0.get(name).unwrap_or(&Value::Null);
-            if old != new {
+            if old != new && !name.starts_with(REMEMBERED) {
                 differences.push((name.clone(), old.clone(), new.clone()));
             }
         }

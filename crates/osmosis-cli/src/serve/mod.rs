@@ -336,6 +336,10 @@ impl From<ServerError> for CliError {
             ServerError::Listen { .. } => Self::failed("serve", error.to_string())
                 .hint("choose another address with `--listen ADDR`"),
             ServerError::Http(_) => Self::failed("serve", error.to_string()),
+            ServerError::NoServer { .. } => {
+                let hint = error.hint().unwrap_or_default();
+                Self::failed("no_rollout_server", error.to_string()).hint(hint)
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ mod kills;
 mod packaging;
 mod processes;
 mod python_guide;
+mod remote_server;
 mod rust_rollout;
 mod serve;
 mod small_commands;

@@ -22,13 +22,13 @@ fn workspace() -> Workspace {
     Workspace::new(&main, "", "")
 }
 
-struct Serving {
-    child: Child,
+pub(crate) struct Serving {
+    pub(crate) child: Child,
     resource: Value,
 }
 
 impl Serving {
-    fn start(workspace: &Workspace, more: &[&str]) -> Self {
+    pub(crate) fn start(workspace: &Workspace, more: &[&str]) -> Self {
         let python = python_environment::python();
         let mut arguments = vec!["serve", "r", "--json", "--name", "s", "--python"];
         arguments.push(python.as_str());
@@ -56,16 +56,16 @@ impl Serving {
         }
     }
 
-    fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         self.resource["url"].as_str().unwrap()
     }
 
-    fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         terminate(self.child.id());
     }
 
     /// Waits for the end, and sees that nothing is left behind.
-    fn ended(self, workspace: &Workspace) -> Ran {
+    pub(crate) fn ended(self, workspace: &Workspace) -> Ran {
         let below = children_below(self.child.id());
         let ran = Ran::of(&self.child.wait_with_output().unwrap());
         for pid in below {
@@ -281,25 +281,40 @@ fn what_is_wrong_with_the_command_is_said() {
 }
 
 /// The façade: the same agent and grader in a process of uvicorn's.
-struct Facade {
-    child: Child,
-    url: String,
+pub(crate) struct Facade {
+    pub(crate) child: Child,
+    pub(crate) url: String,
 }
 
 impl Facade {
     fn start(workspace: &Workspace, backend: &str) -> Self {
+        Self::start_of(workspace, AGENT, backend)
+    }
+
+    pub(crate) fn start_of(workspace: &Workspace, agent: &str, backend: &str) -> Self {
         let app = format!(
-            "{AGENT}\n\nfrom osmosis_ai.rollout import LocalBackend\n\
+            "{agent}\n\nfrom osmosis_ai.rollout import LocalBackend\n\
              from osmosis_ai.rollout.server import create_rollout_server\n\n\
              backend = LocalBackend({backend})\n\
              app = create_rollout_server(backend=backend)\n"
         );
-        workspace.write("facade/app.py", &app);
         let sdk = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python");
-        let mut child = Command::new(python_environment::python())
+        let python = python_environment::python();
+        Self::start_app(workspace, &app, python.as_str(), sdk)
+    }
+
+    /// Whatever app this is, under uvicorn.
+    pub(crate) fn start_app(
+        workspace: &Workspace,
+        app: &str,
+        python: &str,
+        python_path: &str,
+    ) -> Self {
+        workspace.write("facade/app.py", app);
+        let mut child = Command::new(python)
             .args(["-m", "uvicorn", "app:app", "--port", "0"])
             .current_dir(workspace.root.join("facade"))
-            .env("PYTHONPATH", sdk)
+            .env("PYTHONPATH", python_path)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("OSMOSIS_BIN", env!("CARGO_BIN_EXE_osmosis"))
             .env("TMPDIR", &workspace.root)
@@ -322,7 +337,7 @@ impl Facade {
         Self { child, url }
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let below = children_below(self.child.id());
         assert_eq!(below.len(), 1, "one osmosis serves it");
         terminate(self.child.id());

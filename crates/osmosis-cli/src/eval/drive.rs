@@ -1,0 +1,170 @@
+//! The running parts of an evaluation: user code here or at a server, the gateway, the engine.
+
+use std::sync::Arc;
+
+use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent, Stop};
+use osmosis_gateway::Gateway;
+use osmosis_server::{Callbacks, RemoteRollouts, RemoteServer};
+use osmosis_store::Store;
+use osmosis_worker::WorkerPool;
+
+use super::at_server::AtServer;
+use super::plan::UserSide;
+use super::submit::Job;
+use crate::display::Display;
+use crate::error::CliError;
+use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
+use crate::prepared::Prepared;
+use crate::stop_signals::StopSignals;
+use crate::user_code::UserCode;
+
+/// User code that can be put to work.
+#[derive(Debug)]
+pub(super) enum Ready<'a> {
+    Here(&'a UserCode, Prepared),
+    AtServer(&'a AtServer, Box<RemoteServer>),
+}
+
+impl Ready<'_> {
+    /// A digest of the environment; a server's is its own affair.
+    pub(super) fn digest(&self) -> Option<&str> {
+        match self {
+            Self::Here(_, prepared) => Some(prepared.digest()),
+            Self::AtServer(..) => None,
+        }
+    }
+}
+
+/// What a run is driven with.
+pub(super) struct Surroundings<'a> {
+    pub(super) signals: &'a StopSignals,
+    pub(super) store: &'a Arc<dyn Store>,
+    pub(super) display: &'a Display<RunEvent>,
+}
+
+impl Job {
+    pub(super) async fn prepare(&self) -> Result<Ready<'_>, CliError> {
+        match &self.plan.side {
+            UserSide::Here(code) => {
+                let python = self.throughput.python.as_deref();
+                let prepared = code.prepare(python, self.output).await?;
+                Ok(Ready::Here(code, prepared))
+            }
+            UserSide::AtServer(server) => {
+                let met = server.meet().await?;
+                Ok(Ready::AtServer(server, Box::new(met)))
+            }
+        }
+    }
+
+    pub(super) async fn start_workers(
+        &self,
+        code: &UserCode,
+        prepared: &Prepared,
+        display: &Display<RunEvent>,
+    ) -> Result<WorkerPool, CliError> {
+        let options = pool_options(&self.throughput, self.max_in_flight());
+        let events = display.worker_events();
+        code.start_workers(prepared, options, events).await
+    }
+
+    /// Runs what the queue holds. Whatever happens, workers and gateway are gone afterwards.
+    pub(super) async fn drive(
+        &self,
+        ready: Ready<'_>,
+        around: &Surroundings<'_>,
+    ) -> Result<RunEnd, CliError> {
+        let counts = around.store.counts().await?;
+        if counts.queued + counts.leased == 0 {
+            return Ok(RunEnd::Complete);
+        }
+        match ready {
+            Ready::Here(code, prepared) => self.drive_workers(code, &prepared, around).await,
+            Ready::AtServer(wanted, met) => self.drive_server(wanted, *met, around).await,
+        }
+    }
+
+    async fn drive_workers(
+        &self,
+        code: &UserCode,
+        prepared: &Prepared,
+        around: &Surroundings<'_>,
+    ) -> Result<RunEnd, CliError> {
+        let starting = self.start_workers(code, prepared, around.display);
+        let workers = Arc::new(around.signals.unless_stopped(starting).await?);
+        code.tell(workers.manifest(), &self.amount(), &self.output);
+        let sampling = execution::sampling(self.plan.config.sampling, false);
+        let gateway =
+            execution::start_gateway(None, sampling, &self.plan.ready.policy, around.store).await;
+        let gateway = match gateway {
+            Ok(gateway) => Arc::new(gateway),
+            Err(error) => {
+                workers.shut_down(SHUTDOWN_GRACE).await;
+                return Err(error);
+            }
+        };
+        let end = self.run_engine(&gateway, &workers, around).await;
+        workers.shut_down(SHUTDOWN_GRACE).await;
+        gateway.shut_down(SHUTDOWN_GRACE).await;
+        end
+    }
+
+    async fn drive_server(
+        &self,
+        wanted: &AtServer,
+        met: RemoteServer,
+        around: &Surroundings<'_>,
+    ) -> Result<RunEnd, CliError> {
+        wanted.tell(&met, &self.amount(), &self.output);
+        let callbacks = Callbacks::default();
+        let gateway = execution::start_gateway_beside(
+            callbacks.annex(),
+            wanted.reach.listen,
+            execution::sampling(self.plan.config.sampling, false),
+            &self.plan.ready.policy,
+            around.store,
+        );
+        let gateway = Arc::new(gateway.await?);
+        let base = match &wanted.reach.base {
+            Some(base) => base,
+            None => gateway.url().trim_end_matches("/v1"),
+        };
+        let rollouts = Arc::new(RemoteRollouts::new(met, callbacks, base));
+        let end = self.run_engine(&gateway, &rollouts, around).await;
+        rollouts.close().await;
+        gateway.shut_down(SHUTDOWN_GRACE).await;
+        end
+    }
+
+    async fn run_engine(
+        &self,
+        gateway: &Arc<Gateway>,
+        executor: &Arc<impl Executor + 'static>,
+        around: &Surroundings<'_>,
+    ) -> Result<RunEnd, CliError> {
+        let engine = Engine::new(
+            Arc::clone(around.store),
+            Arc::clone(gateway),
+            Arc::clone(executor),
+            self.engine_options(),
+            around.display.run_events(),
+        );
+        let stop = Stop {
+            drain: around.signals.drain.clone(),
+            now: around.signals.now.clone(),
+        };
+        Ok(engine.run(&stop).await?)
+    }
+
+    fn engine_options(&self) -> EngineOptions {
+        let evaluation = &self.plan.config.evaluation;
+        let settings = DriveSettings {
+            max_in_flight: self.max_in_flight(),
+            agent_limit: evaluation.agent_timeout(),
+            grade_limit: evaluation.grader_timeout(),
+            pass_threshold: evaluation.pass_threshold,
+            redactor: self.redactor(),
+        };
+        execution::engine_options(settings, &self.folder)
+    }
+}
