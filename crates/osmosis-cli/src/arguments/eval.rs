@@ -11,10 +11,10 @@ use super::run::{SecretArguments, StopArguments, ThroughputArguments};
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
     /// Check a config, run every row of its dataset through the agent, and report
-    Submit(SubmitArguments),
+    Submit(Box<SubmitArguments>),
     /// Go on with a run that was interrupted: only what has no result is run
     #[command(after_help = "Example:\n  osmosis eval resume multiply-20260101-120000")]
-    Resume(ResumeArguments),
+    Resume(Box<ResumeArguments>),
     /// List the runs of the workspace
     #[command(after_help = "Example:\n  osmosis eval list --json")]
     List,

@@ -32,13 +32,11 @@ pub(crate) struct ServerWanted {
 impl ServerWanted {
     /// What a submit asks for.
     pub(crate) fn of(url: Option<Url>, reach: ReachArguments) -> Result<Option<Self>, CliError> {
-        match url {
-            Some(url) => Ok(Some(Self { url, reach })),
-            None => {
-                refuse_without_server(&reach)?;
-                Ok(None)
-            }
-        }
+        let Some(url) = url else {
+            refuse_without_server(&reach)?;
+            return Ok(None);
+        };
+        Ok(Some(Self { url, reach }))
     }
 
     /// What a run was begun with, except for what is said now.

@@ -25,8 +25,12 @@ pub(crate) async fn run(
     const KIND: RunKind = RunKind::Evaluation;
     let found = || Workspace::find(workspace, None);
     match command {
-        EvalCommand::Submit(arguments) => submit::submit(arguments, workspace, output).await,
-        EvalCommand::Resume(arguments) => submit::resume(arguments, workspace, output).await,
+        EvalCommand::Submit(arguments) => {
+            Box::pin(submit::submit(*arguments, workspace, output)).await
+        }
+        EvalCommand::Resume(arguments) => {
+            Box::pin(submit::resume(*arguments, workspace, output)).await
+        }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info { run } => info::run(&found()?, &run, output).await,
         EvalCommand::Show { run, row, calls } => {

@@ -37,8 +37,8 @@ pub(crate) struct Request {
 /// Where user code is.
 #[derive(Debug)]
 pub(crate) enum UserSide {
-    Here(UserCode),
-    AtServer(AtServer),
+    Here(Box<UserCode>),
+    AtServer(Box<AtServer>),
 }
 
 /// A checked evaluation.
@@ -66,7 +66,7 @@ impl UserSide {
         if let Some(wanted) = request.server.clone() {
             user_code::check_head(workspace, &config.experiment)?;
             let server = AtServer::check(wanted, &config.experiment, passed_on)?;
-            return Ok(Self::AtServer(server));
+            return Ok(Self::AtServer(Box::new(server)));
         }
         UserCode::check(
             workspace,
@@ -74,7 +74,7 @@ impl UserSide {
             passed_on,
             request.secrets_file.as_deref(),
         )
-        .map(Self::Here)
+        .map(|code| Self::Here(Box::new(code)))
     }
 }
 

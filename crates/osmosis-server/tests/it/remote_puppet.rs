@@ -139,8 +139,8 @@ fn leased() -> (u16, Value) {
     (202, body)
 }
 
-fn is(status: &str) -> Option<Value> {
-    Some(json!({ "status": status }))
+fn is(status: &str) -> Value {
+    json!({ "status": status })
 }
 
 /// Calls back as a server does.
@@ -201,7 +201,7 @@ async fn callbacks_need_their_key_and_count_once() {
 async fn a_result_can_be_polled_for_with_a_lease() {
     let graded =
         json!({"status": "success", "sample": {"messages": [{"role": "user"}], "reward": 1.0}});
-    let looks = [is("running"), is("grading"), Some(graded)];
+    let looks = [Some(is("running")), Some(is("grading")), Some(graded)];
     let puppet = Puppet::start(&[leased()], &looks).await;
     let evaluation = Evaluation::start(options(&puppet.url), &["answer"]).await;
     assert_eq!(evaluation.outcomes().await[0].0, OutcomeKind::Scored);
@@ -218,9 +218,9 @@ async fn a_polled_failure_is_the_agents_or_the_graders() {
     for (look, kind) in [
         (failed(Value::Null), OutcomeKind::AgentFailed),
         (failed(json!({"messages": []})), OutcomeKind::Ungraded),
-        (is("failure"), OutcomeKind::Ungraded),
+        (Some(is("failure")), OutcomeKind::Ungraded),
     ] {
-        let puppet = Puppet::start(&[leased()], &[is("running"), look]).await;
+        let puppet = Puppet::start(&[leased()], &[Some(is("running")), look]).await;
         let evaluation = Evaluation::start(options(&puppet.url), &["answer"]).await;
         let outcomes = evaluation.outcomes().await;
         assert_eq!(outcomes[0].0, kind, "{outcomes:?}");
@@ -230,8 +230,8 @@ async fn a_polled_failure_is_the_agents_or_the_graders() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_forgot_runs_again_under_another_id_and_is_never_made_up() {
     for (admission, look) in [
-        (accepted(), is("unknown")),
-        (accepted(), is("cancelled")),
+        (accepted(), Some(is("unknown"))),
+        (accepted(), Some(is("cancelled"))),
         (leased(), None),
     ] {
         let puppet = Puppet::start(&[admission], &[look]).await;
@@ -297,7 +297,7 @@ async fn a_server_that_fails_for_a_while_is_waited_for_and_a_refusal_is_final() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_gone_for_good_fails_what_it_had_and_what_is_left() {
-    let puppet = Puppet::start(&[leased()], &[is("running")]).await;
+    let puppet = Puppet::start(&[leased()], &[Some(is("running"))]).await;
     let options = RemoteOptions {
         patience: Duration::ZERO,
         ..options(&puppet.url)
@@ -316,7 +316,7 @@ async fn a_server_that_is_gone_for_good_fails_what_it_had_and_what_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_gets_no_more_than_it_says_it_runs_at_once_and_its_deadline_is_kept_here() {
-    let puppet = Puppet::start(&[leased()], &[is("running")]).await;
+    let puppet = Puppet::start(&[leased()], &[Some(is("running"))]).await;
     *puppet.state.health.lock() = json!({"status": "ok", "concurrency": {"max_concurrent": 1}});
     let options = RemoteOptions {
         slack: Duration::from_millis(50),
