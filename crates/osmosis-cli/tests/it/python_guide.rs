@@ -38,6 +38,7 @@ sections! {
     configs_reach_user_code: "Configuration" in python_environment::python;
     tests_pass_offline: "Testing offline" in python_environment::python;
     the_rollout_server_serves: "The rollout server" in python_environment::python;
+    a_rollout_server_evaluates: "Evaluating at a rollout server" in python_environment::python;
 }
 
 fn guide(python: &Utf8Path, file: &Utf8Path, task: &[&str]) -> Command {
