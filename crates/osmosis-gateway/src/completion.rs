@@ -9,14 +9,47 @@ use crate::policy::TokenAccount;
 
 /// How many tokens a call took, as the policy counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Counts")]
 pub(crate) struct Usage {
-    #[serde(default)]
     pub(crate) prompt_tokens: Option<u64>,
-    #[serde(default)]
     pub(crate) completion_tokens: Option<u64>,
 }
 
+/// The names that the dialects have for it.
+#[derive(Deserialize)]
+struct Counts {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    /// Anthropic does not count these as input.
+    cache_creation_input_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+}
+
+impl From<Counts> for Usage {
+    fn from(counts: Counts) -> Self {
+        let input = counts.input_tokens.map(|input| {
+            input
+                .saturating_add(counts.cache_creation_input_tokens.unwrap_or(0))
+                .saturating_add(counts.cache_read_input_tokens.unwrap_or(0))
+        });
+        Self {
+            prompt_tokens: counts.prompt_tokens.or(input),
+            completion_tokens: counts.completion_tokens.or(counts.output_tokens),
+        }
+    }
+}
+
 impl Usage {
+    /// What a later event of the same stream says counts for more.
+    pub(crate) fn updated_by(self, later: Self) -> Self {
+        Self {
+            prompt_tokens: later.prompt_tokens.or(self.prompt_tokens),
+            completion_tokens: later.completion_tokens.or(self.completion_tokens),
+        }
+    }
+
     pub(crate) fn of(account: &TokenAccount) -> Self {
         Self {
             prompt_tokens: Some(account.prompt_tokens),
@@ -44,16 +77,6 @@ pub(crate) fn usage_in(body: &[u8]) -> Option<Usage> {
         end = at;
     }
     None
-}
-
-/// Whether a text is a completion: a JSON object with `choices`.
-pub(crate) fn is_completion(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Shape {
-        #[serde(rename = "choices")]
-        _choices: Vec<serde::de::IgnoredAny>,
-    }
-    body.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<Shape>(body).is_ok()
 }
 
 /// The events of the stream that carries the same answer as `completion`, `[DONE]` included. Text and
@@ -173,6 +196,8 @@ mod tests {
             (r#"{"choices":[],"usage" : {"completion_tokens":2,"prompt_tokens":7,"details":{"x":[1]}}}"#, found),
             (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2},"choices":[{"usage":null}]}"#, found),
             (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2},"x":"\"usage\":{}"}"#, found),
+            (r#"{"output":[],"usage":{"input_tokens":7,"output_tokens":2,"total_tokens":9}}"#, found),
+            (r#"{"usage":{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":2}}"#, found),
             (r#"{"usage":null}"#, None),
             (r#"{"usage":{"prompt_tokens":-7}}"#, None),
             (r#"{"usage":{"prompt_tokens":"#, None),
@@ -181,21 +206,6 @@ mod tests {
         ];
         for (body, expected) in cases {
             assert_eq!(usage_in(body.as_bytes()), *expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn a_completion_is_an_object_with_choices() {
-        for (body, expected) in [
-            (r#"{"choices":[]}"#, true),
-            (r#" {"id":"x","choices":[{"index":0}]}"#, true),
-            (r#"{"error":{"message":"no"}}"#, false),
-            (r#"{"choices":[}"#, false),
-            (r"[[]]", false),
-            ("<html>", false),
-            ("", false),
-        ] {
-            assert_eq!(is_completion(body.as_bytes()), expected, "{body}");
         }
     }
 

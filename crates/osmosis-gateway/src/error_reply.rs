@@ -3,15 +3,19 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use serde_json::{Value, json};
 
+use crate::dialect::Dialect;
 use crate::policy::Fault;
 
-/// An error as the Chat Completions API says it.
+/// An error, to be said in the dialect of its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ErrorReply {
     pub(crate) status: StatusCode,
     kind: &'static str,
     code: &'static str,
+    /// The field of the request that is at fault.
+    param: Option<String>,
     pub(crate) message: String,
 }
 
@@ -37,7 +41,31 @@ impl ErrorReply {
             status,
             kind,
             code,
+            param: None,
             message,
+        }
+    }
+
+    /// A field that holds what it must not.
+    pub(crate) fn bad_field(param: &str, message: String) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            ..Self::bad_request(message)
+        }
+    }
+
+    /// A field that asks for something that is not to be had here.
+    pub(crate) fn unsupported_field(param: &str, message: String) -> Self {
+        Self {
+            code: "unsupported_parameter",
+            ..Self::bad_field(param, message)
+        }
+    }
+
+    pub(crate) fn unsupported_endpoint(message: impl Into<String>) -> Self {
+        Self {
+            code: "unsupported_endpoint",
+            ..Self::bad_request(message)
         }
     }
 
@@ -122,12 +150,24 @@ impl ErrorReply {
         )
     }
 
-    pub(crate) fn body(&self) -> Bytes {
+    pub(crate) fn body(&self, dialect: Dialect) -> Bytes {
+        match dialect {
+            Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => {
+                self.openai_body()
+            }
+            Dialect::Messages => {
+                let shape = anthropic_shape(self.status.as_u16(), &self.message);
+                Bytes::from(shape.to_string())
+            }
+        }
+    }
+
+    fn openai_body(&self) -> Bytes {
         let shape = Shape {
             error: Inner {
                 message: &self.message,
                 r#type: self.kind,
-                param: None,
+                param: self.param.as_deref(),
                 code: self.code,
             },
         };
@@ -138,13 +178,27 @@ impl ErrorReply {
         )
     }
 
-    /// The same as an event of a stream that has already begun.
-    pub(crate) fn event(&self) -> Bytes {
-        let body = self.body();
-        let mut event = Vec::with_capacity(body.len() + 8);
-        event.extend_from_slice(b"data: ");
-        event.extend_from_slice(&body);
-        event.extend_from_slice(b"\n\n");
+    /// The same as an event of a stream that has already begun; `sequence` is its number, in dialects
+    /// that number them.
+    pub(crate) fn event(&self, dialect: Dialect, sequence: u64) -> Bytes {
+        let (name, data) = match dialect {
+            Dialect::ChatCompletions | Dialect::Completions => ("", self.body(dialect)),
+            Dialect::Messages => ("event: error\n", self.body(dialect)),
+            Dialect::Responses => {
+                let data = json!({
+                    "type": "error",
+                    "sequence_number": sequence,
+                    "code": self.code,
+                    "message": self.message,
+                    "param": self.param,
+                });
+                ("event: error\n", Bytes::from(data.to_string()))
+            }
+        };
+        let mut event = Vec::with_capacity(data.len() + name.len() + 8);
+        for part in [name.as_bytes(), b"data: ", &data, b"\n\n"] {
+            event.extend_from_slice(part);
+        }
         Bytes::from(event)
     }
 
@@ -153,8 +207,8 @@ impl ErrorReply {
         format!("{}: {}", self.code, self.message)
     }
 
-    pub(crate) fn response(&self) -> Response {
-        self.response_with(self.body())
+    pub(crate) fn response(&self, dialect: Dialect) -> Response {
+        self.response_with(self.body(dialect))
     }
 
     /// The response around a body made earlier (and recorded).
@@ -169,4 +223,20 @@ impl ErrorReply {
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         response
     }
+}
+
+/// An error as Anthropic says it.
+pub(crate) fn anthropic_shape(status: u16, message: &str) -> Value {
+    let kind = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        408 | 504 => "timeout_error",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": message}})
 }

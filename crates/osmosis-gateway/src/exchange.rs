@@ -1,4 +1,4 @@
-//! One chat call from body to last byte.
+//! One model call from body to last byte.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use osmosis_core::SampleId;
 use serde_json::Value;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::completion::usage_in;
+use crate::completion::{Usage, usage_in};
+use crate::dialect::{self, Dialect, Translator, Unreadable};
 use crate::door::{Verdict, Visit};
 use crate::error_reply::ErrorReply;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
+use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, ReplyBody, TokenSlot};
 use crate::record::{Ending, OpenCall, unrecordable};
-use crate::request::ChatRequest;
-use crate::server::Shared;
+use crate::request::{ChatRequest, checked};
+use crate::server::{Arrival, Sampling, Shared};
 use crate::sse::{SseWatch, StreamEnd};
 
 /// A caller that sends nothing for so long has forgotten us.
@@ -37,15 +38,16 @@ pub(crate) async fn chat(
     shared: Arc<Shared>,
     visit: Visit,
     sample: SampleId,
-    arrived_at_ms: i64,
+    arrival: Arrival,
     body: Body,
 ) -> Response {
+    let dialect = arrival.dialect;
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let policy = shared.policy.describe_for(&rollout_id);
     let read = tokio::select! {
         biased;
-        () = ended.cancelled() => return ErrorReply::rollout_ended().response(),
+        () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
         read = read_body(body, shared.max_body_bytes) => read,
     };
     let begin = |request: Bytes| {
@@ -53,7 +55,7 @@ pub(crate) async fn chat(
             Arc::clone(&shared),
             visit,
             sample.clone(),
-            arrived_at_ms,
+            &arrival,
             &policy,
             request,
         )
@@ -62,20 +64,30 @@ pub(crate) async fn chat(
         Ok(body) => body,
         Err(BodyError::TooLarge) => {
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
-            return refuse(begin(Bytes::new()), &refusal, Verdict::Unknown).await;
+            return refuse(begin(Bytes::new()), dialect, &refusal, Verdict::Unknown).await;
         }
         // No call has come; there is nothing to record.
         Err(BodyError::TooSlow) => {
-            return ErrorReply::too_slow("the request body stopped coming").response();
+            return ErrorReply::too_slow("the request body stopped coming").response(dialect);
         }
         Err(BodyError::Broken) => {
-            return ErrorReply::bad_request("the request body broke off").response();
+            return ErrorReply::bad_request("the request body broke off").response(dialect);
         }
     };
     let mut call = begin(body.clone());
-    let request = match ChatRequest::parse(&body, &policy.model, &shared.sampling) {
-        Ok(request) => request,
-        Err(refusal) => return refuse(call, &refusal, Verdict::Unknown).await,
+    let (request, translator) = match prepared(
+        &*shared.policy,
+        dialect,
+        &body,
+        &policy.model,
+        &shared.sampling,
+    ) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Unknown).await,
+    };
+    let spoken = match &translator {
+        None => dialect,
+        Some(_) => Dialect::ChatCompletions,
     };
     let (streamed, wants_usage) = (request.streamed, request.wants_usage);
     if let Some(field) = request.overridden {
@@ -86,6 +98,8 @@ pub(crate) async fn chat(
     let asked = shared.policy.chat(ChatCall {
         rollout_id,
         sample_id: sample,
+        dialect: spoken,
+        dialect_headers: arrival.dialect_headers.clone(),
         body: request.body,
         streamed,
         session,
@@ -94,14 +108,14 @@ pub(crate) async fn chat(
     let answer = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            return refuse(call, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
         }
         answer = asked => answer,
     };
     match answer {
         Err(fault) => {
             let refusal = ErrorReply::of_fault(&fault);
-            refuse(call, &refusal, Verdict::Faulty(fault)).await
+            refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
         }
         Ok(ChatReply {
             status,
@@ -109,7 +123,20 @@ pub(crate) async fn chat(
             body: ReplyBody::Whole(body),
         }) => {
             call.first_byte();
-            pass_whole(call, status, &content_type, body).await
+            let reply = WholeReply {
+                status,
+                content_type,
+                usage: if status < 400 { usage_in(&body) } else { None },
+                error: (status >= 400).then(|| refused(status, &body)),
+            };
+            match in_dialect(dialect, translator, status, body) {
+                Ok(body) => pass_whole(call, dialect, reply, body).await,
+                Err(Unreadable) => {
+                    let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
+                    let refusal = ErrorReply::of_fault(&fault);
+                    refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
+                }
+            }
         }
         Ok(ChatReply {
             status,
@@ -120,7 +147,9 @@ pub(crate) async fn chat(
             let live = LiveStream {
                 call: Some(call),
                 upstream,
-                watch: SseWatch::new(!wants_usage),
+                watch: SseWatch::new(spoken, !wants_usage),
+                dialect,
+                translator,
                 endpoint: policy.endpoint,
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
@@ -138,9 +167,60 @@ pub(crate) async fn chat(
     }
 }
 
+/// The call as the policy shall have it, and who translates its answer, when somebody has to.
+fn prepared(
+    policy: &dyn Policy,
+    dialect: Dialect,
+    body: &Bytes,
+    model: &str,
+    sampling: &Sampling,
+) -> Result<(ChatRequest, Option<Translator>), ErrorReply> {
+    if policy.speaks(dialect) {
+        let request = ChatRequest::parse(dialect, body, model, sampling)?;
+        return Ok((request, None));
+    }
+    let translated = dialect::to_chat(dialect, checked(body)?)?;
+    let mut request = ChatRequest::parse(
+        Dialect::ChatCompletions,
+        &translated.request,
+        model,
+        sampling,
+    )?;
+    // The translator does: both other dialects end their streams with it.
+    request.wants_usage = true;
+    Ok((request, Some(translated.translator)))
+}
+
+/// A whole reply in the dialect of its caller.
+fn in_dialect(
+    dialect: Dialect,
+    translator: Option<Translator>,
+    status: u16,
+    body: Bytes,
+) -> Result<Bytes, Unreadable> {
+    match translator {
+        None => Ok(body),
+        Some(_) if status >= 400 => Ok(dialect::refusal_of(dialect, status, body)),
+        Some(translator) => translator.whole(&body),
+    }
+}
+
+fn garbage(endpoint: &str, what: &str) -> Fault {
+    Fault {
+        kind: FaultKind::Garbage,
+        status: 502,
+        message: format!("{endpoint} {what}"),
+    }
+}
+
 /// Records a call that gets an error reply, then gives the reply.
-async fn refuse(call: OpenCall, refusal: &ErrorReply, verdict: Verdict) -> Response {
-    let body = refusal.body();
+async fn refuse(
+    call: OpenCall,
+    dialect: Dialect,
+    refusal: &ErrorReply,
+    verdict: Verdict,
+) -> Response {
+    let body = refusal.body(dialect);
     let ending = Ending {
         status: refusal.status.as_u16(),
         error: Some(refusal.for_record()),
@@ -150,7 +230,7 @@ async fn refuse(call: OpenCall, refusal: &ErrorReply, verdict: Verdict) -> Respo
     };
     match call.record(ending).await {
         Ok(()) => refusal.response_with(body),
-        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(),
+        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(dialect),
     }
 }
 
@@ -163,19 +243,26 @@ fn refused(status: u16, body: &[u8]) -> String {
     format!("upstream_refused: the upstream answered with status {status}{colon}{message}")
 }
 
+/// What there is to know of a reply that came in one piece, beside its body.
+struct WholeReply {
+    status: u16,
+    content_type: String,
+    usage: Option<Usage>,
+    error: Option<String>,
+}
+
 /// Records a whole reply, then passes it on as it is.
-async fn pass_whole(call: OpenCall, status: u16, content_type: &str, body: Bytes) -> Response {
-    let answered = status < 400;
+async fn pass_whole(call: OpenCall, dialect: Dialect, reply: WholeReply, body: Bytes) -> Response {
     let ending = Ending {
-        status,
-        error: (!answered).then(|| refused(status, &body)),
-        usage: if answered { usage_in(&body) } else { None },
+        status: reply.status,
+        error: reply.error,
+        usage: reply.usage,
         verdict: Verdict::Answered,
         response: Some(body.clone()),
     };
     match call.record(ending).await {
-        Ok(()) => response(status, content_type, Body::from(body)),
-        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(),
+        Ok(()) => response(reply.status, &reply.content_type, Body::from(body)),
+        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(dialect),
     }
 }
 
@@ -196,6 +283,9 @@ struct LiveStream {
     call: Option<OpenCall>,
     upstream: Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>,
     watch: SseWatch,
+    /// What the caller speaks.
+    dialect: Dialect,
+    translator: Option<Translator>,
     endpoint: String,
     status: u16,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -237,6 +327,17 @@ impl LiveStream {
                         let (_, end) = self.watch.finish();
                         return self.finish(passed, end).await;
                     }
+                    let passed = match &mut self.translator {
+                        None => passed,
+                        Some(translator) => match translator.push(&passed) {
+                            Ok(passed) => passed,
+                            Err(Unreadable) => {
+                                return self
+                                    .fail(FaultKind::Garbage, "sent an event that can't be read")
+                                    .await;
+                            }
+                        },
+                    };
                     if call.passes_on(&passed) > MAX_STREAM_BYTES {
                         return self
                             .fail(FaultKind::Garbage, "sent a stream without end")
@@ -264,7 +365,7 @@ impl LiveStream {
         last: Bytes,
         end: StreamEnd,
     ) -> Option<Result<Bytes, StreamAborted>> {
-        let (error, verdict) = match end {
+        let (failure, verdict) = match end {
             StreamEnd::Whole => (None, Verdict::Answered),
             StreamEnd::Reported(message) => {
                 let fault = Fault {
@@ -275,10 +376,7 @@ impl LiveStream {
                         self.endpoint
                     ),
                 };
-                (
-                    Some(ErrorReply::of_fault(&fault).for_record()),
-                    Verdict::Faulty(fault),
-                )
+                (Some(ErrorReply::of_fault(&fault)), Verdict::Faulty(fault))
             }
             StreamEnd::CutShort => {
                 return self
@@ -286,11 +384,16 @@ impl LiveStream {
                     .await;
             }
         };
+        let Ok(last) = self.last_words(last, failure.as_ref()) else {
+            return self
+                .fail(FaultKind::Garbage, "sent an event that can't be read")
+                .await;
+        };
         let mut call = self.call.take()?;
         call.passes_on(&last);
         let ending = Ending {
             status: self.status,
-            error,
+            error: failure.as_ref().map(ErrorReply::for_record),
             usage: self.watch.usage(),
             verdict,
             response: None,
@@ -299,9 +402,36 @@ impl LiveStream {
             Ok(()) => (!last.is_empty()).then_some(Ok(last)),
             Err(error) => {
                 self.aborting = true;
-                Some(Ok(ErrorReply::of_fault(&unrecordable(&error)).event()))
+                Some(Ok(self.event(&ErrorReply::of_fault(&unrecordable(&error)))))
             }
         }
+    }
+
+    /// What the caller gets of the end of a stream: what the policy said, or the same in the caller's
+    /// dialect, which has its own way to end and to say that something went wrong.
+    fn last_words(
+        &mut self,
+        last: Bytes,
+        failure: Option<&ErrorReply>,
+    ) -> Result<Bytes, Unreadable> {
+        let Some(translator) = &mut self.translator else {
+            return Ok(last);
+        };
+        let said = translator.push(&last)?;
+        let end = match failure {
+            None => translator.finish(),
+            Some(failure) => self.event(failure),
+        };
+        Ok(Bytes::from([said, end].concat()))
+    }
+
+    /// An error in the midst of the stream.
+    fn event(&self, error: &ErrorReply) -> Bytes {
+        let sequence = match &self.translator {
+            None => self.watch.events(),
+            Some(translator) => translator.sequence(),
+        };
+        error.event(self.dialect, sequence)
     }
 
     async fn fail(&mut self, kind: FaultKind, what: &str) -> Option<Result<Bytes, StreamAborted>> {
@@ -321,7 +451,7 @@ impl LiveStream {
         verdict: Verdict,
     ) -> Option<Result<Bytes, StreamAborted>> {
         let mut call = self.call.take()?;
-        let event = refusal.event();
+        let event = self.event(refusal);
         call.passes_on(&event);
         let ending = Ending {
             status: self.status,
@@ -333,7 +463,7 @@ impl LiveStream {
         self.aborting = true;
         match call.record(ending).await {
             Ok(()) => Some(Ok(event)),
-            Err(error) => Some(Ok(ErrorReply::of_fault(&unrecordable(&error)).event())),
+            Err(error) => Some(Ok(self.event(&ErrorReply::of_fault(&unrecordable(&error))))),
         }
     }
 }

@@ -5,6 +5,7 @@ use http::HeaderMap;
 use osmosis_core::{RolloutId, SampleId};
 use percent_encoding::percent_decode_str;
 
+use crate::dialect::Dialect;
 use crate::error_reply::ErrorReply;
 
 const ROLLOUT_HEADER: &str = "x-rollout-id";
@@ -13,7 +14,7 @@ const SAMPLE_HEADER: &str = "x-sample-id";
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
-    ChatCompletions,
+    Call(Dialect),
     Models,
 }
 
@@ -30,7 +31,8 @@ impl Route {
     pub(crate) fn parse(path: &str) -> Result<Self, ErrorReply> {
         let unknown = || {
             ErrorReply::not_found(format!(
-                "nothing is served at `{}`; try `/v1/chat/completions`",
+                "nothing is served at `{}`; try `/v1/chat/completions`, `/v1/responses`, \
+                 `/v1/messages` or `/v1/models`",
                 shortened(path)
             ))
         };
@@ -47,10 +49,15 @@ impl Route {
                 rest = below;
             }
         }
-        let endpoint = match rest {
-            "chat/completions" => Endpoint::ChatCompletions,
-            "models" => Endpoint::Models,
-            _ => return Err(unknown()),
+        // Clients of some dialects append the version themselves.
+        let rest = rest.strip_prefix("v1/").unwrap_or(rest);
+        let call = Dialect::ALL
+            .into_iter()
+            .find(|dialect| dialect.path() == rest);
+        let endpoint = match (call, rest) {
+            (Some(dialect), _) => Endpoint::Call(dialect),
+            (None, "models") => Endpoint::Models,
+            (None, _) => return Err(unknown()),
         };
         Ok(Self {
             endpoint,
@@ -99,6 +106,22 @@ impl Route {
             }
         }
     }
+}
+
+/// In which dialect a request gets its errors, also one that asks for nothing we have.
+pub(crate) fn dialect_of(path: &str, headers: &HeaderMap) -> Dialect {
+    let asks_for = |dialect: Dialect| {
+        path.strip_suffix(dialect.path())
+            .is_some_and(|before| before.ends_with('/'))
+    };
+    if path.ends_with("/messages/count_tokens") || headers.contains_key("anthropic-version") {
+        return Dialect::Messages;
+    }
+    // `chat/completions` comes before `completions`.
+    Dialect::ALL
+        .into_iter()
+        .find(|dialect| asks_for(*dialect))
+        .unwrap_or_default()
 }
 
 /// The key a caller shows, as a bearer token or else as `x-api-key`.
@@ -211,6 +234,16 @@ mod tests {
             ("/v1/rollouts/r1-0/samples//models", &[], Err(400)),
             ("/v1/rollouts/r1-0/samples/%FF/models", &[], Err(400)),
             ("/v1/models", &[], Ok("main")),
+            ("/v1/responses", &[], Ok("main")),
+            ("/v1/completions", &[("x-sample-id", "solver")], Ok("solver")),
+            ("/v1/messages", &[("x-rollout-id", "r1-1")], Err(403)),
+            ("/v1/v1/messages", &[], Ok("main")),
+            ("/v1/rollouts/r1-0/samples/s/v1/messages", &[], Ok("s")),
+            ("/v1/rollouts/r1-0/samples/s/responses", &[], Ok("s")),
+            ("/v1/rollouts/r1-1/responses", &[], Err(403)),
+            ("/v1/messages/count_tokens", &[], Err(404)),
+            ("/v1/responses/resp_1", &[], Err(404)),
+            ("/v1/v1/v1/messages", &[], Err(404)),
             ("/v1/nothing", &[], Err(404)),
             ("/v1/rollouts/r1-0", &[], Err(404)),
             ("/v1/rollouts/r1-0/samples/a", &[], Err(404)),
@@ -220,6 +253,31 @@ mod tests {
         for (path, pairs, expected) in cases {
             let expected = expected.map(str::to_owned);
             assert_eq!(identify(path, pairs), expected, "{path} {pairs:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_said_in_the_dialect_that_was_asked_for() {
+        for (path, pairs, expected) in [
+            ("/v1/chat/completions", &[][..], Dialect::ChatCompletions),
+            (
+                "/v1/rollouts/r/samples/s/completions",
+                &[],
+                Dialect::Completions,
+            ),
+            ("/v1/responses", &[], Dialect::Responses),
+            ("/v1/messages", &[], Dialect::Messages),
+            ("/v1/messages/count_tokens", &[], Dialect::Messages),
+            ("/v1/models", &[], Dialect::ChatCompletions),
+            (
+                "/v1/models",
+                &[("anthropic-version", "2023-06-01")],
+                Dialect::Messages,
+            ),
+            ("/v1/nothing", &[], Dialect::ChatCompletions),
+            ("/", &[], Dialect::ChatCompletions),
+        ] {
+            assert_eq!(dialect_of(path, &headers(pairs)), expected, "{path}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The policy gateway: the OpenAI-compatible HTTP door through which every model call of every agent
-//! goes to the policy, is identified and is recorded exactly.
+//! The policy gateway: the HTTP door through which every model call of every agent goes to the policy, in
+//! the dialect the agent speaks, is identified and is recorded exactly.
 //!
 //! It never decides what is run; the engine opens a [`RolloutDoor`] for each rollout it runs, and what
 //! answers is a [`Policy`]: a [`ScriptedPolicy`], an [`UpstreamPolicy`], or a [`TokenPolicy`], which
@@ -17,11 +17,13 @@
 //! ```
 //!
 //! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is,
-//! `request` reads and amends the body, `exchange` asks the policy and passes the answer on,
-//! `sse` watches a stream go by, `record` queues the record before the last byte leaves.
+//! `dialect` makes a chat call of it where the policy speaks no other, `request` reads and amends the
+//! body, `exchange` asks the policy and passes the answer on (through `dialect` again), `sse` watches a
+//! stream go by, `record` queues the record before the last byte leaves.
 
 mod completion;
 mod connection;
+mod dialect;
 mod door;
 mod error;
 mod error_reply;
@@ -39,6 +41,7 @@ mod sse;
 mod token_policy;
 mod upstream;
 
+pub use dialect::Dialect;
 pub use door::{RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use policy::{

@@ -5,8 +5,10 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
+use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 
+use crate::dialect::Dialect;
 use crate::session::Session;
 
 /// Something that answers chat calls: a script, an upstream server, an embedded model.
@@ -17,6 +19,12 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// Which policy answers the calls of this rollout.
     fn describe_for(&self, _rollout: &RolloutId) -> PolicyDescription {
         self.describe()
+    }
+
+    /// Whether it answers calls of this dialect itself. Those of other dialects are translated to chat
+    /// and back, or refused.
+    fn speaks(&self, dialect: Dialect) -> bool {
+        dialect == Dialect::ChatCompletions
     }
 
     /// Answers one call. A `Fault` is turned into an error reply of the caller's dialect and counted
@@ -34,11 +42,15 @@ pub struct PolicyDescription {
     pub version: PolicyVersion,
 }
 
-/// One chat call, already identified.
+/// One model call, already identified.
 #[derive(Debug, Clone)]
 pub struct ChatCall {
     pub rollout_id: RolloutId,
     pub sample_id: SampleId,
+    /// The dialect of the body, and of the reply: one that the policy speaks.
+    pub dialect: Dialect,
+    /// The caller's headers that belong to the dialect (`anthropic-version`, ...).
+    pub dialect_headers: HeaderMap,
     /// The request body as the policy shall see it (sampling filled in), a JSON object.
     pub body: Bytes,
     pub streamed: bool,
@@ -80,7 +92,7 @@ impl TokenSlot {
     }
 }
 
-/// The answer in the wire format of the Chat Completions API.
+/// The answer in the wire format of the call's dialect.
 #[derive(Debug)]
 pub struct ChatReply {
     pub status: u16,

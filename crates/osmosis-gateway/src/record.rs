@@ -10,7 +10,7 @@ use osmosis_store::{NewCall, Store, StoreError};
 use crate::completion::Usage;
 use crate::door::{CallResult, Verdict, Visit};
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
-use crate::server::Shared;
+use crate::server::{Arrival, Shared};
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
@@ -55,7 +55,7 @@ impl OpenCall {
         shared: Arc<Shared>,
         visit: Visit,
         sample_id: SampleId,
-        arrived_at_ms: i64,
+        arrival: &Arrival,
         policy: &PolicyDescription,
         request: Bytes,
     ) -> Self {
@@ -64,7 +64,7 @@ impl OpenCall {
             rollout_id: visit.rollout().clone(),
             attempt: visit.attempt(),
             sample_id,
-            dialect: "chat_completions".to_owned(),
+            dialect: arrival.dialect.as_str().to_owned(),
             model: String::new(),
             upstream: policy.endpoint.clone(),
             policy_version: PolicyVersion(policy.version.0),
@@ -73,10 +73,10 @@ impl OpenCall {
             error: None,
             prompt_tokens: None,
             completion_tokens: None,
-            queued_at_ms: arrived_at_ms,
+            queued_at_ms: arrival.at_ms,
             sent_at_ms: None,
             first_byte_at_ms: None,
-            done_at_ms: arrived_at_ms,
+            done_at_ms: arrival.at_ms,
             request,
             response: Bytes::new(),
             tokens: Vec::new(),

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use osmosis_core::{PolicyVersion, RolloutId};
 use parking_lot::RwLock;
 
+use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
@@ -100,6 +101,10 @@ impl Policy for RelayPolicy {
             Some(upstream) => upstream.describe(),
             None => self.describe(),
         }
+    }
+
+    fn speaks(&self, dialect: Dialect) -> bool {
+        self.options.speaks(dialect)
     }
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {

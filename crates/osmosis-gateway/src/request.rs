@@ -9,6 +9,7 @@ use memchr::memchr2;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::dialect::Dialect;
 use crate::error_reply::ErrorReply;
 use crate::server::Sampling;
 
@@ -32,34 +33,25 @@ pub(crate) struct ChatRequest {
 
 impl ChatRequest {
     /// Reads `body` and makes the policy's version of it: its model name, sampling filled in, and the
-    /// usage asked for when streaming.
+    /// usage asked for when streaming. All dialects have the same names for these.
     pub(crate) fn parse(
+        dialect: Dialect,
         body: &Bytes,
         policy_model: &str,
         sampling: &Sampling,
     ) -> Result<Self, ErrorReply> {
-        let text = std::str::from_utf8(body).map_err(|error| {
-            ErrorReply::bad_request(format!(
-                "the body is not UTF-8 after byte {}",
-                error.valid_up_to()
-            ))
-        })?;
-        let start = text.trim_start_matches(JSON_SPACE);
-        if !start.starts_with('{') {
-            return Err(ErrorReply::bad_request("the body is not a JSON object"));
-        }
-        if is_nested_too_deeply(body) {
-            return Err(ErrorReply::bad_request(format!(
-                "the body is nested more than {MAX_DEPTH} levels deep"
-            )));
-        }
+        let text = checked(body)?;
         let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| {
             ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
         })?;
-        match fields.messages.0 {
-            Some(messages) if messages.get().starts_with('[') => {}
-            Some(_) => return Err(ErrorReply::bad_request("`messages` is not an array")),
-            None => return Err(ErrorReply::bad_request("`messages` is missing")),
+        match dialect {
+            Dialect::ChatCompletions | Dialect::Messages => match fields.messages.0 {
+                Some(messages) if messages.get().starts_with('[') => {}
+                Some(_) => return Err(ErrorReply::bad_request("`messages` is not an array")),
+                None => return Err(ErrorReply::bad_request("`messages` is missing")),
+            },
+            // There is more than one way to say it, which the policy knows.
+            Dialect::Responses | Dialect::Completions => {}
         }
         let model = match fields.model.given() {
             None => Cow::Borrowed(""),
@@ -91,7 +83,7 @@ impl ChatRequest {
             }
         }
         let mut wants_usage = false;
-        if streamed {
+        if streamed && dialect.has_stream_options() {
             wants_usage = ask_for_usage(&mut splice, fields.stream_options)?;
         }
         let model = model.into_owned();
@@ -104,6 +96,26 @@ impl ChatRequest {
             body: amended.map_or_else(|| body.clone(), Bytes::from),
         })
     }
+}
+
+/// The text of a body that begins like a JSON object and can be parsed without harm.
+pub(crate) fn checked(body: &Bytes) -> Result<&str, ErrorReply> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        ErrorReply::bad_request(format!(
+            "the body is not UTF-8 after byte {}",
+            error.valid_up_to()
+        ))
+    })?;
+    let start = text.trim_start_matches(JSON_SPACE);
+    if !start.starts_with('{') {
+        return Err(ErrorReply::bad_request("the body is not a JSON object"));
+    }
+    if is_nested_too_deeply(body) {
+        return Err(ErrorReply::bad_request(format!(
+            "the body is nested more than {MAX_DEPTH} levels deep"
+        )));
+    }
+    Ok(text)
 }
 
 const JSON_SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
@@ -203,7 +215,6 @@ impl<'a> Splice<'a> {
             let span = self.span(raw.get());
             self.edits.push((span, value.to_owned()));
         } else {
-            // The object has `messages` at least, so there is always something to follow.
             self.added.push_str(",\"");
             self.added.push_str(name);
             self.added.push_str("\":");
@@ -222,7 +233,10 @@ impl<'a> Splice<'a> {
         if !self.added.is_empty()
             && let Some(end) = self.text.rfind('}')
         {
-            self.edits.push((end..end, std::mem::take(&mut self.added)));
+            let before = self.text[..end].trim_end_matches(JSON_SPACE);
+            let comma = usize::from(before.ends_with('{'));
+            let added = self.added.split_off(comma);
+            self.edits.push((end..end, added));
         }
         if self.edits.is_empty() {
             return None;
@@ -294,6 +308,7 @@ mod tests {
 
     fn amended(body: &str, sampling: Sampling) -> String {
         let request = ChatRequest::parse(
+            Dialect::ChatCompletions,
             &Bytes::copy_from_slice(body.as_bytes()),
             "policy",
             &sampling,
@@ -303,7 +318,13 @@ mod tests {
     }
 
     fn refusal(body: &[u8]) -> String {
-        let reply = ChatRequest::parse(&Bytes::copy_from_slice(body), "policy", &FILL).unwrap_err();
+        let reply = ChatRequest::parse(
+            Dialect::ChatCompletions,
+            &Bytes::copy_from_slice(body),
+            "policy",
+            &FILL,
+        )
+        .unwrap_err();
         assert_eq!(reply.status.as_u16(), 400);
         reply.message
     }
@@ -345,7 +366,8 @@ mod tests {
         ];
         for (body, sampling, expected) in cases {
             let body = Bytes::copy_from_slice(body.as_bytes());
-            let request = ChatRequest::parse(&body, "m", &sampling).unwrap();
+            let request =
+                ChatRequest::parse(Dialect::ChatCompletions, &body, "m", &sampling).unwrap();
             assert_eq!(request.overridden, expected, "{body:?}");
         }
     }
@@ -363,8 +385,13 @@ mod tests {
         ];
         for (given, wants, expected) in cases {
             let body = format!(r#"{{"model":"policy","messages":[],"stream":true{given}}}"#);
-            let request =
-                ChatRequest::parse(&Bytes::from(body), "policy", &Sampling::default()).unwrap();
+            let request = ChatRequest::parse(
+                Dialect::ChatCompletions,
+                &Bytes::from(body),
+                "policy",
+                &Sampling::default(),
+            )
+            .unwrap();
             assert!(request.streamed);
             assert_eq!(request.wants_usage, wants, "{given}");
             let expected = format!(r#"{{"model":"policy","messages":[],"stream":true{expected}}}"#);
@@ -372,6 +399,24 @@ mod tests {
         }
         let plain = r#"{"model":"policy","messages":[],"stream":false}"#;
         assert_eq!(amended(plain, Sampling::default()), plain);
+    }
+
+    #[test]
+    fn other_dialects_are_amended_by_the_same_names_and_never_asked_for_usage() {
+        #[rustfmt::skip]
+        let cases = [
+            (Dialect::Responses, r#"{"input":"x","stream":true,"store":true}"#,
+             r#"{"input":"x","stream":true,"store":true,"model":"policy","temperature":0.7,"top_p":1.0}"#),
+            (Dialect::Responses, "{ }", r#"{ "model":"policy","temperature":0.7,"top_p":1.0}"#),
+            (Dialect::Messages, r#"{"model":"claude","messages":[],"top_p":0.5,"stream":true}"#,
+             r#"{"model":"policy","messages":[],"top_p":0.5,"stream":true,"temperature":0.7}"#),
+            (Dialect::Completions, r#"{"prompt":[1,2],"stream":true,"temperature":0,"top_p":1}"#,
+             r#"{"prompt":[1,2],"stream":true,"temperature":0,"top_p":1,"model":"policy","stream_options":{"include_usage":true}}"#),
+        ];
+        for (dialect, body, expected) in cases {
+            let request = ChatRequest::parse(dialect, &Bytes::from(body), "policy", &FILL).unwrap();
+            assert_eq!(request.body, expected.as_bytes(), "{dialect:?}");
+        }
     }
 
     #[test]
@@ -457,12 +502,12 @@ mod tests {
 
         #[test]
         fn no_body_makes_the_reader_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = ChatRequest::parse(&Bytes::from(body), "policy", &WIN);
+            let _ = ChatRequest::parse(Dialect::ChatCompletions, &Bytes::from(body), "policy", &WIN);
         }
 
         #[test]
         fn no_almost_valid_body_makes_the_reader_panic(body in r#"\{("messages"|"model"|"stream_options"|"stream"|[\[\]{},:"\\]|\\u12|true|null|1e9|é){0,30}\}?"#) {
-            let _ = ChatRequest::parse(&Bytes::from(body), "policy", &WIN);
+            let _ = ChatRequest::parse(Dialect::ChatCompletions, &Bytes::from(body), "policy", &WIN);
         }
     }
 }

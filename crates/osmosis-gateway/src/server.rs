@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, header};
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_store::Store;
 use serde_json::json;
@@ -17,11 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection;
+use crate::dialect::Dialect;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
 use crate::exchange;
-use crate::identity::{Endpoint, Route, key_of};
+use crate::identity::{Endpoint, Route, dialect_of, key_of};
 use crate::policy::Policy;
 use crate::record::now_ms;
 use crate::session::Session;
@@ -266,6 +267,15 @@ impl fmt::Debug for Shared {
     }
 }
 
+/// What is known of a call before its body is read.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at_ms: i64,
+    pub(crate) dialect: Dialect,
+    /// Those of its headers that belong to the dialect.
+    pub(crate) dialect_headers: HeaderMap,
+}
+
 /// Answers one request, whatever it is.
 pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
     if let Some(Annex(annex)) = &shared.annex
@@ -273,15 +283,20 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
     {
         return annex(request).await;
     }
-    match answer(shared, request).await {
+    let dialect = dialect_of(request.uri().path(), request.headers());
+    match answer(shared, dialect, request).await {
         Ok(response) => response,
-        Err(refusal) => refusal.response(),
+        Err(refusal) => refusal.response(dialect),
     }
 }
 
 /// Identifies a request and passes it on; an `Err` is a request that is nobody's, and leaves no record.
-async fn answer(shared: Arc<Shared>, request: Request) -> Result<Response, ErrorReply> {
-    let arrived_at_ms = now_ms();
+async fn answer(
+    shared: Arc<Shared>,
+    dialect: Dialect,
+    request: Request,
+) -> Result<Response, ErrorReply> {
+    let at_ms = now_ms();
     let (parts, body) = request.into_parts();
     let route = Route::parse(parts.uri.path())?;
     let key = key_of(&parts.headers).ok_or_else(|| {
@@ -292,25 +307,51 @@ async fn answer(shared: Arc<Shared>, request: Request) -> Result<Response, Error
     })?;
     let sample = route.sample_for(&parts.headers, visit.rollout(), visit.alias())?;
     let (endpoint, method) = (route.endpoint, parts.method.clone());
+    let arrival = Arrival {
+        at_ms,
+        dialect,
+        dialect_headers: belonging_to(dialect, &parts.headers),
+    };
     // They hold on to the connection's buffer, and a policy may think for minutes.
     drop(parts);
     match (endpoint, method) {
-        (Endpoint::ChatCompletions, Method::POST) => {
-            Ok(exchange::chat(shared, visit, sample, arrived_at_ms, body).await)
+        (Endpoint::Call(dialect), Method::POST) => {
+            let arrival = Arrival { dialect, ..arrival };
+            Ok(exchange::chat(shared, visit, sample, arrival, body).await)
         }
-        (Endpoint::Models, Method::GET) => Ok(models(&shared.policy.describe().model)),
-        (Endpoint::ChatCompletions, _) => Err(ErrorReply::wrong_method(
-            "chat completions are asked for with POST",
-        )),
+        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.policy.describe().model)),
+        (Endpoint::Call(_), _) => Err(ErrorReply::wrong_method("a model is called with POST")),
         (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
     }
 }
 
-fn models(model: &str) -> Response {
-    let list = json!({
-        "object": "list",
-        "data": [{"id": model, "object": "model", "created": 0, "owned_by": "osmosis"}],
-    });
+/// A copy of the headers that go on with a call; the others hold on to the connection's buffer.
+fn belonging_to(dialect: Dialect, headers: &HeaderMap) -> HeaderMap {
+    let mut belonging = HeaderMap::new();
+    for name in dialect.headers() {
+        for value in headers.get_all(*name) {
+            if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+                belonging.append(*name, value);
+            }
+        }
+    }
+    belonging
+}
+
+fn models(dialect: Dialect, model: &str) -> Response {
+    let list = match dialect {
+        Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => json!({
+            "object": "list",
+            "data": [{"id": model, "object": "model", "created": 0, "owned_by": "osmosis"}],
+        }),
+        Dialect::Messages => json!({
+            "data": [{
+                "type": "model", "id": model, "display_name": model,
+                "created_at": "1970-01-01T00:00:00Z",
+            }],
+            "has_more": false, "first_id": model, "last_id": model,
+        }),
+    };
     let mut response = Response::new(Body::from(list.to_string()));
     response.headers_mut().insert(
         header::CONTENT_TYPE,

@@ -6,6 +6,7 @@ use memchr::memmem;
 use serde::Deserialize;
 
 use crate::completion::{Usage, usage_in};
+use crate::dialect::{Dialect, Milestone};
 
 /// An event beyond this is not one.
 const MAX_EVENT_BYTES: usize = 16 << 20;
@@ -15,7 +16,11 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 pub(crate) struct SseWatch {
     /// The beginning of an event whose end has not come yet.
     held: BytesMut,
+    /// Of what comes.
+    dialect: Dialect,
     strip_usage: bool,
+    /// How many events have passed.
+    events: u64,
     usage: Option<Usage>,
     finish_seen: bool,
     done: bool,
@@ -36,10 +41,12 @@ pub(crate) enum StreamEnd {
 pub(crate) struct EventTooLarge;
 
 impl SseWatch {
-    pub(crate) fn new(strip_usage: bool) -> Self {
+    pub(crate) fn new(dialect: Dialect, strip_usage: bool) -> Self {
         Self {
             held: BytesMut::new(),
+            dialect,
             strip_usage,
+            events: 0,
             usage: None,
             finish_seen: false,
             done: false,
@@ -94,6 +101,11 @@ impl SseWatch {
         self.usage
     }
 
+    /// How many events have passed.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
     /// Notes what the events say; the same bytes, unless one of them is left out.
     fn passed_on(&mut self, events: &Bytes) -> Bytes {
         let mut kept: Option<BytesMut> = None;
@@ -121,8 +133,13 @@ impl SseWatch {
         let Some(data) = data_of(event) else {
             return true;
         };
+        self.events += 1;
         if data == b"[DONE]" {
             self.done = true;
+            return true;
+        }
+        if self.dialect.has_named_events() {
+            self.note_named(event, data);
             return true;
         }
         if data.starts_with(b"{\"error\"") || data.starts_with(b"{ \"error\"") {
@@ -137,11 +154,57 @@ impl SseWatch {
         }
         true
     }
+
+    /// Reads an event whose name says what it is.
+    fn note_named(&mut self, event: &[u8], data: &[u8]) {
+        match Milestone::of(&name_of(event, data)) {
+            Milestone::None => {}
+            Milestone::Finished => self.finish_seen = true,
+            Milestone::Failed => {
+                self.error = error_message(data)
+                    .or_else(|| self.error.take())
+                    .or_else(|| Some("it does not say which".to_owned()));
+            }
+        }
+        if memmem::find(data, b"\"usage\"").is_some()
+            && let Some(usage) = usage_in(data)
+        {
+            self.usage = Some(self.usage.unwrap_or_default().updated_by(usage));
+        }
+    }
+}
+
+/// The events of a text that ends with one.
+pub(crate) fn each_event(mut events: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        if events.is_empty() {
+            return None;
+        }
+        let (event, rest) = events.split_at(end_of_first_event(events));
+        events = rest;
+        Some(event)
+    })
+}
+
+/// What an event is called: its own line says it, or else its data.
+fn name_of(event: &[u8], data: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        r#type: String,
+    }
+    let line = event
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"event:"));
+    match line {
+        Some(name) => String::from_utf8_lossy(name.trim_ascii()).into_owned(),
+        None => serde_json::from_slice::<Named>(data)
+            .map_or_else(|_| String::new(), |named| named.r#type),
+    }
 }
 
 /// The data of an event. Several data lines are joined nowhere in this API, so one line is all that is
 /// looked at; the rest passes on like everything else.
-fn data_of(event: &[u8]) -> Option<&[u8]> {
+pub(crate) fn data_of(event: &[u8]) -> Option<&[u8]> {
     event
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(b"data:"))
@@ -169,7 +232,15 @@ fn has_no_choices(data: &[u8]) -> bool {
 
 fn error_message(data: &[u8]) -> Option<String> {
     let value: serde_json::Value = serde_json::from_slice(data).ok()?;
-    let error = value.get("error").filter(|error| !error.is_null())?;
+    // A chunk that has nothing else, a response that failed, or an event that is the error itself.
+    let error = [
+        value.get("error"),
+        value.pointer("/response/error"),
+        value.get("message").map(|_| &value),
+    ]
+    .into_iter()
+    .flatten()
+    .find(|error| !error.is_null())?;
     let message = error.get("message").and_then(serde_json::Value::as_str);
     Some(message.map_or_else(|| error.to_string(), str::to_owned))
 }
@@ -221,7 +292,7 @@ mod tests {
 
     #[test]
     fn whole_events_pass_at_once_without_a_copy() {
-        let mut watch = SseWatch::new(true);
+        let mut watch = SseWatch::new(Dialect::ChatCompletions, true);
         let chunk = Bytes::from_static(CHUNK.as_bytes());
         let passed = watch.push(&chunk).unwrap();
         assert_eq!(passed.as_ptr(), chunk.as_ptr());
@@ -232,7 +303,7 @@ mod tests {
     fn the_usage_chunk_is_noted_and_left_out_only_when_nobody_asked_for_it() {
         let stream = [CHUNK, FINISH, USAGE, DONE].concat();
         for strip in [true, false] {
-            let mut watch = SseWatch::new(strip);
+            let mut watch = SseWatch::new(Dialect::ChatCompletions, strip);
             let (through, end) = run(&mut watch, &[stream.as_bytes()]);
             assert_eq!(end, StreamEnd::Whole);
             assert_eq!(watch.usage().unwrap().prompt_tokens, Some(3));
@@ -248,7 +319,7 @@ mod tests {
     #[test]
     fn usage_beside_choices_is_never_left_out() {
         let chunk = "data: {\"choices\":[{\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1}}\n\n";
-        let mut watch = SseWatch::new(true);
+        let mut watch = SseWatch::new(Dialect::ChatCompletions, true);
         let (through, _) = run(&mut watch, &[chunk.as_bytes()]);
         assert_eq!(through, chunk.as_bytes());
         assert!(watch.usage().is_some());
@@ -272,7 +343,10 @@ mod tests {
         ];
         for (events, expected) in cases {
             let stream = events.concat();
-            let (_, end) = run(&mut SseWatch::new(true), &[stream.as_bytes()]);
+            let (_, end) = run(
+                &mut SseWatch::new(Dialect::ChatCompletions, true),
+                &[stream.as_bytes()],
+            );
             assert_eq!(end, *expected, "{stream}");
         }
     }
@@ -280,13 +354,16 @@ mod tests {
     #[test]
     fn nothing_follows_done() {
         let stream = [CHUNK, DONE, CHUNK].concat();
-        let (through, _) = run(&mut SseWatch::new(false), &[stream.as_bytes(), b"more\n\n"]);
+        let (through, _) = run(
+            &mut SseWatch::new(Dialect::ChatCompletions, false),
+            &[stream.as_bytes(), b"more\n\n"],
+        );
         assert_eq!(String::from_utf8(through).unwrap(), [CHUNK, DONE].concat());
     }
 
     #[test]
     fn an_event_without_end_is_refused() {
-        let mut watch = SseWatch::new(true);
+        let mut watch = SseWatch::new(Dialect::ChatCompletions, true);
         let megabyte = Bytes::from(vec![b'x'; 1 << 20]);
         let refused = (0..20).any(|_| watch.push(&megabyte).is_err());
         assert!(refused);
@@ -311,7 +388,7 @@ mod tests {
             places.sort_unstable();
             let pieces: Vec<&[u8]> = places.windows(2).map(|pair| &stream.as_bytes()[pair[0]..pair[1]]).collect();
 
-            let mut watch = SseWatch::new(strip);
+            let mut watch = SseWatch::new(Dialect::ChatCompletions, strip);
             let (through, end) = run(&mut watch, &pieces);
             let expected: String = events.iter().copied().filter(|event| !strip || *event != USAGE).collect();
             prop_assert_eq!(String::from_utf8(through).unwrap(), expected);
@@ -323,12 +400,12 @@ mod tests {
         #[test]
         fn no_bytes_make_the_watch_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..10)) {
             let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            run(&mut SseWatch::new(true), &pieces);
+            run(&mut SseWatch::new(Dialect::ChatCompletions, true), &pieces);
         }
 
         #[test]
         fn no_line_soup_makes_the_watch_panic(text in r#"(data:|\[DONE\]|"usage"|:|\{|\}|"error"|"finish_reason"|\r|\n| ){0,60}"#) {
-            run(&mut SseWatch::new(true), &[text.as_bytes()]);
+            run(&mut SseWatch::new(Dialect::ChatCompletions, true), &[text.as_bytes()]);
         }
     }
 }

@@ -14,6 +14,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
 pub use self::clients::HttpClients;
+use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
@@ -26,6 +27,8 @@ pub struct UpstreamOptions {
     pub api_key: Option<Secret>,
     /// The model name the upstream is sent.
     pub model: String,
+    /// The dialects the upstream answers at their paths; calls of others are translated to chat.
+    pub dialects: Vec<Dialect>,
     pub connect_timeout: Duration,
     /// How long the upstream may take to send its first byte. For a plain call that is the whole
     /// generation.
@@ -46,6 +49,7 @@ impl UpstreamOptions {
             base_url: base_url.into(),
             api_key: None,
             model: model.into(),
+            dialects: vec![Dialect::ChatCompletions],
             connect_timeout: Duration::from_secs(10),
             first_byte_limit: Duration::from_mins(10),
             idle_limit: Duration::from_mins(2),
@@ -53,6 +57,10 @@ impl UpstreamOptions {
             first_retry_wait: Duration::from_millis(500),
             longest_retry_wait: Duration::from_secs(30),
         }
+    }
+
+    pub(crate) fn speaks(&self, dialect: Dialect) -> bool {
+        self.dialects.contains(&dialect)
     }
 }
 
@@ -140,8 +148,9 @@ impl UpstreamPolicy {
                 headers.insert(name, value);
             }
         }
+        in_dialect(call, &mut headers);
         self.client
-            .post(self.url.clone())
+            .post(url_in(call.dialect, &self.url))
             .headers(headers)
             .body(call.body.clone())
     }
@@ -168,6 +177,10 @@ impl Policy for UpstreamPolicy {
             endpoint: self.endpoint.clone(),
             version: PolicyVersion::default(),
         }
+    }
+
+    fn speaks(&self, dialect: Dialect) -> bool {
+        self.options.speaks(dialect)
     }
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
@@ -221,6 +234,41 @@ fn completions_url(base: &str) -> Result<Url, GatewayError> {
     Ok(url)
 }
 
+/// Where calls of this dialect go; `chat` is where chat calls do.
+fn url_in(dialect: Dialect, chat: &Url) -> Url {
+    let mut url = chat.clone();
+    if dialect != Dialect::ChatCompletions
+        && let Some(base) = chat.path().strip_suffix("chat/completions")
+    {
+        url.set_path(&format!("{base}{}", dialect.path()));
+    }
+    url
+}
+
+/// The version of Anthropic's API, for callers that leave it out.
+const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
+
+/// Adds the headers of the call's dialect, which may have its own place for the key.
+fn in_dialect(call: &ChatCall, headers: &mut HeaderMap) {
+    for (name, value) in &call.dialect_headers {
+        headers.append(name, value.clone());
+    }
+    if call.dialect != Dialect::Messages {
+        return;
+    }
+    headers
+        .entry("anthropic-version")
+        .or_insert(ANTHROPIC_VERSION);
+    let key = headers.remove(header::AUTHORIZATION).and_then(|bearer| {
+        let key = bearer.to_str().ok()?.strip_prefix("Bearer ")?.to_owned();
+        HeaderValue::from_str(&key).ok()
+    });
+    if let Some(mut key) = key {
+        key.set_sensitive(true);
+        headers.insert("x-api-key", key);
+    }
+}
+
 /// Where calls go, for people: no user, no password, no query.
 fn without_credentials(url: &Url) -> String {
     let mut url = url.clone();
@@ -266,6 +314,25 @@ mod tests {
             let parsed = completions_url(base).unwrap();
             assert_eq!(parsed.as_str(), url, "{base}");
             assert_eq!(without_credentials(&parsed), endpoint, "{base}");
+        }
+    }
+
+    #[test]
+    fn every_dialect_has_its_path_below_the_base_url() {
+        let chat = completions_url("https://h/v1?api-version=2").unwrap();
+        for (dialect, url) in [
+            (
+                Dialect::ChatCompletions,
+                "https://h/v1/chat/completions?api-version=2",
+            ),
+            (Dialect::Responses, "https://h/v1/responses?api-version=2"),
+            (
+                Dialect::Completions,
+                "https://h/v1/completions?api-version=2",
+            ),
+            (Dialect::Messages, "https://h/v1/messages?api-version=2"),
+        ] {
+            assert_eq!(url_in(dialect, &chat).as_str(), url);
         }
     }
 

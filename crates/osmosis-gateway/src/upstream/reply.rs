@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::retry::retry_after;
 use super::{FailedTry, UpstreamPolicy};
-use crate::completion::{completion_to_sse, is_completion};
+use crate::completion::completion_to_sse;
+use crate::dialect::Dialect;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
 
 /// A reply beyond this is taken for one that never ends.
@@ -42,7 +43,7 @@ impl UpstreamPolicy {
             .whole(response, MAX_REPLY_BYTES)
             .await
             .map_err(FailedTry::last)?;
-        if !is_completion(&body) {
+        if !call.dialect.is_reply(&body) {
             let what = format!("sent something that is no completion: {}", quoted(&body));
             return Err(FailedTry::last(self.fault(FaultKind::Garbage, 502, &what)));
         }
@@ -52,6 +53,10 @@ impl UpstreamPolicy {
                 content_type: "application/json".to_owned(),
                 body: ReplyBody::Whole(body),
             });
+        }
+        if call.dialect != Dialect::ChatCompletions {
+            let what = "answered a streamed call with a whole reply";
+            return Err(FailedTry::last(self.fault(FaultKind::Garbage, 502, what)));
         }
         // A server that cannot stream has answered all the same.
         let completion = serde_json::from_slice(&body).map_err(|error| {

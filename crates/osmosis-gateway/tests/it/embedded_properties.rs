@@ -7,11 +7,14 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use http::HeaderMap;
 use osmosis_core::generation::{
     GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
 };
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
-use osmosis_gateway::{ChatCall, ChatReply, Policy, ReplyBody, Session, TokenPolicy, TokenSlot};
+use osmosis_gateway::{
+    ChatCall, ChatReply, Dialect, Policy, ReplyBody, Session, TokenPolicy, TokenSlot,
+};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -22,6 +25,8 @@ fn call(body: &Value) -> ChatCall {
     ChatCall {
         rollout_id: RolloutId::of(0, 0),
         sample_id: SampleId::main(),
+        dialect: Dialect::default(),
+        dialect_headers: HeaderMap::new(),
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
         session: Arc::new(Session::default()),

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
+mod dialects;
 mod doors;
 mod embedded;
 mod embedded_properties;
@@ -9,6 +10,7 @@ mod embedded_records;
 mod fixture;
 mod identity;
 mod memory_store;
+mod native;
 mod plain;
 mod python_client;
 mod scripted;

@@ -1,0 +1,205 @@
+//! The dialects that agents speak, and the way between them and a policy that speaks only chat.
+//!
+//! A policy that speaks a call's dialect gets it as it came. For the others, a call becomes a chat
+//! request (`responses::request`, `messages::request`), and what the policy answers is read as chat
+//! (`chat`) and written in the caller's dialect (`responses::reply`, `messages::reply`), event by event
+//! when it is streamed. A whole reply goes the same way as a stream of one event, so the two can't say
+//! different things.
+
+mod chat;
+mod completions;
+mod conversation;
+mod events;
+mod fields;
+mod messages;
+mod native;
+#[cfg(test)]
+mod properties;
+mod responses;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use self::chat::Chunk;
+use crate::error_reply::ErrorReply;
+use crate::sse::each_event;
+
+pub(crate) use self::native::Milestone;
+
+/// A protocol in which agents talk to models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Dialect {
+    /// Chat Completions of `OpenAI`; every policy speaks it.
+    #[default]
+    ChatCompletions,
+    /// Responses of `OpenAI`.
+    Responses,
+    /// Completions of `OpenAI`: a raw prompt, no messages.
+    Completions,
+    /// Messages of Anthropic.
+    Messages,
+}
+
+impl Dialect {
+    pub const ALL: [Self; 4] = [
+        Self::ChatCompletions,
+        Self::Responses,
+        Self::Completions,
+        Self::Messages,
+    ];
+
+    /// The name in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Responses => "responses",
+            Self::Completions => "completions",
+            Self::Messages => "messages",
+        }
+    }
+
+    /// Where it is served, below a base URL.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat/completions",
+            Self::Responses => "responses",
+            Self::Completions => "completions",
+            Self::Messages => "messages",
+        }
+    }
+}
+
+/// A call in another dialect, as the chat call that stands for it.
+#[derive(Debug)]
+pub(crate) struct Translated {
+    pub(crate) request: Bytes,
+    pub(crate) translator: Translator,
+}
+
+/// Makes a chat call of `body`, a JSON object of this dialect.
+pub(crate) fn to_chat(dialect: Dialect, body: &str) -> Result<Translated, ErrorReply> {
+    let fields: Map<String, Value> = serde_json::from_str(body).map_err(|error| {
+        ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
+    })?;
+    match dialect {
+        // A policy that does not speak chat would be no policy.
+        Dialect::ChatCompletions => Err(ErrorReply::bad_request("this policy does not speak chat")),
+        Dialect::Completions => Err(completions::refusal()),
+        Dialect::Responses => {
+            let (chat, writer) = responses::to_chat(fields)?;
+            Ok(Translated {
+                request: json_bytes(&Value::Object(chat)),
+                translator: Translator(Writer::Responses(Box::new(writer))),
+            })
+        }
+        Dialect::Messages => {
+            let (chat, writer) = messages::to_chat(fields)?;
+            Ok(Translated {
+                request: json_bytes(&Value::Object(chat)),
+                translator: Translator(Writer::Messages(Box::new(writer))),
+            })
+        }
+    }
+}
+
+/// Writes one chat reply in the dialect of its caller.
+#[derive(Debug)]
+pub(crate) struct Translator(Writer);
+
+#[derive(Debug)]
+enum Writer {
+    Responses(Box<responses::ReplyWriter>),
+    Messages(Box<messages::ReplyWriter>),
+}
+
+/// A chat reply that cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+impl Translator {
+    /// Takes whole events of a chat stream, and returns what they are in the caller's dialect.
+    pub(crate) fn push(&mut self, events: &[u8]) -> Result<Bytes, Unreadable> {
+        for event in each_event(events) {
+            let Some(data) = crate::sse::data_of(event) else {
+                continue;
+            };
+            if data.is_empty() || data == b"[DONE]" {
+                continue;
+            }
+            let chunk: Value = serde_json::from_slice(data).map_err(|_| Unreadable)?;
+            // An error within the stream is told by whoever watches it.
+            if chunk.get("error").is_none_or(Value::is_null) {
+                self.take(Chunk::of_event(&chunk));
+            }
+        }
+        Ok(self.written())
+    }
+
+    /// The stream has ended well: returns what is still to be said.
+    pub(crate) fn finish(&mut self) -> Bytes {
+        self.0.finish();
+        self.written()
+    }
+
+    /// A whole chat completion in the caller's dialect.
+    pub(crate) fn whole(mut self, completion: &[u8]) -> Result<Bytes, Unreadable> {
+        let completion: Value = serde_json::from_slice(completion).map_err(|_| Unreadable)?;
+        self.take(Chunk::of_completion(&completion));
+        Ok(json_bytes(&self.0.finish()))
+    }
+
+    /// How many numbered events there have been.
+    pub(crate) fn sequence(&self) -> u64 {
+        match &self.0 {
+            Writer::Responses(writer) => writer.sequence(),
+            Writer::Messages(_) => 0,
+        }
+    }
+
+    fn take(&mut self, chunk: Chunk) {
+        match &mut self.0 {
+            Writer::Responses(writer) => writer.take(chunk),
+            Writer::Messages(writer) => writer.take(chunk),
+        }
+    }
+
+    fn written(&mut self) -> Bytes {
+        match &mut self.0 {
+            Writer::Responses(writer) => writer.written(),
+            Writer::Messages(writer) => writer.written(),
+        }
+    }
+}
+
+impl Writer {
+    /// Says that the reply is over, and returns it whole.
+    fn finish(&mut self) -> Value {
+        match self {
+            Self::Responses(writer) => writer.finish(),
+            Self::Messages(writer) => writer.finish(),
+        }
+    }
+}
+
+/// A refusal of the policy, said by a chat server, in the shape of `dialect`.
+pub(crate) fn refusal_of(dialect: Dialect, status: u16, body: Bytes) -> Bytes {
+    match dialect {
+        // They share the shape.
+        Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => body,
+        Dialect::Messages => {
+            let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let error = said.get("error").unwrap_or(&said);
+            let message = error.get("message").unwrap_or(error).as_str();
+            let message = message.map_or_else(
+                || String::from_utf8_lossy(&body).chars().take(1000).collect(),
+                str::to_owned,
+            );
+            json_bytes(&crate::error_reply::anthropic_shape(status, &message))
+        }
+    }
+}
+
+/// A value in memory cannot fail to become JSON.
+fn json_bytes(value: &Value) -> Bytes {
+    Bytes::from(value.to_string())
+}
