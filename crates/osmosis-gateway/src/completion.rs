@@ -17,6 +17,7 @@ pub(crate) struct Usage {
 
 /// The names that the dialects have for it.
 #[derive(Deserialize)]
+#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
 struct Counts {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,

@@ -129,14 +129,12 @@ pub(crate) async fn chat(
                 usage: if status < 400 { usage_in(&body) } else { None },
                 error: (status >= 400).then(|| refused(status, &body)),
             };
-            match in_dialect(dialect, translator, status, body) {
-                Ok(body) => pass_whole(call, dialect, reply, body).await,
-                Err(Unreadable) => {
-                    let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
-                    let refusal = ErrorReply::of_fault(&fault);
-                    refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
-                }
+            if let Ok(body) = in_dialect(dialect, translator, status, body) {
+                return pass_whole(call, dialect, reply, body).await;
             }
+            let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
+            let refusal = ErrorReply::of_fault(&fault);
+            refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
         }
         Ok(ChatReply {
             status,

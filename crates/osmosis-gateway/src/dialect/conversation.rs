@@ -22,14 +22,19 @@ impl Conversation {
     /// A message of somebody else; it ends the assistant's turn.
     pub(super) fn message(&mut self, role: &str, content: Value) {
         self.end_turn();
-        self.messages
-            .push(json!({"role": role, "content": content}));
+        let mut message = Map::new();
+        message.insert("role".to_owned(), Value::from(role));
+        message.insert("content".to_owned(), content);
+        self.messages.push(Value::Object(message));
     }
 
     pub(super) fn tool_result(&mut self, call_id: &str, content: Value) {
         self.end_turn();
-        self.messages
-            .push(json!({"role": "tool", "tool_call_id": call_id, "content": content}));
+        let mut message = Map::new();
+        message.insert("role".to_owned(), Value::from("tool"));
+        message.insert("tool_call_id".to_owned(), Value::from(call_id));
+        message.insert("content".to_owned(), content);
+        self.messages.push(Value::Object(message));
     }
 
     /// The assistant thought; a turn that has spoken already is over.
