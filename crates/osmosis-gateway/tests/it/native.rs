@@ -44,7 +44,7 @@ async fn serve(State(upstream): State<Arc<Upstream>>, request: Request) -> Respo
         "/v1/responses" => (RESPONSE, RESPONSE_STREAM),
         "/v1/messages" => (MESSAGE, MESSAGE_STREAM),
         "/v1/completions" => (TEXT, TEXT_STREAM),
-        other => panic!("nobody asks for {other}"),
+        other => unreachable!("nobody asks for {other}"),
     };
     let (kind, body) = if asked["stream"] == true {
         ("text/event-stream", &stream[..stream.len() - upstream.cut])
