@@ -15,6 +15,8 @@ mod messages;
 mod native;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod replies;
 mod responses;
 
 use bytes::Bytes;

@@ -14,6 +14,7 @@ mod memory_store;
 mod native;
 mod plain;
 mod python_client;
+mod rust_client;
 mod scripted;
 mod streaming;
 mod toy;
