@@ -163,7 +163,7 @@ impl SseWatch {
             Milestone::Failed => {
                 self.error = error_message(data)
                     .or_else(|| self.error.take())
-                    .or_else(|| Some("it does not say which".to_owned()));
+                    .or_else(|| Some("it does not say why".to_owned()));
             }
         }
         if memmem::find(data, b"\"usage\"").is_some()
@@ -352,6 +352,30 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_stream_of_named_events_is_told_by_their_names() {
+        let named = |name: &str, data: &str| format!("event: {name}\ndata: {data}\n\n");
+        let reported = |message: &str| StreamEnd::Reported(message.to_owned());
+        #[rustfmt::skip]
+        let cases = [
+            (Dialect::Responses, named("response.completed", r#"{"type":"response.completed"}"#), StreamEnd::Whole),
+            (Dialect::Responses, "data: {\"type\":\"response.incomplete\"}\n\n".to_owned(), StreamEnd::Whole),
+            (Dialect::Responses, named("response.created", r#"{"note":"response.completed"}"#), StreamEnd::CutShort),
+            (Dialect::Responses, named("response.failed", r#"{"response":{"error":{"message":"gone"}}}"#), reported("gone")),
+            (Dialect::Responses, named("error", r#"{"code":"x","message":"gone","param":null}"#), reported("gone")),
+            (Dialect::Responses, named("error", "{}"), reported("it does not say why")),
+            (Dialect::Messages, named("message_stop", r#"{"type":"message_stop"}"#), StreamEnd::Whole),
+            (Dialect::Messages, named("message_delta", r#"{"delta":{"stop_reason":"end_turn"}}"#), StreamEnd::CutShort),
+            (Dialect::Messages, named("error", r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#), reported("busy")),
+        ];
+        for (dialect, stream, expected) in cases {
+            let mut watch = SseWatch::new(dialect, true);
+            let (through, end) = run(&mut watch, &[stream.as_bytes()]);
+            assert_eq!((end, watch.events()), (expected, 1), "{stream}");
+            assert_eq!(through, stream.as_bytes());
+        }
+    }
+
+    #[test]
     fn nothing_follows_done() {
         let stream = [CHUNK, DONE, CHUNK].concat();
         let (through, _) = run(
@@ -400,12 +424,16 @@ mod tests {
         #[test]
         fn no_bytes_make_the_watch_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..10)) {
             let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            run(&mut SseWatch::new(Dialect::ChatCompletions, true), &pieces);
+            for dialect in Dialect::ALL {
+                run(&mut SseWatch::new(dialect, true), &pieces);
+            }
         }
 
         #[test]
-        fn no_line_soup_makes_the_watch_panic(text in r#"(data:|\[DONE\]|"usage"|:|\{|\}|"error"|"finish_reason"|\r|\n| ){0,60}"#) {
-            run(&mut SseWatch::new(Dialect::ChatCompletions, true), &[text.as_bytes()]);
+        fn no_line_soup_makes_the_watch_panic(text in r#"(data:|\[DONE\]|"usage"|:|\{|\}|"error"|"finish_reason"|event:|"type"|error|message_stop|\r|\n| ){0,60}"#) {
+            for dialect in Dialect::ALL {
+                run(&mut SseWatch::new(dialect, true), &[text.as_bytes()]);
+            }
         }
     }
 }
