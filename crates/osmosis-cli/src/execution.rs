@@ -7,7 +7,9 @@ use std::time::Duration;
 use osmosis_core::Redactor;
 use osmosis_core::config::Sampling as SamplingConfig;
 use osmosis_engine::EngineOptions;
-use osmosis_gateway::{Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling};
+use osmosis_gateway::{
+    Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
+};
 use osmosis_store::Store;
 use osmosis_worker::{Limits, PoolOptions};
 
@@ -88,8 +90,31 @@ pub(crate) async fn start_gateway(
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
 ) -> Result<Gateway, CliError> {
-    let listen = listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let options = gateway_options(listen, sampling);
+    start_gateway_with(gateway_options(listen, sampling), policy, store).await
+}
+
+/// What the gateways of all commands have in common.
+pub(crate) fn gateway_options(listen: Option<SocketAddr>, sampling: Sampling) -> GatewayOptions {
+    // Who sets a variable wrongly misses the spans; a run is not lost for that.
+    let telemetry = TelemetryOptions::from_variables(|name| std::env::var(name).ok())
+        .unwrap_or_else(|problem| {
+            tracing::warn!(problem, "no spans are exported");
+            None
+        });
+    GatewayOptions {
+        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        sampling,
+        max_body_bytes: MAX_BODY_BYTES,
+        telemetry,
+        ..GatewayOptions::default()
+    }
+}
+
+pub(crate) async fn start_gateway_with(
+    options: GatewayOptions,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, CliError> {
     Gateway::start(options, Arc::clone(policy), Arc::clone(store))
         .await
         .map_err(no_gateway)
@@ -103,18 +128,10 @@ pub(crate) async fn start_gateway_beside(
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
 ) -> Result<Gateway, CliError> {
-    let options = gateway_options(listen, sampling);
+    let options = gateway_options(Some(listen), sampling);
     Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), annex)
         .await
         .map_err(no_gateway)
-}
-
-fn gateway_options(listen: SocketAddr, sampling: Sampling) -> GatewayOptions {
-    GatewayOptions {
-        listen,
-        sampling,
-        max_body_bytes: MAX_BODY_BYTES,
-    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]

@@ -7,8 +7,8 @@ use osmosis_core::PolicyVersion;
 use osmosis_core::config::{CheckpointStep, ModelPath};
 use osmosis_core::generation::TokenEngine;
 use osmosis_gateway::{
-    Policy, ScriptedPolicy, Secret, TokenPolicy, TokenPolicyOptions, UpstreamOptions,
-    UpstreamPolicy,
+    EndpointOptions, Policy, ScriptedPolicy, Secret, TokenPolicy, TokenPolicyOptions,
+    UpstreamOptions, UpstreamPolicy,
 };
 use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
 use osmosis_store::RunKind;
@@ -211,20 +211,28 @@ pub(crate) fn upstream(
     key: Option<String>,
     model: &str,
 ) -> Result<ReadyPolicy, CliError> {
-    let secrets = key.iter().cloned().collect();
-    let options = UpstreamOptions {
+    let endpoint = EndpointOptions {
         api_key: key.map(Secret::new),
-        ..UpstreamOptions::new(base_url, model)
+        ..EndpointOptions::new(base_url)
     };
-    let policy = UpstreamPolicy::new(options)
-        .map_err(|error| CliError::failed("model_invalid", error.to_string()))?;
-    // Not the URL as it was given: it may hold a password.
+    upstreams(UpstreamOptions::of(vec![endpoint], model))
+}
+
+/// Servers that speak the Chat Completions API and serve the same model.
+pub(crate) fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, CliError> {
+    let keys = options.endpoints.iter().filter_map(|e| e.api_key.as_ref());
+    let secrets = keys.map(|key| key.expose().to_owned()).collect();
+    let remote = options.endpoints.iter().any(|e| !is_local(&e.base_url));
+    let policy = UpstreamPolicy::new(options).map_err(|error| {
+        CliError::failed("model_invalid", error.to_string()).maybe_hint(error.hint())
+    })?;
+    // Not the URLs as they were given: they may hold a password.
     let endpoint = policy.describe().endpoint;
     Ok(ReadyPolicy {
         policy: Arc::new(policy),
         identity: json!({ "base_url": endpoint }),
         secrets,
-        remote: !is_local(base_url),
+        remote,
         sampler: None,
     })
 }

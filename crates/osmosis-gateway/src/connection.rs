@@ -3,6 +3,7 @@
 //! Thousands of callers wait here while a policy thinks. The HTTP library would notice a hang-up by
 //! reading ahead, for which it doubles every connection's buffer; we look at the socket instead.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,15 +15,19 @@ use futures_util::StreamExt;
 use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::{Shared, serve};
 
 /// How long to wait when the system has no more connections to give (open files, mostly).
 const EXHAUSTED_WAIT: Duration = Duration::from_millis(100);
+
+/// The HTTP library takes no smaller buffer.
+const LEAST_BUFFER: usize = 8 << 10;
 
 /// How often to look again while unread bytes hide a hang-up behind them.
 const HIDDEN_WAIT: Duration = Duration::from_millis(100);
@@ -66,12 +71,20 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: Cancella
             }
         }
     });
+    let limits = shared.connections;
+    let guarded = Guarded {
+        socket: socket.clone(),
+        limit: limits.stalled,
+        stalled: None,
+    };
     let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
         // An agent may work for minutes between two calls, and keeps its connection meanwhile.
-        .header_read_timeout(None)
+        .header_read_timeout(limits.idle)
+        .max_buf_size(limits.buffer_bytes.max(LEAST_BUFFER))
         // The library shall not look for the end of a connection itself.
         .half_close(true)
-        .serve_connection(TokioIo::new(socket.clone()), service);
+        .serve_connection(TokioIo::new(guarded), service);
     let mut connection = pin!(connection);
     let done = tokio::select! {
         done = connection.as_mut() => done,
@@ -117,15 +130,41 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+/// A socket whose other side has to take what is written, within a limit.
+struct Guarded {
+    socket: Socket,
+    limit: Duration,
+    /// Set while nothing can be written.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Guarded {
+    fn poll_socket(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let socket = &self.socket.0;
+        loop {
+            ready!(socket.poll_write_ready(context))?;
+            match socket.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Guarded {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let socket = &self.socket.0;
         loop {
-            ready!(self.0.poll_read_ready(context))?;
-            match self.0.try_read_buf(buffer) {
+            ready!(socket.poll_read_ready(context))?;
+            match socket.try_read_buf(buffer) {
                 Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -134,7 +173,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Guarded {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -144,17 +183,23 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write_vectored(slices) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
+        if let Poll::Ready(done) = self.poll_socket(context, slices) {
+            self.stalled = None;
+            return Poll::Ready(done);
         }
+        let limit = self.limit;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the caller does not read its reply",
+        )))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -168,7 +213,8 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(
-            rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write).map_err(Into::into),
+            rustix::net::shutdown(&*self.socket.0, rustix::net::Shutdown::Write)
+                .map_err(Into::into),
         )
     }
 }

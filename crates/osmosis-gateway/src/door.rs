@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::policy::Fault;
+use crate::replay::Replays;
 use crate::session::Session;
 
 /// 43 letters and digits carry 256 bits.
@@ -101,6 +102,7 @@ struct DoorState {
     ended: CancellationToken,
     calls: TaskTracker,
     session: Arc<Session>,
+    replays: Arc<Replays>,
     tally: Mutex<Tally>,
 }
 
@@ -131,6 +133,7 @@ impl Doors {
             ended: everything.child_token(),
             calls: TaskTracker::new(),
             session: Arc::new(session),
+            replays: Arc::default(),
             tally: Mutex::default(),
         });
         self.open.write().insert(digest, Arc::clone(&state));
@@ -198,6 +201,11 @@ impl Visit {
     /// What the policy remembers while the door is open.
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.state.session)
+    }
+
+    /// What callers have asked for under a key of their own.
+    pub(crate) fn replays(&self) -> Arc<Replays> {
+        Arc::clone(&self.state.replays)
     }
 
     /// Cancelled when the rollout's door is closed.

@@ -14,6 +14,16 @@ pub enum GatewayError {
         "upstream key cannot be sent in a header: it contains a control character or a line break"
     )]
     UpstreamKey,
+    #[error("no upstream url is given")]
+    NoUpstream,
+    #[error("policy name `{name}` {message}")]
+    PolicyName { name: String, message: &'static str },
+    #[error("no policy is registered as `{name}`")]
+    UnknownPolicy { name: String },
+    #[error("the policy `{endpoint}` can't be changed from outside: it keeps its own version")]
+    Unchangeable { endpoint: String },
+    #[error("version {asked} is lower than version {current}, which is served")]
+    VersionGoesBack { asked: u64, current: u64 },
     #[error("cannot set up the connection to `{url}`: {message}")]
     UpstreamClient { url: String, message: String },
 }
@@ -25,6 +35,10 @@ pub enum GatewayErrorKind {
     Listen,
     /// A setting of the upstream is wrong.
     Settings,
+    /// There is no such policy.
+    Unknown,
+    /// It does not go with what is served.
+    Conflict,
     /// The machine lacks something: root certificates, a proxy setting that can be read.
     Environment,
 }
@@ -33,7 +47,12 @@ impl GatewayError {
     pub fn kind(&self) -> GatewayErrorKind {
         match self {
             Self::Listen { .. } => GatewayErrorKind::Listen,
-            Self::UpstreamUrl { .. } | Self::UpstreamKey => GatewayErrorKind::Settings,
+            Self::UpstreamUrl { .. }
+            | Self::UpstreamKey
+            | Self::NoUpstream
+            | Self::PolicyName { .. } => GatewayErrorKind::Settings,
+            Self::UnknownPolicy { .. } => GatewayErrorKind::Unknown,
+            Self::Unchangeable { .. } | Self::VersionGoesBack { .. } => GatewayErrorKind::Conflict,
             Self::UpstreamClient { .. } => GatewayErrorKind::Environment,
         }
     }
@@ -42,6 +61,20 @@ impl GatewayError {
         match self {
             Self::Listen { .. } => {
                 Some("choose another address, or port 0 for any free one".to_owned())
+            }
+            Self::NoUpstream => Some("give at least one endpoint".to_owned()),
+            Self::PolicyName { .. } => {
+                Some("a policy's name is what calls send as `model`, like `judge`".to_owned())
+            }
+            Self::UnknownPolicy { .. } => {
+                Some("`GET /v1/policy` lists the policies by name".to_owned())
+            }
+            Self::Unchangeable { .. } => Some(
+                "only policies behind endpoints change over HTTP; its trainer updates this one"
+                    .to_owned(),
+            ),
+            Self::VersionGoesBack { .. } => {
+                Some("versions only go up, so that records stay in order".to_owned())
             }
             Self::UpstreamUrl { .. } => {
                 Some("a base URL looks like `https://api.example.com/v1`".to_owned())

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::dialect::Dialect;
-use crate::policy::Fault;
+use crate::policy::{Fault, FaultKind};
 
 /// An error, to be said in the dialect of its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) struct ErrorReply {
     /// The field of the request that is at fault.
     param: Option<String>,
     pub(crate) message: String,
+    /// When it is worth asking again, in seconds.
+    retry_after: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -43,6 +45,7 @@ impl ErrorReply {
             code,
             param: None,
             message,
+            retry_after: None,
         }
     }
 
@@ -114,6 +117,25 @@ impl ErrorReply {
         )
     }
 
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "invalid_request_error",
+            "conflict",
+            message.into(),
+        )
+    }
+
+    /// An `Idempotency-Key` that stands for another request.
+    pub(crate) fn key_reused() -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_request_error",
+            "idempotency_key_reused",
+            "the `Idempotency-Key` was sent with another request before".to_owned(),
+        )
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -142,12 +164,27 @@ impl ErrorReply {
     }
 
     pub(crate) fn of_fault(fault: &Fault) -> Self {
-        Self::new(
+        let reply = Self::new(
             StatusCode::from_u16(fault.status).unwrap_or(StatusCode::BAD_GATEWAY),
             "upstream_error",
             fault.kind.as_str(),
             fault.message.clone(),
-        )
+        );
+        let retry_after = match fault.kind {
+            FaultKind::QueueFull => Some(1),
+            FaultKind::Paused => Some(5),
+            FaultKind::Unreachable
+            | FaultKind::TimedOut
+            | FaultKind::Overloaded
+            | FaultKind::ServerError
+            | FaultKind::Garbage
+            | FaultKind::CutShort
+            | FaultKind::Misconfigured => None,
+        };
+        Self {
+            retry_after,
+            ..reply
+        }
     }
 
     pub(crate) fn body(&self, dialect: Dialect) -> Bytes {
@@ -220,7 +257,14 @@ impl ErrorReply {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
-        headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        let should_retry = match self.retry_after {
+            Some(seconds) => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                "true"
+            }
+            None => "false",
+        };
+        headers.insert(SHOULD_RETRY, HeaderValue::from_static(should_retry));
         response
     }
 }

@@ -12,13 +12,17 @@ use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
 use serde_json::Value;
 use tokio_util::sync::WaitForCancellationFutureOwned;
+use tracing::Instrument;
 
 use crate::completion::{Usage, usage_in};
 use crate::dialect::{self, Dialect, Translator, Unreadable};
 use crate::door::{Verdict, Visit};
 use crate::error_reply::ErrorReply;
+use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, ReplyBody, TokenSlot};
 use crate::record::{Ending, OpenCall, unrecordable};
+use crate::registry::Served;
+use crate::replay::{self, Claim, Kept};
 use crate::request::{ChatRequest, checked};
 use crate::server::{Arrival, Sampling, Shared};
 use crate::sse::{SseWatch, StreamEnd};
@@ -44,19 +48,19 @@ pub(crate) async fn chat(
     let dialect = arrival.dialect;
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
-    let policy = shared.policy.describe_for(&rollout_id);
+    let replays = visit.replays();
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
         read = read_body(body, shared.max_body_bytes) => read,
     };
-    let begin = |request: Bytes| {
+    let begin = |request: Bytes, served: &Served| {
         OpenCall::begin(
             Arc::clone(&shared),
             visit,
             sample.clone(),
             &arrival,
-            &policy,
+            &served.describe_for(&rollout_id),
             request,
         )
     };
@@ -64,7 +68,8 @@ pub(crate) async fn chat(
         Ok(body) => body,
         Err(BodyError::TooLarge) => {
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
-            return refuse(begin(Bytes::new()), dialect, &refusal, Verdict::Unknown).await;
+            let call = begin(Bytes::new(), &shared.registry.run_policy());
+            return refuse(call, dialect, &refusal, Verdict::Unknown).await;
         }
         // No call has come; there is nothing to record.
         Err(BodyError::TooSlow) => {
@@ -74,14 +79,56 @@ pub(crate) async fn chat(
             return ErrorReply::bad_request("the request body broke off").response(dialect);
         }
     };
-    let mut call = begin(body.clone());
-    let (request, translator) = match prepared(
-        &*shared.policy,
-        dialect,
-        &body,
-        &policy.model,
-        &shared.sampling,
-    ) {
+    let served = shared.registry.for_request(&body);
+    let claim = async {
+        let key = arrival.replay_key.as_deref()?;
+        let digest = replay::digest(dialect.as_str(), sample.as_str(), &body);
+        Some(replays.claim(key, digest).await)
+    };
+    let claim = tokio::select! {
+        biased;
+        () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
+        claim = claim => claim,
+    };
+    let first_use = match claim {
+        None => None,
+        Some(Claim::First(first_use)) => Some(first_use),
+        Some(Claim::Again(kept)) => {
+            shared.metrics.count_replay();
+            return replayed(kept);
+        }
+        Some(Claim::OtherRequest) => {
+            let call = begin(body.clone(), &served);
+            return refuse(call, dialect, &ErrorReply::key_reused(), Verdict::Unknown).await;
+        }
+    };
+    let mut call = begin(body.clone(), &served);
+    let entered = tokio::select! {
+        biased;
+        () = ended.cancelled() => {
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+        }
+        entered = served.enter(shared.hold) => entered,
+    };
+    let pass = match entered {
+        Ok(pass) => pass,
+        Err(fault) => {
+            let refusal = ErrorReply::of_fault(&fault);
+            return refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await;
+        }
+    };
+    let answering = Arc::clone(&pass.policy);
+    let policy = answering.describe_for(&rollout_id);
+    let journey = Journey::default();
+    call.is_let_in(pass, &policy, journey.clone(), first_use);
+    // `[sampling]` is for the run's own policy.
+    let sampling = if served.is_the_runs {
+        shared.sampling
+    } else {
+        Sampling::default()
+    };
+    let prepared = prepared(&*answering, dialect, &body, &policy.model, &sampling);
+    let (request, translator) = match prepared {
         Ok(prepared) => prepared,
         Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Unknown).await,
     };
@@ -95,7 +142,8 @@ pub(crate) async fn chat(
     }
     let tokens = TokenSlot::default();
     call.goes_to_the_policy(request.model, streamed, tokens.clone());
-    let asked = shared.policy.chat(ChatCall {
+    let span = call.span();
+    let asked = answering.chat(ChatCall {
         rollout_id,
         sample_id: sample,
         dialect: spoken,
@@ -104,13 +152,14 @@ pub(crate) async fn chat(
         streamed,
         session,
         tokens,
+        journey: journey.clone(),
     });
     let answer = tokio::select! {
         biased;
         () = ended.cancelled() => {
             return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
         }
-        answer = asked => answer,
+        answer = asked.instrument(span) => answer,
     };
     match answer {
         Err(fault) => {
@@ -148,7 +197,7 @@ pub(crate) async fn chat(
                 watch: SseWatch::new(spoken, !wants_usage),
                 dialect,
                 translator,
-                endpoint: policy.endpoint,
+                endpoint: journey.endpoint().unwrap_or(policy.endpoint),
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
                 aborting: false,
@@ -209,6 +258,20 @@ fn garbage(endpoint: &str, what: &str) -> Fault {
         status: 502,
         message: format!("{endpoint} {what}"),
     }
+}
+
+/// The answer of an earlier call, given again.
+fn replayed(kept: Kept) -> Response {
+    let content_type = if kept.streamed {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
+    let mut response = response(kept.status, content_type, Body::from(kept.body));
+    response
+        .headers_mut()
+        .insert("idempotent-replayed", HeaderValue::from_static("true"));
+    response
 }
 
 /// Records a call that gets an error reply, then gives the reply.

@@ -17,41 +17,57 @@
 //! ```
 //!
 //! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is,
-//! `dialect` makes a chat call of it where the policy speaks no other, `request` reads and amends the
-//! body, `exchange` asks the policy and passes the answer on (through `dialect` again), `sse` watches a
-//! stream go by, `record` queues the record before the last byte leaves.
+//! `registry` says which policy answers, `dialect` makes a chat call of it where the policy speaks no
+//! other, `request` reads and amends the body, `exchange` asks the policy and passes the answer on
+//! (through `dialect` again), `sse` watches a stream go by, `record` queues the record before the last
+//! byte leaves. From outside, `control` exchanges and holds policies, `metrics` and `telemetry` tell of
+//! calls.
 
 mod completion;
 mod connection;
+mod control;
 mod dialect;
 mod door;
 mod error;
 mod error_reply;
 mod exchange;
 mod identity;
+mod journey;
+mod metrics;
+mod options;
 mod policy;
 mod record;
+mod registry;
 mod relay;
+mod replay;
 mod request;
 mod script;
 mod secret;
 mod server;
 mod session;
 mod sse;
+mod telemetry;
 mod token_policy;
 mod upstream;
 
 pub use dialect::Dialect;
 pub use door::{RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
+pub use journey::Journey;
+pub use options::{ConnectionLimits, GatewayOptions, Sampling};
 pub use policy::{
-    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody, TokenAccount,
-    TokenLedger, TokenSlot,
+    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    TokenAccount, TokenLedger, TokenSlot,
 };
+pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};
 pub use relay::RelayPolicy;
 pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
 pub use secret::Secret;
-pub use server::{Annex, Gateway, GatewayOptions, Sampling};
+pub use server::{Annex, Gateway};
 pub use session::Session;
+pub use telemetry::TelemetryOptions;
 pub use token_policy::{TokenPolicy, TokenPolicyOptions};
-pub use upstream::{HttpClients, UpstreamOptions, UpstreamPolicy};
+pub use upstream::{
+    BreakerSettings, EndpointLoad, EndpointOptions, Health, HttpClients, PoolLoad, QueueLimits,
+    UpstreamOptions, UpstreamPolicy,
+};

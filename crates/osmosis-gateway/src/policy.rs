@@ -9,7 +9,10 @@ use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 
 use crate::dialect::Dialect;
+use crate::error::GatewayError;
+use crate::journey::Journey;
 use crate::session::Session;
+use crate::upstream::{EndpointOptions, PoolLoad};
 
 /// Something that answers chat calls: a script, an upstream server, an embedded model.
 #[async_trait]
@@ -30,6 +33,30 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// Answers one call. A `Fault` is turned into an error reply of the caller's dialect and counted
     /// against the infrastructure; a reply with an error status is passed on as it is.
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault>;
+
+    /// How the servers behind it are doing, when it has any.
+    fn load(&self) -> Option<PoolLoad> {
+        None
+    }
+
+    /// Says that other weights answer from now on; `false` when the policy knows its version itself.
+    fn set_version(&self, _version: PolicyVersion) -> bool {
+        false
+    }
+
+    /// The same policy with this change; `None` when it can't be changed from outside.
+    fn changed(&self, _change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
+        None
+    }
+}
+
+/// A change to what answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyChange {
+    pub endpoints: Option<Vec<EndpointOptions>>,
+    /// The model name that the endpoints are sent.
+    pub model: Option<String>,
+    pub version: PolicyVersion,
 }
 
 /// Which policy this is.
@@ -58,6 +85,8 @@ pub struct ChatCall {
     pub session: Arc<Session>,
     /// Where a policy that knows its tokens says who tells them.
     pub tokens: TokenSlot,
+    /// Where a policy with several servers says which one it asked.
+    pub journey: Journey,
 }
 
 /// Knows what a call was in tokens.
@@ -142,6 +171,10 @@ pub enum FaultKind {
     CutShort,
     /// 401, 403 or 404 from the upstream: a wrong key or model name. Trying again is no use.
     Misconfigured,
+    /// So many calls wait already, or this one waited so long, that the gateway takes no more.
+    QueueFull,
+    /// The policy was paused, and not resumed in time.
+    Paused,
 }
 
 impl FaultKind {
@@ -155,6 +188,8 @@ impl FaultKind {
             Self::Garbage => "upstream_garbage",
             Self::CutShort => "upstream_cut_short",
             Self::Misconfigured => "upstream_misconfigured",
+            Self::QueueFull => "gateway_queue_full",
+            Self::Paused => "policy_paused",
         }
     }
 
@@ -178,7 +213,9 @@ impl FaultKind {
             | Self::Overloaded
             | Self::ServerError
             | Self::Garbage
-            | Self::CutShort => true,
+            | Self::CutShort
+            | Self::QueueFull
+            | Self::Paused => true,
             Self::Misconfigured => false,
         }
     }

@@ -5,12 +5,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use osmosis_core::{PolicyVersion, SampleId};
-use osmosis_store::{NewCall, Store, StoreError};
+use osmosis_store::{NewCall, StoreError};
 
 use crate::completion::Usage;
 use crate::door::{CallResult, Verdict, Visit};
+use crate::journey::{Journey, Travelled};
+use crate::metrics::CallFigures;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
+use crate::registry::Pass;
+use crate::replay::{FirstUse, Kept};
 use crate::server::{Arrival, Shared};
+use crate::telemetry::{CallSpan, TraceParent};
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
@@ -37,6 +42,19 @@ struct Unrecorded {
     /// What the caller has been sent so far.
     sent: BytesMut,
     tokens: TokenSlot,
+    journey: Journey,
+    /// What answers; `None` when it did not come to that.
+    answering: Option<Answering>,
+    trace: Option<TraceParent>,
+    span: tracing::Span,
+}
+
+#[derive(Debug)]
+struct Answering {
+    pass: Pass,
+    model: String,
+    /// For the answer to be given again.
+    first_use: Option<FirstUse>,
 }
 
 /// How a call ended.
@@ -81,6 +99,14 @@ impl OpenCall {
             response: Bytes::new(),
             tokens: Vec::new(),
         };
+        let span = tracing::debug_span!(
+            "model_call",
+            rollout = %draft.rollout_id,
+            sample = %draft.sample_id,
+            dialect = draft.dialect,
+            upstream = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        );
         Self {
             shared,
             unrecorded: Some(Unrecorded {
@@ -88,8 +114,38 @@ impl OpenCall {
                 draft,
                 sent: BytesMut::new(),
                 tokens: TokenSlot::default(),
+                journey: Journey::default(),
+                answering: None,
+                trace: arrival.trace,
+                span,
             }),
         }
+    }
+
+    /// The policy takes the call.
+    pub(crate) fn is_let_in(
+        &mut self,
+        pass: Pass,
+        policy: &PolicyDescription,
+        journey: Journey,
+        first_use: Option<FirstUse>,
+    ) {
+        if let Some(call) = &mut self.unrecorded {
+            call.draft.upstream.clone_from(&policy.endpoint);
+            call.draft.policy_version = policy.version;
+            call.journey = journey;
+            call.answering = Some(Answering {
+                pass,
+                model: policy.model.clone(),
+                first_use,
+            });
+        }
+    }
+
+    /// What is logged about the call belongs here.
+    pub(crate) fn span(&self) -> tracing::Span {
+        let call = self.unrecorded.as_ref();
+        call.map_or_else(tracing::Span::none, |call| call.span.clone())
     }
 
     /// The request is going to the policy now.
@@ -130,8 +186,7 @@ impl OpenCall {
         let Some(call) = self.unrecorded.take() else {
             return Ok(());
         };
-        let store = self.shared.store.clone();
-        let mut recording = Box::pin(call.into_record(store, ending));
+        let mut recording = Box::pin(call.into_record(Arc::clone(&self.shared), ending));
         // Nearly always there is room in the queue, and no task is needed to get there.
         match futures_util::poll!(recording.as_mut()) {
             std::task::Poll::Ready(result) => result,
@@ -159,11 +214,11 @@ impl Drop for OpenCall {
             verdict: Verdict::Unknown,
             response: None,
         };
-        let store = self.shared.store.clone();
+        let shared = Arc::clone(&self.shared);
         // Nobody is left to see an error; `into_record` logs it.
         self.shared.tasks.spawn_on(
             async move {
-                let _ = call.into_record(store, ending).await;
+                let _ = call.into_record(shared, ending).await;
             },
             &self.shared.runtime,
         );
@@ -171,16 +226,16 @@ impl Drop for OpenCall {
 }
 
 impl Unrecorded {
-    async fn into_record(
-        self,
-        store: Option<Arc<dyn Store>>,
-        ending: Ending,
-    ) -> Result<(), StoreError> {
+    async fn into_record(self, shared: Arc<Shared>, ending: Ending) -> Result<(), StoreError> {
         let Self {
             visit,
             mut draft,
             sent,
             tokens,
+            journey,
+            answering,
+            trace,
+            span,
         } = self;
         let account = tokens.close();
         let usage = ending
@@ -195,10 +250,42 @@ impl Unrecorded {
         draft.completion_tokens = usage.completion_tokens;
         draft.response = ending.response.unwrap_or_else(|| sent.freeze());
         draft.done_at_ms = now_ms();
-        let result = match store {
+        let travelled = journey.travelled();
+        if travelled.says_when_sent {
+            draft.sent_at_ms = travelled.first_sent_at_ms;
+        }
+        if let Some((endpoint, version)) = &travelled.went_to {
+            draft.upstream = endpoint.as_ref().to_owned();
+            draft.policy_version = *version;
+        }
+        tell(
+            &shared,
+            &draft,
+            &travelled,
+            answering.as_ref(),
+            trace,
+            &span,
+        );
+        let kept = Kept {
+            status: draft.status,
+            streamed: draft.streamed,
+            body: draft.response.clone(),
+        };
+        let fine = draft.error.is_none() && draft.status < 400;
+        let result = match &shared.store {
             Some(store) => store.record_call(draft).await,
             None => Ok(()),
         };
+        // `answering` is dropped at the end: until it is recorded, the call is under way.
+        let answering = answering.map(|mut answering| {
+            if let Some(first_use) = answering.first_use.take()
+                && fine
+                && result.is_ok()
+            {
+                first_use.answered(kept);
+            }
+            answering
+        });
         if let Err(error) = &result {
             tracing::error!(rollout = %visit.rollout(), %error, "a model call could not be recorded");
             verdict = Verdict::Faulty(unrecordable(error));
@@ -208,7 +295,59 @@ impl Unrecorded {
             completion_tokens: usage.completion_tokens,
             verdict,
         });
+        drop(answering);
         result
+    }
+}
+
+/// Tells those who watch from outside.
+fn tell(
+    shared: &Shared,
+    call: &NewCall,
+    travelled: &Travelled,
+    answering: Option<&Answering>,
+    trace: Option<TraceParent>,
+    span: &tracing::Span,
+) {
+    let error_type = call
+        .error
+        .as_deref()
+        .map(|error| error.split_once(':').map_or(error, |(code, _)| code));
+    let outcome = error_type.unwrap_or("ok");
+    span.record("upstream", &call.upstream);
+    span.record("outcome", outcome);
+    let retries = travelled.tries.saturating_sub(1);
+    let unnamed = travelled.went_to.is_some() && !travelled.named_in_metrics;
+    let upstream = match answering {
+        // The servers of single rollouts are as many as there are rollouts.
+        Some(answering) if unnamed => answering.pass.policy.describe().endpoint,
+        Some(_) | None => call.upstream.clone(),
+    };
+    let since = |from: i64, to: i64| u64::try_from(to.saturating_sub(from)).unwrap_or(0);
+    shared.metrics.count(&CallFigures {
+        dialect: &call.dialect,
+        upstream: &upstream,
+        outcome,
+        duration_ms: since(call.queued_at_ms, call.done_at_ms),
+        first_token_ms: call
+            .sent_at_ms
+            .zip(call.first_byte_at_ms)
+            .map(|(sent, first)| since(sent, first)),
+        queued_ms: call.sent_at_ms.map(|sent| since(call.queued_at_ms, sent)),
+        input_tokens: call.prompt_tokens.unwrap_or(0),
+        output_tokens: call.completion_tokens.unwrap_or(0),
+        retries: retries.into(),
+    });
+    if let Some(telemetry) = &shared.telemetry
+        && trace.is_none_or(TraceParent::is_sampled)
+    {
+        telemetry.send(&CallSpan {
+            call,
+            model: answering.map_or(&*call.model, |answering| &*answering.model),
+            error_type,
+            retries,
+            parent: trace,
+        });
     }
 }
 

@@ -12,12 +12,12 @@ use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
-use crate::upstream::{HttpClients, UpstreamOptions, UpstreamPolicy};
+use crate::upstream::{EndpointOptions, HttpClients, UpstreamOptions, UpstreamPolicy};
 
 /// Sends the calls of each rollout to the server that was assigned to it, with that rollout's key. Keys
 /// are held in memory, from [`RelayPolicy::assign`] to [`RelayPolicy::forget`], and nowhere else.
 pub struct RelayPolicy {
-    clients: HttpClients,
+    clients: Arc<HttpClients>,
     options: UpstreamOptions,
     upstreams: RwLock<HashMap<RolloutId, Arc<UpstreamPolicy>>>,
 }
@@ -31,7 +31,7 @@ impl RelayPolicy {
     /// Like `new`; of the options, address and key are each rollout's own.
     pub fn with_options(options: UpstreamOptions) -> Self {
         Self {
-            clients: HttpClients::new(options.connect_timeout),
+            clients: Arc::new(HttpClients::new(options.connect_timeout)),
             options,
             upstreams: RwLock::default(),
         }
@@ -65,11 +65,13 @@ impl RelayPolicy {
         api_key: Option<Secret>,
     ) -> Result<UpstreamPolicy, GatewayError> {
         let options = UpstreamOptions {
-            base_url: base_url.to_owned(),
-            api_key,
+            endpoints: vec![EndpointOptions {
+                api_key,
+                ..EndpointOptions::new(base_url)
+            }],
             ..self.options.clone()
         };
-        UpstreamPolicy::with_clients(options, &self.clients)
+        UpstreamPolicy::for_a_rollout(options, &self.clients)
     }
 
     fn of(&self, rollout: &RolloutId) -> Option<Arc<UpstreamPolicy>> {

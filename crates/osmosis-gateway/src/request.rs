@@ -118,6 +118,17 @@ pub(crate) fn checked(body: &Bytes) -> Result<&str, ErrorReply> {
     Ok(text)
 }
 
+/// The model name in a request of any dialect, as far as there is one.
+pub(crate) fn model_in(body: &[u8]) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Shape<'a> {
+        #[serde(borrow)]
+        model: Text<'a>,
+    }
+    let shape: Shape<'_> = serde_json::from_slice(body).ok()?;
+    Some(shape.model.0)
+}
+
 const JSON_SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// The fields the gateway acts on, each as the text that stands in the body.

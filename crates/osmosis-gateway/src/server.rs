@@ -1,5 +1,5 @@
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,52 +9,31 @@ use axum::extract::Request;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
-use osmosis_core::{Attempt, RolloutId};
+use osmosis_core::{Attempt, PolicyVersion, RolloutId};
 use osmosis_store::Store;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection;
+use crate::control::{self, Control, ControlKey};
 use crate::dialect::Dialect;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
 use crate::exchange;
 use crate::identity::{Endpoint, Route, dialect_of, key_of};
+use crate::metrics::Metrics;
+pub(crate) use crate::options::Sampling;
+use crate::options::{ConnectionLimits, GatewayOptions};
 use crate::policy::Policy;
 use crate::record::now_ms;
+use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
+use crate::replay;
+use crate::secret::Secret;
 use crate::session::Session;
-
-/// What a gateway needs to know.
-#[derive(Debug, Clone)]
-pub struct GatewayOptions {
-    /// Loopback and any port, unless asked otherwise.
-    pub listen: SocketAddr,
-    pub sampling: Sampling,
-    /// A request body beyond this is refused with 413.
-    pub max_body_bytes: usize,
-}
-
-impl Default for GatewayOptions {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-            sampling: Sampling::default(),
-            max_body_bytes: 64 << 20,
-        }
-    }
-}
-
-/// `[sampling]` of the config, and whether it fills gaps or wins.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sampling {
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    /// `true` in training: these values replace what the call says.
-    pub overrides: bool,
-}
+use crate::telemetry::{Telemetry, TraceParent};
 
 /// Answers what is not for the gateway itself, on the same address: every request whose path is not
 /// below `/v1/`.
@@ -88,7 +67,13 @@ pub struct Gateway {
 
 /// What every request needs.
 pub(crate) struct Shared {
-    pub(crate) policy: Arc<dyn Policy>,
+    pub(crate) registry: Registry,
+    pub(crate) hold: HoldLimits,
+    pub(crate) connections: ConnectionLimits,
+    pub(crate) control_key: ControlKey,
+    pub(crate) open_metrics: bool,
+    pub(crate) metrics: Metrics,
+    pub(crate) telemetry: Option<Telemetry>,
     /// `None` for a gateway that records nothing.
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) sampling: Sampling,
@@ -147,8 +132,19 @@ impl Gateway {
         if address.ip().is_unspecified() {
             address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
         }
+        let metrics = Metrics::default();
+        let telemetry = options
+            .telemetry
+            .map(|options| Telemetry::start(options, Arc::clone(&metrics.spans_dropped)))
+            .transpose()?;
         let shared = Arc::new(Shared {
-            policy,
+            registry: Registry::new(policy),
+            hold: options.hold,
+            connections: options.connections,
+            control_key: ControlKey::new(options.control_key),
+            open_metrics: options.open_metrics,
+            metrics,
+            telemetry,
             store,
             sampling: options.sampling,
             told_of_override: AtomicBool::new(false),
@@ -172,6 +168,58 @@ impl Gateway {
     /// The base URL that clients append `/chat/completions` to: `http://127.0.0.1:PORT/v1`.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// What opens the control API.
+    pub fn control_key(&self) -> &Secret {
+        &self.shared.control_key.key
+    }
+
+    /// Calls that ask for the model `name` go to this policy from now on.
+    pub fn register(&self, name: &str, policy: Arc<dyn Policy>) -> Result<(), GatewayError> {
+        self.shared.registry.register(name, policy)
+    }
+
+    /// How a policy is doing; `None` is the run's own.
+    pub fn policy(&self, name: Option<&str>) -> Result<PolicyStatus, GatewayError> {
+        Ok(self.shared.registry.get(name)?.status())
+    }
+
+    /// Changes where a policy is or which version it is, all at once. Calls under way finish with what they
+    /// began with.
+    pub fn update_policy(
+        &self,
+        name: Option<&str>,
+        update: PolicyUpdate,
+    ) -> Result<PolicyVersion, GatewayError> {
+        self.shared.registry.get(name)?.update(update)
+    }
+
+    /// Puts another policy in the place of one. Calls under way finish with what they began with.
+    pub fn replace_policy(
+        &self,
+        name: Option<&str>,
+        policy: Arc<dyn Policy>,
+    ) -> Result<(), GatewayError> {
+        self.shared.registry.get(name)?.replace(policy);
+        Ok(())
+    }
+
+    /// Holds calls that come from now on, without failing them; those under way go on.
+    pub fn pause(&self, name: Option<&str>) -> Result<(), GatewayError> {
+        self.shared.registry.get(name)?.pause();
+        Ok(())
+    }
+
+    /// Returns when none of a paused policy's calls is under way; `false` when it was resumed meanwhile.
+    pub async fn drained(&self, name: Option<&str>) -> Result<bool, GatewayError> {
+        Ok(self.shared.registry.get(name)?.drained().await)
+    }
+
+    /// Lets the calls that were held go on.
+    pub fn resume(&self, name: Option<&str>) -> Result<(), GatewayError> {
+        self.shared.registry.get(name)?.resume();
+        Ok(())
     }
 
     /// Makes a key for one attempt of a rollout.
@@ -228,6 +276,9 @@ impl Gateway {
         {
             tracing::warn!("some model calls were still under way when the gateway stopped");
         }
+        if let Some(telemetry) = &self.shared.telemetry {
+            telemetry.shut_down().await;
+        }
         drained
     }
 }
@@ -248,6 +299,11 @@ impl fmt::Debug for Gateway {
 }
 
 impl Shared {
+    /// Whether a rollout's door opens with this key.
+    pub(crate) fn opens_a_door(&self, key: &str) -> bool {
+        self.doors.enter(key).is_some()
+    }
+
     /// Says once that calls do not get the sampling they ask for.
     pub(crate) fn warn_of_override(&self, field: &'static str) {
         if !self.told_of_override.swap(true, Ordering::Relaxed) {
@@ -262,7 +318,7 @@ impl Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
-            .field("policy", &self.policy)
+            .field("registry", &self.registry)
             .finish_non_exhaustive()
     }
 }
@@ -274,6 +330,10 @@ pub(crate) struct Arrival {
     pub(crate) dialect: Dialect,
     /// Those of its headers that belong to the dialect.
     pub(crate) dialect_headers: HeaderMap,
+    /// Its `Idempotency-Key`.
+    pub(crate) replay_key: Option<String>,
+    /// The trace it belongs to.
+    pub(crate) trace: Option<TraceParent>,
 }
 
 /// Answers one request, whatever it is.
@@ -298,6 +358,9 @@ async fn answer(
 ) -> Result<Response, ErrorReply> {
     let at_ms = now_ms();
     let (parts, body) = request.into_parts();
+    if let Some(asked) = Control::at(parts.uri.path()) {
+        return control::serve(&shared, asked, parts, body).await;
+    }
     let route = Route::parse(parts.uri.path())?;
     let key = key_of(&parts.headers).ok_or_else(|| {
         ErrorReply::unauthorized("no key: send the rollout's key as `Authorization: Bearer KEY`")
@@ -311,6 +374,11 @@ async fn answer(
         at_ms,
         dialect,
         dialect_headers: belonging_to(dialect, &parts.headers),
+        replay_key: replay::key_in(&parts.headers),
+        trace: parts
+            .headers
+            .get("traceparent")
+            .and_then(|value| TraceParent::parse(value.to_str().ok()?)),
     };
     // They hold on to the connection's buffer, and a policy may think for minutes.
     drop(parts);
@@ -319,7 +387,7 @@ async fn answer(
             let arrival = Arrival { dialect, ..arrival };
             Ok(exchange::chat(shared, visit, sample, arrival, body).await)
         }
-        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.policy.describe().model)),
+        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.registry)),
         (Endpoint::Call(_), _) => Err(ErrorReply::wrong_method("a model is called with POST")),
         (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
     }
@@ -338,19 +406,29 @@ fn belonging_to(dialect: Dialect, headers: &HeaderMap) -> HeaderMap {
     belonging
 }
 
-fn models(dialect: Dialect, model: &str) -> Response {
+/// The run's policy, then the others by name.
+fn models(dialect: Dialect, registry: &Registry) -> Response {
+    let runs = registry.run_policy().policy().describe().model;
+    let named = registry.named().into_iter().map(|(name, _)| name);
+    let names: Vec<String> = std::iter::once(runs).chain(named).collect();
     let list = match dialect {
-        Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => json!({
-            "object": "list",
-            "data": [{"id": model, "object": "model", "created": 0, "owned_by": "osmosis"}],
-        }),
-        Dialect::Messages => json!({
-            "data": [{
-                "type": "model", "id": model, "display_name": model,
-                "created_at": "1970-01-01T00:00:00Z",
-            }],
-            "has_more": false, "first_id": model, "last_id": model,
-        }),
+        Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => {
+            let entry =
+                |id| json!({"id": id, "object": "model", "created": 0, "owned_by": "osmosis"});
+            json!({ "object": "list", "data": names.iter().map(entry).collect::<Vec<_>>() })
+        }
+        Dialect::Messages => {
+            let entry = |id| {
+                json!({
+                    "type": "model", "id": id, "display_name": id,
+                    "created_at": "1970-01-01T00:00:00Z",
+                })
+            };
+            json!({
+                "data": names.iter().map(entry).collect::<Vec<Value>>(),
+                "has_more": false, "first_id": names.first(), "last_id": names.last(),
+            })
+        }
     };
     let mut response = Response::new(Body::from(list.to_string()));
     response.headers_mut().insert(

@@ -19,7 +19,12 @@ const REMEMBERED_SAMPLES: usize = 64;
 pub struct Session {
     samples: Mutex<Samples>,
     bounds: Option<Bounds>,
+    /// Pools of servers and the one of each that answered last: it still holds the conversation's prefix.
+    servers: Mutex<Vec<(u64, usize)>>,
 }
+
+/// How many pools a session remembers a server of: the run's policy, a judge or two.
+const REMEMBERED_POOLS: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Bounds {
@@ -51,7 +56,28 @@ impl Session {
                 calls: REMEMBERED_CALLS,
                 samples: REMEMBERED_SAMPLES,
             }),
+            servers: Mutex::default(),
         }
+    }
+
+    /// The server of this pool that the rollout stays with.
+    pub(crate) fn endpoint_of(&self, pool: u64) -> Option<usize> {
+        let servers = self.servers.lock();
+        servers
+            .iter()
+            .find(|(known, _)| *known == pool)
+            .map(|(_, server)| *server)
+    }
+
+    /// The rollout stays with this server. A standing door is many callers', who are spread instead.
+    pub(crate) fn stay_with(&self, pool: u64, server: usize) {
+        if self.bounds.is_some() {
+            return;
+        }
+        let mut servers = self.servers.lock();
+        servers.retain(|(known, _)| *known != pool);
+        servers.truncate(REMEMBERED_POOLS - 1);
+        servers.insert(0, (pool, server));
     }
 
     /// The calls of a sample, with room for `more`.
@@ -192,6 +218,7 @@ mod tests {
         Session {
             samples: Mutex::default(),
             bounds: Some(Bounds { calls, samples }),
+            servers: Mutex::default(),
         }
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use super::{reply, without_credentials};
+use super::endpoint::without_credentials;
+use super::reply;
 use crate::error::GatewayError;
 
 /// Clients for servers that are not known beforehand. Connections are kept and reused across callers;

@@ -1,34 +1,46 @@
-//! A policy behind one OpenAI-compatible server.
+//! A policy behind OpenAI-compatible servers.
 
+mod adaptive;
+mod breaker;
+mod choice;
 mod clients;
+mod endpoint;
+mod pool;
 mod reply;
 mod retry;
 
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::{HeaderMap, HeaderValue, header};
+use futures_util::{Stream, StreamExt, stream};
 use osmosis_core::PolicyVersion;
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use reqwest::Url;
 
+pub use self::breaker::{BreakerSettings, Health};
 pub use self::clients::HttpClients;
+pub use self::endpoint::EndpointOptions;
+pub(crate) use self::endpoint::without_credentials;
+use self::endpoint::{Endpoint, completions_url};
+pub use self::pool::{EndpointLoad, PoolLoad, QueueLimits};
+use self::pool::{Pool, Ticket, Wish};
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
-use crate::secret::Secret;
+use crate::policy::{
+    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody,
+};
 
 /// What there is to know about an upstream.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct UpstreamOptions {
-    /// What `/chat/completions` is appended to, `https://api.example.com/v1`.
-    pub base_url: String,
-    pub api_key: Option<Secret>,
+    /// The servers that answer, at least one. They all serve the same model.
+    pub endpoints: Vec<EndpointOptions>,
     /// The model name the upstream is sent.
     pub model: String,
     /// The dialects the upstream answers at their paths; calls of others are translated to chat.
     pub dialects: Vec<Dialect>,
+    pub version: PolicyVersion,
     pub connect_timeout: Duration,
     /// How long the upstream may take to send its first byte. For a plain call that is the whole
     /// generation.
@@ -37,25 +49,35 @@ pub struct UpstreamOptions {
     pub idle_limit: Duration,
     /// How many more times a call is tried that got nothing but a connection error, 429 or 5xx.
     pub retries: u32,
-    /// The wait before the first retry; it doubles from there, with jitter.
+    /// The wait before the first retry; it doubles from there, with jitter. A retry that can go to
+    /// another endpoint does not wait.
     pub first_retry_wait: Duration,
     /// No wait is longer, whatever `Retry-After` says.
     pub longest_retry_wait: Duration,
+    pub breaker: BreakerSettings,
+    pub queue: QueueLimits,
 }
 
 impl UpstreamOptions {
+    /// One server, without a key.
     pub fn new(base_url: impl Into<String>, model: impl Into<String>) -> Self {
+        Self::of(vec![EndpointOptions::new(base_url)], model)
+    }
+
+    pub fn of(endpoints: Vec<EndpointOptions>, model: impl Into<String>) -> Self {
         Self {
-            base_url: base_url.into(),
-            api_key: None,
+            endpoints,
             model: model.into(),
             dialects: vec![Dialect::ChatCompletions],
+            version: PolicyVersion::default(),
             connect_timeout: Duration::from_secs(10),
             first_byte_limit: Duration::from_mins(10),
             idle_limit: Duration::from_mins(2),
             retries: 4,
             first_retry_wait: Duration::from_millis(500),
             longest_retry_wait: Duration::from_secs(30),
+            breaker: BreakerSettings::default(),
+            queue: QueueLimits::default(),
         }
     }
 
@@ -64,25 +86,15 @@ impl UpstreamOptions {
     }
 }
 
-impl fmt::Debug for UpstreamOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password.
-        let shown = Url::parse(&self.base_url)
-            .map_or_else(|_| String::new(), |url| without_credentials(&url));
-        f.debug_struct("UpstreamOptions")
-            .field("base_url", &shown)
-            .field("model", &self.model)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A policy behind one OpenAI-compatible server. See [`UpstreamOptions`].
+/// A policy behind OpenAI-compatible servers. See [`UpstreamOptions`].
 pub struct UpstreamPolicy {
-    client: reqwest::Client,
-    url: Url,
-    headers: HeaderMap,
-    /// The base URL without credentials, for records and messages.
+    pool: Arc<Pool>,
+    clients: Arc<HttpClients>,
+    /// The endpoints without credentials, for records and messages.
     endpoint: String,
+    version: AtomicU64,
+    /// Whether metrics may name the endpoints. Those of single rollouts are too many.
+    named_in_metrics: bool,
     options: UpstreamOptions,
 }
 
@@ -105,67 +117,93 @@ struct FailedTry {
 
 impl UpstreamPolicy {
     pub fn new(options: UpstreamOptions) -> Result<Self, GatewayError> {
-        let clients = HttpClients::new(options.connect_timeout);
-        Self::with_clients(options, &clients)
+        let clients = Arc::new(HttpClients::new(options.connect_timeout));
+        Self::build(options, clients, true)
     }
 
-    /// Like `new`, with connections that are shared with others.
-    pub(crate) fn with_clients(
+    /// Like `new`, for one rollout, with connections that are shared with others.
+    pub(crate) fn for_a_rollout(
         options: UpstreamOptions,
-        clients: &HttpClients,
+        clients: &Arc<HttpClients>,
     ) -> Result<Self, GatewayError> {
-        let url = completions_url(&options.base_url)?;
-        let endpoint = without_credentials(&url);
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
-        if let Some(key) = &options.api_key {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
-                .map_err(|_| GatewayError::UpstreamKey)?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+        Self::build(options, Arc::clone(clients), false)
+    }
+
+    fn build(
+        options: UpstreamOptions,
+        clients: Arc<HttpClients>,
+        named_in_metrics: bool,
+    ) -> Result<Self, GatewayError> {
+        let endpoints = options
+            .endpoints
+            .iter()
+            .map(|endpoint| {
+                let made = Endpoint::new(endpoint, &options, &clients)?;
+                Ok((Arc::new(made), endpoint.max_in_flight))
+            })
+            .collect::<Result<Vec<_>, GatewayError>>()?;
+        if endpoints.is_empty() {
+            return Err(GatewayError::NoUpstream);
         }
-        let client = clients.for_url(&url)?;
+        let names: Vec<&str> = endpoints
+            .iter()
+            .map(|(endpoint, _)| &*endpoint.name)
+            .collect();
         Ok(Self {
-            client,
-            url,
-            headers,
-            endpoint,
+            endpoint: names.join(", "),
+            pool: Pool::new(endpoints, options.queue, options.breaker),
+            clients,
+            version: AtomicU64::new(options.version.0),
+            named_in_metrics,
             options,
         })
     }
 
-    fn request(&self, call: &ChatCall) -> reqwest::RequestBuilder {
-        let mut headers = self.headers.clone();
-        let sample = utf8_percent_encode(call.sample_id.as_str(), NOT_IN_A_HEADER).to_string();
-        for (name, text) in [
-            ("x-rollout-id", call.rollout_id.as_str()),
-            ("x-sample-id", &sample),
-        ] {
-            if let Ok(value) = HeaderValue::from_str(text) {
-                headers.insert(name, value);
-            }
-        }
-        in_dialect(call, &mut headers);
-        self.client
-            .post(url_in(call.dialect, &self.url))
-            .headers(headers)
-            .body(call.body.clone())
+    fn version(&self) -> PolicyVersion {
+        PolicyVersion(self.version.load(Ordering::SeqCst))
     }
 
-    fn fault(&self, kind: FaultKind, status: u16, what: &str) -> Fault {
-        let message = format!("{} {what}", self.endpoint);
-        let message = match &self.options.api_key {
-            Some(key) => key.redact(&message),
-            None => message,
+    /// The endpoints of a change. A key is kept by an endpoint on the same host and port, and goes
+    /// nowhere else.
+    fn changed_endpoints(&self, change: &PolicyChange) -> Vec<EndpointOptions> {
+        let Some(endpoints) = &change.endpoints else {
+            return self.options.endpoints.clone();
         };
-        Fault {
-            kind,
-            status,
-            message,
+        let known = |base_url: &str| {
+            let origin = completions_url(base_url).ok()?.origin();
+            let origin = origin.ascii_serialization();
+            let at = self
+                .pool
+                .endpoints
+                .iter()
+                .position(|endpoint| endpoint.origin() == origin)?;
+            self.options.endpoints.get(at)
+        };
+        endpoints
+            .iter()
+            .map(|endpoint| {
+                let mut endpoint = endpoint.clone();
+                if let Some(known) = known(&endpoint.base_url) {
+                    endpoint.api_key = endpoint.api_key.or_else(|| known.api_key.clone());
+                    endpoint.max_in_flight = endpoint.max_in_flight.or(known.max_in_flight);
+                }
+                endpoint
+            })
+            .collect()
+    }
+
+    /// One try, at the endpoint that the ticket is for.
+    async fn try_at(&self, ticket: &mut Ticket, call: &ChatCall) -> Result<ChatReply, FailedTry> {
+        let endpoint = Arc::clone(ticket.endpoint());
+        let name = Arc::clone(&endpoint.name);
+        call.journey
+            .sent(name, self.version(), self.named_in_metrics);
+        let tried = endpoint.try_once(call).await;
+        match &tried {
+            Ok(reply) => ticket.succeeded(matches!(reply.body, ReplyBody::Stream(_))),
+            Err(failed) => ticket.failed(&failed.fault, failed.retry_after),
         }
+        tried
     }
 }
 
@@ -175,7 +213,7 @@ impl Policy for UpstreamPolicy {
         PolicyDescription {
             model: self.options.model.clone(),
             endpoint: self.endpoint.clone(),
-            version: PolicyVersion::default(),
+            version: self.version(),
         }
     }
 
@@ -183,13 +221,65 @@ impl Policy for UpstreamPolicy {
         self.options.speaks(dialect)
     }
 
+    fn load(&self) -> Option<PoolLoad> {
+        Some(self.pool.load())
+    }
+
+    fn set_version(&self, version: PolicyVersion) -> bool {
+        self.version.store(version.0, Ordering::SeqCst);
+        true
+    }
+
+    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
+        let mut options = self.options.clone();
+        options.endpoints = self.changed_endpoints(change);
+        options.version = change.version;
+        if let Some(model) = &change.model {
+            options.model.clone_from(model);
+        }
+        let made = Self::build(options, Arc::clone(&self.clients), self.named_in_metrics);
+        Some(made.map(|policy| Arc::new(policy) as _))
+    }
+
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        call.journey.begins();
+        let several = self.pool.endpoints.len() > 1;
+        let mut wish = Wish {
+            preferred: if several {
+                call.session.endpoint_of(self.pool.id)
+            } else {
+                None
+            },
+            tried: Vec::new(),
+        };
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut failed = match self.try_once(&call).await {
-                Ok(reply) => return Ok(reply),
-                Err(failed) => failed,
+            let taken = self.pool.take(wish.clone()).await;
+            let mut failed = match taken {
+                Err(fault) => FailedTry {
+                    // Who waited in vain for a place is not sent to wait again.
+                    retry: fault.kind != crate::policy::FaultKind::QueueFull,
+                    fault,
+                    retry_after: None,
+                },
+                Ok(mut ticket) => {
+                    let lane = ticket.lane();
+                    match self.try_at(&mut ticket, &call).await {
+                        Ok(reply) => {
+                            // Where it went because its own endpoint was full it does not stay.
+                            let moves = |own| wish.tried.contains(&own) || self.pool.is_open(own);
+                            if several && wish.preferred.is_none_or(moves) {
+                                call.session.stay_with(self.pool.id, lane);
+                            }
+                            return Ok(with_ticket(reply, ticket));
+                        }
+                        Err(failed) => {
+                            wish.tried.push(lane);
+                            failed
+                        }
+                    }
+                }
             };
             if !failed.retry || tries > self.options.retries {
                 if tries > 1 {
@@ -198,6 +288,11 @@ impl Policy for UpstreamPolicy {
                 }
                 return Err(failed.fault);
             }
+            if self.pool.has_another(&wish.tried) {
+                tracing::debug!(tries, fault = %failed.fault, "a model call goes to another upstream");
+                continue;
+            }
+            wish.tried.clear();
             let wait = retry::wait_before(
                 tries,
                 failed.retry_after,
@@ -214,141 +309,37 @@ impl Policy for UpstreamPolicy {
     }
 }
 
-/// Header values are visible ASCII; `%` itself is escaped so that decoding gives back what was there.
-const NOT_IN_A_HEADER: &AsciiSet = &CONTROLS.add(b'%');
-
-fn completions_url(base: &str) -> Result<Url, GatewayError> {
-    let wrong = |message: &str| GatewayError::UpstreamUrl {
-        url: Url::parse(base).map_or_else(|_| base.to_owned(), |url| without_credentials(&url)),
-        message: message.to_owned(),
+/// A stream keeps its place at the endpoint until it ends, and says when it breaks.
+fn with_ticket(reply: ChatReply, ticket: Ticket) -> ChatReply {
+    let body = match reply.body {
+        ReplyBody::Whole(body) => ReplyBody::Whole(body),
+        ReplyBody::Stream(chunks) => ReplyBody::Stream(Box::pin(watched(chunks, ticket))),
     };
-    let mut url = Url::parse(base.trim()).map_err(|error| wrong(&error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-        return Err(wrong("is not an http or https URL"));
-    }
-    let path = url.path().trim_end_matches('/');
-    let path = path.strip_suffix("/chat/completions").unwrap_or(path);
-    let path = format!("{path}/chat/completions");
-    url.set_path(&path);
-    url.set_fragment(None);
-    Ok(url)
+    ChatReply { body, ..reply }
 }
 
-/// Where calls of this dialect go; `chat` is where chat calls do.
-fn url_in(dialect: Dialect, chat: &Url) -> Url {
-    let mut url = chat.clone();
-    if dialect != Dialect::ChatCompletions
-        && let Some(base) = chat.path().strip_suffix("chat/completions")
-    {
-        url.set_path(&format!("{base}{}", dialect.path()));
-    }
-    url
-}
-
-/// The version of Anthropic's API, for callers that leave it out.
-const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
-
-/// Adds the headers of the call's dialect, which may have its own place for the key.
-fn in_dialect(call: &ChatCall, headers: &mut HeaderMap) {
-    for (name, value) in &call.dialect_headers {
-        headers.append(name, value.clone());
-    }
-    if call.dialect != Dialect::Messages {
-        return;
-    }
-    headers
-        .entry("anthropic-version")
-        .or_insert(ANTHROPIC_VERSION);
-    let key = headers.remove(header::AUTHORIZATION).and_then(|bearer| {
-        let key = bearer.to_str().ok()?.strip_prefix("Bearer ")?.to_owned();
-        HeaderValue::from_str(&key).ok()
-    });
-    if let Some(mut key) = key {
-        key.set_sensitive(true);
-        headers.insert("x-api-key", key);
-    }
-}
-
-/// Where calls go, for people: no user, no password, no query.
-fn without_credentials(url: &Url) -> String {
-    let mut url = url.clone();
-    // These fail only for URLs without a host, which have no credentials either.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.set_query(None);
-    let text = url.to_string();
-    text.strip_suffix("/chat/completions")
-        .unwrap_or(&text)
-        .to_owned()
+fn watched(
+    chunks: impl Stream<Item = Result<bytes::Bytes, Fault>> + Send + Unpin,
+    ticket: Ticket,
+) -> impl Stream<Item = Result<bytes::Bytes, Fault>> + Send {
+    stream::unfold((chunks, ticket), |(mut chunks, mut ticket)| async move {
+        let chunk = chunks.next().await?;
+        if let Err(fault) = &chunk {
+            ticket.failed(fault, None);
+        }
+        Some((chunk, (chunks, ticket)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_base_url_is_accepted_with_and_without_the_endpoint() {
-        for (base, url, endpoint) in [
-            (
-                "http://h:1/v1",
-                "http://h:1/v1/chat/completions",
-                "http://h:1/v1",
-            ),
-            (
-                "http://h:1/v1/",
-                "http://h:1/v1/chat/completions",
-                "http://h:1/v1",
-            ),
-            (
-                "http://h/v1/chat/completions",
-                "http://h/v1/chat/completions",
-                "http://h/v1",
-            ),
-            ("https://h", "https://h/chat/completions", "https://h"),
-            (
-                "https://u:p@h/v1?api-version=2",
-                "https://u:p@h/v1/chat/completions?api-version=2",
-                "https://h/v1",
-            ),
-        ] {
-            let parsed = completions_url(base).unwrap();
-            assert_eq!(parsed.as_str(), url, "{base}");
-            assert_eq!(without_credentials(&parsed), endpoint, "{base}");
-        }
-    }
-
-    #[test]
-    fn every_dialect_has_its_path_below_the_base_url() {
-        let chat = completions_url("https://h/v1?api-version=2").unwrap();
-        for (dialect, url) in [
-            (
-                Dialect::ChatCompletions,
-                "https://h/v1/chat/completions?api-version=2",
-            ),
-            (Dialect::Responses, "https://h/v1/responses?api-version=2"),
-            (
-                Dialect::Completions,
-                "https://h/v1/completions?api-version=2",
-            ),
-            (Dialect::Messages, "https://h/v1/messages?api-version=2"),
-        ] {
-            assert_eq!(url_in(dialect, &chat).as_str(), url);
-        }
-    }
-
-    #[test]
-    fn a_bad_base_url_is_refused_without_showing_its_password() {
-        for base in ["", "h:1/v1", "ftp://u:hunter2@h/v1", "/v1", "http://"] {
-            let error = completions_url(base).unwrap_err();
-            assert!(!error.to_string().contains("hunter2"), "{error}");
-            assert!(error.hint().is_some());
-        }
-    }
+    use crate::secret::Secret;
 
     #[test]
     fn neither_the_key_nor_a_password_shows_in_debug_output() {
         let mut options = UpstreamOptions::new("https://u:hunter2@h/v1", "m");
-        options.api_key = Some(Secret::new("sk-secret"));
+        options.endpoints[0].api_key = Some(Secret::new("sk-secret"));
         let shown = format!(
             "{options:?} {:?}",
             UpstreamPolicy::new(options.clone()).unwrap()
@@ -357,10 +348,37 @@ mod tests {
             !shown.contains("sk-secret") && !shown.contains("hunter2"),
             "{shown}"
         );
-        options.api_key = Some(Secret::new("sk\nsecret"));
+        options.endpoints[0].api_key = Some(Secret::new("sk\nsecret"));
         assert!(matches!(
-            UpstreamPolicy::new(options),
+            UpstreamPolicy::new(options.clone()),
             Err(GatewayError::UpstreamKey)
         ));
+        options.endpoints.clear();
+        assert!(matches!(
+            UpstreamPolicy::new(options),
+            Err(GatewayError::NoUpstream)
+        ));
+    }
+
+    #[test]
+    fn a_key_goes_with_a_change_to_the_same_host_and_port_alone() {
+        let mut options = UpstreamOptions::new("http://h:1/v1", "m");
+        options.endpoints[0].api_key = Some(Secret::new("sk-secret"));
+        let policy = UpstreamPolicy::new(options).unwrap();
+        let change = PolicyChange {
+            endpoints: Some(
+                ["http://h:1/v2", "http://h:2/v1", "https://h:1/v1"]
+                    .map(EndpointOptions::new)
+                    .into(),
+            ),
+            model: None,
+            version: PolicyVersion(1),
+        };
+        let keyed: Vec<bool> = policy
+            .changed_endpoints(&change)
+            .iter()
+            .map(|endpoint| endpoint.api_key.is_some())
+            .collect();
+        assert_eq!(keyed, [true, false, false]);
     }
 }

@@ -1,18 +1,20 @@
 //! One try: the request goes out, the reply is read as far as it must be before it can be passed on.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use http::header;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::FailedTry;
+use super::endpoint::Endpoint;
 use super::retry::retry_after;
-use super::{FailedTry, UpstreamPolicy};
 use crate::completion::completion_to_sse;
 use crate::dialect::Dialect;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
+use crate::secret::Secret;
 
 /// A reply beyond this is taken for one that never ends.
 const MAX_REPLY_BYTES: usize = 256 << 20;
@@ -23,9 +25,9 @@ const QUOTED_CHARS: usize = 200;
 
 const EVENT_STREAM: &str = "text/event-stream";
 
-impl UpstreamPolicy {
+impl Endpoint {
     pub(super) async fn try_once(&self, call: &ChatCall) -> Result<ChatReply, FailedTry> {
-        let deadline = Instant::now() + self.options.first_byte_limit;
+        let deadline = Instant::now() + self.first_byte_limit;
         let response = match timeout_at(deadline, self.request(call).send()).await {
             Err(_) => return Err(self.too_slow()),
             Ok(Err(error)) => return Err(self.no_reply(error)),
@@ -100,11 +102,11 @@ impl UpstreamPolicy {
             504,
             &format!(
                 "fell silent for {:?} in the middle of a stream",
-                self.options.idle_limit
+                self.idle_limit
             ),
         );
         let cut = self.fault(FaultKind::CutShort, 502, "cut the stream short");
-        let rest = with_idle_limit(chunks, self.options.idle_limit, silent, cut);
+        let rest = with_idle_limit(chunks, self.idle_limit, silent, cut);
         Ok(ChatReply {
             status,
             content_type: EVENT_STREAM.to_owned(),
@@ -118,7 +120,7 @@ impl UpstreamPolicy {
         status: u16,
         response: reqwest::Response,
     ) -> Result<ChatReply, FailedTry> {
-        let retry_after = retry_after(response.headers());
+        let retry_after = retry_after(response.headers(), SystemTime::now());
         let kind = match status {
             // A redirect would carry the key elsewhere.
             300..400 => Some(FaultKind::Misconfigured),
@@ -161,7 +163,7 @@ impl UpstreamPolicy {
         let mut chunks = response.bytes_stream();
         let mut first = Bytes::new();
         let mut joined = BytesMut::new();
-        let idle = self.options.idle_limit;
+        let idle = self.idle_limit;
         loop {
             let Ok(chunk) = timeout(idle, chunks.next()).await else {
                 let what = format!("fell silent for {idle:?} in the middle of a reply");
@@ -192,7 +194,7 @@ impl UpstreamPolicy {
     }
 
     fn too_slow(&self) -> FailedTry {
-        let what = format!("sent nothing for {:?}", self.options.first_byte_limit);
+        let what = format!("sent nothing for {:?}", self.first_byte_limit);
         // Waiting as long again would outlast the agent.
         FailedTry::last(self.fault(FaultKind::TimedOut, 504, &what))
     }
@@ -209,7 +211,7 @@ impl UpstreamPolicy {
 
     /// Servers quote keys in their complaints.
     fn redacted(&self, body: Bytes) -> Bytes {
-        let Some(key) = self.options.api_key.as_ref().map(super::Secret::expose) else {
+        let Some(key) = self.api_key.as_ref().map(Secret::expose) else {
             return body;
         };
         if key.is_empty() || memchr::memmem::find(&body, key.as_bytes()).is_none() {

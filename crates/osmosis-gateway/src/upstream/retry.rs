@@ -1,6 +1,6 @@
 //! How long to wait before the next try.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
@@ -26,16 +26,22 @@ pub(super) fn wait_before(
     }
 }
 
-/// `Retry-After` in seconds, or the more exact `retry-after-ms`; the date form is not worth a parser.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| -> Option<f64> {
-        let text = headers.get(name)?.to_str().ok()?;
-        text.trim().parse().ok().filter(|n: &f64| *n >= 0.0)
+/// `Retry-After` in seconds or as a date, or the more exact `retry-after-ms`. A date that has passed is
+/// no wait at all.
+pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let seconds = |text: &str| -> Option<Duration> {
+        let number: f64 = text.parse().ok().filter(|n: &f64| *n >= 0.0)?;
+        Duration::try_from_secs_f64(number).ok()
     };
-    let seconds = number("retry-after-ms")
-        .map(|ms| ms / 1000.0)
-        .or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
+    if let Some(milliseconds) = text("retry-after-ms").and_then(seconds) {
+        return Some(milliseconds / 1000);
+    }
+    let asked = text("retry-after")?;
+    seconds(asked).or_else(|| {
+        let date = httpdate::parse_http_date(asked).ok()?;
+        Some(date.duration_since(now).unwrap_or_default())
+    })
 }
 
 #[cfg(test)]
@@ -63,12 +69,22 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_in_seconds_or_milliseconds() {
+    fn retry_after_is_read_in_seconds_milliseconds_or_as_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_799);
         let read = |name: &'static str, text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(text));
-            retry_after(&headers)
+            retry_after(&headers, now)
         };
+        for (date, wait) in [
+            ("Sat, 01 Jan 2000 00:00:09 GMT", 10),
+            ("Fri, 31 Dec 1999 23:59:59 GMT", 0),
+            ("Fri, 31 Dec 1999 23:00:00 GMT", 0),
+            ("Saturday, 01-Jan-00 00:00:09 GMT", 10),
+        ] {
+            let wait = Some(Duration::from_secs(wait));
+            assert_eq!(read("retry-after", date), wait, "{date}");
+        }
         assert_eq!(read("retry-after", "2"), Some(Duration::from_secs(2)));
         assert_eq!(read("retry-after", "0.5"), Some(Duration::from_millis(500)));
         assert_eq!(
@@ -80,7 +96,8 @@ mod tests {
             "NaN",
             "inf",
             "1e400",
-            "Fri, 31 Dec 1999 23:59:59 GMT",
+            "Fri, 32 Dec 1999 23:59:59 GMT",
+            "soon",
             "",
         ] {
             assert_eq!(read("retry-after", odd), None, "{odd}");

@@ -30,6 +30,7 @@ fn call(body: &Value) -> ChatCall {
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
         session: Arc::new(Session::default()),
+        journey: osmosis_gateway::Journey::default(),
         tokens: TokenSlot::default(),
     }
 }

@@ -61,7 +61,7 @@ impl House {
     ) -> (Self, ModelServer) {
         let server = ModelServer::start(behaviour).await.unwrap();
         let mut options = UpstreamOptions::new(server.url(), "real-model");
-        options.api_key = Some(Secret::new(API_KEY));
+        options.endpoints[0].api_key = Some(Secret::new(API_KEY));
         options.first_retry_wait = Duration::from_millis(1);
         options.retries = 2;
         change(&mut options);

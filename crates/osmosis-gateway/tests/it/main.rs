@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
+mod connections;
+mod control;
 mod dialect_clients;
 mod dialects;
 mod doors;
@@ -9,10 +11,13 @@ mod embedded;
 mod embedded_properties;
 mod embedded_records;
 mod fixture;
+mod fleet;
 mod identity;
 mod memory_store;
 mod native;
+mod outside;
 mod plain;
+mod pool;
 mod python_client;
 mod rust_client;
 mod scripted;

@@ -70,7 +70,7 @@ async fn house(cut: usize) -> (House, Arc<Upstream>, JoinSet<()>) {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
     let mut options = UpstreamOptions::new(url, "real-model");
-    options.api_key = Some(Secret::new(API_KEY));
+    options.endpoints[0].api_key = Some(Secret::new(API_KEY));
     options.dialects = Dialect::ALL.to_vec();
     let policy = UpstreamPolicy::new(options).unwrap();
     let options = GatewayOptions {

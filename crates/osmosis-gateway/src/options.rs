@@ -1,0 +1,72 @@
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::registry::HoldLimits;
+use crate::secret::Secret;
+use crate::telemetry::TelemetryOptions;
+
+/// What a gateway needs to know.
+#[derive(Debug, Clone)]
+pub struct GatewayOptions {
+    /// Loopback and any port, unless asked otherwise.
+    pub listen: SocketAddr,
+    pub sampling: Sampling,
+    /// A request body beyond this is refused with 413.
+    pub max_body_bytes: usize,
+    pub connections: ConnectionLimits,
+    /// How calls are held while a policy is paused.
+    pub hold: HoldLimits,
+    /// What opens the control API; a new one is made when there is none.
+    pub control_key: Option<Secret>,
+    /// Whether `/metrics` is shown without a key.
+    pub open_metrics: bool,
+    /// Where spans go.
+    pub telemetry: Option<TelemetryOptions>,
+}
+
+/// What a connection may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// A connection without a request for so long is closed.
+    pub idle: Duration,
+    /// A caller that takes nothing of its reply for so long is cut off.
+    pub stalled: Duration,
+    /// The head of a request beyond this is refused with 431. As much of a reply, about, is held for a
+    /// caller that does not read.
+    pub buffer_bytes: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            // Longer than any client keeps one open, so that none is closed under its hands.
+            idle: Duration::from_mins(15),
+            stalled: Duration::from_mins(5),
+            buffer_bytes: 128 << 10,
+        }
+    }
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            sampling: Sampling::default(),
+            max_body_bytes: 64 << 20,
+            connections: ConnectionLimits::default(),
+            hold: HoldLimits::default(),
+            control_key: None,
+            open_metrics: false,
+            telemetry: None,
+        }
+    }
+}
+
+/// `[sampling]` of the config, and whether it fills gaps or wins.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sampling {
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    /// `true` in training: these values replace what the call says.
+    pub overrides: bool,
+}
