@@ -1,15 +1,19 @@
 //! `osmosis gateway`: a model behind an OpenAI-compatible address, every call recorded.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_core::config::ModelPath;
-use osmosis_gateway::{Gateway, Sampling};
+use osmosis_gateway::{
+    EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret, UpstreamOptions,
+};
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::json;
 
-use crate::arguments::GatewayArguments;
+use crate::arguments::{GatewayArguments, NamedUpstream};
 use crate::error::{CliError, Exit};
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::output::Output;
@@ -21,6 +25,8 @@ use crate::workspace::{Workspace, absolute, current_dir};
 
 /// What calls without a rollout of their own are recorded under.
 const ROLLOUT: &str = "gateway";
+/// What opens `/v1/policy` and `/metrics`.
+const CONTROL_KEY_VARIABLE: &str = "OSMOSIS_CONTROL_KEY";
 
 pub(crate) async fn run(
     arguments: GatewayArguments,
@@ -39,10 +45,18 @@ pub(crate) async fn run(
         None => RunFolder::of(&workspace, RunKind::Serving, &name),
     };
     let ready = open_policy(&arguments, &workspace)?;
-    let pinned = Pinned::of_config(&json!({ "model": {
+    let named = named_policies(&arguments)?;
+    let mut config = json!({ "model": {
         "name": ready.policy.describe().model,
         "identity": ready.identity,
-    }}))?;
+    }});
+    for (name, policy) in &named {
+        config["policies"][name] = json!({
+            "name": policy.policy.describe().model,
+            "identity": policy.identity,
+        });
+    }
+    let pinned = Pinned::of_config(&config)?;
     let signals = StopSignals::listen()?;
     let opened = RunToOpen {
         folder: &folder,
@@ -65,14 +79,19 @@ pub(crate) async fn run(
             return Err(error);
         }
     };
-    let started =
-        execution::start_gateway(arguments.listen, Sampling::default(), &ready.policy, &store)
-            .await;
-    let served = match started {
-        Ok(gateway) => {
-            serve(&gateway, &ready, &folder, &signals, output).await;
-            Ok(())
-        }
+    let options = GatewayOptions {
+        control_key: variable(CONTROL_KEY_VARIABLE).map(Secret::new),
+        open_metrics: arguments.open_metrics,
+        ..execution::gateway_options(arguments.listen, Sampling::default())
+    };
+    let served = match execution::start_gateway_with(options, &ready.policy, &store).await {
+        Ok(gateway) => match register(&gateway, named) {
+            Ok(()) => {
+                serve(&gateway, &ready, &folder, &signals, output).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error.hint("choose another address with `--listen ADDR`")),
     };
     ready.shut_down();
@@ -94,6 +113,10 @@ async fn serve(
     let described = ready.policy.describe();
     output.line(format_args!("OPENAI_BASE_URL={}", gateway.url()));
     output.line(format_args!("OPENAI_API_KEY={}", door.key()));
+    output.line(format_args!(
+        "{CONTROL_KEY_VARIABLE}={}",
+        gateway.control_key().expose()
+    ));
     output.note(format_args!(
         "{} answers; calls are recorded in {}. Ctrl-C stops.",
         described.model, folder.path
@@ -103,6 +126,7 @@ async fn serve(
         &json!({
             "url": gateway.url(),
             "api_key": door.key(),
+            "control_key": gateway.control_key().expose(),
             "model": described.model,
             "output_path": folder.path,
         }),
@@ -142,22 +166,92 @@ fn open_policy(
         };
         return policy::open(&model, arguments.seed, workspace);
     }
-    match arguments.upstream.as_slice() {
-        [url] => {
-            let key = std::env::var("OPENAI_API_KEY")
-                .ok()
-                .filter(|key| !key.is_empty());
-            policy::upstream(url, key, &arguments.upstream_model)
-        }
-        several => Err(CliError::usage(
-            "usage",
-            format!(
-                "{} upstreams were given, and this version routes to one",
-                several.len()
-            ),
-        )
-        .hint("give `--upstream` once; run one gateway for each of the others")),
+    let urls = arguments.upstream.iter().map(String::as_str);
+    let key = variable("OPENAI_API_KEY");
+    policy::upstreams(upstream_options(
+        arguments,
+        urls,
+        key.as_ref(),
+        &arguments.upstream_model,
+    ))
+}
+
+/// The servers of one policy, with the limits of the command line.
+fn upstream_options<'a>(
+    arguments: &GatewayArguments,
+    urls: impl Iterator<Item = &'a str>,
+    key: Option<&String>,
+    model: &str,
+) -> UpstreamOptions {
+    let endpoints = urls
+        .map(|url| EndpointOptions {
+            base_url: url.to_owned(),
+            api_key: key.map(Secret::new),
+            max_in_flight: arguments.max_in_flight,
+        })
+        .collect();
+    UpstreamOptions {
+        queue: QueueLimits {
+            length: arguments.max_queue,
+            wait: Duration::from_secs(arguments.queue_timeout),
+        },
+        ..UpstreamOptions::of(endpoints, model)
     }
+}
+
+/// The policies of `--policy`, each with all its servers.
+fn named_policies(arguments: &GatewayArguments) -> Result<BTreeMap<String, ReadyPolicy>, CliError> {
+    let mut by_name: BTreeMap<&str, Vec<&NamedUpstream>> = BTreeMap::new();
+    for named in &arguments.policy {
+        by_name.entry(&named.name).or_default().push(named);
+    }
+    by_name
+        .into_iter()
+        .map(|(name, servers)| {
+            let models: BTreeSet<&str> = servers.iter().map(|s| s.model.as_str()).collect();
+            if models.len() > 1 {
+                let models: Vec<&str> = models.into_iter().collect();
+                return Err(CliError::usage(
+                    "usage",
+                    format!(
+                        "--policy {name}: its servers are sent different models, `{}`",
+                        models.join("`, `")
+                    ),
+                )
+                .hint("servers of one policy serve one model; give the other one another name"));
+            }
+            let model = models.first().copied().unwrap_or(name);
+            let key = variable(&key_variable(name));
+            let urls = servers.iter().map(|server| server.url.as_str());
+            let options = upstream_options(arguments, urls, key.as_ref(), model);
+            Ok((name.to_owned(), policy::upstreams(options)?))
+        })
+        .collect()
+}
+
+fn register(gateway: &Gateway, named: BTreeMap<String, ReadyPolicy>) -> Result<(), CliError> {
+    for (name, ready) in named {
+        gateway.register(&name, ready.policy).map_err(|error| {
+            CliError::usage("usage", format!("--policy: {error}")).maybe_hint(error.hint())
+        })?;
+    }
+    Ok(())
+}
+
+/// `JUDGE_2_API_KEY` for `judge-2`.
+fn key_variable(name: &str) -> String {
+    let capitals: String = name
+        .chars()
+        .map(|c| match c {
+            c if c.is_ascii_alphanumeric() => c.to_ascii_uppercase(),
+            _ => '_',
+        })
+        .collect();
+    format!("{capitals}_API_KEY")
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The workspace, or the working directory where there is none: serving needs no rollouts.

@@ -1,18 +1,51 @@
 //! `osmosis gateway`.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use camino::Utf8PathBuf;
 use clap::{ArgGroup, Args};
 
+/// `NAME=URL[,MODEL]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedUpstream {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    /// What the server calls it; the name itself unless it is said.
+    pub(crate) model: String,
+}
+
+impl FromStr for NamedUpstream {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, rest) = text
+            .split_once('=')
+            .ok_or("write it as NAME=URL or NAME=URL,MODEL")?;
+        let (url, model) = match rest.split_once(',') {
+            Some((url, model)) => (url, model.trim()),
+            None => (rest, name.trim()),
+        };
+        let name = name.trim();
+        if name.is_empty() || url.trim().is_empty() || model.is_empty() {
+            return Err("NAME, URL and MODEL can't be empty".to_owned());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            url: url.trim().to_owned(),
+            model: model.to_owned(),
+        })
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("policy").required(true).args(["upstream", "model"]),
-    after_help = "Example:\n  osmosis gateway --model builtin/tiny\n  osmosis gateway --model run:calculator-20260101-120000@best --listen 127.0.0.1:8000\n\nIt prints OPENAI_BASE_URL and OPENAI_API_KEY for clients, and serves until Ctrl-C or SIGTERM."
+    group = ArgGroup::new("answering").required(true).args(["upstream", "model"]),
+    after_help = "Example:\n  osmosis gateway --model builtin/tiny\n  osmosis gateway --model run:calculator-20260101-120000@best --listen 127.0.0.1:8000\n  osmosis gateway --upstream http://a:8000/v1 --upstream http://b:8000/v1 --policy judge=http://c:8000/v1\n\nIt prints OPENAI_BASE_URL and OPENAI_API_KEY for clients and OSMOSIS_CONTROL_KEY for `/v1/policy` and\n`/metrics` (taken from that variable when it is set), and serves until Ctrl-C or SIGTERM."
 )]
 pub(crate) struct GatewayArguments {
     /// URL of an OpenAI-compatible server that answers, like `http://127.0.0.1:8000/v1`; its key is
-    /// taken from OPENAI_API_KEY
+    /// taken from OPENAI_API_KEY. Given more than once, calls are spread over the servers
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Vec<String>,
 
@@ -30,6 +63,28 @@ pub(crate) struct GatewayArguments {
     #[arg(long, value_name = "MODEL_PATH")]
     pub(crate) model: Option<String>,
 
+    /// Another policy, that answers calls for the model NAME: NAME=URL, or NAME=URL,MODEL when its
+    /// server knows it by another name. Its key is taken from NAME_API_KEY (in capitals, `_` for what is
+    /// not a letter or digit). The same NAME again adds a server
+    #[arg(long, value_name = "NAME=URL[,MODEL]")]
+    pub(crate) policy: Vec<NamedUpstream>,
+
+    /// Most calls under way at each upstream; it is lowered by itself while one complains
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_in_flight: Option<u32>,
+
+    /// Most calls that wait for an upstream to have room; beyond it they get 429
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pub(crate) max_queue: usize,
+
+    /// Longest wait for an upstream to have room
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) queue_timeout: u64,
+
+    /// Show `/metrics` without a key to whoever can reach the address
+    #[arg(long)]
+    pub(crate) open_metrics: bool,
+
     /// Address to listen on [default: 127.0.0.1 and any free port]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
@@ -46,4 +101,29 @@ pub(crate) struct GatewayArguments {
     /// Where the random numbers of an embedded policy start
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_upstream_is_a_name_a_url_and_maybe_a_model() {
+        let read = |text: &str| {
+            let read: Result<NamedUpstream, _> = text.parse();
+            read.map(|named| [named.name, named.url, named.model])
+        };
+        let of = |parts: [&str; 3]| Ok(parts.map(str::to_owned));
+        assert_eq!(
+            read("judge=http://h/v1"),
+            of(["judge", "http://h/v1", "judge"])
+        );
+        assert_eq!(
+            read("judge=http://h/v1?a=b,org/m,x"),
+            of(["judge", "http://h/v1?a=b", "org/m,x"])
+        );
+        for wrong in ["", "judge", "=http://h", "judge=", "judge=http://h,"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 }

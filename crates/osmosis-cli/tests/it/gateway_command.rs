@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -41,6 +42,10 @@ impl Serving {
             .args(["-c", script])
             .env("OPENAI_BASE_URL", self.resource["url"].as_str().unwrap())
             .env("OPENAI_API_KEY", self.resource["api_key"].as_str().unwrap())
+            .env(
+                "OSMOSIS_CONTROL_KEY",
+                self.resource["control_key"].as_str().unwrap(),
+            )
             .env_remove("HTTP_PROXY")
             .env_remove("http_proxy")
             .output()
@@ -171,15 +176,137 @@ fn the_gateway_says_what_is_wrong_with_its_arguments() {
     check(&[], 2, "--model");
     check(&["--model", "builtin/none"], 1, "tiny");
     check(&["--model", "run:none"], 1, "no run `none`");
-    let two = [
-        "--upstream",
-        "http://127.0.0.1:1/v1",
-        "--upstream",
-        "http://127.0.0.1:2/v1",
+    let upstream = ["--upstream", "http://127.0.0.1:1/v1"];
+    #[rustfmt::skip]
+    let wrong: [(&[&str], i32, &str); 6] = [
+        (&["--upstream", "ftp://h/v1"], 1, "is not an http or https URL"),
+        (&["--policy", "judge"], 2, "NAME=URL"),
+        (&["--policy", "judge=h:1"], 1, "upstream url"),
+        (&["--policy", "osmosis-rollout=http://h/v1"], 2, "the run's own policy"),
+        (&["--policy", "j=http://h/v1,a", "--policy", "j=http://h/v1,b"], 2, "different models, `a`, `b`"),
+        (&["--max-in-flight", "0"], 2, "--max-in-flight"),
     ];
-    check(&two, 2, "routes to one");
+    for (arguments, code, words) in wrong {
+        check(&[&upstream, arguments].concat(), code, words);
+    }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let arguments = ["--model", "script:policies/p.toml", "--listen", &address];
     check(&arguments, 1, &address);
+}
+
+const OPERATOR: &str = r#"
+import json
+import os
+import urllib.request
+
+from openai import OpenAI
+
+client = OpenAI()
+root = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
+key = os.environ["OSMOSIS_CONTROL_KEY"]
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def control(path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(root + path, data, {"Authorization": f"Bearer {key}"})
+    with opener.open(request) as response:
+        return response.read().decode()
+
+
+def ask(model):
+    messages = [{"role": "user", "content": "hello"}]
+    return client.chat.completions.create(model=model, messages=messages).model
+
+
+asked = [ask("any"), ask("any"), ask("judge")]
+before = json.loads(control("/v1/policy"))
+paused = json.loads(control("/v1/policy/pause", {"wait": True}))
+updated = json.loads(control("/v1/policy", {"version": 7}))
+control("/v1/policy/resume", {})
+asked.append(ask("any"))
+print(json.dumps({
+    "asked": asked,
+    "models": [model.id for model in client.models.list()],
+    "endpoints": [endpoint["url"] for endpoint in before["policy"]["endpoints"]],
+    "limit": before["policy"]["endpoints"][0]["limit"],
+    "drained": paused["drained"],
+    "version": updated["version"],
+    "metrics": control("/metrics"),
+}))
+"#;
+
+#[test]
+fn calls_go_to_several_upstreams_by_name_and_through_a_proxy_and_are_controlled_with_a_key() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let start = || {
+        let server = ModelServer::start(Behaviour::Answers);
+        runtime.block_on(server).unwrap()
+    };
+    let (one, two, judge, proxy) = (start(), start(), start(), start());
+    let mut workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
+    workspace.variable("OPENAI_API_KEY", "sk-main");
+    workspace.variable("JUDGE_2_API_KEY", "sk-judge");
+    workspace.variable("OSMOSIS_CONTROL_KEY", "chosen-control-key");
+    // The proxy answers in the place of what it is asked for.
+    workspace.variable("HTTP_PROXY", proxy.url().trim_end_matches("/v1"));
+    let by_name = format!("judge={},org/judge", judge.url());
+    let by_proxy = "judge-2=http://model.invalid/v1";
+    let arguments = [
+        &[
+            "--name",
+            "g",
+            "--max-in-flight",
+            "5",
+            "--upstream-model",
+            "m",
+        ][..],
+        &["--upstream", one.url(), "--upstream", two.url()],
+        &["--policy", &by_name, "--policy", by_proxy],
+    ]
+    .concat();
+    let serving = Serving::start(&workspace, &arguments);
+    assert_eq!(serving.resource["control_key"], "chosen-control-key");
+    let said = serving.client(OPERATOR);
+    assert_eq!(
+        said["asked"],
+        serde_json::json!(["m", "m", "org/judge", "m"])
+    );
+    let models = serde_json::json!(["m", "judge", "judge-2"]);
+    assert_eq!(said["models"], models);
+    assert_eq!(said["endpoints"], serde_json::json!([one.url(), two.url()]));
+    assert_eq!((&said["limit"], &said["version"]), (&5.into(), &7.into()));
+    assert_eq!(said["drained"], true);
+    let metrics = said["metrics"].as_str().unwrap();
+    let expected = format!("upstream=\"{}\",outcome=\"ok\"}} 1", judge.url());
+    assert!(metrics.contains(&expected), "{metrics}");
+    assert_eq!(one.requests().len() + two.requests().len(), 3);
+    assert!(!one.requests().is_empty() && !two.requests().is_empty());
+    assert_eq!(one.requests()[0].headers["authorization"], "Bearer sk-main");
+    assert!(!judge.requests()[0].headers.contains_key("authorization"));
+
+    let through_proxy = "import json; from openai import OpenAI; print(json.dumps(
+        OpenAI().chat.completions.create(model='judge-2', messages=[]).model))";
+    assert_eq!(serving.client(through_proxy), "judge-2");
+    assert_eq!(proxy.requests().len(), 1);
+    assert_eq!(proxy.requests()[0].headers["host"], "model.invalid");
+    assert_eq!(
+        proxy.requests()[0].headers["authorization"],
+        "Bearer sk-judge"
+    );
+    let folder = serving.resource["output_path"].as_str().unwrap().to_owned();
+    serving.stop().expect(0);
+    let database = rusqlite::Connection::open(format!("{folder}/run.db")).unwrap();
+    let mut query = database
+        .prepare("SELECT upstream, policy_version FROM calls ORDER BY call_id")
+        .unwrap();
+    let calls: Vec<(String, i64)> = query
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let versions: Vec<i64> = calls.iter().map(|(_, version)| *version).collect();
+    assert_eq!(versions, [0, 0, 0, 7, 0]);
+    assert_eq!(calls[2].0, judge.url());
 }
