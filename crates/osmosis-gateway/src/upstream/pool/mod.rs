@@ -335,3 +335,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
