@@ -33,6 +33,8 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import gateway_process
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("plain", "logprobs", "stream")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -45,18 +47,18 @@ class Server:
     """A process that answers calls."""
 
     name: str
-    process: subprocess.Popen[str]
+    pid: int
     url: str
     key: str
 
     def cpu(self) -> float:
         """Processor seconds so far."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self) -> tuple[float, float]:
         """Megabytes now, and at most."""
-        lines = pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        lines = pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         return tuple(int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
@@ -87,16 +89,12 @@ class Bench:
     def proxy(self, upstream: str) -> Iterator[Server]:
         with running([self.parts, "proxy", "--upstream", upstream], PROXY_CORE) as process:
             url = process.stdout.readline().strip()  # type: ignore[union-attr]
-            yield Server("bare proxy", process, f"{url}/v1", "none")
+            yield Server("bare proxy", process.pid, f"{url}/v1", "none")
 
     @contextlib.contextmanager
     def gateway(self, upstream: str) -> Iterator[Server]:
-        with tempfile.TemporaryDirectory(prefix="osmosis-bench-") as folder:
-            command = [self.osmosis, "gateway", "--upstream", f"{upstream}/v1", "--store", f"{folder}/store", "--json"]
-            environment = {**os.environ, "OPENAI_API_KEY": "mock"}
-            with running(command, PROXY_CORE, cwd=folder, env=environment) as process:
-                told = json.loads(process.stdout.readline())["resource"]  # type: ignore[union-attr]
-                yield Server("osmosis gateway", process, told["url"], told["api_key"])
+        with gateway_process.gateway(self.osmosis, "--upstream", f"{upstream}/v1", core=PROXY_CORE) as serving:
+            yield Server("osmosis gateway", serving.pid, serving.url, serving.key)
 
     @contextlib.contextmanager
     def litellm(self, upstream: str) -> Iterator[Server]:
@@ -112,7 +110,7 @@ class Bench:
             log = open(f"{folder}/log", "w")
             with running(command, PROXY_CORE, cwd=folder, env=environment, stderr=log) as process:
                 await_health(f"http://127.0.0.1:{port}/health/liveliness", process, f"{folder}/log")
-                yield Server("LiteLLM proxy", process, f"http://127.0.0.1:{port}/v1", "none")
+                yield Server("LiteLLM proxy", process.pid, f"http://127.0.0.1:{port}/v1", "none")
 
     def load(self, url: str, key: str, kind: str, concurrency: int, requests: int) -> dict:  # type: ignore[type-arg]
         command = [self.parts, "load", "--url", f"{url}/chat/completions", "--key", key, "--kind", kind]
@@ -190,7 +188,7 @@ def cost(bench: Bench, rounds: int, with_litellm: bool) -> None:
 def latency(bench: Bench, rounds: int) -> None:
     print("\nTime of a plain call at concurrency 1 (ms, median)")
     with bench.upstream() as upstream, bench.proxy(upstream) as proxy, bench.gateway(upstream) as gateway:
-        direct = Server("direct", proxy.process, f"{upstream}/v1", "none")
+        direct = Server("direct", proxy.pid, f"{upstream}/v1", "none")
         middle = {}
         for server in (direct, proxy, gateway):
             bench.load(server.url, server.key, "plain", 1, 300)

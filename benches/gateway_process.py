@@ -18,10 +18,11 @@ class Serving(NamedTuple):
 
 
 @contextlib.contextmanager
-def gateway(osmosis: str, *arguments: str) -> Iterator[Serving]:
-    """The gateway, recording into a folder that goes with it."""
+def gateway(osmosis: str, *arguments: str, core: str | None = None) -> Iterator[Serving]:
+    """The gateway, recording into a folder that goes with it; on one core when it is said."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [osmosis, "gateway", *arguments, "--json", "--store", f"{folder}/calls"]
+        pinned = ["taskset", "-c", core] if core else []
+        command = [*pinned, osmosis, "gateway", *arguments, "--json", "--store", f"{folder}/calls"]
         started = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, cwd=folder, env={"OPENAI_API_KEY": "x", **os.environ}
         )

@@ -8,7 +8,8 @@ use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{
-    EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret, UpstreamOptions,
+    Dialect, EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret,
+    UpstreamOptions,
 };
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::json;
@@ -168,12 +169,11 @@ fn open_policy(
     }
     let urls = arguments.upstream.iter().map(String::as_str);
     let key = variable("OPENAI_API_KEY");
-    policy::upstreams(upstream_options(
-        arguments,
-        urls,
-        key.as_ref(),
-        &arguments.upstream_model,
-    ))
+    let model = &arguments.upstream_model;
+    let mut options = upstream_options(arguments, urls, key.as_ref(), model);
+    let spoken = arguments.upstream_speaks.iter().copied();
+    options.dialects.extend(spoken.map(Dialect::from));
+    policy::upstreams(options)
 }
 
 /// The servers of one policy, with the limits of the command line.

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use camino::Utf8PathBuf;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
+use osmosis_gateway::Dialect;
 
 /// `NAME=URL[,MODEL]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,24 @@ impl FromStr for NamedUpstream {
     }
 }
 
+/// A dialect that a server may speak besides chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spoken {
+    Responses,
+    Messages,
+    Completions,
+}
+
+impl From<Spoken> for Dialect {
+    fn from(spoken: Spoken) -> Self {
+        match spoken {
+            Spoken::Responses => Self::Responses,
+            Spoken::Messages => Self::Messages,
+            Spoken::Completions => Self::Completions,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("answering").required(true).args(["upstream", "model"]),
@@ -57,6 +76,16 @@ pub(crate) struct GatewayArguments {
         requires = "upstream"
     )]
     pub(crate) upstream_model: String,
+
+    /// What the upstreams speak besides chat, comma-separated: such calls pass untouched, others are
+    /// translated to chat
+    #[arg(
+        long,
+        value_name = "DIALECTS",
+        value_delimiter = ',',
+        requires = "upstream"
+    )]
+    pub(crate) upstream_speaks: Vec<Spoken>,
 
     /// Model that answers, written as `model_path` in a config: `builtin/NAME`, `run:NAME@STEP`, a
     /// checkpoint folder or GGUF file, `script:PATH`, `provider/model`

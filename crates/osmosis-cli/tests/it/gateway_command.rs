@@ -178,7 +178,8 @@ fn the_gateway_says_what_is_wrong_with_its_arguments() {
     check(&["--model", "run:none"], 1, "no run `none`");
     let upstream = ["--upstream", "http://127.0.0.1:1/v1"];
     #[rustfmt::skip]
-    let wrong: [(&[&str], i32, &str); 6] = [
+    let wrong: [(&[&str], i32, &str); 7] = [
+        (&["--upstream-speaks", "french"], 2, "responses, messages, completions"),
         (&["--upstream", "ftp://h/v1"], 1, "is not an http or https URL"),
         (&["--policy", "judge"], 2, "NAME=URL"),
         (&["--policy", "judge=h:1"], 1, "upstream url"),
