@@ -21,7 +21,7 @@ use crate::user_code::UserCode;
 /// User code that can be put to work.
 #[derive(Debug)]
 pub(super) enum Ready<'a> {
-    Here(&'a UserCode, Prepared),
+    Here(&'a UserCode, Box<Prepared>),
     AtServer(&'a AtServer, Box<RemoteServer>),
 }
 
@@ -48,7 +48,7 @@ impl Job {
             UserSide::Here(code) => {
                 let python = self.throughput.python.as_deref();
                 let prepared = code.prepare(python, self.output).await?;
-                Ok(Ready::Here(code, prepared))
+                Ok(Ready::Here(code, Box::new(prepared)))
             }
             UserSide::AtServer(server) => {
                 let met = server.meet().await?;
