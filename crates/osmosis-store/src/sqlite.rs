@@ -23,13 +23,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
 use self::delta::Conversations;
 use self::reader::Readers;
 use self::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use self::sql::SqlError;
-use self::writer::{Desk, Message, QueuedCall, Writer};
+use self::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
 use crate::lock::{self, RunLock};
 use crate::{
     CallBody, CallQuery, CallRecord, Claim, Clock, Completion, CompletionReceipt, Holder, NewCall,
@@ -67,7 +67,7 @@ impl Default for SqliteOptions {
             clock: Arc::new(SystemClock::new()),
             command: command_line(),
             batch: 64,
-            queue: 256,
+            queue: 1024,
             segment_bytes: 64 * 1024 * 1024,
             linger: Duration::from_millis(20),
         }
@@ -101,6 +101,10 @@ pub struct SqliteStore {
 #[derive(Debug)]
 struct WriterHandle {
     queue: mpsc::Sender<Message>,
+    /// Ends the writer's lingering.
+    hurry: Arc<Notify>,
+    /// So much in the queue is worth writing at once.
+    worth_writing: usize,
     room: Arc<Semaphore>,
     failing: watch::Receiver<bool>,
     /// Disconnected when the writer has ended.
@@ -127,6 +131,9 @@ impl SqliteStore {
 
         let (queue, queued) = mpsc::channel(options.queue.max(1));
         let (failing_sender, failing) = watch::channel(false);
+        let hurry = Arc::new(Notify::new());
+        let worth_writing =
+            (options.batch.max(1) * CALLS_BEYOND_A_BATCH).min(options.queue.max(2) / 2);
         let (ended_sender, ended) = std_mpsc::channel();
         let thread_failed = |error: std::io::Error| StoreError::io(folder, &error);
         let writer = Writer {
@@ -142,6 +149,7 @@ impl SqliteStore {
                 .map_err(thread_failed)?,
             batch: options.batch.max(1),
             linger: options.linger,
+            hurry: Arc::clone(&hurry),
             conversations: Conversations::default(),
             carried: Vec::new(),
         };
@@ -157,6 +165,8 @@ impl SqliteStore {
             segments,
             writer: Some(WriterHandle {
                 queue,
+                hurry,
+                worth_writing,
                 room: Arc::new(Semaphore::new(ROOM_FOR_CALLS_KB as usize)),
                 failing,
                 ended: Mutex::new(ended),
@@ -208,10 +218,16 @@ impl SqliteStore {
 
 impl WriterHandle {
     async fn send(&self, message: Message) -> Result<(), StoreError> {
+        let awaited = is_awaited(&message);
         self.queue
             .send(message)
             .await
-            .map_err(|_| StoreError::Closed)
+            .map_err(|_| StoreError::Closed)?;
+        let queued = self.queue.max_capacity() - self.queue.capacity();
+        if awaited || queued >= self.worth_writing {
+            self.hurry.notify_one();
+        }
+        Ok(())
     }
 
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
@@ -249,8 +265,15 @@ impl WriterHandle {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.readers.drop_idle();
-        if let Some(WriterHandle { queue, ended, .. }) = self.writer.take() {
+        if let Some(writer) = self.writer.take() {
+            let WriterHandle {
+                queue,
+                ended,
+                hurry,
+                ..
+            } = writer;
             drop(queue);
+            hurry.notify_one();
             let _ = ended.into_inner().recv_timeout(DROP_GRACE);
         }
     }

@@ -1,14 +1,16 @@
 //! The one thread that writes. It takes what is queued, up to a batch, and commits it together:
 //! bodies to the segment, sync, rows to the database, commit, and only then the answers.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 use super::calls::{self, CallFailure};
 use super::delta::Conversations;
@@ -16,6 +18,9 @@ use super::segment::SegmentWriter;
 use super::sql::SqlError;
 use crate::lock::RunLock;
 use crate::{Clock, NewCall, StoreError};
+
+/// Calls that nobody waits for may make a batch so many times as large: a commit costs the same for many.
+pub(crate) const CALLS_BEYOND_A_BATCH: usize = 4;
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -114,6 +119,8 @@ pub(crate) struct Writer {
     pub(crate) runtime: Runtime,
     pub(crate) batch: usize,
     pub(crate) linger: Duration,
+    /// Told when lingering must end: somebody waits for a commit, or much has come.
+    pub(crate) hurry: Arc<Notify>,
     pub(crate) conversations: Conversations,
     /// Calls that were accepted but whose commit failed; they go first in the next one.
     pub(crate) carried: Vec<QueuedCall>,
@@ -149,29 +156,26 @@ impl Writer {
     }
 
     /// Takes what is queued. When nobody waits for the commit, gives more calls a moment to come: a
-    /// sync per call would only keep the disk busy.
+    /// sync per call would only keep the disk busy. Each call wakes nobody meanwhile; waking this thread
+    /// for it would cost as much as writing it.
     fn gather(&self, queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>) {
-        while batch.len() < self.batch
-            && !batch.last().is_some_and(closes)
-            && let Ok(next) = queue.try_recv()
+        // Who hurried until now is in the queue.
+        let hurried = std::pin::pin!(self.hurry.notified());
+        let _ = hurried.poll(&mut Context::from_waker(Waker::noop()));
+        take_queued(queue, batch, self.batch);
+        if batch.len() >= self.batch
+            || batch.iter().any(is_awaited)
+            || !self.carried.is_empty()
+            || queue.is_closed()
         {
-            batch.push(next);
-        }
-        if batch.iter().any(is_awaited) || !self.carried.is_empty() {
             return;
         }
-        self.runtime.block_on(async {
-            let deadline = Instant::now() + self.linger;
-            while batch.len() < self.batch
-                && let Ok(Some(next)) = timeout_at(deadline, queue.recv()).await
-            {
-                let awaited = is_awaited(&next);
-                batch.push(next);
-                if awaited {
-                    break;
-                }
-            }
-        });
+        let hurry = self.hurry.notified();
+        // Being told and running out of time come to the same.
+        let _ = self
+            .runtime
+            .block_on(async { timeout(self.linger, hurry).await });
+        take_queued(queue, batch, self.batch * CALLS_BEYOND_A_BATCH);
     }
 
     /// Commits a batch and answers it. Returns who asked for the end, if somebody did.
@@ -307,11 +311,22 @@ impl Writer {
     }
 }
 
+/// Takes what has come, up to `most` in all or to where the end was asked for.
+fn take_queued(queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>, most: usize) {
+    while batch.len() < most
+        && !batch.last().is_some_and(closes)
+        && let Ok(next) = queue.try_recv()
+    {
+        batch.push(next);
+    }
+}
+
 fn closes(message: &Message) -> bool {
     matches!(message, Message::Close(_))
 }
 
-fn is_awaited(message: &Message) -> bool {
+/// Whether somebody waits for its commit.
+pub(crate) fn is_awaited(message: &Message) -> bool {
     match message {
         Message::Write(_) | Message::Close(_) => true,
         Message::Call(call) => call.answer.is_some(),
