@@ -5,6 +5,9 @@ use serde::de::IgnoredAny;
 
 use super::Dialect;
 
+/// A reply up to this size is read from end to end before it is passed on.
+const READ_WHOLE_BYTES: usize = 8 << 10;
+
 impl Dialect {
     /// Whether a stream's usage comes only when it is asked for.
     pub(crate) fn has_stream_options(self) -> bool {
@@ -19,7 +22,8 @@ impl Dialect {
         !self.has_stream_options()
     }
 
-    /// Whether a text is a whole reply of this dialect.
+    /// Whether a text is a whole reply of this dialect. A long one is looked at from both ends only:
+    /// reading the logprobs of a thousand tokens would cost more than all the rest of the call.
     pub(crate) fn is_reply(self, body: &[u8]) -> bool {
         #[derive(Deserialize)]
         struct Shape {
@@ -27,10 +31,19 @@ impl Dialect {
             output: Option<Vec<IgnoredAny>>,
             content: Option<Vec<IgnoredAny>>,
         }
-        if !body.trim_ascii_start().starts_with(b"{") {
+        let text = body.trim_ascii();
+        if !text.starts_with(b"{") {
             return false;
         }
-        serde_json::from_slice::<Shape>(body).is_ok_and(|shape| match self {
+        if text.len() > READ_WHOLE_BYTES {
+            let name = match self {
+                Self::ChatCompletions | Self::Completions => &b"\"choices\""[..],
+                Self::Responses => b"\"output\"",
+                Self::Messages => b"\"content\"",
+            };
+            return text.ends_with(b"}") && memchr::memmem::find(text, name).is_some();
+        }
+        serde_json::from_slice::<Shape>(text).is_ok_and(|shape| match self {
             Self::ChatCompletions | Self::Completions => shape.choices.is_some(),
             Self::Responses => shape.output.is_some(),
             Self::Messages => shape.content.is_some(),

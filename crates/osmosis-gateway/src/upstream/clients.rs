@@ -5,6 +5,11 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use reqwest::Url;
 
 use super::endpoint::without_credentials;
@@ -16,7 +21,13 @@ use crate::error::GatewayError;
 pub struct HttpClients {
     connect_timeout: Duration,
     made: [OnceLock<reqwest::Client>; KINDS],
+    direct: OnceLock<DirectClient>,
 }
+
+/// Knows no TLS, no proxy and no redirect, and takes a third of the time for it.
+pub(super) type DirectClient = Client<HttpConnector, Full<Bytes>>;
+
+pub(super) const USER_AGENT: &str = concat!("osmosis-rs/", env!("CARGO_PKG_VERSION"));
 
 /// Plain or encrypted, this machine or another.
 const KINDS: usize = 4;
@@ -26,7 +37,27 @@ impl HttpClients {
         Self {
             connect_timeout,
             made: Default::default(),
+            direct: OnceLock::new(),
         }
+    }
+
+    /// The client for an address that is reached by plain HTTP without a proxy.
+    pub(super) fn direct_for(&self, url: &Url) -> Option<DirectClient> {
+        if url.scheme() != "http" || !url.username().is_empty() {
+            return None;
+        }
+        if !is_loopback(url) && has_proxy() {
+            return None;
+        }
+        let client = self.direct.get_or_init(|| {
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(self.connect_timeout));
+            Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .build(connector)
+        });
+        Some(client.clone())
     }
 
     /// The client for this address.
@@ -57,7 +88,7 @@ fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, G
         .connect_timeout(connect_timeout)
         .tcp_nodelay(true)
         .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("osmosis-rs/", env!("CARGO_PKG_VERSION")));
+        .user_agent(USER_AGENT);
     if url.scheme() == "http" {
         // Reading the system's certificates takes tens of milliseconds, and fails where there are none.
         builder = builder.tls_certs_only([]);
@@ -71,6 +102,13 @@ fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, G
             url: without_credentials(url),
             message: reply::error_chain(&error),
         })
+}
+
+/// Whether the environment may put a proxy before a plain address.
+fn has_proxy() -> bool {
+    ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
 /// A proxy cannot reach this machine's loopback.

@@ -4,10 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::InvalidUri;
 use http::{HeaderMap, HeaderValue, header};
+use http_body_util::Full;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
+use super::clients::{DirectClient, USER_AGENT};
+use super::reply::error_chain;
 use super::{HttpClients, UpstreamOptions};
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
@@ -46,11 +50,28 @@ impl fmt::Debug for EndpointOptions {
     }
 }
 
+/// Why a call could not be sent.
+pub(super) struct Unsent {
+    pub(super) connected: bool,
+    pub(super) message: String,
+}
+
+impl Unsent {
+    pub(super) fn by_reqwest(error: reqwest::Error) -> Self {
+        Self {
+            connected: !error.is_connect(),
+            message: error_chain(&error.without_url()),
+        }
+    }
+}
+
 /// How long a health check may take.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Endpoint {
     client: reqwest::Client,
+    /// For calls, where nothing more is needed.
+    direct: Option<DirectClient>,
     url: Url,
     headers: HeaderMap,
     /// The base URL without credentials, for records and messages.
@@ -86,6 +107,7 @@ impl Endpoint {
         }
         Ok(Self {
             client: clients.for_url(&url)?,
+            direct: clients.direct_for(&url),
             name: without_credentials(&url).into(),
             url,
             headers,
@@ -95,7 +117,8 @@ impl Endpoint {
         })
     }
 
-    pub(super) fn request(&self, call: &ChatCall) -> reqwest::RequestBuilder {
+    /// Sends a call; an error is in words, and says whether there was a connection.
+    pub(super) async fn send(&self, call: &ChatCall) -> Result<reqwest::Response, Unsent> {
         let mut headers = self.headers.clone();
         let sample = utf8_percent_encode(call.sample_id.as_str(), NOT_IN_A_HEADER).to_string();
         for (name, text) in [
@@ -107,10 +130,28 @@ impl Endpoint {
             }
         }
         in_dialect(call, &mut headers);
-        self.client
-            .post(url_in(call.dialect, &self.url))
-            .headers(headers)
-            .body(call.body.clone())
+        let url = url_in(call.dialect, &self.url);
+        let Some(direct) = &self.direct else {
+            let request = self.client.post(url).headers(headers);
+            let sent = request.body(call.body.clone()).send().await;
+            return sent.map_err(Unsent::by_reqwest);
+        };
+        let mut request = http::Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = url.as_str().parse().map_err(|error: InvalidUri| Unsent {
+            connected: false,
+            message: error.to_string(),
+        })?;
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        *request.headers_mut() = headers;
+        match direct.request(request).await {
+            Ok(response) => Ok(response.map(reqwest::Body::wrap).into()),
+            Err(error) => Err(Unsent {
+                connected: !error.is_connect(),
+                message: error_chain(&error),
+            }),
+        }
     }
 
     /// Whether somebody is there: `/health`, as inference servers have it, or else `/v1/models`.

@@ -9,7 +9,7 @@ use http::header;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::FailedTry;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Unsent};
 use super::retry::retry_after;
 use crate::completion::completion_to_sse;
 use crate::dialect::Dialect;
@@ -28,9 +28,9 @@ const EVENT_STREAM: &str = "text/event-stream";
 impl Endpoint {
     pub(super) async fn try_once(&self, call: &ChatCall) -> Result<ChatReply, FailedTry> {
         let deadline = Instant::now() + self.first_byte_limit;
-        let response = match timeout_at(deadline, self.request(call).send()).await {
+        let response = match timeout_at(deadline, self.send(call)).await {
             Err(_) => return Err(self.too_slow()),
-            Ok(Err(error)) => return Err(self.no_reply(error)),
+            Ok(Err(unsent)) => return Err(self.no_reply(&unsent)),
             Ok(Ok(response)) => response,
         };
         let status = response.status().as_u16();
@@ -88,7 +88,7 @@ impl Endpoint {
                     let fault = self.fault(FaultKind::CutShort, 502, "sent an empty stream");
                     return Err(FailedTry::again(fault));
                 }
-                Ok(Some(Err(error))) => return Err(self.no_reply(error)),
+                Ok(Some(Err(error))) => return Err(self.no_reply(&Unsent::by_reqwest(error))),
                 Ok(Some(Ok(chunk))) if chunk.is_empty() => {}
                 Ok(Some(Ok(chunk))) => break chunk,
             }
@@ -199,13 +199,13 @@ impl Endpoint {
         FailedTry::last(self.fault(FaultKind::TimedOut, 504, &what))
     }
 
-    fn no_reply(&self, error: reqwest::Error) -> FailedTry {
-        let what = if error.is_connect() {
-            "cannot be reached"
-        } else {
+    fn no_reply(&self, unsent: &Unsent) -> FailedTry {
+        let what = if unsent.connected {
             "broke the connection before it replied"
+        } else {
+            "cannot be reached"
         };
-        let what = format!("{what}: {}", error_chain(&error.without_url()));
+        let what = format!("{what}: {}", unsent.message);
         FailedTry::again(self.fault(FaultKind::Unreachable, 502, &what))
     }
 
