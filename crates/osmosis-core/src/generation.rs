@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::task::{Context, Poll};
 
 use crate::PolicyVersion;
 
@@ -42,6 +43,7 @@ pub struct GenerationRequest {
 pub struct SampledToken {
     pub id: u32,
     /// log-softmax(logits / temperature) before top-p and top-k; with temperature 0, of the logits.
+    /// [`TokenEngine::logprobs_of`] tells of engines that give something else.
     pub logprob: f32,
     /// The weights that sampled it.
     pub version: PolicyVersion,
@@ -73,6 +75,42 @@ pub enum GenerationError {
     NotFinite,
     #[error("the engine has been shut down")]
     ShutDown,
+    /// An engine on another machine, or in another process, gave no answer or a bad one.
+    #[error("{message}")]
+    Remote { kind: RemoteFault, message: String },
+}
+
+/// What went wrong between here and an engine elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteFault {
+    /// Nobody answered there.
+    Unreachable,
+    /// It took too long.
+    TimedOut,
+    /// It has too much to do.
+    Overloaded,
+    /// It failed.
+    ServerError,
+    /// It does not let us in, or does not know the model.
+    Misconfigured,
+    /// Its reply is not what its protocol says.
+    BadReply,
+    /// Its reply ended before its end.
+    CutShort,
+}
+
+/// What the logprobs of an answer are the logarithms of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum LogprobsOf {
+    /// softmax(logits / temperature), before top-p and top-k: what ratios need.
+    #[default]
+    Tempered,
+    /// softmax(logits): the temperature, which is not 1, was left out.
+    Untempered,
+    /// What top-p and top-k left over.
+    Filtered,
+    /// Nobody knows: there are none, or the engine does not say. The numbers mean nothing.
+    Unknown,
 }
 
 /// Takes what is sampled, as it is sampled.
@@ -81,6 +119,10 @@ pub trait TokenSink: Send {
     fn token(&mut self, token: SampledToken) -> ControlFlow<()>;
     /// Called once, last.
     fn end(self: Box<Self>, end: Result<StopReason, GenerationError>);
+    /// Ready as soon as nobody wants more, for engines that wait between tokens.
+    fn poll_unwanted(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
 }
 
 /// Samples tokens. Returns at once; the sink is served from elsewhere.
@@ -90,4 +132,8 @@ pub trait TokenEngine: Send + Sync + fmt::Debug {
     /// The weights that would sample the next token.
     fn version(&self) -> PolicyVersion;
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>);
+    /// What the logprobs of an answer to this request are.
+    fn logprobs_of(&self, _request: &GenerationRequest) -> LogprobsOf {
+        LogprobsOf::Tempered
+    }
 }

@@ -1,6 +1,7 @@
 //! What one model call was, in tokens.
 
 use osmosis_core::PolicyVersion;
+use osmosis_core::generation::LogprobsOf;
 
 use crate::TokensError;
 
@@ -13,8 +14,11 @@ pub struct TokenRecord {
     /// The ids after the `kept` ones of the origin (all of them for a root).
     pub prompt_suffix: Vec<u32>,
     pub sampled: Vec<u32>,
-    /// One for each sampled token: log-softmax(logits / temperature) before top-p and top-k.
+    /// One for each sampled token: log-softmax(logits / temperature) before top-p and top-k, unless
+    /// `logprobs_of` says otherwise.
     pub logprobs: Vec<f32>,
+    /// What the logprobs are. Only `Tempered` ones can be trained with.
+    pub logprobs_of: LogprobsOf,
     /// One for each sampled token.
     pub versions: Vec<PolicyVersion>,
     pub temperature: f32,
@@ -35,13 +39,44 @@ const VERSION: u8 = 1;
 const COMPLETE: u8 = 1;
 const CONTINUES: u8 = 2;
 const HAS_REASON: u8 = 4;
-const KNOWN_FLAGS: u8 = COMPLETE | CONTINUES | HAS_REASON;
+/// The logprobs are not the promised ones; a byte says what they are.
+const OTHER_LOGPROBS: u8 = 8;
+const KNOWN_FLAGS: u8 = COMPLETE | CONTINUES | HAS_REASON | OTHER_LOGPROBS;
+/// How the reason of a record begins that says only why the ids are not known.
+const IDS_UNKNOWN: &str = "token ids unknown: ";
 
 impl TokenRecord {
+    /// The record of a call whose token ids nobody could tell. It is no part of a training row.
+    pub fn unknown(call: u32, why: &str) -> Self {
+        Self {
+            call,
+            origin: Origin::Root {
+                reason: Some(format!("{IDS_UNKNOWN}{why}")),
+            },
+            prompt_suffix: Vec::new(),
+            sampled: Vec::new(),
+            logprobs: Vec::new(),
+            logprobs_of: LogprobsOf::Unknown,
+            versions: Vec::new(),
+            temperature: 1.0,
+            complete: false,
+        }
+    }
+
+    /// Why the token ids of the call are not known, when they are not.
+    pub fn ids_unknown(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Root {
+                reason: Some(reason),
+            } => reason.strip_prefix(IDS_UNKNOWN),
+            Origin::Root { reason: None } | Origin::Continues { .. } => None,
+        }
+    }
+
     /// A compact binary form, with a version byte first.
     ///
-    /// Then flags; call; origin (call and kept, or reason); temperature; prompt ids; sampled ids;
-    /// logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
+    /// Then flags; call; origin (call and kept, or reason); what other logprobs these are, when they
+    /// are; temperature; prompt ids; sampled ids; logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out =
             Vec::with_capacity(32 + 3 * self.prompt_suffix.len() + 7 * self.sampled.len());
@@ -51,7 +86,15 @@ impl TokenRecord {
             Origin::Root { reason: None } => 0,
         };
         out.push(VERSION);
-        out.push(origin_flag | if self.complete { COMPLETE } else { 0 });
+        let other_logprobs = match self.logprobs_of {
+            LogprobsOf::Tempered => None,
+            LogprobsOf::Untempered => Some(1),
+            LogprobsOf::Filtered => Some(2),
+            LogprobsOf::Unknown => Some(3),
+        };
+        let complete = if self.complete { COMPLETE } else { 0 };
+        let other = other_logprobs.map_or(0, |_| OTHER_LOGPROBS);
+        out.push(origin_flag | complete | other);
         write_number(&mut out, self.call.into());
         match &self.origin {
             Origin::Continues { call, kept } => {
@@ -65,6 +108,7 @@ impl TokenRecord {
                 }
             }
         }
+        out.extend(other_logprobs);
         out.extend_from_slice(&self.temperature.to_le_bytes());
         for ids in [&self.prompt_suffix, &self.sampled] {
             write_number(&mut out, ids.len() as u64);
@@ -111,6 +155,16 @@ impl TokenRecord {
         } else {
             Origin::Root { reason: None }
         };
+        let logprobs_of = if flags & OTHER_LOGPROBS == 0 {
+            LogprobsOf::Tempered
+        } else {
+            match reader.byte()? {
+                1 => LogprobsOf::Untempered,
+                2 => LogprobsOf::Filtered,
+                3 => LogprobsOf::Unknown,
+                other => return Err(damaged(format!("unknown logprobs {other:#04x}"))),
+            }
+        };
         let temperature = reader.float()?;
         let prompt_suffix = reader.ids()?;
         let sampled = reader.ids()?;
@@ -146,6 +200,7 @@ impl TokenRecord {
             prompt_suffix,
             sampled,
             logprobs,
+            logprobs_of,
             versions,
             temperature,
             complete: flags & COMPLETE != 0,
@@ -243,24 +298,33 @@ mod tests {
         ];
         let sampled = prop::collection::vec((any::<u32>(), -50f32..=0.0, 0u64..3), 0..20);
         let prompt = prop::collection::vec(any::<u32>(), 0..20);
+        let logprobs_of = prop::sample::select(vec![
+            LogprobsOf::Tempered,
+            LogprobsOf::Untempered,
+            LogprobsOf::Filtered,
+            LogprobsOf::Unknown,
+        ]);
         (
             any::<u32>(),
             origin,
             prompt,
             sampled,
-            0f32..2.0,
+            (0f32..2.0, logprobs_of),
             any::<bool>(),
         )
             .prop_map(
-                |(call, origin, prompt_suffix, sampled, temperature, complete)| TokenRecord {
-                    call,
-                    origin,
-                    prompt_suffix,
-                    sampled: sampled.iter().map(|token| token.0).collect(),
-                    logprobs: sampled.iter().map(|token| token.1).collect(),
-                    versions: sampled.iter().map(|t| PolicyVersion(t.2 << 62)).collect(),
-                    temperature,
-                    complete,
+                |(call, origin, prompt_suffix, sampled, (temperature, logprobs_of), complete)| {
+                    TokenRecord {
+                        call,
+                        origin,
+                        prompt_suffix,
+                        sampled: sampled.iter().map(|token| token.0).collect(),
+                        logprobs: sampled.iter().map(|token| token.1).collect(),
+                        logprobs_of,
+                        versions: sampled.iter().map(|t| PolicyVersion(t.2 << 62)).collect(),
+                        temperature,
+                        complete,
+                    }
                 },
             )
     }
@@ -312,6 +376,16 @@ mod tests {
     }
 
     #[test]
+    fn a_call_without_ids_says_why_and_gives_no_row() {
+        let record = TokenRecord::unknown(4, "the server sent none");
+        let read = TokenRecord::decode(&record.encode()).unwrap();
+        assert_eq!(read.ids_unknown(), Some("the server sent none"));
+        assert_eq!(read, record);
+        let sample = osmosis_core::SampleId::main();
+        assert_eq!(crate::CallTree::rows(&sample, &[read]), Ok(vec![]));
+    }
+
+    #[test]
     fn another_format_version_is_named() {
         assert_eq!(
             TokenRecord::decode(&[9]).unwrap_err().to_string(),
@@ -327,6 +401,7 @@ mod tests {
             prompt_suffix: vec![7, 128],
             sampled: vec![5, 6],
             logprobs: vec![-1.0, -0.5],
+            logprobs_of: LogprobsOf::Tempered,
             versions: vec![PolicyVersion(2), PolicyVersion(2)],
             temperature: 1.0,
             complete: true,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use osmosis_core::generation::LogprobsOf;
 use osmosis_core::{PolicyVersion, SampleId};
 
 use crate::{Origin, TokenRecord, TokensError};
@@ -140,7 +141,9 @@ impl TrainingRow {
         self.temperatures.resize(prompt_end, 1.0);
 
         self.ids.extend_from_slice(&record.sampled);
-        self.loss_mask.resize(self.ids.len(), train);
+        // Ratios need the logprobs of the distribution that was sampled from.
+        let usable = record.logprobs_of == LogprobsOf::Tempered;
+        self.loss_mask.resize(self.ids.len(), train && usable);
         self.logprobs.extend_from_slice(&record.logprobs);
         self.versions
             .extend(record.versions.iter().copied().map(Some));
@@ -168,6 +171,7 @@ mod tests {
             prompt_suffix: prompt.to_vec(),
             sampled: sampled.to_vec(),
             logprobs: vec![-0.5; sampled.len()],
+            logprobs_of: LogprobsOf::Tempered,
             versions: vec![PolicyVersion(u64::from(call)); sampled.len()],
             temperature: 0.7,
             complete: true,
@@ -176,6 +180,15 @@ mod tests {
 
     fn rows_of(records: &[TokenRecord]) -> Result<Vec<TrainingRow>, TokensError> {
         rows(&SampleId::new("main").unwrap(), records)
+    }
+
+    #[test]
+    fn tokens_with_other_logprobs_are_kept_but_not_trained_on() {
+        let mut second = record(1, Some((0, 4)), &[5], &[6]);
+        second.logprobs_of = LogprobsOf::Untempered;
+        let rows = rows_of(&[record(0, None, &[1, 2], &[3, 4]), second]).unwrap();
+        assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(rows[0].loss_mask, [false, false, true, true, false, false]);
     }
 
     #[test]

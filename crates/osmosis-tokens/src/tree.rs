@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use osmosis_core::generation::LogprobsOf;
 use osmosis_core::{PolicyVersion, SampleId};
 use serde_json::{Map, Value};
 
 use crate::continuation::Conversation;
 use crate::fingerprint::{self, Fingerprint};
+use crate::ids_index::IdsIndex;
 use crate::rows::{self, TrainingRow};
 use crate::{ChatFormat, Origin, TokenRecord, TokensError};
 
@@ -24,6 +26,8 @@ pub struct CallTree {
     ends: HashMap<(Fingerprint, Fingerprint), Vec<usize>>,
     /// Every beginning of a conversation seen in a finished call, with the first that had it.
     beginnings: HashMap<Fingerprint, usize>,
+    /// Finished calls by what they are in ids; filled when it is first asked.
+    by_ids: IdsIndex,
 }
 
 /// The prompt of a call that is about to be made. Several can be under way at once.
@@ -33,9 +37,25 @@ pub struct PlannedPrompt {
     pub call: u32,
     pub ids: Vec<u32>,
     pub origin: Origin,
-    request: Request,
+    /// `None` when the caller gave ids, and no messages.
+    request: Option<Request>,
     /// The prompt's text after that of the origin's prompt.
     text: String,
+}
+
+/// Whether the caller of a call that is told in ids got all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Given {
+    Whole,
+    CutOff,
+}
+
+/// What the caller was told.
+#[derive(Debug, Clone, Copy)]
+enum Told<'a> {
+    Message(&'a Value),
+    Ids,
+    Nothing,
 }
 
 /// What a request asked, in fingerprints.
@@ -116,9 +136,71 @@ impl CallTree {
             call,
             ids,
             origin,
-            request,
+            request: Some(request),
             text: rendered,
         })
+    }
+
+    /// Takes ids as they are for a prompt. It continues the longest earlier call whose prompt and reply
+    /// begin them.
+    pub fn plan_ids(&mut self, ids: Vec<u32>) -> PlannedPrompt {
+        for place in self.by_ids.indexed()..self.finished.len() {
+            let whole = self.ids_of(place);
+            self.by_ids.insert(&whole, place);
+        }
+        let found = self.by_ids.begin(&ids).into_iter().find(|place| {
+            // Two texts may share a hash.
+            self.finished[*place].length <= ids.len() && ids.starts_with(&self.ids_of(*place))
+        });
+        let origin = match found.map(|place| &mut self.finished[place]) {
+            Some(earlier) => match u32::try_from(earlier.length) {
+                Ok(kept) => {
+                    earlier.continued = true;
+                    Origin::Continues {
+                        call: earlier.call,
+                        kept,
+                    }
+                }
+                Err(_) => Origin::Root { reason: None },
+            },
+            None => Origin::Root {
+                reason: (!self.finished.is_empty())
+                    .then(|| "no earlier call's ids begin its prompt".to_owned()),
+            },
+        };
+        let call = self.planned;
+        self.planned += 1;
+        PlannedPrompt {
+            call,
+            ids,
+            origin,
+            request: None,
+            text: String::new(),
+        }
+    }
+
+    /// Counts a call whose ids nobody knows.
+    pub fn skip(&mut self) -> u32 {
+        self.planned += 1;
+        self.planned - 1
+    }
+
+    /// Like [`Self::finished`], for a prompt from [`Self::plan_ids`]: the caller that got all of it got
+    /// ids.
+    pub fn finished_ids(
+        &mut self,
+        prompt: PlannedPrompt,
+        sampled: Vec<u32>,
+        logprobs: Vec<f32>,
+        versions: Vec<PolicyVersion>,
+        temperature: f32,
+        given: Given,
+    ) -> TokenRecord {
+        let told = match given {
+            Given::Whole => Told::Ids,
+            Given::CutOff => Told::Nothing,
+        };
+        self.finish(prompt, sampled, logprobs, versions, temperature, told)
     }
 
     /// Takes up what was sampled; `reply` is the assistant message as the agent was given it, `None` when
@@ -133,6 +215,19 @@ impl CallTree {
         versions: Vec<PolicyVersion>,
         temperature: f32,
         reply: Option<&Value>,
+    ) -> TokenRecord {
+        let told = reply.map_or(Told::Nothing, Told::Message);
+        self.finish(prompt, sampled, logprobs, versions, temperature, told)
+    }
+
+    fn finish(
+        &mut self,
+        prompt: PlannedPrompt,
+        sampled: Vec<u32>,
+        logprobs: Vec<f32>,
+        versions: Vec<PolicyVersion>,
+        temperature: f32,
+        told: Told<'_>,
     ) -> TokenRecord {
         let PlannedPrompt {
             call,
@@ -150,8 +245,8 @@ impl CallTree {
             Origin::Root { .. } => (None, ids),
         };
         let whole = logprobs.len() == sampled.len() && versions.len() == sampled.len();
-        let reply = reply.filter(|_| whole);
-        if let Some(reply) = reply {
+        let complete = whole && !matches!(told, Told::Nothing);
+        if complete {
             let before = origin_place.map_or(0, |place| self.finished[place].text_length);
             let finished = Finished {
                 call,
@@ -162,11 +257,21 @@ impl CallTree {
                 length,
                 text_length: before + text.len(),
                 text,
-                messages: request.beginnings.len(),
-                tools: request.tools,
-                reasoning: fingerprint::reasoning(reply).map(str::to_owned),
+                messages: request.as_ref().map_or(0, |asked| asked.beginnings.len()),
+                tools: request
+                    .as_ref()
+                    .map(|asked| asked.tools)
+                    .unwrap_or_default(),
+                reasoning: match told {
+                    Told::Message(reply) => fingerprint::reasoning(reply).map(str::to_owned),
+                    Told::Ids | Told::Nothing => None,
+                },
             };
-            self.take_up(finished, &request, fingerprint::of_message(reply));
+            if let (Some(request), Told::Message(reply)) = (&request, told) {
+                self.find_by_messages(request, fingerprint::of_message(reply));
+            }
+            self.places.insert(finished.call, self.finished.len());
+            self.finished.push(finished);
         }
         TokenRecord {
             call,
@@ -174,9 +279,10 @@ impl CallTree {
             prompt_suffix,
             sampled,
             logprobs,
+            logprobs_of: LogprobsOf::Tempered,
             versions,
             temperature,
-            complete: reply.is_some(),
+            complete,
         }
     }
 
@@ -188,7 +294,8 @@ impl CallTree {
         rows::rows(sample, records)
     }
 
-    fn take_up(&mut self, finished: Finished, request: &Request, reply: Fingerprint) {
+    /// Lets the call that is about to be taken up be found by its conversation.
+    fn find_by_messages(&mut self, request: &Request, reply: Fingerprint) {
         let place = self.finished.len();
         let end = request.end().then(reply);
         for beginning in request.beginnings.iter().copied().chain([end]) {
@@ -198,8 +305,6 @@ impl CallTree {
             .entry((request.context(), end))
             .or_default()
             .push(place);
-        self.places.insert(finished.call, place);
-        self.finished.push(finished);
     }
 
     /// Prompt and reply of a finished call.

@@ -32,6 +32,7 @@ async fn what_was_sampled_is_recorded_token_by_token() {
             origin: Origin::Root { reason: None },
             prompt_suffix: ids_of("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"),
             logprobs: sampled.iter().map(|id| logprob_of(*id)).collect(),
+            logprobs_of: LogprobsOf::Tempered,
             versions: vec![PolicyVersion(7); 3],
             sampled,
             temperature: 1.0,
