@@ -52,9 +52,11 @@ impl Usage {
     }
 
     pub(crate) fn of(account: &TokenAccount) -> Self {
+        // No prompt is empty: then nobody could tell.
+        let is_known = account.prompt_tokens > 0;
         Self {
-            prompt_tokens: Some(account.prompt_tokens),
-            completion_tokens: Some(account.completion_tokens),
+            prompt_tokens: is_known.then_some(account.prompt_tokens),
+            completion_tokens: is_known.then_some(account.completion_tokens),
         }
     }
 }

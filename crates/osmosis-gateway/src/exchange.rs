@@ -275,7 +275,7 @@ fn replayed(kept: Kept) -> Response {
 }
 
 /// Records a call that gets an error reply, then gives the reply.
-async fn refuse(
+pub(crate) async fn refuse(
     call: OpenCall,
     dialect: Dialect,
     refusal: &ErrorReply,
@@ -296,7 +296,7 @@ async fn refuse(
 }
 
 /// That a policy refused, and why, as far as its reply says it in a line.
-fn refused(status: u16, body: &[u8]) -> String {
+pub(crate) fn refused(status: u16, body: &[u8]) -> String {
     let reply = serde_json::from_slice(body).unwrap_or(Value::Null);
     let message = reply.pointer("/error/message").and_then(Value::as_str);
     let message: String = message.into_iter().flat_map(str::chars).take(300).collect();
@@ -305,15 +305,20 @@ fn refused(status: u16, body: &[u8]) -> String {
 }
 
 /// What there is to know of a reply that came in one piece, beside its body.
-struct WholeReply {
-    status: u16,
-    content_type: String,
-    usage: Option<Usage>,
-    error: Option<String>,
+pub(crate) struct WholeReply {
+    pub(crate) status: u16,
+    pub(crate) content_type: String,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) error: Option<String>,
 }
 
 /// Records a whole reply, then passes it on as it is.
-async fn pass_whole(call: OpenCall, dialect: Dialect, reply: WholeReply, body: Bytes) -> Response {
+pub(crate) async fn pass_whole(
+    call: OpenCall,
+    dialect: Dialect,
+    reply: WholeReply,
+    body: Bytes,
+) -> Response {
     let ending = Ending {
         status: reply.status,
         error: reply.error,
@@ -530,13 +535,13 @@ impl LiveStream {
 }
 
 #[derive(Debug)]
-enum BodyError {
+pub(crate) enum BodyError {
     TooLarge,
     TooSlow,
     Broken,
 }
 
-async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
+pub(crate) async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
     let mut chunks = body.into_data_stream();
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();

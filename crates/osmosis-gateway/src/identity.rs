@@ -15,6 +15,8 @@ const SAMPLE_HEADER: &str = "x-sample-id";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Call(Dialect),
+    /// Token ids in, token ids out.
+    Generate,
     Models,
 }
 
@@ -56,6 +58,7 @@ impl Route {
             .find(|dialect| dialect.path() == rest);
         let endpoint = match (call, rest) {
             (Some(dialect), _) => Endpoint::Call(dialect),
+            (None, "generate") => Endpoint::Generate,
             (None, "models") => Endpoint::Models,
             (None, _) => return Err(unknown()),
         };

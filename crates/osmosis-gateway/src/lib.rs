@@ -3,7 +3,8 @@
 //!
 //! It never decides what is run; the engine opens a [`RolloutDoor`] for each rollout it runs, and what
 //! answers is a [`Policy`]: a [`ScriptedPolicy`], an [`UpstreamPolicy`], or a [`TokenPolicy`], which
-//! samples tokens with an engine in this process and knows each of them.
+//! samples tokens with an engine and knows each of them. The engine is one of this process, or a
+//! [`RemoteEngine`]. [`ReportedTokens`] records the ids that an upstream reports with its chat replies.
 //!
 //! ```
 //! use camino::Utf8Path;
@@ -30,9 +31,12 @@ mod dialect;
 mod door;
 mod error;
 mod error_reply;
+mod events;
 mod exchange;
+mod generate;
 mod identity;
 mod journey;
+mod json_edit;
 mod metrics;
 mod options;
 mod policy;
@@ -40,6 +44,7 @@ mod record;
 mod registry;
 mod relay;
 mod replay;
+mod reported_tokens;
 mod request;
 mod script;
 mod secret;
@@ -47,6 +52,7 @@ mod server;
 mod session;
 mod sse;
 mod telemetry;
+mod token_engine;
 mod token_policy;
 mod upstream;
 
@@ -61,11 +67,13 @@ pub use policy::{
 };
 pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};
 pub use relay::RelayPolicy;
+pub use reported_tokens::ReportedTokens;
 pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
 pub use secret::Secret;
 pub use server::{Annex, Gateway};
 pub use session::Session;
 pub use telemetry::TelemetryOptions;
+pub use token_engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
 pub use token_policy::{TokenPolicy, TokenPolicyOptions};
 pub use upstream::{
     BreakerSettings, EndpointLoad, EndpointOptions, Health, HttpClients, PoolLoad, QueueLimits,

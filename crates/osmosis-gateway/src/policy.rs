@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
+use serde_json::json;
 
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
@@ -34,6 +35,11 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// against the infrastructure; a reply with an error status is passed on as it is.
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault>;
 
+    /// Answers one call that brings token ids, and gets token ids. Policies without them refuse.
+    async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        Ok(without_ids(&self.describe_for(&call.rollout_id)))
+    }
+
     /// How the servers behind it are doing, when it has any.
     fn load(&self) -> Option<PoolLoad> {
         None
@@ -57,6 +63,26 @@ pub struct PolicyChange {
     /// The model name that the endpoints are sent.
     pub model: Option<String>,
     pub version: PolicyVersion,
+}
+
+/// The refusal of a policy that has no token ids.
+fn without_ids(policy: &PolicyDescription) -> ChatReply {
+    let message = format!(
+        "policy `{}` at {} has no token ids: `generate` needs an embedded model, or vLLM or SGLang with \
+         the model's tokenizer folder",
+        policy.model, policy.endpoint
+    );
+    let error = json!({"error": {
+        "message": message,
+        "type": "invalid_request_error",
+        "param": null,
+        "code": "no_token_ids",
+    }});
+    ChatReply {
+        status: 501,
+        content_type: "application/json".to_owned(),
+        body: ReplyBody::Whole(Bytes::from(error.to_string())),
+    }
 }
 
 /// Which policy this is.

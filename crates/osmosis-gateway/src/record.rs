@@ -148,6 +148,13 @@ impl OpenCall {
         call.map_or_else(tracing::Span::none, |call| call.span.clone())
     }
 
+    /// The call came in this dialect.
+    pub(crate) fn speaks(&mut self, dialect: &str) {
+        if let Some(call) = &mut self.unrecorded {
+            dialect.clone_into(&mut call.draft.dialect);
+        }
+    }
+
     /// The request is going to the policy now.
     pub(crate) fn goes_to_the_policy(&mut self, model: String, streamed: bool, tokens: TokenSlot) {
         if let Some(call) = &mut self.unrecorded {

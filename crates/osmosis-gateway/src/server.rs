@@ -23,6 +23,7 @@ use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
 use crate::exchange;
+use crate::generate;
 use crate::identity::{Endpoint, Route, dialect_of, key_of};
 use crate::metrics::Metrics;
 pub(crate) use crate::options::Sampling;
@@ -387,8 +388,12 @@ async fn answer(
             let arrival = Arrival { dialect, ..arrival };
             Ok(exchange::chat(shared, visit, sample, arrival, body).await)
         }
+        (Endpoint::Generate, Method::POST) => {
+            Ok(generate::generate(shared, visit, sample, arrival, body).await)
+        }
         (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.registry)),
         (Endpoint::Call(_), _) => Err(ErrorReply::wrong_method("a model is called with POST")),
+        (Endpoint::Generate, _) => Err(ErrorReply::wrong_method("ids are asked for with POST")),
         (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
     }
 }

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use osmosis_core::generation::LogprobsOf;
 use osmosis_core::{PolicyVersion, SampleId};
-use osmosis_tokens::{CallTree, ChatFormat, Origin, PlannedPrompt, TokenRecord, TokensError};
+use osmosis_tokens::{
+    CallTree, ChatFormat, Given, Origin, PlannedPrompt, TokenRecord, TokensError,
+};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -161,6 +164,18 @@ pub(crate) struct Sampled {
     pub(crate) logprobs: Vec<f32>,
     pub(crate) versions: Vec<PolicyVersion>,
     pub(crate) temperature: f32,
+    pub(crate) logprobs_of: LogprobsOf,
+}
+
+/// What the caller of a call got of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Told<'a> {
+    /// All of it, as this message.
+    Message(&'a Value),
+    /// All of it, as ids.
+    Ids,
+    /// Not all.
+    Nothing,
 }
 
 impl SampleCalls {
@@ -183,21 +198,51 @@ impl SampleCalls {
             .collect()
     }
 
-    /// Takes up what was sampled; `reply` is the message the caller got, `None` when it did not get all.
+    /// Plans `choices` answers to the same ids.
+    pub(crate) fn plan_ids(&self, ids: &[u32], choices: u32) -> Vec<Planned> {
+        let mut tree = self.tree.lock();
+        (0..choices)
+            .map(|_| {
+                let prompt = tree.plan_ids(ids.to_vec());
+                let number = self.first.wrapping_add(prompt.call);
+                Planned { prompt, number }
+            })
+            .collect()
+    }
+
+    /// The record of a call whose ids nobody knows.
+    pub(crate) fn unknown(&self, why: &str) -> TokenRecord {
+        TokenRecord::unknown(self.first.wrapping_add(self.tree.lock().skip()), why)
+    }
+
+    /// Takes up what was sampled, and what of it the caller was told.
     pub(crate) fn finished(
         &self,
         prompt: PlannedPrompt,
         sampled: Sampled,
-        reply: Option<&Value>,
+        told: Told<'_>,
     ) -> TokenRecord {
-        let mut record = self.tree.lock().finished(
-            prompt,
-            sampled.ids,
-            sampled.logprobs,
-            sampled.versions,
-            sampled.temperature,
-            reply,
-        );
+        let Sampled {
+            ids,
+            logprobs,
+            versions,
+            temperature,
+            logprobs_of,
+        } = sampled;
+        let mut record = {
+            let mut tree = self.tree.lock();
+            let reply = match told {
+                Told::Message(reply) => Some(reply),
+                Told::Ids | Told::Nothing => None,
+            };
+            if let Told::Ids = told {
+                let whole = Given::Whole;
+                tree.finished_ids(prompt, ids, logprobs, versions, temperature, whole)
+            } else {
+                tree.finished(prompt, ids, logprobs, versions, temperature, reply)
+            }
+        };
+        record.logprobs_of = logprobs_of;
         record.call = self.first.wrapping_add(record.call);
         if let Origin::Continues { call, .. } = &mut record.origin {
             *call = self.first.wrapping_add(*call);

@@ -1,4 +1,4 @@
-//! What a caller asks the embedded policy for, checked.
+//! What a caller asks a token policy for, checked.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -180,7 +180,7 @@ fn offered_tools(tools: Value, choice: &Value) -> Result<Option<Vec<Value>>, Ref
             return Err(Refusal::unsupported(
                 "tool_choice",
                 format!(
-                    "the embedded policy cannot be forced to call a tool: `tool_choice` is {choice}; \
+                    "a policy that samples tokens cannot be forced to call a tool: `tool_choice` is {choice}; \
                      it can be \"auto\" or \"none\""
                 ),
             ));
@@ -195,7 +195,7 @@ fn check_response_format(format: &Value) -> Result<(), Refusal> {
         None if format.is_null() => Ok(()),
         _ => Err(Refusal::unsupported(
             "response_format",
-            "the embedded policy cannot be held to a format: `response_format` can only be \
+            "a policy that samples tokens cannot be held to a format: `response_format` can only be \
              {\"type\": \"text\"}",
         )),
     }
@@ -212,7 +212,7 @@ fn template_variables(given: Value) -> Result<Map<String, Value>, Refusal> {
     }
 }
 
-fn temperature(given: &Value) -> Result<f32, Refusal> {
+pub(super) fn temperature(given: &Value) -> Result<f32, Refusal> {
     let value = number("temperature", given)?.unwrap_or(1.0);
     // Below a thousandth the logits would be divided by next to nothing.
     if value == 0.0 || (0.001..=100.0).contains(&value) {
@@ -225,7 +225,7 @@ fn temperature(given: &Value) -> Result<f32, Refusal> {
     }
 }
 
-fn top_p(given: &Value) -> Result<f32, Refusal> {
+pub(super) fn top_p(given: &Value) -> Result<f32, Refusal> {
     let value = number("top_p", given)?.unwrap_or(1.0);
     if value > 0.0 && value <= 1.0 {
         // Very small ones must not become 0 on the way.
@@ -238,7 +238,7 @@ fn top_p(given: &Value) -> Result<f32, Refusal> {
     }
 }
 
-fn top_k(given: &Value) -> Result<usize, Refusal> {
+pub(super) fn top_k(given: &Value) -> Result<usize, Refusal> {
     if given.is_null() || given.as_i64() == Some(-1) {
         return Ok(0);
     }
@@ -253,7 +253,7 @@ fn top_k(given: &Value) -> Result<usize, Refusal> {
         })
 }
 
-fn stop_texts(given: Value) -> Result<Vec<String>, Refusal> {
+pub(super) fn stop_texts(given: Value) -> Result<Vec<String>, Refusal> {
     let wrong = || Refusal::of("stop", "`stop` must be a text or a list of texts");
     let texts = match given {
         Value::Null => Vec::new(),
@@ -270,7 +270,7 @@ fn stop_texts(given: Value) -> Result<Vec<String>, Refusal> {
     Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
-fn seed(given: &Value) -> Result<Option<i64>, Refusal> {
+pub(super) fn seed(given: &Value) -> Result<Option<i64>, Refusal> {
     if given.is_null() {
         return Ok(None);
     }
@@ -286,7 +286,7 @@ fn seed(given: &Value) -> Result<Option<i64>, Refusal> {
     }
 }
 
-fn choices(given: &Value) -> Result<u32, Refusal> {
+pub(super) fn choices(given: &Value) -> Result<u32, Refusal> {
     if given.is_null() {
         return Ok(1);
     }
@@ -328,7 +328,7 @@ fn logprobs(wanted: &Value, alternatives: &Value) -> Result<Option<usize>, Refus
     Ok(wanted.then_some(count))
 }
 
-fn count(name: &'static str, given: &Value) -> Result<Option<usize>, Refusal> {
+pub(super) fn count(name: &'static str, given: &Value) -> Result<Option<usize>, Refusal> {
     if given.is_null() {
         return Ok(None);
     }
@@ -341,7 +341,7 @@ fn count(name: &'static str, given: &Value) -> Result<Option<usize>, Refusal> {
     }
 }
 
-fn number(name: &'static str, given: &Value) -> Result<Option<f64>, Refusal> {
+pub(super) fn number(name: &'static str, given: &Value) -> Result<Option<f64>, Refusal> {
     if given.is_null() {
         return Ok(None);
     }
@@ -351,7 +351,7 @@ fn number(name: &'static str, given: &Value) -> Result<Option<f64>, Refusal> {
     }
 }
 
-fn flag(name: &'static str, given: &Value) -> Result<bool, Refusal> {
+pub(super) fn flag(name: &'static str, given: &Value) -> Result<bool, Refusal> {
     match given {
         Value::Null => Ok(false),
         Value::Bool(flag) => Ok(*flag),

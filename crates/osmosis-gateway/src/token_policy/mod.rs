@@ -1,4 +1,4 @@
-//! A policy that samples tokens with an engine in this process, and knows each of them.
+//! A policy that samples tokens with an engine, here or elsewhere, and knows each of them.
 //!
 //! The way of a call: `asked` checks what is wanted, the session plans the prompt (an earlier call's ids
 //! verbatim where it goes on from one), the engine fills `running` from its own thread, `reading` turns
@@ -12,6 +12,7 @@
 mod asked;
 mod detokenizer;
 mod draw;
+mod generate;
 mod live;
 mod reading;
 mod running;
@@ -23,7 +24,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream;
-use osmosis_core::generation::{GenerationError, GenerationRequest, StopReason, TokenEngine};
+use osmosis_core::generation::{
+    GenerationError, GenerationRequest, RemoteFault, StopReason, TokenEngine,
+};
 use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind};
 
 use self::asked::{Asked, Refusal};
@@ -91,6 +94,14 @@ impl Policy for TokenPolicy {
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
         match self.0.answer(call).await {
+            Ok(reply) => Ok(reply),
+            Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
+            Err(Refused::Fault(fault)) => Err(fault),
+        }
+    }
+
+    async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        match self.0.generate(&call).await {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
             Err(Refused::Fault(fault)) => Err(fault),
@@ -196,10 +207,14 @@ impl Inner {
             .return_token_ids
             .then(|| prompts.first().map(|prompt| prompt.ids.clone()))
             .flatten();
+        let logprobs_of = requests
+            .first()
+            .map(|request| self.engine.logprobs_of(request))
+            .unwrap_or_default();
         let running = Arc::new(Running::new(
             calls,
             prompts,
-            asked.temperature,
+            (asked.temperature, logprobs_of),
             call.streamed,
             || StopScan::new(Arc::clone(&self.reading), Arc::clone(&stops)),
         ));
@@ -303,6 +318,15 @@ impl Inner {
                 (FaultKind::ServerError, 500)
             }
             GenerationError::ShutDown => (FaultKind::Unreachable, 503),
+            GenerationError::Remote { kind, .. } => match kind {
+                RemoteFault::Unreachable => (FaultKind::Unreachable, 502),
+                RemoteFault::TimedOut => (FaultKind::TimedOut, 504),
+                RemoteFault::Overloaded => (FaultKind::Overloaded, 429),
+                RemoteFault::ServerError => (FaultKind::ServerError, 502),
+                RemoteFault::Misconfigured => (FaultKind::Misconfigured, 502),
+                RemoteFault::BadReply => (FaultKind::Garbage, 502),
+                RemoteFault::CutShort => (FaultKind::CutShort, 502),
+            },
         };
         Refused::Fault(self.fault(kind, status, &error.to_string()))
     }

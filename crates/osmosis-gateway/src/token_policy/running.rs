@@ -3,9 +3,11 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::Bytes;
-use osmosis_core::generation::{GenerationError, SampledToken, StopReason, TokenSink};
+use osmosis_core::generation::{GenerationError, LogprobsOf, SampledToken, StopReason, TokenSink};
 use osmosis_tokens::PlannedPrompt;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -13,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::reading::StopScan;
 use crate::policy::{TokenAccount, TokenLedger};
-use crate::session::{SampleCalls, Sampled};
+use crate::session::{SampleCalls, Sampled, Told};
 
 /// The choices of one call.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub(super) struct Running {
     choices: Vec<Mutex<Choice>>,
     prompt_tokens: u64,
     temperature: f32,
+    logprobs_of: LogprobsOf,
     /// Every token is news; otherwise only the end of a choice is.
     every_token: bool,
     news: Notify,
@@ -37,6 +40,9 @@ struct Choice {
     cut: Option<usize>,
     /// Nobody wants more.
     closed: bool,
+    /// Who waits to hear that.
+    waiting: Option<Waker>,
+    first_token_at: Option<Instant>,
     record: Option<Bytes>,
 }
 
@@ -52,7 +58,7 @@ impl Running {
     pub(super) fn new(
         calls: Arc<SampleCalls>,
         prompts: Vec<PlannedPrompt>,
-        temperature: f32,
+        (temperature, logprobs_of): (f32, LogprobsOf),
         every_token: bool,
         stop: impl Fn() -> Option<StopScan>,
     ) -> Self {
@@ -67,6 +73,8 @@ impl Running {
                     stop: stop(),
                     cut: None,
                     closed: false,
+                    waiting: None,
+                    first_token_at: None,
                     record: None,
                 })
             })
@@ -76,6 +84,7 @@ impl Running {
             choices,
             prompt_tokens,
             temperature,
+            logprobs_of,
             every_token,
             news: Notify::new(),
         }
@@ -116,21 +125,31 @@ impl Running {
 
     /// Takes up a choice that its caller gets whole, as this message.
     pub(super) fn answered(&self, choice: usize, message: &Value) {
-        self.make_record(choice, Some(message));
+        self.make_record(choice, Told::Message(message));
+    }
+
+    /// Takes up a choice that its caller gets whole, as ids.
+    pub(super) fn answered_in_ids(&self, choice: usize) {
+        self.make_record(choice, Told::Ids);
+    }
+
+    /// When the first token of a choice came.
+    pub(super) fn first_token_at(&self, choice: usize) -> Option<Instant> {
+        self.choices[choice].lock().first_token_at
     }
 
     /// Ends what is still sampled.
     pub(super) fn cancel(&self) {
         for choice in &self.choices {
-            choice.lock().closed = true;
+            choice.lock().close();
         }
     }
 
-    fn make_record(&self, choice: usize, message: Option<&Value>) {
+    fn make_record(&self, choice: usize, told: Told<'_>) {
         let place = &self.choices[choice];
         let (prompt, sampled) = {
             let mut choice = place.lock();
-            choice.closed = true;
+            choice.close();
             let Some(prompt) = choice.prompt.take() else {
                 return;
             };
@@ -139,12 +158,22 @@ impl Running {
                 logprobs: choice.tokens.iter().map(|token| token.logprob).collect(),
                 versions: choice.tokens.iter().map(|token| token.version).collect(),
                 temperature: self.temperature,
+                logprobs_of: self.logprobs_of,
             };
             (prompt, sampled)
         };
         // The engine's thread must not wait for the calls of the sample, so its lock is free by now.
-        let record = self.calls.finished(prompt, sampled, message);
+        let record = self.calls.finished(prompt, sampled, told);
         place.lock().record = Some(Bytes::from(record.encode()));
+    }
+}
+
+impl Choice {
+    fn close(&mut self) {
+        self.closed = true;
+        if let Some(waiting) = self.waiting.take() {
+            waiting.wake();
+        }
     }
 }
 
@@ -152,7 +181,7 @@ impl TokenLedger for Running {
     fn close(&self) -> TokenAccount {
         self.cancel();
         for choice in 0..self.choices.len() {
-            self.make_record(choice, None);
+            self.make_record(choice, Told::Nothing);
         }
         TokenAccount {
             records: self
@@ -197,6 +226,7 @@ impl TokenSink for ChoiceSink {
                 return ControlFlow::Break(());
             }
             let id = token.id;
+            choice.first_token_at.get_or_insert_with(Instant::now);
             choice.tokens.push(token);
             // Here and not by the reader: how far the engine gets meanwhile must not depend on chance.
             choice.cut = choice.stop.as_mut().and_then(|stop| stop.push(id));
@@ -217,6 +247,18 @@ impl TokenSink for ChoiceSink {
 
     fn end(self: Box<Self>, end: Result<StopReason, GenerationError>) {
         self.ends(end);
+    }
+
+    fn poll_unwanted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut choice = self.running.choices[self.choice].lock();
+        if choice.closed || choice.end.is_some() {
+            return Poll::Ready(());
+        }
+        match &mut choice.waiting {
+            Some(waiting) => waiting.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
     }
 }
 

@@ -9,7 +9,7 @@ use super::draw;
 use super::reading::Said;
 
 /// JSON has no infinity; the API writes this for what is next to impossible.
-const IMPOSSIBLE: f32 = -9999.0;
+pub(super) const IMPOSSIBLE: f32 = -9999.0;
 
 /// What all parts of an answer share.
 #[derive(Debug)]

@@ -25,6 +25,8 @@ pub(crate) use self::endpoint::without_credentials;
 use self::endpoint::{Endpoint, completions_url};
 pub use self::pool::{EndpointLoad, PoolLoad, QueueLimits};
 use self::pool::{Pool, Ticket, Wish};
+pub(crate) use self::reply::{error_chain, said};
+pub(crate) use self::retry::{retry_after, wait_before};
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{

@@ -282,7 +282,7 @@ fn could_be_events(bytes: &[u8]) -> bool {
 }
 
 /// What an error body says, if it says it in the usual way.
-fn said(body: &[u8]) -> String {
+pub(crate) fn said(body: &[u8]) -> String {
     let message = serde_json::from_slice::<serde_json::Value>(body)
         .ok()
         .and_then(|value| {
@@ -315,7 +315,7 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// An error and what caused it, in one line.
-pub(super) fn error_chain(error: &dyn Error) -> String {
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

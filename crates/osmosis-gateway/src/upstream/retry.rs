@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 /// The wait before try number `tries + 1`: what the upstream asked for, else doubling from `first`;
 /// never more than `longest`. `chance` in 0..1 spreads callers out, so that they do not come back together.
-pub(super) fn wait_before(
+pub(crate) fn wait_before(
     tries: u32,
     asked_for: Option<Duration>,
     first: Duration,
@@ -28,7 +28,7 @@ pub(super) fn wait_before(
 
 /// `Retry-After` in seconds or as a date, or the more exact `retry-after-ms`. A date that has passed is
 /// no wait at all.
-pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let seconds = |text: &str| -> Option<Duration> {
         let number: f64 = text.parse().ok().filter(|n: &f64| *n >= 0.0)?;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, mpsc};
 
-use osmosis_core::generation::{GenerationError, StopReason};
+use osmosis_core::generation::{GenerationError, LogprobsOf, StopReason};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use osmosis_gateway::{Gateway, GatewayOptions};
 use osmosis_tokens::{CallTree, Origin, TokenRecord};

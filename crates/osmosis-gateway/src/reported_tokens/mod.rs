@@ -1,0 +1,180 @@
+//! A policy whose server tells token ids with its chat replies, when it is asked for them: vLLM's
+//! `return_token_ids`.
+//!
+//! `request` asks, `reply` reads what came and takes out what the caller did not ask for, byte for byte,
+//! `ledger` makes the records. Where a reply has no ids, the record says so, and why.
+
+mod ledger;
+mod reply;
+mod request;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, stream};
+use osmosis_core::{PolicyVersion, RolloutId};
+
+use self::ledger::Ledger;
+use self::reply::Wanted;
+use crate::dialect::Dialect;
+use crate::error::GatewayError;
+use crate::events::EventBuffer;
+use crate::policy::{
+    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody, TokenLedger,
+};
+use crate::token_engine::ServerLogprobs;
+use crate::upstream::PoolLoad;
+
+/// Asks the policy behind it for token ids and logprobs, and records them.
+#[derive(Debug)]
+pub struct ReportedTokens {
+    policy: Arc<dyn Policy>,
+    logprobs: ServerLogprobs,
+}
+
+impl ReportedTokens {
+    /// `logprobs` is what the server was set to give.
+    pub fn new(policy: Arc<dyn Policy>, logprobs: ServerLogprobs) -> Self {
+        Self { policy, logprobs }
+    }
+}
+
+#[async_trait]
+impl Policy for ReportedTokens {
+    fn describe(&self) -> PolicyDescription {
+        self.policy.describe()
+    }
+
+    fn describe_for(&self, rollout: &RolloutId) -> PolicyDescription {
+        self.policy.describe_for(rollout)
+    }
+
+    fn speaks(&self, dialect: Dialect) -> bool {
+        self.policy.speaks(dialect)
+    }
+
+    fn load(&self) -> Option<PoolLoad> {
+        self.policy.load()
+    }
+
+    fn set_version(&self, version: PolicyVersion) -> bool {
+        self.policy.set_version(version)
+    }
+
+    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
+        let changed = self.policy.changed(change)?;
+        Some(changed.map(|policy| Arc::new(Self::new(policy, self.logprobs)) as _))
+    }
+
+    async fn chat(&self, mut call: ChatCall) -> Result<ChatReply, Fault> {
+        if call.dialect != Dialect::ChatCompletions {
+            return self.policy.chat(call).await;
+        }
+        let Some(asked) = request::amend(&call.body, self.logprobs) else {
+            // Whatever is wrong with it is the policy's to say.
+            return self.policy.chat(call).await;
+        };
+        call.body = asked.body;
+        let ledger = Arc::new(Ledger::new(
+            Arc::clone(&call.session),
+            call.sample_id.clone(),
+            self.policy.describe_for(&call.rollout_id).version,
+            asked.settings,
+        ));
+        let slot = call.tokens.clone();
+        let reply = self.policy.chat(call).await?;
+        if reply.status >= 400 {
+            return Ok(reply);
+        }
+        slot.fill(Arc::clone(&ledger) as Arc<dyn TokenLedger>);
+        let body = match reply.body {
+            ReplyBody::Whole(body) => ReplyBody::Whole(read_whole(&ledger, body, asked.wanted)),
+            ReplyBody::Stream(events) => {
+                ReplyBody::Stream(Box::pin(watched(events, ledger, asked.wanted)))
+            }
+        };
+        Ok(ChatReply { body, ..reply })
+    }
+
+    async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        self.policy.generate(call).await
+    }
+}
+
+fn read_whole(ledger: &Ledger, body: Bytes, wanted: Wanted) -> Bytes {
+    let Some(read) = reply::read(&body, wanted) else {
+        return body;
+    };
+    ledger.note(read.news);
+    ledger.whole();
+    read.stripped.map_or(body, Bytes::from)
+}
+
+/// A stream on its way, read and stripped event by event.
+struct Watched {
+    events: Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>,
+    buffer: EventBuffer,
+    ledger: Arc<Ledger>,
+    wanted: Wanted,
+    over: bool,
+}
+
+fn watched(
+    events: Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>,
+    ledger: Arc<Ledger>,
+    wanted: Wanted,
+) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
+    let state = Watched {
+        events,
+        buffer: EventBuffer::default(),
+        ledger,
+        wanted,
+        over: false,
+    };
+    stream::unfold(state, |mut state| async move {
+        state.next().await.map(|item| (item, state))
+    })
+}
+
+impl Watched {
+    async fn next(&mut self) -> Option<Result<Bytes, Fault>> {
+        while !self.over {
+            let passed = match self.events.next().await {
+                Some(Ok(piece)) if self.buffer.push(&piece).is_ok() => self.complete(),
+                Some(Ok(_)) | None => {
+                    // What follows an event without end is for the gateway to judge.
+                    self.over = true;
+                    self.buffer.rest()
+                }
+                Some(Err(fault)) => {
+                    self.over = true;
+                    return Some(Err(fault));
+                }
+            };
+            if !passed.is_empty() {
+                return Some(Ok(passed));
+            }
+        }
+        None
+    }
+
+    /// The events that are complete by now.
+    fn complete(&mut self) -> Bytes {
+        let mut passed = BytesMut::new();
+        while let Some(event) = self.buffer.next() {
+            match reply::read_event(&event, self.wanted) {
+                Some(read) => {
+                    self.ledger.note(read.news);
+                    match read.stripped {
+                        Some(stripped) => passed.extend_from_slice(stripped.as_bytes()),
+                        None => passed.extend_from_slice(&event),
+                    }
+                }
+                None => passed.extend_from_slice(&event),
+            }
+        }
+        passed.freeze()
+    }
+}
