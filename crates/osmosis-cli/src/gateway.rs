@@ -18,6 +18,7 @@ use crate::arguments::{GatewayArguments, NamedUpstream};
 use crate::error::{CliError, Exit};
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::output::Output;
+use crate::outside_engine::OutsideEngine;
 use crate::policy::{self, ReadyPolicy};
 use crate::run_folder::RunFolder;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name};
@@ -173,7 +174,12 @@ fn open_policy(
     let mut options = upstream_options(arguments, urls, key.as_ref(), model);
     let spoken = arguments.upstream_speaks.iter().copied();
     options.dialects.extend(spoken.map(Dialect::from));
-    policy::upstreams(options)
+    let outside = OutsideEngine {
+        engine: arguments.engine,
+        tokenizer: arguments.tokenizer.clone(),
+        logprobs: arguments.engine_logprobs,
+    };
+    outside.open(options, arguments.seed)
 }
 
 /// The servers of one policy, with the limits of the command line.

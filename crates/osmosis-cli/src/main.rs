@@ -15,6 +15,7 @@ mod export;
 mod figures;
 mod gateway;
 mod output;
+mod outside_engine;
 mod policy;
 mod prepared;
 mod rollout_init;

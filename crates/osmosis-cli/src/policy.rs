@@ -16,6 +16,7 @@ use osmosis_train::checkpoints::{self, Which};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, io};
+use crate::outside_engine::{Engine, OutsideEngine};
 use crate::run_folder::RunFolder;
 use crate::workspace::{Workspace, absolute};
 
@@ -39,6 +40,30 @@ pub(crate) struct ReadyPolicy {
 }
 
 impl ReadyPolicy {
+    /// A policy of which nothing runs in this process.
+    pub(crate) fn outside(
+        policy: Arc<dyn Policy>,
+        identity: Value,
+        secrets: Vec<String>,
+        remote: bool,
+    ) -> Self {
+        Self {
+            policy,
+            identity,
+            secrets,
+            remote,
+            sampler: None,
+        }
+    }
+
+    /// The same with another policy in front.
+    pub(crate) fn behind(self, front: impl FnOnce(Arc<dyn Policy>) -> Arc<dyn Policy>) -> Self {
+        Self {
+            policy: front(self.policy),
+            ..self
+        }
+    }
+
     /// Ends what runs for the policy in this process.
     pub(crate) fn shut_down(&self) {
         if let Some(sampler) = &self.sampler {
@@ -71,12 +96,18 @@ pub(crate) fn open(
                     &format!("{}/{model}", provider.name),
                 ));
             }
-            upstream(&base_url, key, model)
+            let usual = match provider.name {
+                "hosted_vllm" => Engine::Vllm,
+                _ => Engine::Openai,
+            };
+            OutsideEngine::from_environment(usual)?.open(one_server(&base_url, key, model), seed)
         }
         ModelPath::Endpoint(model) => {
             let base_url =
                 variable("OPENAI_BASE_URL").ok_or_else(|| unset("OPENAI_BASE_URL", model))?;
-            upstream(&base_url, variable("OPENAI_API_KEY"), model)
+            let key = variable("OPENAI_API_KEY");
+            OutsideEngine::from_environment(Engine::Openai)?
+                .open(one_server(&base_url, key, model), seed)
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
             let embedded = open_model(model, workspace)?;
@@ -206,16 +237,12 @@ fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, CliErro
 }
 
 /// A server that speaks the Chat Completions API.
-pub(crate) fn upstream(
-    base_url: &str,
-    key: Option<String>,
-    model: &str,
-) -> Result<ReadyPolicy, CliError> {
+pub(crate) fn one_server(base_url: &str, key: Option<String>, model: &str) -> UpstreamOptions {
     let endpoint = EndpointOptions {
         api_key: key.map(Secret::new),
         ..EndpointOptions::new(base_url)
     };
-    upstreams(UpstreamOptions::of(vec![endpoint], model))
+    UpstreamOptions::of(vec![endpoint], model)
 }
 
 /// Servers that speak the Chat Completions API and serve the same model.
@@ -237,13 +264,13 @@ pub(crate) fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, CliErro
     })
 }
 
-fn is_local(url: &str) -> bool {
+pub(crate) fn is_local(url: &str) -> bool {
     ["http://127.", "http://localhost", "http://[::1]"]
         .iter()
         .any(|start| url.starts_with(start))
 }
 
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -57,6 +57,8 @@ impl From<Spoken> for Dialect {
     }
 }
 
+use crate::outside_engine::{Engine, EngineLogprobs};
+
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("answering").required(true).args(["upstream", "model"]),
@@ -86,6 +88,25 @@ pub(crate) struct GatewayArguments {
         requires = "upstream"
     )]
     pub(crate) upstream_speaks: Vec<Spoken>,
+
+    /// Engine behind the upstream. vLLM and `SGLang` tell token ids, which are recorded
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ENGINE",
+        default_value_t,
+        requires = "upstream"
+    )]
+    pub(crate) engine: Engine,
+
+    /// Folder with the tokenizer and chat template of the upstream's model: prompts are rendered here
+    /// and sent as token ids
+    #[arg(long, value_name = "DIR", requires = "upstream")]
+    pub(crate) tokenizer: Option<Utf8PathBuf>,
+
+    /// What the engine's logprobs were set to be [default: raw for vLLM, tempered for `SGLang`]
+    #[arg(long, value_enum, value_name = "KIND", requires = "upstream")]
+    pub(crate) engine_logprobs: Option<EngineLogprobs>,
 
     /// Model that answers, written as `model_path` in a config: `builtin/NAME`, `run:NAME@STEP`, a
     /// checkpoint folder or GGUF file, `script:PATH`, `provider/model`

@@ -1,0 +1,246 @@
+//! Token ids of models behind servers: which engine it is, and what is needed to ask it in ids.
+
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use clap::ValueEnum;
+use osmosis_gateway::{
+    EngineKind, Policy, RemoteEngine, RemoteEngineOptions, ReportedTokens, ServerLogprobs,
+    TokenPolicy, TokenPolicyOptions, UpstreamOptions,
+};
+use osmosis_tokens::ChatFormat;
+use serde_json::json;
+
+use crate::error::CliError;
+use crate::policy::{ReadyPolicy, is_local, upstreams, variable};
+use crate::source_digest::text_digest;
+use crate::workspace::absolute;
+
+/// Which engine answers behind an upstream: `openai`, `vllm` or `sglang`.
+const ENGINE_VARIABLE: &str = "OSMOSIS_ENGINE";
+/// The folder of the model's tokenizer.
+const TOKENIZER_VARIABLE: &str = "OSMOSIS_TOKENIZER";
+/// Which logprobs the engine was set to give: `raw`, `tempered` or `processed`.
+const LOGPROBS_VARIABLE: &str = "OSMOSIS_ENGINE_LOGPROBS";
+
+/// Files of a tokenizer folder that say how text becomes ids.
+const FORMAT_FILES: [&str; 4] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+];
+
+/// What answers behind an upstream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// Any server that speaks the Chat Completions API; it tells no token ids
+    #[default]
+    Openai,
+    /// vLLM
+    Vllm,
+    /// `SGLang`
+    Sglang,
+}
+
+/// What an engine's logprobs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineLogprobs {
+    /// Of the logits as they are (vLLM's default)
+    Raw,
+    /// Of the logits divided by the temperature (SGLang's default)
+    Tempered,
+    /// Of what is sampled from in the end (vLLM's `--logprobs-mode processed_logprobs`)
+    Processed,
+}
+
+impl From<EngineLogprobs> for ServerLogprobs {
+    fn from(logprobs: EngineLogprobs) -> Self {
+        match logprobs {
+            EngineLogprobs::Raw => Self::Raw,
+            EngineLogprobs::Tempered => Self::Tempered,
+            EngineLogprobs::Processed => Self::Processed,
+        }
+    }
+}
+
+/// How token ids are had from a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OutsideEngine {
+    pub(crate) engine: Engine,
+    pub(crate) tokenizer: Option<Utf8PathBuf>,
+    pub(crate) logprobs: Option<EngineLogprobs>,
+}
+
+impl OutsideEngine {
+    /// As the environment says; `usual` is what it is when that says nothing.
+    pub(crate) fn from_environment(usual: Engine) -> Result<Self, CliError> {
+        Ok(Self {
+            engine: chosen(ENGINE_VARIABLE)?.unwrap_or(usual),
+            tokenizer: variable(TOKENIZER_VARIABLE).map(Utf8PathBuf::from),
+            logprobs: chosen(LOGPROBS_VARIABLE)?,
+        })
+    }
+
+    /// The policy behind these servers.
+    pub(crate) fn open(
+        &self,
+        upstream: UpstreamOptions,
+        seed: u64,
+    ) -> Result<ReadyPolicy, CliError> {
+        let kind = match self.engine {
+            Engine::Openai if self.tokenizer.is_some() => {
+                return Err(Self::unusable(
+                    "a tokenizer folder is given, and the server is not known to take token ids",
+                    format!(
+                        "say which engine it is: `--engine vllm` or `--engine sglang`, in the environment {ENGINE_VARIABLE}"
+                    ),
+                ));
+            }
+            Engine::Openai => return upstreams(upstream),
+            Engine::Vllm => EngineKind::Vllm,
+            Engine::Sglang => EngineKind::Sglang,
+        };
+        let logprobs = self
+            .logprobs
+            .map_or_else(|| kind.default_logprobs(), ServerLogprobs::from);
+        match (&self.tokenizer, kind) {
+            (Some(folder), _) => {
+                let [endpoint] = upstream.endpoints.as_slice() else {
+                    return Err(Self::unusable(
+                        "several servers are given, and prompts in token ids go to one",
+                        "give one `--upstream` with `--tokenizer`; run one gateway for each server"
+                            .to_owned(),
+                    ));
+                };
+                let key = endpoint.api_key.clone();
+                let secrets = key.iter().map(|key| key.expose().to_owned()).collect();
+                let options = RemoteEngineOptions {
+                    logprobs,
+                    api_key: key,
+                    ..RemoteEngineOptions::new(kind, &endpoint.base_url, &upstream.model)
+                };
+                remote(options, folder, secrets, seed)
+            }
+            (None, EngineKind::Vllm) => {
+                let ready = upstreams(upstream)?;
+                Ok(ready.behind(|policy| Arc::new(ReportedTokens::new(policy, logprobs))))
+            }
+            (None, EngineKind::Sglang) => Err(Self::unusable(
+                "SGLang tells token ids only where it is asked in token ids, which needs the model's \
+                 tokenizer folder",
+                format!(
+                    "give it with `--tokenizer DIR`, in the environment {TOKENIZER_VARIABLE}; or use `--engine openai`, and have no token ids"
+                ),
+            )),
+        }
+    }
+
+    fn unusable(message: &str, hint: String) -> CliError {
+        CliError::failed("engine_unusable", message.to_owned()).hint(hint)
+    }
+}
+
+/// A token policy over an engine elsewhere.
+fn remote(
+    options: RemoteEngineOptions,
+    folder: &Utf8Path,
+    secrets: Vec<String>,
+    seed: u64,
+) -> Result<ReadyPolicy, CliError> {
+    let folder = absolute(folder)?;
+    let chat = ChatFormat::load(&folder).map_err(|error| {
+        CliError::failed(
+            "tokenizer_invalid",
+            format!("tokenizer `{folder}`: {error}"),
+        )
+        .maybe_hint(error.hint())
+    })?;
+    let (kind, model) = (options.kind, options.model.clone());
+    let remote = !is_local(&options.base_url);
+    let engine = RemoteEngine::new(options)
+        .map_err(|error| CliError::failed("model_invalid", error.to_string()))?;
+    let endpoint = engine.endpoint().to_owned();
+    let identity = json!({
+        "base_url": endpoint,
+        "engine": kind.as_str(),
+        "tokenizer_sha256": format_digest(&folder),
+    });
+    let options = TokenPolicyOptions {
+        model,
+        endpoint,
+        seed,
+        max_prompt_tokens: None,
+        max_response_tokens: None,
+    };
+    let policy: Arc<dyn Policy> =
+        Arc::new(TokenPolicy::new(Arc::new(engine), Arc::new(chat), options));
+    Ok(ReadyPolicy::outside(policy, identity, secrets, remote))
+}
+
+/// Of the files that are there; the folder may hold weights too.
+fn format_digest(folder: &Utf8Path) -> String {
+    let files = FORMAT_FILES.map(|name| std::fs::read_to_string(folder.join(name)).ok());
+    text_digest(&json!(files).to_string())
+}
+
+/// The choice that a variable makes.
+fn chosen<T: ValueEnum>(name: &str) -> Result<Option<T>, CliError> {
+    let Some(text) = variable(name) else {
+        return Ok(None);
+    };
+    T::from_str(&text, false).map(Some).map_err(|_| {
+        let known: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        CliError::failed(
+            "engine_unusable",
+            format!("the environment variable `{name}` is `{text}`"),
+        )
+        .hint(format!("it can be `{}`", known.join("`, `")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::one_server;
+
+    fn outside(engine: Engine, tokenizer: Option<&str>) -> OutsideEngine {
+        OutsideEngine {
+            engine,
+            tokenizer: tokenizer.map(Utf8PathBuf::from),
+            logprobs: None,
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_what_to_do() {
+        for (engine, tokenizer, part) in [
+            (Engine::Openai, Some("."), "not known to take token ids"),
+            (Engine::Sglang, None, "needs the model's tokenizer folder"),
+            (Engine::Vllm, Some("no/such/folder"), "no/such/folder"),
+        ] {
+            let error = outside(engine, tokenizer)
+                .open(one_server("http://127.0.0.1:1/v1", None, "m"), 0)
+                .unwrap_err();
+            assert!(error.message.contains(part), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn without_a_tokenizer_the_address_is_what_a_resume_must_find() {
+        for engine in [Engine::Openai, Engine::Vllm] {
+            let ready = outside(engine, None)
+                .open(
+                    one_server("http://u:hunter2@h:1/v1", Some("sk-1".to_owned()), "m"),
+                    0,
+                )
+                .unwrap();
+            assert_eq!(ready.identity, json!({"base_url": "http://h:1/v1"}));
+            assert_eq!(ready.secrets, ["sk-1"]);
+            assert!(ready.remote);
+        }
+    }
+}
