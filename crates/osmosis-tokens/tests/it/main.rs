@@ -10,6 +10,7 @@ mod conversations;
 mod families;
 mod gguf;
 mod gguf_metadata;
+mod ids;
 mod published;
 mod toy;
 mod trees;
