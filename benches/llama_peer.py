@@ -127,7 +127,14 @@ def main() -> int:
     arguments = parser.parse_args()
     upstream = f"http://127.0.0.1:{free_port()}/v1"
     port = upstream.removesuffix("/v1").rsplit(":", 1)[1]
-    options = ["--n_ctx", "2048", "--logits_all", "true", "--chat_format", "chatml-function-calling"]
+    options = [
+        "--n_ctx",
+        "2048",
+        "--logits_all",
+        "true",
+        "--chat_format",
+        "chatml-function-calling",
+    ]
     command = [sys.executable, "-m", "llama_cpp.server", "--port", port, *options]
     server = subprocess.Popen(
         [*command, "--model", str(arguments.model)],
@@ -139,7 +146,9 @@ def main() -> int:
         gateway = None
         try:
             wait_for(f"{upstream}/models", server)
-            environment = {name: text for name, text in os.environ.items() if "PROXY" not in name.upper()}
+            environment = {
+                name: text for name, text in os.environ.items() if "PROXY" not in name.upper()
+            }
             gateway = subprocess.Popen(
                 [
                     *(arguments.osmosis.resolve(), "gateway", "--store", folder),
@@ -174,7 +183,9 @@ def main() -> int:
                 shown = json.dumps(ours, ensure_ascii=False)[:110]
                 print(f"{'same' if same else 'DIFFERENT':9} {name:12} {shown}")
                 if not same:
-                    print(f"          directly:    {json.dumps(directly, ensure_ascii=False)[:300]}")
+                    print(
+                        f"          directly:    {json.dumps(directly, ensure_ascii=False)[:300]}"
+                    )
         finally:
             for process in (gateway, server):
                 if process is not None:

@@ -95,17 +95,29 @@ pub(crate) struct GatewayArguments {
         value_enum,
         value_name = "ENGINE",
         default_value_t,
-        requires = "upstream"
+        requires = "upstream",
+        conflicts_with = "model"
     )]
     pub(crate) engine: Engine,
 
     /// Folder with the tokenizer and chat template of the upstream's model: prompts are rendered here
     /// and sent as token ids
-    #[arg(long, value_name = "DIR", requires = "upstream")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "upstream",
+        conflicts_with = "model"
+    )]
     pub(crate) tokenizer: Option<Utf8PathBuf>,
 
     /// What the engine's logprobs were set to be [default: raw for vLLM, tempered for `SGLang`]
-    #[arg(long, value_enum, value_name = "KIND", requires = "upstream")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "KIND",
+        requires = "upstream",
+        conflicts_with = "model"
+    )]
     pub(crate) engine_logprobs: Option<EngineLogprobs>,
 
     /// Model that answers, written as `model_path` in a config: `builtin/NAME`, `run:NAME@STEP`, a

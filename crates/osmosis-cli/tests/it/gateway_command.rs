@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use osmosis_store::{SqliteStore, Store};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
+use osmosis_tokens::{Origin, TokenRecord};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -17,8 +19,17 @@ struct Serving {
 
 impl Serving {
     fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
-        let mut child = workspace
-            .command(&[&["gateway", "--json"], arguments].concat())
+        Self::serve(&mut workspace.command(&[&["gateway", "--json"], arguments].concat()))
+    }
+
+    /// With the key of an upstream.
+    fn start_with_key(workspace: &Workspace, arguments: &[&str], key: &str) -> Self {
+        let mut command = workspace.command(&[&["gateway", "--json"], arguments].concat());
+        Self::serve(command.env("OPENAI_API_KEY", key))
+    }
+
+    fn serve(command: &mut Command) -> Self {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -165,6 +176,49 @@ fn any_model_path_can_be_served_and_a_name_goes_on_with_its_run() {
 }
 
 #[test]
+fn ids_that_an_upstream_reports_are_recorded_as_it_sampled_them() {
+    let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
+    // An embedded model tells its ids as vLLM does.
+    let model = Serving::start(&workspace, &["--model", "builtin/tiny", "--name", "model"]);
+    let url = model.resource["url"].as_str().unwrap();
+    let key = model.resource["api_key"].as_str().unwrap();
+    let arguments = ["--upstream", url, "--engine", "vllm", "--name", "front"];
+    let front = Serving::start_with_key(&workspace, &arguments, key);
+    let ask = "import json; from openai import OpenAI
+replies = []
+for stream in (False, True):
+    reply = OpenAI().chat.completions.create(model='x', temperature=1.0, top_p=1.0, max_tokens=16,
+        messages=[{'role': 'user', 'content': 'What is 2 plus 3?'}], stream=stream)
+    replies += [part.to_json() for part in (reply if stream else [reply])]
+print(json.dumps(any('token_ids' in reply or 'top_logprobs' in reply for reply in replies)))";
+    assert_eq!(front.client(ask), false);
+    front.stop().expect(0);
+    model.stop().expect(0);
+    let recorded = |name: &str| -> Vec<TokenRecord> {
+        let folder = workspace.root.join(".osmosis/serve").join(name);
+        let store = SqliteStore::open_read_only(&folder).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        [1, 2]
+            .map(|call| runtime.block_on(store.call_body(call)).unwrap().unwrap())
+            .iter()
+            .flat_map(|body| &body.tokens)
+            .map(|record| TokenRecord {
+                // Why a prompt begins anew is told in messages there, and in ids here.
+                origin: Origin::Root { reason: None },
+                ..TokenRecord::decode(record).unwrap()
+            })
+            .collect()
+    };
+    let told = recorded("front");
+    assert_eq!(told.len(), 2);
+    assert!(
+        told.iter()
+            .all(|record| record.complete && !record.sampled.is_empty())
+    );
+    assert_eq!(told, recorded("model"));
+}
+
+#[test]
 fn the_gateway_says_what_is_wrong_with_its_arguments() {
     let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"x\"\n", &echo_rows(1));
     let check = |arguments: &[&str], code: i32, words: &str| {
@@ -190,6 +244,31 @@ fn the_gateway_says_what_is_wrong_with_its_arguments() {
     for (arguments, code, words) in wrong {
         check(&[&upstream, arguments].concat(), code, words);
     }
+    let with = |more: &[&'static str]| [&upstream[..], more].concat();
+    check(&with(&["--tokenizer", "."]), 1, "--engine vllm");
+    check(&with(&["--engine", "sglang"]), 1, "--tokenizer DIR");
+    check(
+        &with(&["--engine", "vllm", "--tokenizer", "none"]),
+        1,
+        "tokenizer.json",
+    );
+    check(
+        &with(&[
+            "--upstream",
+            "http://h/v1",
+            "--engine",
+            "vllm",
+            "--tokenizer",
+            ".",
+        ]),
+        1,
+        "go to one",
+    );
+    check(
+        &["--model", "builtin/tiny", "--engine", "vllm"],
+        2,
+        "cannot be used with",
+    );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let arguments = ["--model", "script:policies/p.toml", "--listen", &address];
