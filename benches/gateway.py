@@ -8,7 +8,7 @@ The same client asks the same mock model server through a bare Rust proxy that k
 test is alone on one core; client and model server share the other. The main figure is the processor time of the
 proxy's process per call. Rounds alternate, medians are printed.
 
-- cost: plain calls, calls with logprobs (256 tokens), streams (64 events), at concurrency 32.
+- cost: plain calls, calls with logprobs (256 tokens), streams (64 events), up to 32 under way, at equal rates.
 - latency: what a call at concurrency 1 takes more than without anything in between.
 - slow: a model that takes 50 ms, at concurrency 1,000.
 - streams: 9,000 streams open at once, and the gateway's memory.
@@ -37,6 +37,9 @@ import gateway_process
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("plain", "logprobs", "stream")
+# Calls per second, the same for all and what all of them can do: sending to a process that sleeps costs more than to
+# one that is busy, so a rate that one of them can't keep would be counted against the other.
+RATES = {"plain": 3_000, "logprobs": 3_000, "stream": 500}
 TICKS = os.sysconf("SC_CLK_TCK")
 PROXY_CORE, OTHER_CORE = "0", "1"
 GOAL_COST, GOAL_LATENCY_MS, GOAL_SLOW, GOAL_LITELLM, GOAL_STREAMS_MB = 1.5, 0.3, 0.9, 80, 450
@@ -112,20 +115,20 @@ class Bench:
                 await_health(f"http://127.0.0.1:{port}/health/liveliness", process, f"{folder}/log")
                 yield Server("LiteLLM proxy", process.pid, f"http://127.0.0.1:{port}/v1", "none")
 
-    def load(self, url: str, key: str, kind: str, concurrency: int, requests: int) -> dict:  # type: ignore[type-arg]
+    def load(self, url: str, key: str, kind: str, concurrency: int, requests: int, per_second: int = 0) -> dict:  # type: ignore[type-arg]
         command = [self.parts, "load", "--url", f"{url}/chat/completions", "--key", key, "--kind", kind]
-        command += ["--concurrency", str(concurrency), "--requests", str(requests)]
+        command += ["--concurrency", str(concurrency), "--requests", str(requests), "--per-second", str(per_second)]
         done = subprocess.run(["taskset", "-c", OTHER_CORE, *command], check=True, stdout=subprocess.PIPE, text=True)
         measured = json.loads(done.stdout)
         if measured["errors"]:
             print(f"    {measured['errors']} errors, first: {measured['first_error']}")
         return measured
 
-    def cost(self, server: Server, kind: str, concurrency: int, requests: int) -> tuple[float, dict]:  # type: ignore[type-arg]
-        """Processor microseconds per call."""
+    def cost(self, server: Server, kind: str, requests: int, per_second: int) -> float:
+        """Processor microseconds per call, up to 32 under way."""
         before = server.cpu()
-        measured = self.load(server.url, server.key, kind, concurrency, requests)
-        return (server.cpu() - before) / requests * 1e6, measured
+        self.load(server.url, server.key, kind, 32, requests, per_second)
+        return (server.cpu() - before) / requests * 1e6
 
 
 def free_port() -> int:
@@ -162,12 +165,13 @@ def verdict(good: bool) -> str:
 
 
 def cost(bench: Bench, rounds: int, with_litellm: bool) -> None:
-    print("\nProcessor time per call, concurrency 32 (µs, median of rounds)")
+    print("\nProcessor time per call, concurrency 32, equal rates (µs, median of rounds)")
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(bench.upstream())
-        servers = [(stack.enter_context(bench.proxy(upstream)), 20_000), (stack.enter_context(bench.gateway(upstream)), 20_000)]
+        some = {kind: rate * 5 for kind, rate in RATES.items()}
+        servers = [(stack.enter_context(start(upstream)), some) for start in (bench.proxy, bench.gateway)]
         if with_litellm:
-            servers.append((stack.enter_context(bench.litellm(upstream)), 600))
+            servers.append((stack.enter_context(bench.litellm(upstream)), dict.fromkeys(KINDS, 600)))
         for server, _ in servers:
             for kind in KINDS:
                 bench.load(server.url, server.key, kind, 32, 300)
@@ -175,7 +179,8 @@ def cost(bench: Bench, rounds: int, with_litellm: bool) -> None:
             figures: dict[str, list[float]] = {server.name: [] for server, _ in servers}
             for _ in range(rounds):
                 for server, requests in servers:
-                    figures[server.name].append(bench.cost(server, kind, 32, requests)[0])
+                    rate = 0 if server.name == "LiteLLM proxy" else RATES[kind]
+                    figures[server.name].append(bench.cost(server, kind, requests[kind], rate))
             middle = {name: statistics.median(values) for name, values in figures.items()}
             base, ours = middle["bare proxy"], middle["osmosis gateway"]
             spread = ", ".join(f"{value:.0f}" for value in figures["osmosis gateway"])

@@ -24,6 +24,9 @@ struct Plan {
     key: String,
     kind: Kind,
     requests: u64,
+    /// Calls are sent no faster than this; 0 is as fast as they are answered.
+    per_second: u64,
+    began: Instant,
     begun: AtomicU64,
     failed: AtomicU64,
 }
@@ -55,10 +58,11 @@ pub(crate) async fn run(options: &Options) -> Outcome<String> {
             other => return Err(format!("`{other}` is no kind of call").into()),
         },
         requests: options.number("requests", 1_000)?,
+        per_second: options.number("per-second", 0)?,
+        began: Instant::now(),
         begun: AtomicU64::new(0),
         failed: AtomicU64::new(0),
     });
-    let began = Instant::now();
     let mut connections = JoinSet::new();
     for _ in 0..options.number("concurrency", 1)? {
         let plan = Arc::clone(&plan);
@@ -71,7 +75,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<String> {
         seen.first_byte.extend(part.first_byte);
         seen.first_error = seen.first_error.or(part.first_error);
     }
-    let took = began.elapsed();
+    let took = plan.began.elapsed();
     seen.whole.sort_unstable();
     seen.first_byte.sort_unstable();
     Ok(json!({
@@ -103,6 +107,10 @@ impl Plan {
             let number = self.begun.fetch_add(1, Ordering::Relaxed);
             if number >= self.requests || self.failed.load(Ordering::Relaxed) > MOST_ERRORS {
                 return seen;
+            }
+            if self.per_second > 0 {
+                let due = Duration::from_secs_f64(number as f64 / self.per_second as f64);
+                tokio::time::sleep_until((self.began + due).into()).await;
             }
             let asked = async {
                 let mut sender = match connection.take() {

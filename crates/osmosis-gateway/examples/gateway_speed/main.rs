@@ -4,7 +4,7 @@
 //! ```console
 //! gateway_speed upstream [--delay-ms N] [--gap-ms N]
 //! gateway_speed proxy --upstream http://127.0.0.1:PORT
-//! gateway_speed load --url URL --key KEY --kind plain|logprobs|stream --concurrency N --requests N
+//! gateway_speed load --url URL --key KEY --kind plain|logprobs|stream --concurrency N --requests N [--per-second N]
 //! ```
 //!
 //! Servers print their URL and serve until they are killed; the client prints what it measured as JSON.

@@ -18,6 +18,8 @@ use crate::secret::Secret;
 
 /// A reply beyond this is taken for one that never ends.
 const MAX_REPLY_BYTES: usize = 256 << 20;
+/// No more is set aside for a reply before it has come.
+const MOST_RESERVED_BYTES: usize = 1 << 20;
 /// As much of an error reply as is read.
 const MAX_ERROR_BYTES: usize = 1 << 20;
 /// As much of a bad reply as is quoted.
@@ -160,6 +162,11 @@ impl Endpoint {
     }
 
     async fn whole(&self, response: reqwest::Response, limit: usize) -> Result<Bytes, Fault> {
+        // Growing a buffer step by step would copy a long reply several times.
+        let announced = response.content_length().unwrap_or_default();
+        let announced = usize::try_from(announced)
+            .unwrap_or(limit)
+            .min(MOST_RESERVED_BYTES);
         let mut chunks = response.bytes_stream();
         let mut first = Bytes::new();
         let mut joined = BytesMut::new();
@@ -177,6 +184,7 @@ impl Endpoint {
                 Some(Ok(chunk)) if first.is_empty() => first = chunk,
                 Some(Ok(chunk)) => {
                     if joined.is_empty() {
+                        joined.reserve(announced);
                         joined.extend_from_slice(&first);
                     }
                     joined.extend_from_slice(&chunk);
