@@ -42,7 +42,9 @@ def nothing(value: int) -> int:
     return value
 
 
-def check(prompt: str, completion: str, prompt_ids: list[int], completion_ids: list[int], answer: str) -> float:
+def check(
+    prompt: str, completion: str, prompt_ids: list[int], completion_ids: list[int], answer: str
+) -> float:
     return float(NUMBER.findall(completion)[-1] == answer)
 
 
@@ -59,7 +61,17 @@ CALLS = {
 def areal_wrapper(wheel: str) -> type:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="osmosis-bench-areal-"))
     if not wheel:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), "areal==1.0.4"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(folder),
+            "areal==1.0.4",
+        ]
         subprocess.run(command, check=True)
         wheel = str(next(folder.glob("areal-*.whl")))
     with zipfile.ZipFile(wheel) as archive:
@@ -76,7 +88,9 @@ def areal_wrapper(wheel: str) -> type:
 
 def executor_wrapper(executor: ProcessPoolExecutor, function):
     async def call(*args, **kwargs):
-        return await asyncio.get_running_loop().run_in_executor(executor, functools.partial(function, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            executor, functools.partial(function, *args, **kwargs)
+        )
 
     return call
 
@@ -113,7 +127,10 @@ async def compare(options: argparse.Namespace, areal: type | None) -> None:
                     rates[name].append(await rate(calls[name], function, options.calls))
             assert len(pool_status().processes) == processes, pool_status()
             medians = {name: statistics.median(values) for name, values in rates.items()}
-            shown = "".join(f"{medians[name]:>10,.0f}" if name in medians else f"{'-':>10}" for name in ("osmosis", "executor", "areal"))
+            shown = "".join(
+                f"{medians[name]:>10,.0f}" if name in medians else f"{'-':>10}"
+                for name in ("osmosis", "executor", "areal")
+            )
             print(f"{processes:>9} {function.__name__:<9}{shown}")
         executor.shutdown()
 
@@ -136,11 +153,15 @@ async def costs(rounds: int) -> None:
                 replaced.append(time.perf_counter() - started)
     close_pool()
     print(f"first reward of a new pool: {statistics.median(first) * 1e3:.0f} ms")
-    print(f"next reward after a kill (the replacement's first): {statistics.median(replaced) * 1e3:.1f} ms")
+    print(
+        f"next reward after a kill (the replacement's first): {statistics.median(replaced) * 1e3:.1f} ms"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--areal", nargs="?", const="", metavar="WHEEL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=3000)

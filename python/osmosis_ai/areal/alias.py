@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -100,7 +101,7 @@ class _Package(ModuleType):
         return sorted({*super().__dir__(), *_PACKAGES[self.__name__]})
 
 
-class _PackageLoader:
+class _PackageLoader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Package(spec.name)
 
@@ -108,7 +109,7 @@ class _PackageLoader:
         pass
 
 
-class _AliasLoader:
+class _AliasLoader(Loader):
     """Answers with the module of this package itself, so that there is one of each class."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -23,7 +23,6 @@ _TOTAL_SECONDS = 3600.0
 _CONNECT_SECONDS = 60.0
 _KEEPALIVE_SECONDS = 60.0
 _CHUNK = 64 * 1024
-_LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 _EXTRA = "install it with `pip install 'osmosis-rs[areal]'`"
 
 
@@ -53,9 +52,7 @@ def _module(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingExtraError(
-            f"`{name}` is not installed; {_EXTRA}", name=error.name
-        ) from None
+        raise MissingExtraError(f"`{name}` is not installed; {_EXTRA}", name=error.name) from None
 
 
 def _httpx_name() -> str:
@@ -90,13 +87,9 @@ def _new_client(name: Any) -> Any:
         max_keepalive_connections=None,
         keepalive_expiry=_KEEPALIVE_SECONDS,
     )
-    # The environment's proxy can't reach this machine's own addresses, where the gateway is.
-    direct = httpx.AsyncHTTPTransport(limits=limits)
+    # A transport of one's own goes past the environment's proxy, which can't reach the gateway.
     return httpx.AsyncClient(
-        limits=limits,
-        timeout=timeout,
-        cookies=_no_cookies(),
-        mounts=dict.fromkeys(_LOOPBACK, direct),
+        transport=httpx.AsyncHTTPTransport(limits=limits), timeout=timeout, cookies=_no_cookies()
     )
 
 
@@ -122,6 +115,7 @@ _clients: PerLoop[Any] = PerLoop(_new_client, _close_client)
 def _transport(httpx: ModuleType) -> Any:
     """A transport of that httpx over the running loop's aiohttp session."""
     aiohttp = _module("aiohttp")
+    yarl = _module("yarl")
     # Failures must be httpx's own, which is what SDKs retry on.
     broken: tuple[type[BaseException], ...] = (aiohttp.ClientError, OSError)
 
@@ -149,7 +143,7 @@ def _transport(httpx: ModuleType) -> Any:
             try:
                 reply = await aiohttp_session().request(
                     request.method,
-                    str(request.url),
+                    yarl.URL(str(request.url), encoded=True),
                     headers=request.headers.multi_items(),
                     data=await request.aread() or None,
                     allow_redirects=False,

@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from osmosis_ai.areal import reward_pool, reward_process
 from osmosis_ai.areal.reward_errors import (
@@ -109,7 +109,7 @@ class AsyncRewardWrapper:
             raise
         if isinstance(outcome, Replied) and outcome.kind == VALUE:
             return self._loaded(outcome.payload)
-        self._raise(outcome)
+        raise self._error(outcome)
 
     def _pickled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         try:
@@ -132,37 +132,37 @@ class AsyncRewardWrapper:
                 f"{type(error).__name__}: {error}; return a number"
             ) from error
 
-    def _raise(self, outcome: Outcome) -> NoReturn:
+    def _error(self, outcome: Outcome) -> BaseException:
         name = _name(self.reward_fn)
         if isinstance(outcome, TimedOut):
             if outcome.loading:
-                raise RewardTimeout(
+                return RewardTimeout(
                     f"{name} did not get to run: importing its module or moving its arguments or "
                     f"result took more than {TRANSFER_SECONDS:g} s"
                 )
-            raise RewardTimeout(
+            return RewardTimeout(
                 f"{name} ran for more than `timeout_seconds` = {self.timeout_seconds:g} and was "
                 "killed"
             )
         if isinstance(outcome, Crashed):
-            raise RewardCrash(
-                f"the process of {name} {_ending(outcome)}, at each of {outcome.attempts} attempts"
-                if outcome.attempts > 1
-                else f"the process of {name} {_ending(outcome)}"
-            )
+            tried = f", at each of {outcome.attempts} attempts" if outcome.attempts > 1 else ""
+            return RewardCrash(f"the process of {name} {_ending(outcome)}{tried}")
         content = self._loaded(outcome.payload)
+        error: BaseException
         if outcome.kind == RAISED:
             error, traceback = content
-            raise error from RewardTraceback(traceback)
-        kind, message, traceback = content
-        cause = RewardTraceback(traceback) if traceback else None
-        if outcome.kind == EXITED:
-            raise RewardCrash(f"{name} raised {kind}({message}), which would end it") from cause
-        if outcome.kind == UNLOADABLE:
-            raise RewardNotPicklable(
-                f"{name} or an argument can't be loaded in a reward process: {kind}: {message}"
-            ) from cause
-        raise RewardRaised(f"{name} raised {kind}: {message}") from cause
+        else:
+            kind, message, traceback = content
+            if outcome.kind == EXITED:
+                error = RewardCrash(f"{name} raised {kind}({message}), which would end it")
+            elif outcome.kind == UNLOADABLE:
+                error = RewardNotPicklable(
+                    f"{name} or an argument can't be loaded in a reward process: {kind}: {message}"
+                )
+            else:
+                error = RewardRaised(f"{name} raised {kind}: {message}")
+        error.__cause__ = RewardTraceback(traceback) if traceback else None
+        return error
 
 
 def _check_function(function: Any) -> None:

@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from osmosis_ai.areal import reward_process, reward_setup
 from osmosis_ai.areal.reward_process import END, HEADER, HELLO, PRELOAD, START, STARTED, UNLOADABLE
@@ -83,7 +82,7 @@ class RewardPool:
                 check = self._next_check
                 slot = self._idle.pop()
                 self._give(slot, call)
-                if slot.outgoing or self._next_check < check:
+                if self._next_check < check:
                     self._wake()
             else:
                 self._queue.append(call)
@@ -263,6 +262,9 @@ class RewardPool:
             return
         call.attempts += 1
         self._check_at(slot.deadline)
+        if slot.outgoing:
+            # The rest goes out as the process reads.
+            self._wake()
 
     def _send_ahead(self, slot: Slot) -> None:
         """Keeps a process busy without waiting for us, while calls are short and many wait."""

@@ -1,4 +1,4 @@
-"""The processes that reward functions run in. Started by path, and nothing but the standard library.
+"""The processes that reward functions run in: started by path, on the standard library alone.
 
 A *template*, started clean, forks one process per slot of the pool: a fork of a clean process costs
 a millisecond, and a fork of the caller's process (an event loop, threads, locks) would not be
@@ -263,7 +263,7 @@ def load_main(main: tuple[str, str]) -> None:
 
 
 def _preload(setup: dict[str, Any], module: str) -> None:
-    """Imports ahead of the next forks. What fails here fails in a reward process, where it counts."""
+    """Imports ahead of the next forks. What fails here shows in a reward process, as before."""
     with contextlib.suppress(BaseException):
         main = prepare(setup)
         if module == "__main__":

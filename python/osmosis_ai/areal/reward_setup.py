@@ -16,6 +16,9 @@ MAIN = "__main__"
 
 def setup() -> dict[str, Any]:
     """Where modules come from in this process, right now."""
+    if main_script() is not None:
+        # What a reward process makes of the script's classes comes back under this name.
+        sys.modules.setdefault("__mp_main__", sys.modules[MAIN])
     return {
         "folder": os.getcwd(),
         "path": [os.path.abspath(folder) for folder in sys.path],

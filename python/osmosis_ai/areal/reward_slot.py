@@ -167,7 +167,7 @@ class Slot:
 
     def take_back(self) -> list[Call]:
         """The calls that were sent ahead and that the process will not run any more."""
-        numbers = set()
+        numbers: set[int] = set()
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._claims[0], 4096):
                 numbers.update(number for (number,) in CLAIM.iter_unpack(data))
@@ -222,7 +222,7 @@ class Slot:
                 self.outgoing[0] = self.outgoing[0][sent:]
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """The messages that have arrived. Raises `EOFError` or `OSError` when the process is gone."""
+        """The messages that have arrived; `EOFError` or `OSError` when the process is gone."""
         if self._body is not None:
             return self._receive_body()
         try:
