@@ -141,3 +141,15 @@ class Locked(Scorer):
 
         super().__init__(1)
         self.lock = threading.Lock()
+
+
+def misbehave(how: str, value: int) -> int:
+    if how == "crash":
+        os._exit(1)
+    if how == "hang":
+        time.sleep(3600)
+    if how == "raise":
+        raise ValueError(str(value))
+    if how == "nap":
+        time.sleep(value % 30 / 1000)
+    return value * 2

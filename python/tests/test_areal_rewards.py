@@ -1,10 +1,11 @@
-"""`AsyncRewardWrapper`: values, and what becomes of functions that hang, crash, raise or can't travel."""
+"""`AsyncRewardWrapper`: values, and what becomes of functions that hang, crash or raise."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import os
+import random
 import select
 import signal
 import subprocess
@@ -302,6 +303,42 @@ async def test_cancelling_many_short_calls_loses_none_of_the_others() -> None:
         call.cancel()
     kept = await asyncio.gather(*calls[::2])
     assert kept == [i * 2 for i in range(0, 600, 2)]
+
+
+async def call_or_cancel(how: str, value: int) -> str:
+    timeout = 0.3 if how == "hang" else LONG
+    wrapper = AsyncRewardWrapper(functions.misbehave, timeout, max_workers=3, max_retries=1)
+    call = asyncio.ensure_future(wrapper("nap" if how == "cancel" else how, value))
+    if how == "cancel":
+        asyncio.get_running_loop().call_later(value % 7 / 100, call.cancel)
+    try:
+        return "right" if await call == value * 2 else "wrong"
+    except asyncio.CancelledError:
+        return "cancelled"
+    except Exception as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_the_others_do_every_call_has_its_own_outcome(seed: int) -> None:
+    expected = {
+        "fine": {"right"},
+        "nap": {"right"},
+        "raise": {"ValueError"},
+        "crash": {"RewardCrash"},
+        "hang": {"RewardTimeout"},
+        "cancel": {"cancelled", "right"},
+    }
+    draw = random.Random(seed)
+    hows = draw.choices(list(expected), weights=[60, 20, 8, 3, 3, 6], k=300)
+    outcomes = await asyncio.gather(*(call_or_cancel(how, n) for n, how in enumerate(hows)))
+    wrong = [
+        (how, outcome)
+        for how, outcome in zip(hows, outcomes, strict=True)
+        if outcome not in expected[how]
+    ]
+    assert wrong == [], f"seed {seed}"
+    await until(lambda: len(pool_status().processes) == 3, "there are as many processes as before")
 
 
 def test_several_loops_and_threads_share_the_processes() -> None:
