@@ -211,9 +211,14 @@ class RewardPool:
             return
         for kind, payload in messages:
             self._heard(slot, kind, payload)
-        if slot.running is not None and slot in self._slots:
-            self._send_ahead(slot)
-            self._check_at(slot.next_check())
+        if slot.running is None:
+            return
+        if slot.running.settled:
+            # Cancelled after it was sent ahead, and too late to take it back.
+            self._remove(slot)
+            return
+        self._send_ahead(slot)
+        self._check_at(slot.next_check())
 
     def _heard(self, slot: Slot, kind: int, payload: bytes) -> None:
         if kind == HELLO:
@@ -239,9 +244,6 @@ class RewardPool:
     def _after_reply(self, slot: Slot) -> None:
         if slot.running is None:
             self._next(slot)
-        elif slot.running.settled:
-            # Cancelled after it was sent ahead, and too late to take it back.
-            self._remove(slot)
         else:
             slot.running.attempts += 1
 
