@@ -1,12 +1,12 @@
 """How many rewards a process computes per second, and what starting and replacing one costs.
 
-    python benches/rewards.py [--areal [WHEEL]] [--rounds 5] [--calls 3000]
+    cargo xtask bench rewards -- [--areal [WHEEL]] [--rounds 5] [--calls 3000]
 
 The same calls, all of them waiting at once on one event loop, in the same run and taking turns: `AsyncRewardWrapper`
 of this package, `concurrent.futures.ProcessPoolExecutor` through `run_in_executor`, and (with `--areal`) the wrapper of
 `areal` 1.0.4, whose wheel is read from WHEEL or fetched from PyPI. Only its `areal/api/reward_api.py` is loaded, with
 the standard `logging` in place of its own: the package itself needs torch. Goal: at least equal to both with the same
-number of processes. Two functions: `nothing` is all overhead, `check` looks for a number in a text of 2 kB, with 512
+number of processes; `ratio` is to the better of them. Two functions: `nothing` is all overhead, `check` looks for a number in a text of 2 kB, with 512
 token ids beside it.
 """
 
@@ -107,7 +107,7 @@ async def rate(call, function, calls: int) -> float:
 
 async def compare(options: argparse.Namespace, areal: type | None) -> None:
     print(f"{options.calls} calls at once, median of {options.rounds} rounds in turns, rewards/s")
-    print(f"{'processes':>9} {'function':<9}{'osmosis':>10}{'executor':>10}{'areal':>10}")
+    print(f"{'processes':>9} {'function':<9}{'osmosis':>10}{'executor':>10}{'areal':>10}{'ratio':>10}")
     for processes in options.processes:
         executor = ProcessPoolExecutor(processes)
         close_pool()
@@ -131,7 +131,9 @@ async def compare(options: argparse.Namespace, areal: type | None) -> None:
                 f"{medians[name]:>10,.0f}" if name in medians else f"{'-':>10}"
                 for name in ("osmosis", "executor", "areal")
             )
-            print(f"{processes:>9} {function.__name__:<9}{shown}")
+            best = max(rate for name, rate in medians.items() if name != "osmosis")
+            ratio = medians["osmosis"] / best
+            print(f"{processes:>9} {function.__name__:<9}{shown}{ratio:>9.1f}x")
         executor.shutdown()
 
 

@@ -17,7 +17,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from osmosis_ai.areal import reward_pool, reward_process
+from osmosis_ai.areal import reward_owner, reward_process
 from osmosis_ai.areal.reward_errors import (
     RewardCrash,
     RewardError,
@@ -26,7 +26,8 @@ from osmosis_ai.areal.reward_errors import (
     RewardTimeout,
     RewardTraceback,
 )
-from osmosis_ai.areal.reward_pool import PoolStatus, close_pool, pool_status
+from osmosis_ai.areal.reward_owner import close_pool, pool_status
+from osmosis_ai.areal.reward_pool import PoolStatus
 from osmosis_ai.areal.reward_process import EXITED, PROTOCOL, RAISED, UNLOADABLE, VALUE
 from osmosis_ai.areal.reward_setup import MAIN, main_script, module_of
 from osmosis_ai.areal.reward_slot import TRANSFER_SECONDS, Call, Crashed, Outcome, Replied, TimedOut
@@ -101,7 +102,7 @@ class AsyncRewardWrapper:
             loop=loop,
             reply=reply,
         )
-        pool = reward_pool.submit(call, self.max_workers)
+        pool = reward_owner.submit(call, self.max_workers)
         try:
             outcome = await reply
         except asyncio.CancelledError:

@@ -8,26 +8,22 @@ so what one function does to its process concerns no other call.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import pickle
 import selectors
 import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osmosis_ai.areal import reward_process, reward_setup
-from osmosis_ai.areal.reward_process import END, HEADER, HELLO, PRELOAD, START, STARTED, UNLOADABLE
+from osmosis_ai.areal import reward_setup
+from osmosis_ai.areal.reward_process import END, HELLO, PRELOAD, START, STARTED, UNLOADABLE
 from osmosis_ai.areal.reward_slot import Call, Crashed, Outcome, Phase, Replied, Slot, TimedOut
+from osmosis_ai.areal.reward_template import Template
 
-_ENDED = struct.Struct("<Qi")
 _CLOSE_SECONDS = 2.0
 _NEVER = float("inf")
 
@@ -57,9 +53,7 @@ class RewardPool:
         self._unwanted: list[Call] = []
         self._ending: dict[int, Call | None] = {}
         self._outcomes: list[tuple[Call, Outcome]] = []
-        self._template: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._partial = b""
+        self._template: Template | None = None
         self._preloaded: set[str] = set()
         self._selector: selectors.BaseSelector | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -124,14 +118,12 @@ class RewardPool:
         self._closed = True
         for slot in self._slots:
             slot.close()
-        if self._control is not None:
-            self._control.close()
         if self._selector is not None:
             self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
         if self._template is not None:
-            self._template.returncode = 0
+            self._template.abandon()
 
     # From here on everything happens with the lock held, most of it in the supervisor's thread.
 
@@ -159,7 +151,8 @@ class RewardPool:
             for call in waiting:
                 self._settle(call, Crashed(None, call.attempts, problem))
         self._deliver()
-        self._end_template()
+        if self._template is not None:
+            self._template.close()
         if self._selector is not None:
             self._selector.close()
         self._wake_reader.close()
@@ -173,8 +166,8 @@ class RewardPool:
             for key, mask in events:
                 if isinstance(key.data, Slot):
                     self._attend(key.data, mask)
-                elif key.fileobj is self._control:
-                    self._hear_template()
+                elif isinstance(key.data, Template):
+                    self._hear(key.data)
                 else:
                     self._woken = False
                     with contextlib.suppress(BlockingIOError):
@@ -418,123 +411,47 @@ class RewardPool:
     def _tell_template(self, kind: int, payload: bytes, fds: Sequence[int] = ()) -> None:
         """Sends to the template, starting it when there is none."""
         for _ in range(2):
-            if self._control is None and kind != START:
-                # Whatever it is about ended with the last template.
-                return
-            control = self._control or self._start_template()
+            if self._template is None:
+                if kind != START:
+                    # Whatever it is about ended with the last template.
+                    return
+                self._template = Template()
+                assert self._selector is not None
+                self._selector.register(self._template, selectors.EVENT_READ, self._template)
             try:
-                head = HEADER.pack(kind, 0, len(payload))
-                socket.send_fds(control, [head + payload], list(fds))
+                self._template.send(kind, payload, fds)
                 return
             except OSError:
                 self._lose_template()
 
-    def _start_template(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._template = subprocess.Popen(
-                [sys.executable, "-u", reward_process.__file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._control = ours
-        self._partial = b""
-        assert self._selector is not None
-        self._selector.register(ours, selectors.EVENT_READ, None)
-        return ours
-
-    def _hear_template(self) -> None:
-        assert self._control is not None
+    def _hear(self, template: Template) -> None:
+        if template is not self._template:
+            return
         try:
-            data = self._control.recv(4096)
-        except OSError:
-            data = b""
-        if not data:
+            ended = template.ended()
+        except EOFError:
             self._lose_template()
             return
-        data = self._partial + data
-        whole = len(data) - len(data) % _ENDED.size
-        self._partial = data[whole:]
-        for pid, code in _ENDED.iter_unpack(data[:whole]):
+        for pid, code in ended:
             call = self._ending.pop(pid, None)
             if call is not None:
                 self._settle(call, Crashed(code, call.attempts))
 
     def _lose_template(self) -> None:
         """Somebody killed it: its processes go with it, the next one starts afresh."""
-        if self._control is not None and self._selector is not None:
-            with contextlib.suppress(KeyError, ValueError, OSError):
-                self._selector.unregister(self._control)
-            self._control.close()
-        self._control = None
+        template, self._template = self._template, None
+        if template is not None:
+            if self._selector is not None:
+                self._selector.unregister(template)
+            template.close()
         self._preloaded.clear()
         for call in self._ending.values():
             if call is not None:
                 self._settle(call, Crashed(None, call.attempts))
         self._ending.clear()
-        self._end_template()
-
-    def _end_template(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        template, self._template = self._template, None
-        if template is not None:
-            try:
-                template.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                template.kill()
-                template.wait()
 
 
 def _resolve(delivered: list[tuple[Call, Outcome]]) -> None:
     for call, outcome in delivered:
         if not call.reply.done():
             call.reply.set_result(outcome)
-
-
-_pool: RewardPool | None = None
-_pool_lock = threading.Lock()
-
-
-def submit(call: Call, limit: int) -> RewardPool:
-    """Queues the call in the pool of this process, which is made when there is none."""
-    global _pool
-    while True:
-        with _pool_lock:
-            pool = _pool
-            if pool is None:
-                pool = _pool = RewardPool()
-        if pool.submit(call, limit):
-            return pool
-        with _pool_lock:
-            if _pool is pool:
-                _pool = None
-
-
-def pool_status() -> PoolStatus:
-    """What reward processes this process has."""
-    pool = _pool
-    return PoolStatus((), 0, 0, 0, 0, 0) if pool is None else pool.status()
-
-
-def close_pool() -> None:
-    """Ends the reward processes; the next call starts new ones."""
-    global _pool
-    with _pool_lock:
-        pool, _pool = _pool, None
-    if pool is not None:
-        pool.close()
-
-
-def _forget_pool() -> None:
-    global _pool, _pool_lock
-    _pool_lock = threading.Lock()
-    pool, _pool = _pool, None
-    if pool is not None:
-        pool.abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
-atexit.register(close_pool)
