@@ -33,8 +33,8 @@ TRANSFER_SECONDS = 120.0
 # A call that waits behind another one this long is taken back, for any process that is free.
 HOLD_SECONDS = 0.02
 # As much work, and no more calls than that, is sent ahead.
-_AHEAD_SECONDS = 0.004
-_MOST_AHEAD = 16
+_AHEAD_SECONDS = 0.01
+_MOST_AHEAD = 64
 _CHUNK = 256 * 1024
 # Sending more than that takes a while: not sent ahead, and the process tells when it has it.
 _LARGE = 64 * 1024
