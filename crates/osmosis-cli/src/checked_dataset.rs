@@ -2,7 +2,8 @@
 
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
-use osmosis_data::{Dataset, Row};
+use osmosis_core::frame::Manifest;
+use osmosis_data::{Dataset, Report, Row, Taking};
 use osmosis_store::NewRow;
 
 use crate::dataset::{check, data_error};
@@ -14,6 +15,8 @@ pub(crate) struct CheckedDataset {
     dataset: Dataset,
     pub(crate) sha256: String,
     pub(crate) rows: u64,
+    /// Why it is for no workflow but one that takes rows as they are.
+    unfit: Option<CliError>,
 }
 
 impl CheckedDataset {
@@ -22,13 +25,45 @@ impl CheckedDataset {
         let path = osmosis_data::resolve(reference, &workspace.root)
             .map_err(|error| data_error(&error))?;
         let dataset = Dataset::open(&path).map_err(|error| data_error(&error))?;
-        let report = dataset.validate().map_err(|error| data_error(&error))?;
-        check(&report)?;
-        Ok(Self {
-            dataset,
-            sha256: report.sha256,
-            rows: report.rows,
-        })
+        match checked(&dataset) {
+            Ok(report) => Ok(Self {
+                dataset,
+                sha256: report.sha256,
+                rows: report.rows,
+                unfit: None,
+            }),
+            Err(unfit) => {
+                let dataset = dataset.with(Taking::WholeRows);
+                // What is wrong with its rows whoever takes them is told at once.
+                let Ok(report) = checked(&dataset) else {
+                    return Err(unfit);
+                };
+                Ok(Self {
+                    dataset,
+                    sha256: report.sha256,
+                    rows: report.rows,
+                    unfit: Some(unfit),
+                })
+            }
+        }
+    }
+
+    /// Whether only the user's code can say if these rows will do.
+    pub(crate) fn depends_on_workflow(&self) -> bool {
+        self.unfit.is_some()
+    }
+
+    /// Refuses rows that this workflow can't be given.
+    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), CliError> {
+        if workflow.self_graded {
+            return Ok(());
+        }
+        self.check_columns()
+    }
+
+    /// Refuses rows that can't be made into prompt, label and metadata.
+    pub(crate) fn check_columns(&self) -> Result<(), CliError> {
+        self.unfit.clone().map_or(Ok(()), Err)
     }
 
     pub(crate) fn path(&self) -> &Utf8Path {
@@ -65,4 +100,10 @@ impl CheckedDataset {
         )
         .hint("submit again with `--fresh`, so that the run holds one version of it"))
     }
+}
+
+fn checked(dataset: &Dataset) -> Result<Report, CliError> {
+    let report = dataset.validate().map_err(|error| data_error(&error))?;
+    check(&report)?;
+    Ok(report)
 }

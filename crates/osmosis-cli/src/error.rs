@@ -34,7 +34,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// An error for people (message, hint) and programs (code, details).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CliError {
     /// A stable name.
     pub(crate) code: &'static str,

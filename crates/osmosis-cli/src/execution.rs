@@ -57,6 +57,7 @@ pub(crate) struct DriveSettings {
     pub(crate) agent_limit: Duration,
     pub(crate) grade_limit: Duration,
     pub(crate) pass_threshold: f64,
+    pub(crate) is_eval: bool,
     pub(crate) redactor: Redactor,
 }
 
@@ -71,6 +72,7 @@ pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> Eng
         retry_wait: RETRY_WAIT,
         lease: LEASE,
         artifacts_root: Some(folder.artifacts()),
+        is_eval: settings.is_eval,
         redactor: settings.redactor,
     }
 }

@@ -147,12 +147,13 @@ impl UserCode {
             output.warn(warning);
         }
         self.passed_on.tell_of_advanced(output);
-        let grader = manifest
-            .grader
-            .as_ref()
-            .map_or_else(|| "no grader".to_owned(), |found| found.name.clone());
+        let grader = match &manifest.grader {
+            Some(grader) => format!(" and {}", grader.name),
+            None if manifest.self_graded => ", which is its own grader,".to_owned(),
+            None => " and no grader".to_owned(),
+        };
         output.note(format_args!(
-            "{} and {grader} from {} on {} ({amount})",
+            "{}{grader} from {} on {} ({amount})",
             manifest.workflow.name, self.experiment.rollout, self.experiment.model_path,
         ));
     }

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, JsonText, RolloutId, Sample};
+use crate::{Failure, JsonText, Reward, RolloutId, Sample};
 
 /// Both sides must speak exactly this.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -48,6 +48,9 @@ pub enum FromWorker {
         task: u64,
         samples: Vec<Sample>,
         metrics: Option<JsonText>,
+        /// From a workflow that is its own grader and rewards single model calls instead of samples.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        interactions: Vec<InteractionReward>,
     },
     /// The grader returned; the samples carry rewards.
     GradeDone { task: u64, samples: Vec<Sample> },
@@ -136,6 +139,18 @@ pub struct Manifest {
     pub warnings: Vec<String>,
     /// Whether processes forked from this one are sound; the reason when they are not.
     pub not_forkable: Option<String>,
+    /// The workflow takes rows as they are and what it returns is the grade: `RunTask::row` is set, and the
+    /// samples of `RunDone` carry rewards.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub self_graded: bool,
+}
+
+/// What a workflow says one model call was worth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InteractionReward {
+    /// The id of the completion, as the caller was given it.
+    pub completion: String,
+    pub reward: Reward,
 }
 
 /// A class of the user's, and how many executions of it may run at once.
@@ -172,6 +187,12 @@ pub struct RunTask {
     pub chat_completions_url: String,
     pub api_key: String,
     pub artifacts_dir: Option<String>,
+    /// The whole row, a JSON object: for a workflow that is its own grader, and for no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<JsonText>,
+    /// The rollout measures; nothing is learned from it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_eval: bool,
 }
 
 /// One execution of the grader.
@@ -229,6 +250,8 @@ mod tests {
             chat_completions_url: "http://127.0.0.1:1/v1".to_owned(),
             api_key: "k".to_owned(),
             artifacts_dir: None,
+            row: None,
+            is_eval: false,
         });
         let back: ToWorker = decode(&encode(&frame).unwrap()).unwrap();
         assert_eq!(back, frame);

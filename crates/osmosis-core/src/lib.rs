@@ -13,6 +13,7 @@
 //! ```
 
 pub mod config;
+pub mod credit;
 pub mod frame;
 pub mod generation;
 mod id;

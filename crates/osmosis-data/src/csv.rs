@@ -5,7 +5,7 @@ use csv_core::{ReadRecordResult, Reader};
 
 use crate::json_string::push_json_string;
 use crate::table::Table;
-use crate::{ColumnProblem, MAX_ROW_BYTES, Row, RowError, RowProblem};
+use crate::{ColumnProblem, MAX_ROW_BYTES, Row, RowError, RowProblem, Taking};
 
 /// More cells than this in a row are not counted.
 const MAX_CELLS: usize = 100_000;
@@ -27,6 +27,7 @@ pub struct CsvRows<R> {
     record: Record,
     next_index: u64,
     ended: bool,
+    taking: Taking,
 }
 
 impl<R> fmt::Debug for CsvRows<R> {
@@ -82,7 +83,14 @@ impl<R: BufRead> CsvRows<R> {
             record: Record::default(),
             next_index: 0,
             ended: false,
+            taking: Taking::Columns,
         }
+    }
+
+    /// The same rows, of which this is taken.
+    #[must_use]
+    pub fn taking(self, taking: Taking) -> Self {
+        Self { taking, ..self }
     }
 
     fn read_record(&mut self) -> io::Result<Found> {
@@ -201,7 +209,7 @@ impl<R: BufRead> CsvRows<R> {
 }
 
 impl Header {
-    fn of(record: &Record) -> Result<Self, Vec<ColumnProblem>> {
+    fn of(record: &Record, taking: Taking) -> Result<Self, Vec<ColumnProblem>> {
         let mut names = Vec::new();
         let mut keys = Vec::new();
         for cell in record.iter() {
@@ -221,7 +229,7 @@ impl Header {
                 is_metadata: name == "metadata",
             }));
         }
-        let table = Table::of(&names)?;
+        let table = Table::of(&names, taking)?;
         Ok(Self { table, keys })
     }
 }
@@ -281,7 +289,7 @@ impl<R: BufRead> Iterator for CsvRows<R> {
                     self.ended = true;
                     return None;
                 }
-                Ok(Found::Whole) => match Header::of(&self.record) {
+                Ok(Found::Whole) => match Header::of(&self.record, self.taking) {
                     Ok(header) => {
                         self.header = Some(header);
                         Vec::new()

@@ -6,7 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use crate::decompress::Text;
 use crate::{
     Compression, CsvRows, DataError, Format, JsonlRows, ParquetRows, Report, Row, RowError,
-    RowProblem, report,
+    RowProblem, Taking, report,
 };
 
 /// What is read of a file at a time.
@@ -17,6 +17,7 @@ const BUFFER_BYTES: usize = 1 << 16;
 pub struct Dataset {
     path: Utf8PathBuf,
     format: Format,
+    taking: Taking,
 }
 
 impl Dataset {
@@ -33,7 +34,18 @@ impl Dataset {
         Ok(Self {
             path: path.to_owned(),
             format,
+            taking: Taking::Columns,
         })
+    }
+
+    /// The same file, of whose rows this is taken.
+    #[must_use]
+    pub fn with(self, taking: Taking) -> Self {
+        Self { taking, ..self }
+    }
+
+    pub fn taking(&self) -> Taking {
+        self.taking
     }
 
     pub fn path(&self) -> &Utf8Path {
@@ -67,9 +79,15 @@ impl Dataset {
     fn source(&self) -> io::Result<Source> {
         let file = File::open(&self.path)?;
         Ok(match self.format {
-            Format::Jsonl => Source::Jsonl(Box::new(JsonlRows::new(self.text(buffered(file))?))),
-            Format::Csv => Source::Csv(Box::new(CsvRows::new(self.text(buffered(file))?))),
-            Format::Parquet => Source::Parquet(Box::new(ParquetRows::new(file))),
+            Format::Jsonl => {
+                let rows = JsonlRows::new(self.text(buffered(file))?);
+                Source::Jsonl(Box::new(rows.taking(self.taking)))
+            }
+            Format::Csv => {
+                let rows = CsvRows::new(self.text(buffered(file))?);
+                Source::Csv(Box::new(rows.taking(self.taking)))
+            }
+            Format::Parquet => Source::Parquet(Box::new(ParquetRows::taking(file, self.taking))),
         })
     }
 

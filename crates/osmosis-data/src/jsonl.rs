@@ -2,7 +2,7 @@ use std::io::{BufRead, ErrorKind};
 
 use osmosis_core::JsonText;
 
-use crate::{Row, RowError, RowProblem, row};
+use crate::{Row, RowError, RowProblem, Taking, row};
 
 /// A row beyond this is an error and is skipped; it would not fit a frame to a worker either.
 pub const MAX_ROW_BYTES: usize = osmosis_core::frame::MAX_FRAME_BYTES / 2;
@@ -15,6 +15,7 @@ pub struct JsonlRows<R> {
     next_index: u64,
     buffer: Vec<u8>,
     ended: bool,
+    taking: Taking,
 }
 
 /// What `read_line` found.
@@ -34,7 +35,14 @@ impl<R: BufRead> JsonlRows<R> {
             next_index: 0,
             buffer: Vec::new(),
             ended: false,
+            taking: Taking::Columns,
         }
+    }
+
+    /// The same rows, of which this is taken.
+    #[must_use]
+    pub fn taking(self, taking: Taking) -> Self {
+        Self { taking, ..self }
     }
 
     fn read_line(&mut self) -> std::io::Result<Line> {
@@ -90,7 +98,7 @@ impl<R: BufRead> JsonlRows<R> {
             self.error(index, Some(column), RowProblem::NotUtf8)
         })?;
         match JsonText::parse(text) {
-            Ok(body) => row::read(index, self.line, body).map_err(|mut error| {
+            Ok(body) => row::read(index, self.line, body, self.taking).map_err(|mut error| {
                 // The body starts where its brace is.
                 let indent = text.chars().take_while(char::is_ascii_whitespace).count();
                 error.column = error.column.map(|column| column + indent as u64);

@@ -38,5 +38,5 @@ pub use jsonl::{JsonlRows, MAX_ROW_BYTES};
 pub use parquet::ParquetRows;
 pub use report::{MAX_SHOWN_ERRORS, Report, ReportMode, validate};
 pub use resolve::resolve;
-pub use row::{Row, RowMode};
+pub use row::{Row, RowMode, Taking};
 pub use table::ColumnProblem;

@@ -49,6 +49,8 @@ pub struct Report {
 pub enum ReportMode {
     Prompt,
     Metadata,
+    /// Rows are taken as they are.
+    Whole,
     /// Some rows have a `metadata` column and some don't.
     Mixed,
 }
@@ -58,6 +60,7 @@ impl ReportMode {
         let row = match row {
             RowMode::Prompt => Self::Prompt,
             RowMode::Metadata => Self::Metadata,
+            RowMode::Whole => Self::Whole,
         };
         match mode {
             Some(mode) if mode != row => Self::Mixed,
@@ -140,16 +143,16 @@ pub(crate) fn read(dataset: &Dataset) -> Result<Report, DataError> {
     match dataset.format() {
         Format::Jsonl => {
             let text = dataset.text(&mut reader).map_err(failed)?;
-            report.take_all(JsonlRows::new(text))?;
+            report.take_all(JsonlRows::new(text).taking(dataset.taking()))?;
         }
         Format::Csv => {
             let text = dataset.text(&mut reader).map_err(failed)?;
-            report.take_all(CsvRows::new(text))?;
+            report.take_all(CsvRows::new(text).taking(dataset.taking()))?;
         }
         // Read out of order, and so on its own.
         Format::Parquet => {
             let file = File::open(path).map_err(failed)?;
-            report.take_all(ParquetRows::new(file))?;
+            report.take_all(ParquetRows::taking(file, dataset.taking()))?;
         }
     }
     // The digest is of all bytes, also of those behind the last row.

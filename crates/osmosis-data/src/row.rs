@@ -33,12 +33,24 @@ pub enum RowMode {
     Prompt,
     /// A `metadata` column makes the others optional.
     Metadata,
+    /// None: the workflow takes the row as it is.
+    Whole,
+}
+
+/// What is taken of rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Taking {
+    /// Prompt, label and metadata, each from its column.
+    #[default]
+    Columns,
+    /// The row as it is, whatever its columns.
+    WholeRows,
 }
 
 impl Row {
     /// Reads a row again from the body it was stored as.
     pub fn from_body(index: u64, line: u64, body: &JsonText) -> Result<Self, RowError> {
-        read(index, line, body.clone())
+        read(index, line, body.clone(), Taking::Columns)
     }
 
     /// The prompt as the JSON array that goes to a worker.
@@ -47,7 +59,7 @@ impl Row {
     }
 }
 
-pub(crate) fn read(index: u64, line: u64, body: JsonText) -> Result<Row, RowError> {
+pub(crate) fn read(index: u64, line: u64, body: JsonText, taking: Taking) -> Result<Row, RowError> {
     let text = body.as_str();
     let found = type_of(text);
     if found != "an object" {
@@ -56,6 +68,17 @@ pub(crate) fn read(index: u64, line: u64, body: JsonText) -> Result<Row, RowErro
             line,
             column: Some(1),
             problem: RowProblem::NotAnObject { found },
+        });
+    }
+    if taking == Taking::WholeRows {
+        return Ok(Row {
+            index,
+            line,
+            body,
+            prompt: vec![],
+            label: None,
+            metadata: None,
+            mode: RowMode::Whole,
         });
     }
     // Values stay the text they are: `1.50` as a label is not `1.5`.
@@ -161,7 +184,8 @@ impl<'a> Columns<'a> {
                     ));
                 }
             }
-            RowMode::Metadata => {
+            // Rows taken whole have no parts.
+            RowMode::Metadata | RowMode::Whole => {
                 if said.is_none() && metadata.is_none() {
                     return Err((None, RowProblem::NothingToDo));
                 }

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use osmosis_core::JsonText;
 
 use crate::error::listed;
-use crate::{MAX_ROW_BYTES, Row, RowError, RowProblem, row};
+use crate::{MAX_ROW_BYTES, Row, RowError, RowProblem, Taking, row};
 
 /// How many of a file's columns an error names.
 const MAX_NAMED: usize = 12;
@@ -78,11 +78,12 @@ fn missing_hint(column: &'static str, there: &[String]) -> String {
 pub(crate) struct Table {
     /// What this file calls the label.
     label: &'static str,
+    taking: Taking,
 }
 
 impl Table {
     /// Checks the names of a file's columns.
-    pub(crate) fn of(names: &[String]) -> Result<Self, Vec<ColumnProblem>> {
+    pub(crate) fn of(names: &[String], taking: Taking) -> Result<Self, Vec<ColumnProblem>> {
         let mut problems = Vec::new();
         let mut seen: HashSet<&str> = HashSet::new();
         let mut repeated: HashSet<&str> = HashSet::new();
@@ -97,7 +98,7 @@ impl Table {
             column,
             there: names.to_vec(),
         };
-        if !seen.contains("metadata") {
+        if taking == Taking::Columns && !seen.contains("metadata") {
             if !seen.contains("user_prompt") {
                 problems.push(missing("user_prompt"));
             }
@@ -111,7 +112,7 @@ impl Table {
             } else {
                 "label"
             };
-            Ok(Self { label })
+            Ok(Self { label, taking })
         } else {
             Err(problems)
         }
@@ -133,7 +134,7 @@ impl Table {
                 message: parse.to_string(),
             })
         })?;
-        row::read(index, line, body).map_err(|found| {
+        row::read(index, line, body, self.taking).map_err(|found| {
             // The place in the object is none in the file. And the file has the column, or its
             // rows would not be read.
             error(match found.problem {

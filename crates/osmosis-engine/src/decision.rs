@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use osmosis_core::frame::InteractionReward;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, Sample};
 use osmosis_gateway::Fault;
 use osmosis_worker::TaskResult;
@@ -29,6 +30,7 @@ pub enum AfterAgent {
     Grade {
         samples: Vec<Sample>,
         metrics: Option<JsonText>,
+        interactions: Vec<InteractionReward>,
     },
     Finish(Outcome),
     Again(Again),
@@ -70,7 +72,15 @@ pub fn after_agent(
     rules: &Rules,
 ) -> AfterAgent {
     match result {
-        TaskResult::Done { samples, metrics } => AfterAgent::Grade { samples, metrics },
+        TaskResult::Done {
+            samples,
+            metrics,
+            interactions,
+        } => AfterAgent::Grade {
+            samples,
+            metrics,
+            interactions,
+        },
         TaskResult::Rejected { reason } => AfterAgent::Finish(Outcome::Rejected { reason }),
         TaskResult::Failed { failure } => match fault {
             // The agent failed right after a model call that failed through no fault of its own.

@@ -43,14 +43,12 @@ impl Engine {
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
-        Self::reading(
-            Reading::DatasetRows,
-            store,
-            gateway,
-            executor,
-            options,
-            events,
-        )
+        let reading = if executor.self_graded() {
+            Reading::WholeRows
+        } else {
+            Reading::DatasetRows
+        };
+        Self::reading(reading, store, gateway, executor, options, events)
     }
 
     /// An engine for a queue of requests to a rollout server instead of dataset rows. The body of such

@@ -35,6 +35,12 @@ pub trait Executor: fmt::Debug + Send + Sync {
     /// name.
     fn alias(&self, rollout: &RolloutId, attempt: Attempt) -> Option<RolloutId>;
 
+    /// Whether the workflow takes rows as they are and is its own grader: `run` then answers with rewards,
+    /// and `grade` is never called.
+    fn self_graded(&self) -> bool {
+        false
+    }
+
     /// Runs the workflow. Who is asked to cancel answers `Cancelled`, soon.
     async fn run(&self, job: RunJob, terms: Terms, cancel: &CancellationToken) -> TaskReport;
 
@@ -46,6 +52,10 @@ pub trait Executor: fmt::Debug + Send + Sync {
 impl Executor for WorkerPool {
     fn alias(&self, _rollout: &RolloutId, _attempt: Attempt) -> Option<RolloutId> {
         None
+    }
+
+    fn self_graded(&self) -> bool {
+        self.manifest().self_graded
     }
 
     async fn run(&self, job: RunJob, terms: Terms, cancel: &CancellationToken) -> TaskReport {

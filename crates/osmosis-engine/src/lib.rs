@@ -11,6 +11,7 @@ mod event;
 mod executor;
 mod live;
 mod options;
+mod own_grade;
 mod reading;
 mod rollout;
 mod serving;

@@ -24,6 +24,8 @@ pub struct EngineOptions {
     pub lease: Duration,
     /// Each rollout gets a folder of its own below this.
     pub artifacts_root: Option<Utf8PathBuf>,
+    /// Rollouts measure; nothing is learned from them. User code may ask.
+    pub is_eval: bool,
     /// Takes secrets out of error texts before they are recorded.
     pub redactor: Redactor,
 }

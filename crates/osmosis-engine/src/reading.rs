@@ -16,8 +16,10 @@ const LONGEST_LIMIT_SECONDS: f64 = 365.0 * 86_400.0;
 /// What the rows of a run are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Rows of a dataset.
+    /// Rows of a dataset, made into prompt, label and metadata.
     DatasetRows,
+    /// Rows of a dataset as they are, for a workflow that is its own grader.
+    WholeRows,
     /// Requests to a rollout server: `initial_messages`, and what else it was sent.
     ServedRequests,
 }
@@ -28,6 +30,8 @@ pub(crate) struct Assigned {
     pub(crate) prompt: JsonText,
     pub(crate) label: Option<String>,
     pub(crate) metadata: Option<JsonText>,
+    /// The row as it is, for a workflow that is its own grader.
+    pub(crate) whole: Option<JsonText>,
     /// Its own deadlines, which go before those of the run.
     pub(crate) agent_limit: Option<Duration>,
     pub(crate) grade_limit: Option<Duration>,
@@ -48,6 +52,7 @@ impl Reading {
     pub(crate) fn read(self, claim: &Claim) -> Result<Assigned, EngineError> {
         let assigned = match self {
             Self::DatasetRows => dataset_row(claim),
+            Self::WholeRows => whole_row(claim),
             Self::ServedRequests => served_request(claim.row.body.as_str()),
         };
         assigned.map_err(|message| EngineError::Row {
@@ -64,6 +69,18 @@ fn dataset_row(claim: &Claim) -> Result<Assigned, String> {
         prompt: row.prompt_json().map_err(|error| error.to_string())?,
         label: row.label,
         metadata: row.metadata,
+        whole: None,
+        agent_limit: None,
+        grade_limit: None,
+    })
+}
+
+fn whole_row(claim: &Claim) -> Result<Assigned, String> {
+    Ok(Assigned {
+        prompt: JsonText::of(&[(); 0]).map_err(|error| error.to_string())?,
+        label: None,
+        metadata: None,
+        whole: Some(claim.row.body.clone()),
         agent_limit: None,
         grade_limit: None,
     })
@@ -80,6 +97,7 @@ fn served_request(body: &str) -> Result<Assigned, String> {
         prompt: json(row.initial_messages)?,
         label: row.label,
         metadata: row.metadata.map(json).transpose()?,
+        whole: None,
         agent_limit: row.agent_timeout_sec.map(limit).transpose()?,
         grade_limit: row.grader_timeout_sec.map(limit).transpose()?,
     })
@@ -114,6 +132,7 @@ mod tests {
                 prompt: JsonText::parse("[]").unwrap(),
                 label: None,
                 metadata: None,
+                whole: None,
                 agent_limit: None,
                 grade_limit: None,
             }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules};
 use crate::driver::Parts;
+use crate::own_grade::own_grade;
 use crate::reading::Assigned;
 use crate::{EngineError, RunEvent, Terms};
 
@@ -55,7 +56,13 @@ pub(crate) async fn execute(
         chat_completions_url: parts.gateway.url().to_owned(),
         api_key: door.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
+        row: row.whole.clone(),
+        is_eval: parts.options.is_eval,
     };
+    let self_graded = parts.executor.self_graded();
+    if self_graded {
+        door.keep_completions();
+    }
     let report = parts.executor.run(job, terms, cancel).await;
     let through = door.close().await;
 
@@ -70,8 +77,18 @@ pub(crate) async fn execute(
         claim.failures,
         &rules,
     ) {
-        AfterAgent::Grade { samples, metrics } => {
+        AfterAgent::Grade {
+            samples,
+            metrics,
+            interactions,
+        } => {
             attempt.metrics = metrics;
+            if self_graded {
+                let given = &through.completions;
+                let (outcome, samples) =
+                    own_grade(samples, interactions, given, rules.pass_threshold);
+                return finish(parts, &claim, attempt, outcome, samples).await;
+            }
             samples
         }
         AfterAgent::Finish(outcome) => {

@@ -1,9 +1,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use osmosis_core::{Attempt, RolloutId};
+use osmosis_core::{Attempt, RolloutId, SampleId};
 use osmosis_store::CallSummary;
 use parking_lot::{Mutex, RwLock};
 use rand::distr::{Alphanumeric, SampleString};
@@ -28,6 +29,18 @@ pub struct RolloutCalls {
     pub model_time: Duration,
     /// How the last call failed, when it failed for a reason that is not the agent's.
     pub last_fault: Option<Fault>,
+    /// The whole answers that were given, in order; empty unless the door was asked to keep them.
+    pub completions: Vec<GivenCompletion>,
+}
+
+/// An answer as its caller knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenCompletion {
+    /// The id that the caller was given.
+    pub id: String,
+    pub sample: SampleId,
+    /// The numbers of its token records within the sample, one for each choice; empty without tokens.
+    pub calls: Vec<u32>,
 }
 
 /// A rollout's way in: a key that opens this rollout and nothing else.
@@ -43,17 +56,23 @@ impl RolloutDoor {
         &self.key
     }
 
+    /// From now on the ids of answers are kept until the door is closed.
+    pub fn keep_completions(&self) {
+        self.state.keeps_completions.store(true, Ordering::Relaxed);
+    }
+
     /// Ends the key, ends what is still under way, and returns when all of it is queued for
     /// recording. (Dropping a door without closing it ends the key too.)
     pub async fn close(self) -> RolloutCalls {
         self.end();
         self.state.calls.close();
         self.state.calls.wait().await;
-        let tally = self.state.tally.lock();
+        let mut tally = self.state.tally.lock();
         RolloutCalls {
             summary: tally.summary,
             model_time: tally.model_time,
             last_fault: tally.last_fault.clone(),
+            completions: std::mem::take(&mut tally.completions),
         }
     }
 
@@ -103,6 +122,7 @@ struct DoorState {
     calls: TaskTracker,
     session: Arc<Session>,
     replays: Arc<Replays>,
+    keeps_completions: AtomicBool,
     tally: Mutex<Tally>,
 }
 
@@ -113,6 +133,7 @@ struct Tally {
     busy_since: Option<Instant>,
     model_time: Duration,
     last_fault: Option<Fault>,
+    completions: Vec<GivenCompletion>,
 }
 
 impl Doors {
@@ -134,6 +155,7 @@ impl Doors {
             calls: TaskTracker::new(),
             session: Arc::new(session),
             replays: Arc::default(),
+            keeps_completions: AtomicBool::new(false),
             tally: Mutex::default(),
         });
         self.open.write().insert(digest, Arc::clone(&state));
@@ -172,6 +194,8 @@ pub(crate) struct CallResult {
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) completion_tokens: Option<u64>,
     pub(crate) verdict: Verdict,
+    /// The answer, when it was whole and the door keeps them.
+    pub(crate) completion: Option<GivenCompletion>,
 }
 
 /// What a call says about the policy behind the gateway.
@@ -213,6 +237,10 @@ impl Visit {
         &self.state.ended
     }
 
+    pub(crate) fn keeps_completions(&self) -> bool {
+        self.state.keeps_completions.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn call_begins(&self) {
         let mut tally = self.state.tally.lock();
         if tally.under_way == 0 {
@@ -231,6 +259,7 @@ impl Visit {
             Verdict::Faulty(fault) => tally.last_fault = Some(fault),
             Verdict::Unknown => {}
         }
+        tally.completions.extend(result.completion);
         tally.under_way -= 1;
         if tally.under_way == 0
             && let Some(since) = tally.busy_since.take()
@@ -298,6 +327,7 @@ mod tests {
                 prompt_tokens: Some(3),
                 completion_tokens: None,
                 verdict,
+                completion: None,
             });
         };
         record(Verdict::Faulty(fault.clone()));

@@ -34,6 +34,7 @@ mod error_reply;
 mod events;
 mod exchange;
 mod generate;
+mod given_id;
 mod identity;
 mod journey;
 mod json_edit;
@@ -57,7 +58,7 @@ mod token_policy;
 mod upstream;
 
 pub use dialect::Dialect;
-pub use door::{RolloutCalls, RolloutDoor};
+pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use options::{ConnectionLimits, GatewayOptions, Sampling};

@@ -6,9 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use osmosis_core::{PolicyVersion, SampleId};
 use osmosis_store::{NewCall, StoreError};
+use osmosis_tokens::TokenRecord;
 
 use crate::completion::Usage;
-use crate::door::{CallResult, Verdict, Visit};
+use crate::door::{CallResult, GivenCompletion, Verdict, Visit};
+use crate::given_id;
 use crate::journey::{Journey, Travelled};
 use crate::metrics::CallFigures;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
@@ -279,6 +281,9 @@ impl Unrecorded {
             body: draft.response.clone(),
         };
         let fine = draft.error.is_none() && draft.status < 400;
+        let completion = (fine && visit.keeps_completions())
+            .then(|| given_completion(&draft))
+            .flatten();
         let result = match &shared.store {
             Some(store) => store.record_call(draft).await,
             None => Ok(()),
@@ -301,10 +306,22 @@ impl Unrecorded {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             verdict,
+            completion,
         });
         drop(answering);
         result
     }
+}
+
+/// What the caller knows the answer by.
+fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
+    let records = call.tokens.iter();
+    let numbers = records.filter_map(|record| TokenRecord::decode(record).ok());
+    Some(GivenCompletion {
+        id: given_id::of(&call.response, call.streamed)?,
+        sample: call.sample_id.clone(),
+        calls: numbers.map(|record| record.call).collect(),
+    })
 }
 
 /// Tells those who watch from outside.

@@ -25,6 +25,7 @@ pub(crate) async fn evaluate(
         name: format!("the evaluation after step {step}"),
         rows,
         rollouts,
+        is_eval: true,
         settled,
     };
     let Some(results) = phase.run(parts, stop, events).await? else {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use osmosis_core::{OutcomeKind, RolloutId};
-use osmosis_engine::{Engine, Stop};
+use osmosis_engine::{Engine, EngineOptions, Stop};
 use osmosis_store::{NewRollout, NewRow, RolloutRecord};
 use tokio::sync::mpsc;
 
@@ -20,6 +20,8 @@ pub(crate) struct RolloutPhase {
     pub(crate) name: String,
     pub(crate) rows: Vec<NewRow>,
     pub(crate) rollouts: Vec<NewRollout>,
+    /// Nothing is learned from these rollouts.
+    pub(crate) is_eval: bool,
     /// The phase was completed by an earlier process, and what came after it depends on its results as
     /// they are.
     pub(crate) settled: bool,
@@ -62,7 +64,7 @@ impl RolloutPhase {
             }
             store.enqueue(self.rows, self.rollouts).await?;
             let before = parts.sampler.rate();
-            clock = drive(parts, stop, events).await?;
+            clock = drive(parts, self.is_eval, stop, events).await?;
             let sampled = parts.sampler.rate().sampled_tokens - before.sampled_tokens;
             let seconds = (clock.rollout + clock.grade).as_secs_f64();
             tokens_per_second = (seconds > 0.0).then(|| sampled as f64 / seconds);
@@ -129,15 +131,20 @@ async fn retry_failed(parts: &TrainParts, known: &[RolloutRecord]) -> Result<(),
 
 async fn drive(
     parts: &TrainParts,
+    is_eval: bool,
     stop: &Stop,
     events: &mpsc::Sender<TrainEvent>,
 ) -> Result<PhaseClock, TrainError> {
     let (sender, mut told) = mpsc::channel(EVENTS_WAITING);
+    let options = EngineOptions {
+        is_eval,
+        ..parts.engine.clone()
+    };
     let engine = Engine::new(
         parts.store.clone(),
         parts.gateway.clone(),
         parts.workers.clone(),
-        parts.engine.clone(),
+        options,
         sender,
     );
     let began = Instant::now();

@@ -154,6 +154,7 @@ impl Trainer {
             name: format!("step {step}"),
             rows: self.rows_of(&planned),
             rollouts: planned.rollouts.clone(),
+            is_eval: false,
             settled: step <= self.journal.settled(),
         };
         let Some(results) = phase.run(&self.parts, stop, events).await? else {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::frame::InteractionReward;
 use osmosis_core::{Failure, JsonText, RolloutId, Sample};
 
 /// Whether a task may share its worker.
@@ -22,6 +23,10 @@ pub struct RunJob {
     pub chat_completions_url: String,
     pub api_key: String,
     pub artifacts_dir: Option<Utf8PathBuf>,
+    /// The whole row, for a workflow that is its own grader.
+    pub row: Option<JsonText>,
+    /// The rollout measures; nothing is learned from it.
+    pub is_eval: bool,
 }
 
 /// One execution of the grader.
@@ -61,6 +66,8 @@ pub enum TaskResult {
     Done {
         samples: Vec<Sample>,
         metrics: Option<JsonText>,
+        /// Rewards of single model calls, from a workflow that is its own grader.
+        interactions: Vec<InteractionReward>,
     },
     Rejected {
         reason: String,

@@ -42,6 +42,16 @@ def httpx_client() -> Any:
     return _clients.get(_httpx_name())
 
 
+def has_aiohttp() -> bool:
+    """Whether `aiohttp_session` can be had."""
+    return importlib.util.find_spec("aiohttp") is not None
+
+
+def has_httpx() -> bool:
+    """Whether `httpx_client` can be had."""
+    return importlib.util.find_spec(_httpx_name()) is not None
+
+
 async def close() -> None:
     """Closes what the running loop has of both."""
     await _clients.close_here()
@@ -78,7 +88,7 @@ def _new_session(_: Any) -> Any:
 def _new_client(name: Any) -> Any:
     httpx = _module(name)
     timeout = httpx.Timeout(_TOTAL_SECONDS, connect=_CONNECT_SECONDS)
-    if importlib.util.find_spec("aiohttp") is not None:
+    if has_aiohttp():
         return httpx.AsyncClient(
             transport=_transport(httpx), timeout=timeout, cookies=_no_cookies(), trust_env=False
         )

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from osmosis_ai.areal.building import BuildError, build, read_arguments
+from osmosis_ai.areal.finding import Candidate, candidate, candidates
+from osmosis_ai.areal.own_grader import OwnGrader
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend.local import LocalBackend
 from osmosis_ai.rollout.config import InvalidConfigError, config_class_of, override
@@ -71,6 +74,20 @@ def discover(
     return _Search(parsed, tree, module).result(workflow_overrides or {}, grader_overrides or {})
 
 
+def discover_rollout(
+    project_path: str,
+    entrypoint: str,
+    workflow_table: dict[str, Any],
+    grader_table: dict[str, Any],
+) -> Discovered | OwnGrader:
+    """Like `discover`, for workflows of every shape. Those of AReaL's are built here, once."""
+    parsed = parse_entrypoint(project_path, entrypoint)
+    tree = parse_source(parsed)
+    search = _Search(parsed, tree, import_entrypoint(parsed))
+    found = search.own_grader(workflow_table, grader_table)
+    return search.result(workflow_table, grader_table) if found is None else found
+
+
 @dataclass
 class _Search:
     entrypoint: Entrypoint
@@ -116,6 +133,77 @@ class _Search:
             grader_location=self._where(grader),
             warnings=self.warnings,
         )
+
+    def own_grader(
+        self, workflow_table: dict[str, Any], grader_table: dict[str, Any]
+    ) -> OwnGrader | None:
+        """The one workflow of AReaL's shape; `None` when the entrypoint is not about those."""
+        found = self._own_grader_candidate()
+        if found is None:
+            return None
+        place = self._where(found.cls)
+        if not found.is_async:
+            method = found.shape.value
+            self._problem(
+                f"{method}_not_async",
+                f"`{found.cls.__name__}.{method}` ({place}) is not async",
+                f"write `async def {method}(...)`",
+            )
+            raise EntrypointError(self.problems)
+        try:
+            arguments = read_arguments(workflow_table, found.cls, self.module)
+            workflow = found.value
+            if found.is_class:
+                workflow = build(found.cls, arguments.given)
+            elif arguments.given:
+                listed = ", ".join(f"`{name}`" for name in arguments.given)
+                message = (
+                    f"[workflow] has {listed}, but `{found.name}` in `{self.entrypoint.shown}` is "
+                    "built already"
+                )
+                hint = f'name its class: `entrypoint = "{self.entrypoint.shown}:Name"`'
+                raise BuildError([Problem("workflow_argument_unknown", message, hint)])
+        except BuildError as error:
+            raise EntrypointError(error.problems) from None
+        if grader_table:
+            self.warnings.append(
+                f"[grader] has no effect: what `{found.cls.__name__}` returns is the grade"
+            )
+        return OwnGrader(
+            workflow=workflow,
+            shape=found.shape,
+            mode=arguments.mode,
+            name=found.cls.__name__,
+            file=place.file,
+            line=place.line,
+            warnings=self.warnings,
+        )
+
+    def _own_grader_candidate(self) -> Candidate | None:
+        if self.entrypoint.picked is not None:
+            value = getattr(self.module, self.entrypoint.picked, None)
+            return None if value is None else candidate(self.entrypoint.picked, value)
+        found = candidates(self.module, self.entrypoint.project)
+        ours = [
+            cls
+            for _, cls in self._bound(lambda v: _is_class(v, AgentWorkflow))
+            if not inspect.isabstract(cls)
+        ]
+        if ours:
+            found = [one for one in found if not one.by_chance]
+        if not found:
+            return None
+        if len(found) + len(ours) == 1:
+            return found[0]
+        classes = [*ours, *(one.cls for one in found)]
+        listed = ", ".join(f"`{cls.__name__}` ({self._where(cls)})" for cls in classes)
+        self._problem(
+            "several_workflows",
+            f"`{self.entrypoint.shown}` has {len(classes)} workflows: {listed}",
+            f'pick one with `entrypoint = "{self.entrypoint.shown}:{classes[0].__name__}"`, '
+            "or keep only one in the module",
+        )
+        raise EntrypointError(self.problems)
 
     def _bound(self, fits: Callable[[Any], bool]) -> list[tuple[str, Any]]:
         """Values of the entrypoint's namespace, each once, under the first name it has."""

@@ -72,6 +72,8 @@ class Manifest:
     grader: Found | None
     warnings: list[str]
     not_forkable: str | None
+    # Set when the workflow takes whole rows and is its own grader.
+    self_graded: bool | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,22 @@ class Started:
 
 
 @dataclass(frozen=True)
+class InteractionReward:
+    """What a workflow says one model call was worth."""
+
+    completion: str
+    reward: float
+
+
+@dataclass(frozen=True)
 class RunDone:
     """The workflow returned."""
 
     task: int
     samples: list[Sample]
     metrics: str | None
+    # From a workflow that is its own grader and rewards single model calls.
+    interactions: list[InteractionReward] | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)
@@ -244,6 +256,9 @@ class Run:
     chat_completions_url: str
     api_key: str
     artifacts_dir: str | None
+    # The whole row, for a workflow that is its own grader.
+    row: str | None = field(default=None, metadata=_OMITTED)
+    is_eval: bool | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from osmosis_ai.areal.own_grader import OwnGrader
 from osmosis_ai.rollout.context import GraderContext, RolloutContext
 from osmosis_ai.rollout.failure import failure_of
 from osmosis_ai.rollout.json_text import dump_json
@@ -16,18 +17,25 @@ from osmosis_ai.worker.frames import (
     Failure,
     Grade,
     GradeDone,
+    Rejected,
     Run,
     RunDone,
     Sample,
     TaskFailed,
 )
+from osmosis_ai.worker.own_grader import run_own_grader
 
 if TYPE_CHECKING:
     from osmosis_ai.worker.loading import Rollout
 
 
-async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) -> RunDone:
+async def execute_run(
+    rollout: Rollout, task: Run, started: Callable[[], None]
+) -> RunDone | Rejected:
     """Runs the workflow; raises what user code raised."""
+    code = rollout.code
+    if isinstance(code, OwnGrader):
+        return await run_own_grader(code, task, started)
     context = RolloutContext(
         chat_completions_url=task.chat_completions_url,
         api_key=task.api_key,
@@ -38,7 +46,7 @@ async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) 
     artifacts_dir = made_folder(task.artifacts_dir)
     started()
     try:
-        result = await rollout.workflow.run(context, prompt, metadata, artifacts_dir)
+        result = await code.workflow.run(context, prompt, metadata, artifacts_dir)
     finally:
         remove_if_empty(artifacts_dir)
     several = len(result.samples) > 1
@@ -61,8 +69,9 @@ async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], Non
         project_path=task.project_path,
     )
     started()
+    assert not isinstance(rollout.code, OwnGrader), "the engine grades nothing that grades itself"
     try:
-        kept = await rollout.grader.grade(context)
+        kept = await rollout.code.grader.grade(context)
     finally:
         remove_if_empty(artifacts_dir)
     return GradeDone(

@@ -21,7 +21,8 @@ use crate::user_code::UserCode;
 /// User code that can be put to work.
 #[derive(Debug)]
 pub(super) enum Ready<'a> {
-    Here(&'a UserCode, Box<Prepared>),
+    /// With workers that run already, when they had to be asked before anything else.
+    Here(&'a UserCode, Box<Prepared>, Option<WorkerPool>),
     AtServer(&'a AtServer, Box<RemoteServer>),
 }
 
@@ -29,7 +30,7 @@ impl Ready<'_> {
     /// A digest of the environment; a server's is its own affair.
     pub(super) fn digest(&self) -> Option<&str> {
         match self {
-            Self::Here(_, prepared) => Some(prepared.digest()),
+            Self::Here(_, prepared, _) => Some(prepared.digest()),
             Self::AtServer(..) => None,
         }
     }
@@ -48,12 +49,31 @@ impl Job {
             UserSide::Here(code) => {
                 let python = self.throughput.python.as_deref();
                 let prepared = code.prepare(python, self.output).await?;
-                Ok(Ready::Here(code, Box::new(prepared)))
+                Ok(Ready::Here(code, Box::new(prepared), None))
             }
             UserSide::AtServer(server) => {
                 let met = server.meet().await?;
                 Ok(Ready::AtServer(server, Box::new(met)))
             }
+        }
+    }
+
+    /// Starts the workers ahead of the run when only they can say whether the dataset will do.
+    pub(super) async fn ask_workflow<'a>(
+        &self,
+        ready: Ready<'a>,
+        display: &Display<RunEvent>,
+    ) -> Result<Ready<'a>, CliError> {
+        match ready {
+            Ready::Here(code, prepared, None) if self.plan.dataset.depends_on_workflow() => {
+                let workers = self.start_workers(code, &prepared, display).await?;
+                if let Err(error) = self.plan.dataset.check_for(workers.manifest()) {
+                    workers.shut_down(SHUTDOWN_GRACE).await;
+                    return Err(error);
+                }
+                Ok(Ready::Here(code, prepared, Some(workers)))
+            }
+            other => Ok(other),
         }
     }
 
@@ -76,10 +96,22 @@ impl Job {
     ) -> Result<RunEnd, CliError> {
         let counts = around.store.counts().await?;
         if counts.queued + counts.leased == 0 {
+            if let Ready::Here(_, _, Some(workers)) = ready {
+                workers.shut_down(SHUTDOWN_GRACE).await;
+            }
             return Ok(RunEnd::Complete);
         }
         match ready {
-            Ready::Here(code, prepared) => self.drive_workers(code, &prepared, around).await,
+            Ready::Here(code, prepared, workers) => {
+                let workers = match workers {
+                    Some(workers) => workers,
+                    None => {
+                        let starting = self.start_workers(code, &prepared, around.display);
+                        around.signals.unless_stopped(starting).await?
+                    }
+                };
+                self.drive_workers(code, Arc::new(workers), around).await
+            }
             Ready::AtServer(wanted, met) => self.drive_server(wanted, *met, around).await,
         }
     }
@@ -87,11 +119,9 @@ impl Job {
     async fn drive_workers(
         &self,
         code: &UserCode,
-        prepared: &Prepared,
+        workers: Arc<WorkerPool>,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, CliError> {
-        let starting = self.start_workers(code, prepared, around.display);
-        let workers = Arc::new(around.signals.unless_stopped(starting).await?);
         code.tell(workers.manifest(), &self.amount(), &self.output);
         let sampling = execution::sampling(self.plan.config.sampling, false);
         let gateway =
@@ -163,6 +193,7 @@ impl Job {
             agent_limit: evaluation.agent_timeout(),
             grade_limit: evaluation.grader_timeout(),
             pass_threshold: evaluation.pass_threshold,
+            is_eval: true,
             redactor: self.redactor(),
         };
         execution::engine_options(settings, &self.folder)

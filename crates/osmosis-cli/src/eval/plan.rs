@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
-use osmosis_core::config::EvalConfig;
+use osmosis_core::config::{EvalConfig, Language};
 use osmosis_core::row_selection::{RowFilter, RowSelection, RowVerdict};
 use osmosis_store::{NewRollout, Store};
 use serde_json::json;
@@ -57,6 +57,14 @@ pub(crate) struct Plan {
 }
 
 impl UserSide {
+    /// Whether rows become prompt, label and metadata, whatever is found in the user's code.
+    fn takes_columns(&self) -> bool {
+        match self {
+            Self::Here(code) => code.experiment.entrypoint.language == Language::Rust,
+            Self::AtServer(_) => true,
+        }
+    }
+
     fn check(
         request: &Request,
         config: &EvalConfig,
@@ -91,6 +99,9 @@ impl Plan {
         let workspace = Workspace::find(workspace, request.config_path.parent())?;
         let side = UserSide::check(&request, &config, &workspace)?;
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
+        if side.takes_columns() {
+            dataset.check_columns()?;
+        }
         if let Some(beyond) = selection
             .as_ref()
             .and_then(|rows| rows.beyond(dataset.rows))

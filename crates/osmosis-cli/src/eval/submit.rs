@@ -127,11 +127,12 @@ impl Job {
         let signals = StopSignals::listen()?;
         let display = Display::start(Progress::new(self.output));
         let found = match signals.unless_stopped(self.prepare()).await? {
-            Ready::Here(code, prepared) => {
+            Ready::Here(code, prepared, _) => {
                 let starting = self.start_workers(code, &prepared, &display);
                 let pool = signals.unless_stopped(starting).await?;
                 let manifest = pool.manifest().clone();
                 pool.shut_down(SHUTDOWN_GRACE).await;
+                self.plan.dataset.check_for(&manifest)?;
                 code.tell(&manifest, &self.amount(), &self.output);
                 json!({
                     "workflow": manifest.workflow,
@@ -169,6 +170,8 @@ impl Job {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(Progress::new(self.output));
         let ready = signals.unless_stopped(self.prepare()).await?;
+        let asking = self.ask_workflow(ready, &display);
+        let ready = signals.unless_stopped(asking).await?;
         let pinned = self.plan.pinned(ready.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{HeldOut, TrainConfig};
+use osmosis_core::config::{HeldOut, Language, TrainConfig};
+use osmosis_core::frame::Manifest;
 use osmosis_policy::EmbeddedModel;
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
@@ -64,8 +65,27 @@ impl Plan {
             dataset,
             eval_dataset,
         };
+        if plan.config.experiment.entrypoint.language == Language::Rust {
+            plan.datasets()
+                .try_for_each(CheckedDataset::check_columns)?;
+        }
         plan.chosen_rows()?;
         Ok(plan)
+    }
+
+    /// Whether only the user's code can say if the rows will do.
+    pub(crate) fn depends_on_workflow(&self) -> bool {
+        self.datasets().any(CheckedDataset::depends_on_workflow)
+    }
+
+    /// Refuses rows that this workflow can't be given.
+    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), CliError> {
+        self.datasets()
+            .try_for_each(|dataset| dataset.check_for(workflow))
+    }
+
+    fn datasets(&self) -> impl Iterator<Item = &CheckedDataset> {
+        std::iter::once(&self.dataset).chain(&self.eval_dataset)
     }
 
     /// Where all random choices start. Without one in the config it is 0: a run repeats by default.

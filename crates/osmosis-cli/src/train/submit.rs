@@ -134,6 +134,7 @@ impl Job {
             .await?;
         let manifest = pool.manifest().clone();
         pool.shut_down(SHUTDOWN_GRACE).await;
+        self.plan.check_for(&manifest)?;
         self.plan
             .code
             .tell(&manifest, &self.plan.amount()?, &self.output);
@@ -185,6 +186,9 @@ impl Job {
     pub(crate) async fn run(&self) -> Result<Trained, CliError> {
         let signals = StopSignals::listen()?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
+        if self.plan.depends_on_workflow() {
+            signals.unless_stopped(self.ask_workflow(&prepared)).await?;
+        }
         let pinned = self.plan.pinned(prepared.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         let so_far = Curve::of(&*store).await?;
@@ -223,6 +227,16 @@ impl Job {
     async fn prepare(&self) -> Result<Prepared, CliError> {
         let python = self.throughput.python.as_deref();
         self.plan.code.prepare(python, self.output).await
+    }
+
+    /// Has the workflow say whether the rows will do, before there is a run.
+    async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), CliError> {
+        let mut display = Display::start(TrainView::new(self.output, &Curve::default()));
+        let pool = self.start_workers(prepared, &display).await?;
+        let fit = self.plan.check_for(pool.manifest());
+        pool.shut_down(SHUTDOWN_GRACE).await;
+        display.finish().await;
+        fit
     }
 
     async fn start_workers(
@@ -348,6 +362,7 @@ impl Job {
             agent_limit: training.agent_timeout(),
             grade_limit: training.grader_timeout(),
             pass_threshold: PASS_THRESHOLD,
+            is_eval: false,
             redactor: self.redactor(),
         };
         execution::engine_options(settings, &self.folder)

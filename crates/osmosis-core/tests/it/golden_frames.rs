@@ -11,8 +11,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use osmosis_core::frame::{
-    Channel, Found, FromWorker, GradeTask, Hello, Load, Manifest, PROTOCOL_VERSION, Problem,
-    RunTask, ToWorker, decode, encode,
+    Channel, Found, FromWorker, GradeTask, Hello, InteractionReward, Load, Manifest,
+    PROTOCOL_VERSION, Problem, RunTask, ToWorker, decode, encode,
 };
 use osmosis_core::{ErrorCategory, Failure, JsonText, Reward, RolloutId, Sample, SampleId};
 use serde::Serialize;
@@ -217,6 +217,19 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
                     grader: None,
                     warnings: Vec::new(),
                     not_forkable: None,
+                    self_graded: false,
+                },
+            },
+        ),
+        (
+            "loaded_self_graded",
+            FromWorker::Loaded {
+                manifest: Manifest {
+                    workflow: workflow.clone(),
+                    grader: None,
+                    warnings: Vec::new(),
+                    not_forkable: None,
+                    self_graded: true,
                 },
             },
         ),
@@ -228,6 +241,7 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
                     grader: Some(grader),
                     warnings: vec![text("no `create_rollout_server()` in `main.py`")],
                     not_forkable: Some(text("2 threads run after the import")),
+                    self_graded: false,
                 },
             },
         ),
@@ -295,6 +309,19 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
                 task: 1,
                 samples: Vec::new(),
                 metrics: None,
+                interactions: Vec::new(),
+            },
+        ),
+        (
+            "run_done_interactions",
+            FromWorker::RunDone {
+                task: 2,
+                samples: Vec::new(),
+                metrics: None,
+                interactions: vec![InteractionReward {
+                    completion: text("chatcmpl-1"),
+                    reward: Reward::new(-0.5).unwrap(),
+                }],
             },
         ),
         (
@@ -303,6 +330,7 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
                 task: u64::MAX,
                 samples: vec![bare_sample(), full_sample()],
                 metrics: Some(json(r#"{"turns":2}"#)),
+                interactions: Vec::new(),
             },
         ),
         (
@@ -388,6 +416,8 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
         chat_completions_url: text("http://127.0.0.1:8080/v1"),
         api_key: text("key-1"),
         artifacts_dir: Some(text("/run/artifacts/r3-1")),
+        row: None,
+        is_eval: false,
     };
     let grade = GradeTask {
         task: 8,
@@ -435,6 +465,14 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
             ToWorker::Run(RunTask {
                 metadata: None,
                 artifacts_dir: None,
+                ..run.clone()
+            }),
+        ),
+        (
+            "run_row",
+            ToWorker::Run(RunTask {
+                row: Some(json(r#"{"question":"6 \u00d7 7?","answer":1.50}"#)),
+                is_eval: true,
                 ..run.clone()
             }),
         ),

@@ -16,7 +16,7 @@ use self::guard::guarded;
 use self::leaf::{Damage, Leaf, Levels};
 use self::pages::Pages;
 use self::shape::{Field, Node, Shape};
-use crate::{Row, RowError, RowProblem};
+use crate::{Row, RowError, RowProblem, Taking};
 
 /// About how many bytes of rows are held at a time.
 const BATCH_BYTES: i64 = 1 << 20;
@@ -53,6 +53,11 @@ impl fmt::Debug for ParquetRows {
 impl ParquetRows {
     /// Reads the file's description; a problem with it comes in place of the first row.
     pub fn new(file: File) -> Self {
+        Self::taking(file, Taking::Columns)
+    }
+
+    /// The same, of rows of which this is taken.
+    pub fn taking(file: File, taking: Taking) -> Self {
         let mut rows = Self {
             file: None,
             shape: None,
@@ -68,7 +73,7 @@ impl ParquetRows {
             .and_then(|()| guarded(|| SerializedFileReader::new(file).map_err(Damage::from)));
         match opened {
             Ok(file) => {
-                match Shape::of(file.metadata().file_metadata().schema()) {
+                match Shape::of(file.metadata().file_metadata().schema(), taking) {
                     Ok(shape) => rows.shape = Some(shape),
                     Err(problems) => rows.problem = Some(RowProblem::BadColumns { problems }),
                 }

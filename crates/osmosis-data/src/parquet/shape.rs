@@ -4,9 +4,9 @@ use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::schema::types::{Type, TypePtr};
 
 use super::value::Kind;
-use crate::ColumnProblem;
 use crate::json_string::push_json_string;
 use crate::table::Table;
+use crate::{ColumnProblem, Taking};
 
 /// Structs in lists in structs: beyond this it is no data.
 const MAX_DEPTH: usize = 50;
@@ -40,7 +40,7 @@ pub(super) enum Node {
 }
 
 impl Shape {
-    pub(super) fn of(schema: &Type) -> Result<Self, Vec<ColumnProblem>> {
+    pub(super) fn of(schema: &Type, taking: Taking) -> Result<Self, Vec<ColumnProblem>> {
         let mut problems = Vec::new();
         let mut columns = Vec::new();
         let mut leaf = 0;
@@ -55,14 +55,16 @@ impl Shape {
             }
             leaf += count_leaves(column);
         }
-        problems.extend(columns.iter().filter_map(wrong_type));
+        if taking == Taking::Columns {
+            problems.extend(columns.iter().filter_map(wrong_type));
+        }
         problems.dedup();
         let names: Vec<String> = schema
             .get_fields()
             .iter()
             .map(|column| column.name().to_owned())
             .collect();
-        match Table::of(&names) {
+        match Table::of(&names, taking) {
             Ok(table) if problems.is_empty() => Ok(Self { table, columns }),
             Ok(_) => Err(problems),
             Err(more) => {

@@ -25,6 +25,8 @@ pub(super) fn context(url: &str) -> WorkflowContext {
         chat_completions_url: url.to_owned(),
         api_key: "osm-key".to_owned(),
         artifacts_dir: None,
+        row: None,
+        is_eval: false,
     };
     WorkflowContext::new(task, Arc::new(())).unwrap()
 }

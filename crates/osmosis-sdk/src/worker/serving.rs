@@ -171,6 +171,7 @@ impl<W: AgentWorkflow, G: Grader> Server<W, G> {
                 task: number,
                 samples: ctx.finish(&returned.messages)?,
                 metrics: metrics_text(&returned.metrics)?,
+                interactions: Vec::new(),
             })
         });
     }

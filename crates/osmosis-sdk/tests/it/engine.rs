@@ -238,6 +238,8 @@ impl Worker {
             chat_completions_url: "http://127.0.0.1:1/v1/chat/completions".to_owned(),
             api_key: "osm-key".to_owned(),
             artifacts_dir: artifacts_dir.map(|path| path.display().to_string()),
+            row: None,
+            is_eval: false,
         }));
         task
     }

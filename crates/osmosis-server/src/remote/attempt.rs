@@ -73,6 +73,7 @@ impl Followed {
         Self::plain(TaskResult::Done {
             samples: vec![],
             metrics: None,
+            interactions: vec![],
         })
     }
 }

@@ -20,6 +20,7 @@ pub(super) fn agent_result(told: &Told) -> TaskResult {
         Word::Success => TaskResult::Done {
             samples: vec![],
             metrics: None,
+            interactions: vec![],
         },
         Word::Failure => failure(told),
         Word::Cancelled => cancelled(),
@@ -43,6 +44,7 @@ pub(super) fn grade_result(told: &Told) -> (TaskResult, Vec<Sample>) {
             let done = TaskResult::Done {
                 samples,
                 metrics: None,
+                interactions: vec![],
             };
             (done, ungraded)
         }

@@ -157,6 +157,7 @@ fn engine_options(agent_limit: Duration) -> EngineOptions {
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
+        is_eval: true,
         redactor: Redactor::default(),
     }
 }

@@ -341,6 +341,7 @@ fn engine_options(max_in_flight: usize, agent_limit: Duration) -> EngineOptions 
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
+        is_eval: true,
         redactor: osmosis_core::Redactor::default(),
     }
 }

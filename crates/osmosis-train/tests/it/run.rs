@@ -321,6 +321,7 @@ fn engine_options() -> EngineOptions {
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
+        is_eval: false,
         redactor: osmosis_core::Redactor::default(),
     }
 }

@@ -176,6 +176,8 @@ impl WorkerPool {
                 chat_completions_url: job.chat_completions_url,
                 api_key: job.api_key,
                 artifacts_dir: job.artifacts_dir.map(Into::into),
+                row: job.row,
+                is_eval: job.is_eval,
             })
         };
         let task = self.inner.next_task_id();

@@ -244,15 +244,20 @@ impl Worker {
                 task,
                 samples,
                 metrics,
-            } => self.answer(
-                task,
-                Some(Role::Agent),
-                TaskResult::Done { samples, metrics },
-            ),
+                interactions,
+            } => {
+                let done = TaskResult::Done {
+                    samples,
+                    metrics,
+                    interactions,
+                };
+                self.answer(task, Some(Role::Agent), done)
+            }
             FromWorker::GradeDone { task, samples } => {
                 let done = TaskResult::Done {
                     samples,
                     metrics: None,
+                    interactions: Vec::new(),
                 };
                 self.answer(task, Some(Role::Grader), done)
             }

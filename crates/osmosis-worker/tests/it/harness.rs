@@ -142,6 +142,8 @@ pub(crate) fn job(row: u64, prompt: &str) -> RunJob {
         chat_completions_url: "http://127.0.0.1:1/v1".to_owned(),
         api_key: "key".to_owned(),
         artifacts_dir: None,
+        row: None,
+        is_eval: false,
     }
 }
 

@@ -112,6 +112,8 @@ impl Rollout {
             chat_completions_url: "http://127.0.0.1:1/v1".to_owned(),
             api_key: "key".to_owned(),
             artifacts_dir: None,
+            row: None,
+            is_eval: false,
         };
         let cancel = CancellationToken::new();
         self.pool.run(job, isolation, limit, &cancel).await
