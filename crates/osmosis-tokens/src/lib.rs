@@ -50,5 +50,5 @@ pub use error::{TokensError, TokensErrorKind};
 pub use gguf::GgufVocabulary;
 pub use record::{Origin, TokenRecord};
 pub use reply::{ParsedReply, ToolCall};
-pub use rows::TrainingRow;
+pub use rows::{CallRow, TrainingRow};
 pub use tree::{CallTree, Given, PlannedPrompt};

@@ -47,20 +47,57 @@ pub(crate) fn rows(
         .enumerate()
         .filter(|(_, node)| node.record.complete && !node.continued);
     let rows = leaves.enumerate().map(|(n, (leaf, _))| {
-        let mut path = Vec::new();
-        let mut next = Some(leaf);
-        while let Some(place) = next {
-            path.push(place);
-            next = nodes[place].origin;
-        }
         let mut row = TrainingRow::with_capacity(format!("{sample}/{n}"), nodes[leaf].length);
-        for place in path.into_iter().rev() {
+        for place in path(&nodes, leaf) {
             let first_time = !std::mem::replace(&mut trained[place], true);
             row.append(nodes[place].record, first_time);
         }
         row
     });
     Ok(rows.collect())
+}
+
+/// One call by itself: its whole prompt, and a loss on what it sampled alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallRow {
+    pub call: u32,
+    /// The call that it continues.
+    pub parent: Option<u32>,
+    pub row: TrainingRow,
+}
+
+/// A row for each complete call, in the order of the calls.
+pub(crate) fn call_rows(
+    sample: &SampleId,
+    records: &[TokenRecord],
+) -> Result<Vec<CallRow>, TokensError> {
+    let nodes = nodes(records)?;
+    let complete = nodes.iter().enumerate().filter(|(_, n)| n.record.complete);
+    let rows = complete.map(|(place, node)| {
+        let call = node.record.call;
+        let mut row = TrainingRow::with_capacity(format!("{sample}/call {call}"), node.length);
+        for at in path(&nodes, place) {
+            row.append(nodes[at].record, at == place);
+        }
+        CallRow {
+            call,
+            parent: node.origin.map(|origin| nodes[origin].record.call),
+            row,
+        }
+    });
+    Ok(rows.collect())
+}
+
+/// The places from the root to this one.
+fn path(nodes: &[Node<'_>], place: usize) -> Vec<usize> {
+    let mut path = Vec::new();
+    let mut next = Some(place);
+    while let Some(place) = next {
+        path.push(place);
+        next = nodes[place].origin;
+    }
+    path.reverse();
+    path
 }
 
 /// The records in the order of their calls, checked. An origin has a smaller number than what continues
@@ -221,6 +258,25 @@ mod tests {
             Some(PolicyVersion(0)),
             "sampled, though not trained on here"
         );
+    }
+
+    #[test]
+    fn each_call_is_a_row_of_its_own_that_knows_what_it_continues() {
+        let records = [
+            record(2, Some((0, 3)), &[8], &[9]),
+            record(0, None, &[1, 2], &[3]),
+            record(1, Some((0, 3)), &[4], &[5, 6]),
+        ];
+        let rows = call_rows(&SampleId::new("main").unwrap(), &records).unwrap();
+        let seen: Vec<_> = rows.iter().map(|row| (row.call, row.parent)).collect();
+        assert_eq!(seen, [(0, None), (1, Some(0)), (2, Some(0))]);
+        assert_eq!(rows[0].row.ids, [1, 2, 3]);
+        assert_eq!(rows[1].row.ids, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            rows[1].row.loss_mask,
+            [false, false, false, false, true, true]
+        );
+        assert_eq!(rows[2].row.calls, [0, 2]);
     }
 
     #[test]

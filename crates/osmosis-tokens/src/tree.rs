@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::continuation::Conversation;
 use crate::fingerprint::{self, Fingerprint};
 use crate::ids_index::IdsIndex;
-use crate::rows::{self, TrainingRow};
+use crate::rows::{self, CallRow, TrainingRow};
 use crate::{ChatFormat, Origin, TokenRecord, TokensError};
 
 /// The calls of one sample so far. Plans the prompt of the next one, and gives training rows.
@@ -292,6 +292,14 @@ impl CallTree {
         records: &[TokenRecord],
     ) -> Result<Vec<TrainingRow>, TokensError> {
         rows::rows(sample, records)
+    }
+
+    /// Each call of a sample by itself, from its stored records (any order).
+    pub fn call_rows(
+        sample: &SampleId,
+        records: &[TokenRecord],
+    ) -> Result<Vec<CallRow>, TokensError> {
+        rows::call_rows(sample, records)
     }
 
     /// Lets the call that is about to be taken up be found by its conversation.

@@ -16,6 +16,8 @@ pub enum TrainError {
     TooManySteps { steps: u64 },
     #[error("rollout `{rollout}` was scored, but {why}")]
     NoPolicyCall { rollout: RolloutId, why: String },
+    #[error("what rollout `{rollout}` returned can't be trained on: {why}")]
+    UnusableSequence { rollout: RolloutId, why: String },
     /// Nothing was learned about the policy, and going on would not help.
     #[error("none of the {rollouts} rollouts of {phase} could be run: {message}")]
     NothingRan {
@@ -77,9 +79,10 @@ pub enum TrainErrorKind {
 impl TrainError {
     pub fn kind(&self) -> TrainErrorKind {
         match self {
-            Self::NoRows | Self::TooManySteps { .. } | Self::NoPolicyCall { .. } => {
-                TrainErrorKind::Invalid
-            }
+            Self::NoRows
+            | Self::TooManySteps { .. }
+            | Self::NoPolicyCall { .. }
+            | Self::UnusableSequence { .. } => TrainErrorKind::Invalid,
             Self::Update { source, .. } => match source.kind() {
                 PolicyErrorKind::NotFinite => TrainErrorKind::Diverged,
                 PolicyErrorKind::Ended => TrainErrorKind::Resumable,
@@ -129,6 +132,11 @@ impl TrainError {
             Self::NoPolicyCall { .. } => Some(
                 "only what the policy itself sampled can be trained on: the agent must call the model \
                  it is given (the rollout context's URL and key), under the sample that is graded"
+                    .to_owned(),
+            ),
+            Self::UnusableSequence { .. } => Some(
+                "training needs `input_ids`, `loss_mask`, `logprobs` and `versions`, as `agenerate` gave \
+                 them"
                     .to_owned(),
             ),
             Self::NothingRan { .. } => {

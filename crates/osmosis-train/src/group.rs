@@ -20,15 +20,16 @@ const EQUAL: f64 = 1e-9;
 pub struct GroupMember {
     pub id: RolloutId,
     pub row_index: u64,
-    /// The reward of each kept sample; `None` when the rollout was not scored.
+    /// The reward of each kept sample, or several when its parts have rewards of their own; `None` when the
+    /// rollout was not scored.
     pub rewards: Option<Vec<(SampleId, f64)>>,
 }
 
 /// What the groups of a step say.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Groups {
-    /// Of the samples of the used groups.
-    pub advantages: BTreeMap<(RolloutId, SampleId), f64>,
+    /// Of the samples of the used groups, for each of their rewards in order.
+    pub advantages: BTreeMap<(RolloutId, SampleId), Vec<f64>>,
     pub used: u64,
     /// Left out: all rewards equal, or only one member.
     pub no_variance: u64,
@@ -57,10 +58,10 @@ pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteG
         for name in names {
             let scored: Vec<(&RolloutId, f64)> = members
                 .iter()
-                .filter_map(|member| {
-                    let rewards = member.rewards.as_ref()?;
-                    let (_, reward) = rewards.iter().find(|(other, _)| other == name)?;
-                    Some((&member.id, *reward))
+                .flat_map(|member| {
+                    let rewards = member.rewards.iter().flatten();
+                    let of_name = rewards.filter(|(other, _)| other == name);
+                    of_name.map(|(_, reward)| (&member.id, *reward))
                 })
                 .collect();
             let usable = match policy {
@@ -87,8 +88,8 @@ impl Groups {
         };
         self.used += 1;
         for ((id, _), advantage) in scored.iter().zip(advantages) {
-            self.advantages
-                .insert(((*id).clone(), name.clone()), advantage);
+            let key = ((*id).clone(), name.clone());
+            self.advantages.entry(key).or_default().push(advantage);
         }
     }
 }
@@ -142,7 +143,7 @@ mod tests {
 
     fn advantage(groups: &Groups, row: u64, run: u32, name: &str) -> Option<f64> {
         let key = (RolloutId::of(row, run), SampleId::new(name).unwrap());
-        groups.advantages.get(&key).copied()
+        groups.advantages.get(&key).map(|all| all[0])
     }
 
     #[test]

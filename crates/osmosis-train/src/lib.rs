@@ -23,6 +23,7 @@
 
 pub mod batch;
 pub mod checkpoints;
+mod crediting;
 mod durable_file;
 mod error;
 mod evaluation;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use osmosis_core::config::Training;
+use osmosis_core::credit::Credit;
 use osmosis_core::{Outcome, PolicyVersion, RolloutId, SampleId};
 use osmosis_store::{RolloutRecord, Store};
-use osmosis_tokens::{CallTree, TokenRecord, TrainingRow};
+use osmosis_tokens::TokenRecord;
 
 use crate::batch::{AdvantagedSample, Batch, Weighing, batch, fresh};
+use crate::crediting::{Crediting, Records, Unit};
 use crate::group::{GroupMember, Groups, groups};
 use crate::{SkipReason, TrainError};
 
@@ -34,30 +36,41 @@ impl Lesson {
     }
 }
 
-/// The training rows of a rollout's samples.
-type Rows = BTreeMap<SampleId, Vec<TrainingRow>>;
-
 /// Reads the tokens of a step's rollouts and makes the batch of them. `version` is that of the weights
 /// that are about to be updated.
 pub(crate) async fn lesson(
     store: &dyn Store,
     rollouts: &[RolloutRecord],
     training: &Training,
+    self_graded: bool,
     version: PolicyVersion,
 ) -> Result<Lesson, TrainError> {
     let mut members = Vec::with_capacity(rollouts.len());
-    let mut rows_of: BTreeMap<RolloutId, Rows> = BTreeMap::new();
+    let mut units_of: BTreeMap<RolloutId, Vec<Unit>> = BTreeMap::new();
     let mut stale = 0;
     for rollout in rollouts {
         let mut rewards = rewards_of(rollout);
         if let Some(scored) = &rewards {
-            let rows = read_rows(store, &rollout.id).await?;
-            refuse_untrainable(rollout, scored, &rows)?;
-            if rows
-                .values()
-                .all(|rows| fresh(rows, version, training.max_staleness))
+            let records = read_records(store, &rollout.id).await?;
+            refuse_untrainable(rollout, scored, &records)?;
+            let credits = if self_graded {
+                read_credits(store, &rollout.id).await?
+            } else {
+                BTreeMap::new()
+            };
+            let units = Crediting {
+                training,
+                records,
+                credits,
+            }
+            .units(&rollout.id, scored)?;
+            if units
+                .iter()
+                .all(|unit| fresh(&unit.rows, version, training.max_staleness))
             {
-                rows_of.insert(rollout.id.clone(), rows);
+                let earned = units.iter().map(|unit| (unit.sample.clone(), unit.reward));
+                rewards = Some(earned.collect());
+                units_of.insert(rollout.id.clone(), units);
             } else {
                 stale += 1;
                 rewards = None;
@@ -75,7 +88,7 @@ pub(crate) async fn lesson(
         samples: groups.samples,
         max_response_length: training.max_response_length,
     };
-    let samples = advantaged(rollouts, &groups, rows_of);
+    let samples = advantaged(rollouts, &groups, units_of);
     Ok(Lesson {
         batch: batch(&samples, weighing),
         groups,
@@ -102,22 +115,31 @@ fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
     }
 }
 
-async fn read_rows(store: &dyn Store, id: &RolloutId) -> Result<Rows, TrainError> {
-    let unreadable = |source| TrainError::Tokens {
-        rollout: id.clone(),
-        source,
-    };
-    let mut records: BTreeMap<SampleId, Vec<TokenRecord>> = BTreeMap::new();
+async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Records, TrainError> {
+    let mut records = Records::new();
     for (sample, bytes) in store.token_records(id).await? {
-        let record = TokenRecord::decode(&bytes).map_err(unreadable)?;
+        let record = TokenRecord::decode(&bytes).map_err(|source| TrainError::Tokens {
+            rollout: id.clone(),
+            source,
+        })?;
         records.entry(sample).or_default().push(record);
     }
-    let mut rows = Rows::new();
-    for (sample, records) in records {
-        let found = CallTree::rows(&sample, &records).map_err(unreadable)?;
-        rows.insert(sample, found);
-    }
-    Ok(rows)
+    Ok(records)
+}
+
+/// What the parts of a rollout's samples earned, where they have rewards of their own.
+async fn read_credits(
+    store: &dyn Store,
+    id: &RolloutId,
+) -> Result<BTreeMap<SampleId, Credit>, TrainError> {
+    let samples = store.samples(id).await?.into_iter();
+    let read = samples.map(|sample| {
+        let credit = Credit::read(sample.extra_fields.as_ref()).map_err(|error| {
+            TrainError::Internal(format!("the rewards of `{id}` can't be read: {error}"))
+        })?;
+        Ok((sample.id, credit))
+    });
+    read.collect()
 }
 
 /// A reward for something the policy had no part in teaches nothing, and would do so in every step:
@@ -125,7 +147,7 @@ async fn read_rows(store: &dyn Store, id: &RolloutId) -> Result<Rows, TrainError
 fn refuse_untrainable(
     rollout: &RolloutRecord,
     scored: &[(SampleId, f64)],
-    rows: &Rows,
+    rows: &Records,
 ) -> Result<(), TrainError> {
     let why = if rollout.calls.model_calls == 0 {
         "its agent never called the policy".to_owned()
@@ -154,17 +176,20 @@ fn refuse_untrainable(
     })
 }
 
-/// The samples with an advantage, in the order of the step's rollouts: the order decides how sums round.
+/// What has an advantage, in the order of the step's rollouts: the order decides how sums round.
 fn advantaged(
     rollouts: &[RolloutRecord],
     groups: &Groups,
-    mut rows_of: BTreeMap<RolloutId, Rows>,
+    mut units_of: BTreeMap<RolloutId, Vec<Unit>>,
 ) -> Vec<AdvantagedSample> {
     let mut samples = Vec::new();
     for rollout in rollouts {
-        for (sample, rows) in rows_of.remove(&rollout.id).unwrap_or_default() {
+        let mut taken: BTreeMap<SampleId, usize> = BTreeMap::new();
+        for Unit { sample, rows, .. } in units_of.remove(&rollout.id).unwrap_or_default() {
+            let place = taken.entry(sample.clone()).or_default();
             let key = (rollout.id.clone(), sample.clone());
-            if let Some(advantage) = groups.advantages.get(&key) {
+            let advantages = groups.advantages.get(&key);
+            if let Some(advantage) = advantages.and_then(|all| all.get(*place)) {
                 samples.push(AdvantagedSample {
                     rollout: rollout.id.clone(),
                     sample,
@@ -172,6 +197,7 @@ fn advantaged(
                     rows,
                 });
             }
+            *place += 1;
         }
     }
     samples

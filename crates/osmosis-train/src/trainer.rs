@@ -167,6 +167,7 @@ impl Trainer {
             &*self.parts.store,
             &results.rollouts,
             &self.plan.training,
+            self.parts.workers.manifest().self_graded,
             PolicyVersion(self.step),
         )
         .await?;

@@ -67,6 +67,8 @@ pub(super) const SECTIONS: &[Section] = &[
             "eval_dataset",
             "eval_fraction",
             "incomplete_groups",
+            "turn_discount",
+            "export_style",
         ]),
     },
     Section {

@@ -34,6 +34,24 @@ pub struct Training {
     /// What the policy is evaluated on while it trains.
     pub held_out: Option<HeldOut>,
     pub incomplete_groups: IncompleteGroups,
+    /// What a call is worth of what the calls that continue it are worth, from 0 to 1. Left out of what a
+    /// run is pinned to when it changes nothing, like the next: runs from before there were these resume.
+    #[serde(skip_serializing_if = "changes_nothing")]
+    pub turn_discount: f64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub export_style: ExportStyle,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "what serde calls it with"
+)]
+fn changes_nothing(turn_discount: &f64) -> bool {
+    turn_discount.to_bits() == 1f64.to_bits()
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// How rewards become advantages, and how tokens are weighed. `r` is the reward of one sample, a group
@@ -57,6 +75,17 @@ pub enum IncompleteGroups {
     #[default]
     Drop,
     Keep,
+}
+
+/// What is compared when the calls of a sample have rewards of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportStyle {
+    /// Each call, with its own reward.
+    #[default]
+    Individual,
+    /// Each conversation from its first call to its last, with the reward of the last.
+    Concat,
 }
 
 /// Rows that are never trained on.
@@ -99,6 +128,8 @@ impl Default for Training {
             steps: None,
             held_out: None,
             incomplete_groups: IncompleteGroups::Drop,
+            turn_discount: 1.0,
+            export_style: ExportStyle::Individual,
         }
     }
 }
@@ -172,6 +203,18 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             ],
         )
         .unwrap_or(default.incomplete_groups),
+        turn_discount: reader
+            .number(section, "turn_discount", NumberRange::FROM_0_TO_1)
+            .unwrap_or(default.turn_discount),
+        export_style: choice(
+            reader,
+            "export_style",
+            &[
+                ("individual", ExportStyle::Individual),
+                ("concat", ExportStyle::Concat),
+            ],
+        )
+        .unwrap_or(default.export_style),
     }
 }
 
