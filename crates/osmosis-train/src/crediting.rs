@@ -12,6 +12,7 @@ use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_tokens::{CallRow, CallTree, TokenRecord, TokensError, TrainingRow};
 
 use crate::TrainError;
+use crate::group::GroupName;
 
 /// The token records of a rollout's samples.
 pub(crate) type Records = BTreeMap<SampleId, Vec<TokenRecord>>;
@@ -19,7 +20,7 @@ pub(crate) type Records = BTreeMap<SampleId, Vec<TokenRecord>>;
 /// Something with one reward, and the rows that earned it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Unit {
-    pub(crate) sample: SampleId,
+    pub(crate) group: GroupName,
     pub(crate) reward: f64,
     pub(crate) rows: Vec<TrainingRow>,
 }
@@ -67,15 +68,18 @@ impl Crediting<'_> {
         reward: f64,
         interactions: &[Interaction],
     ) -> Result<Vec<Unit>, TokensError> {
-        let unit = |reward, rows| Unit {
-            sample: sample.clone(),
+        let unit = |turn, reward, rows| Unit {
+            group: GroupName {
+                sample: sample.clone(),
+                turn,
+            },
             reward,
             rows,
         };
         let records = self.records.get(sample).map_or(&[][..], Vec::as_slice);
         let discount = self.training.turn_discount;
         if interactions.is_empty() && discount >= 1.0 {
-            return Ok(vec![unit(reward, CallTree::rows(sample, records)?)]);
+            return Ok(vec![unit(0, reward, CallTree::rows(sample, records)?)]);
         }
         let calls = CallTree::call_rows(sample, records)?;
         let own = if interactions.is_empty() {
@@ -87,13 +91,16 @@ impl Crediting<'_> {
         Ok(match self.training.export_style {
             ExportStyle::Individual => calls
                 .into_iter()
-                .filter_map(|call| Some(unit(*worth.get(&call.call)?, vec![call.row])))
+                .filter_map(|call| {
+                    let turn = u32::try_from(call.row.calls.len()).unwrap_or(u32::MAX) - 1;
+                    Some(unit(turn, *worth.get(&call.call)?, vec![call.row]))
+                })
                 .collect(),
             ExportStyle::Concat => CallTree::rows(sample, records)?
                 .into_iter()
                 .filter_map(|row| {
                     let last = row.calls.iter().rev().find_map(|call| worth.get(call))?;
-                    Some(unit(*last, vec![row]))
+                    Some(unit(0, *last, vec![row]))
                 })
                 .collect(),
         })
@@ -111,7 +118,10 @@ impl Crediting<'_> {
                 temperature.unwrap_or(1.0),
             );
             Some(row.map(|row| Unit {
-                sample: sample.clone(),
+                group: GroupName {
+                    sample: sample.clone(),
+                    turn: 0,
+                },
                 reward,
                 rows: vec![row],
             }))

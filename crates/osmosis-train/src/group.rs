@@ -1,7 +1,8 @@
 //! Groups and advantages: what a reward says about the rollout that earned it.
 //!
 //! A *group* is one dataset row times one sample name: its members answered the same prompt, so their
-//! rewards can be compared. Only rewards count. A rollout that failed, timed out, was rejected, cancelled
+//! rewards can be compared. Calls with rewards of their own are compared with calls of the same turn: what
+//! is still to come differs from turn to turn. Only rewards count. A rollout that failed, timed out, was rejected, cancelled
 //! or left ungraded has none, and is never taken for one with reward 0.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,14 @@ const EPSILON: f64 = 1e-6;
 /// Rewards that differ by less than this, relative to their size, are equal up to rounding.
 const EQUAL: f64 = 1e-9;
 
+/// What rewards are compared by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupName {
+    pub sample: SampleId,
+    /// From 0; always 0 for rewards of whole samples.
+    pub turn: u32,
+}
+
 /// A rollout of a step, as far as groups care.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupMember {
@@ -22,14 +31,14 @@ pub struct GroupMember {
     pub row_index: u64,
     /// The reward of each kept sample, or several when its parts have rewards of their own; `None` when the
     /// rollout was not scored.
-    pub rewards: Option<Vec<(SampleId, f64)>>,
+    pub rewards: Option<Vec<(GroupName, f64)>>,
 }
 
 /// What the groups of a step say.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Groups {
     /// Of the samples of the used groups, for each of their rewards in order.
-    pub advantages: BTreeMap<(RolloutId, SampleId), Vec<f64>>,
+    pub advantages: BTreeMap<(RolloutId, GroupName), Vec<f64>>,
     pub used: u64,
     /// Left out: all rewards equal, or only one member.
     pub no_variance: u64,
@@ -47,7 +56,7 @@ pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteG
     }
     let mut groups = Groups::default();
     for members in rows.values() {
-        let names: BTreeSet<&SampleId> = members
+        let names: BTreeSet<&GroupName> = members
             .iter()
             .flat_map(|member| member.rewards.iter().flatten().map(|(name, _)| name))
             .collect();
@@ -79,7 +88,7 @@ pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteG
 }
 
 impl Groups {
-    fn compare(&mut self, name: &SampleId, scored: &[(&RolloutId, f64)], algorithm: Algorithm) {
+    fn compare(&mut self, name: &GroupName, scored: &[(&RolloutId, f64)], algorithm: Algorithm) {
         self.samples += scored.len() as u64;
         let rewards: Vec<f64> = scored.iter().map(|(_, reward)| *reward).collect();
         let Some(advantages) = advantages(&rewards, algorithm) else {
@@ -131,9 +140,16 @@ mod tests {
             rewards: rewards.map(|rewards| {
                 rewards
                     .iter()
-                    .map(|(name, reward)| (SampleId::new(*name).unwrap(), *reward))
+                    .map(|(name, reward)| (group(name), *reward))
                     .collect()
             }),
+        }
+    }
+
+    fn group(name: &str) -> GroupName {
+        GroupName {
+            sample: SampleId::new(name).unwrap(),
+            turn: 0,
         }
     }
 
@@ -142,7 +158,7 @@ mod tests {
     }
 
     fn advantage(groups: &Groups, row: u64, run: u32, name: &str) -> Option<f64> {
-        let key = (RolloutId::of(row, run), SampleId::new(name).unwrap());
+        let key = (RolloutId::of(row, run), group(name));
         groups.advantages.get(&key).map(|all| all[0])
     }
 

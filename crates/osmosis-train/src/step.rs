@@ -10,7 +10,7 @@ use osmosis_tokens::TokenRecord;
 
 use crate::batch::{AdvantagedSample, Batch, Weighing, batch, fresh};
 use crate::crediting::{Crediting, Records, Unit};
-use crate::group::{GroupMember, Groups, groups};
+use crate::group::{GroupMember, GroupName, Groups, groups};
 use crate::{SkipReason, TrainError};
 
 /// The lesson of a step.
@@ -49,8 +49,8 @@ pub(crate) async fn lesson(
     let mut units_of: BTreeMap<RolloutId, Vec<Unit>> = BTreeMap::new();
     let mut stale = 0;
     for rollout in rollouts {
-        let mut rewards = rewards_of(rollout);
-        if let Some(scored) = &rewards {
+        let mut compared = None;
+        if let Some(scored) = &rewards_of(rollout) {
             let records = read_records(store, &rollout.id).await?;
             refuse_untrainable(rollout, scored, &records)?;
             let credits = if self_graded {
@@ -68,18 +68,17 @@ pub(crate) async fn lesson(
                 .iter()
                 .all(|unit| fresh(&unit.rows, version, training.max_staleness))
             {
-                let earned = units.iter().map(|unit| (unit.sample.clone(), unit.reward));
-                rewards = Some(earned.collect());
+                let earned = units.iter().map(|unit| (unit.group.clone(), unit.reward));
+                compared = Some(earned.collect());
                 units_of.insert(rollout.id.clone(), units);
             } else {
                 stale += 1;
-                rewards = None;
             }
         }
         members.push(GroupMember {
             id: rollout.id.clone(),
             row_index: rollout.row_index,
-            rewards,
+            rewards: compared,
         });
     }
     let groups = groups(&members, training.algorithm, training.incomplete_groups);
@@ -184,15 +183,15 @@ fn advantaged(
 ) -> Vec<AdvantagedSample> {
     let mut samples = Vec::new();
     for rollout in rollouts {
-        let mut taken: BTreeMap<SampleId, usize> = BTreeMap::new();
-        for Unit { sample, rows, .. } in units_of.remove(&rollout.id).unwrap_or_default() {
-            let place = taken.entry(sample.clone()).or_default();
-            let key = (rollout.id.clone(), sample.clone());
+        let mut taken: BTreeMap<GroupName, usize> = BTreeMap::new();
+        for Unit { group, rows, .. } in units_of.remove(&rollout.id).unwrap_or_default() {
+            let place = taken.entry(group.clone()).or_default();
+            let key = (rollout.id.clone(), group.clone());
             let advantages = groups.advantages.get(&key);
             if let Some(advantage) = advantages.and_then(|all| all.get(*place)) {
                 samples.push(AdvantagedSample {
                     rollout: rollout.id.clone(),
-                    sample,
+                    sample: group.sample,
                     advantage: *advantage,
                     rows,
                 });

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from osmosis_ai.areal.building import BuildError, build, read_arguments
+from osmosis_ai.areal.building import BuildError, Mode, build, read_arguments
 from osmosis_ai.areal.finding import Candidate, candidate, candidates
 from osmosis_ai.areal.own_grader import OwnGrader
+from osmosis_ai.areal.workflow_api import WorkflowShape
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend.local import LocalBackend
 from osmosis_ai.rollout.config import InvalidConfigError, config_class_of, override
@@ -165,6 +166,13 @@ class _Search:
                 raise BuildError([Problem("workflow_argument_unknown", message, hint)])
         except BuildError as error:
             raise EntrypointError(error.problems) from None
+        if arguments.mode is Mode.SUBPROCESS and found.shape is WorkflowShape.EPISODE:
+            self._problem(
+                "workflow_mode_unknown",
+                "[workflow] mode is `subproc`, which is for workflows with `run`: the engine of "
+                f"`{found.cls.__name__}.arun_episode` lives in the worker",
+            )
+            raise EntrypointError(self.problems)
         if grader_table:
             self.warnings.append(
                 f"[grader] has no effect: what `{found.cls.__name__}` returns is the grade"

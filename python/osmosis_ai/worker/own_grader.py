@@ -7,17 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from osmosis_ai.areal import http_clients, results, rollout_environ, workflow_context
+from osmosis_ai.areal.building import Mode
 from osmosis_ai.areal.gateway_engine import GatewayEngine
 from osmosis_ai.areal.own_grader import OwnGrader
+from osmosis_ai.areal.subprocess_mode import run_in_subprocess
 from osmosis_ai.areal.workflow_api import WorkflowShape
 from osmosis_ai.rollout.errors import WorkflowReturnError
 from osmosis_ai.rollout.execution import MAIN_SAMPLE
 from osmosis_ai.rollout.json_text import dump_json
-from osmosis_ai.worker.frames import InteractionReward, Rejected, Run, RunDone, Sample
+from osmosis_ai.worker.frames import InteractionReward, Load, Rejected, Run, RunDone, Sample
 
 
 async def run_own_grader(
-    code: OwnGrader, task: Run, started: Callable[[], None]
+    code: OwnGrader, load: Load, task: Run, started: Callable[[], None]
 ) -> RunDone | Rejected:
     """Runs the workflow on the row; raises what user code raised."""
     data = _data(task)
@@ -29,6 +31,9 @@ async def run_own_grader(
             engine = GatewayEngine(task.chat_completions_url, task.api_key)
             returned = await code.workflow.arun_episode(engine, data)
             answer = _episode(task.task, results.read_episode(returned))
+        elif code.mode is Mode.SUBPROCESS:
+            returned = await run_in_subprocess(_to_load(load), data, _address(task))
+            answer = _agent(task.task, results.read_agent_reward(returned))
         else:
             returned = await code.workflow.run(data, **_extra(task))
             answer = _agent(task.task, results.read_agent_reward(returned))
@@ -49,8 +54,20 @@ def _data(task: Run) -> dict[str, Any]:
     return {"messages": json.loads(task.prompt), **metadata}
 
 
+def _to_load(load: Load) -> dict[str, Any]:
+    return {
+        "project_path": load.project_path,
+        "entrypoint": load.entrypoint,
+        "workflow": json.loads(load.workflow),
+    }
+
+
+def _address(task: Run) -> dict[str, Any]:
+    return {"base_url": task.chat_completions_url, "api_key": task.api_key}
+
+
 def _extra(task: Run) -> dict[str, Any]:
-    extra: dict[str, Any] = {"base_url": task.chat_completions_url, "api_key": task.api_key}
+    extra = _address(task)
     # Without httpx there is no SDK that could take one.
     extra["http_client"] = http_clients.httpx_client() if http_clients.has_httpx() else None
     return extra

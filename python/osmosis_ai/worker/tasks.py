@@ -35,7 +35,7 @@ async def execute_run(
     """Runs the workflow; raises what user code raised."""
     code = rollout.code
     if isinstance(code, OwnGrader):
-        return await run_own_grader(code, task, started)
+        return await run_own_grader(code, rollout.load, task, started)
     context = RolloutContext(
         chat_completions_url=task.chat_completions_url,
         api_key=task.api_key,

@@ -235,6 +235,8 @@ impl Job {
         let pool = self.start_workers(prepared, &display).await?;
         let fit = self.plan.check_for(pool.manifest());
         pool.shut_down(SHUTDOWN_GRACE).await;
+        // The display ends when nobody is left to tell it anything.
+        drop(pool);
         display.finish().await;
         fit
     }
