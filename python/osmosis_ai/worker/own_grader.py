@@ -25,6 +25,7 @@ async def run_own_grader(
     data = _data(task)
     context = workflow_context.WorkflowContext(is_eval=bool(task.is_eval), task_id=task.task)
     variables = rollout_environ.policy_variables(task.chat_completions_url, task.api_key)
+    numbers: dict[str, float] = {}
     started()
     with workflow_context.entered(context) as tracked, rollout_environ.entered(variables):
         if code.shape is WorkflowShape.EPISODE:
@@ -32,12 +33,13 @@ async def run_own_grader(
             returned = await code.workflow.arun_episode(engine, data)
             answer = _episode(task.task, results.read_episode(returned))
         elif code.mode is Mode.SUBPROCESS:
-            returned = await run_in_subprocess(_to_load(load), data, _address(task))
-            answer = _agent(task.task, results.read_agent_reward(returned))
+            ended = await run_in_subprocess(_to_load(load), data, _address(task), context)
+            numbers = ended.numbers
+            answer = _agent(task.task, results.read_agent_reward(ended.returned))
         else:
             returned = await code.workflow.run(data, **_extra(task))
             answer = _agent(task.task, results.read_agent_reward(returned))
-    numbers = tracked.numbers()
+    numbers = {**numbers, **tracked.numbers()}
     if isinstance(answer, RunDone) and numbers:
         return RunDone(
             answer.task, answer.samples, dump_json(numbers, "metrics"), answer.interactions

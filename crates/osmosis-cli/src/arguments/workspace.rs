@@ -28,6 +28,8 @@ pub(crate) enum Framework {
     OpenaiAgents,
     /// Strands Agents
     Strands,
+    /// A workflow as in AReaL, with the OpenAI client
+    Areal,
     /// No framework: plain HTTP calls to the policy
     Plain,
     /// In Rust, with async-openai

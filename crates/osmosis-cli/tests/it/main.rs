@@ -7,6 +7,7 @@
 )]
 
 mod again;
+mod areal;
 mod artifacts;
 mod bad_configs;
 mod bad_training;

@@ -125,6 +125,7 @@ fn rollout_init_makes_a_workspace_whose_files_are_in_order() {
     for (framework, python) in [
         ("openai-agents", python_environment::python()),
         ("strands", python_environment::strands_python()),
+        ("areal", python_environment::python()),
         ("plain", python_environment::python()),
     ] {
         workspace
