@@ -108,7 +108,8 @@ class Turns:
 "#;
 
 fn rows(rows: &[Value]) -> String {
-    rows.iter().map(|row| format!("{row}\n")).collect()
+    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+    lines.join("\n") + "\n"
 }
 
 fn doing(what: &[&str]) -> String {
