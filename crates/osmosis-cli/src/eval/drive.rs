@@ -22,7 +22,7 @@ use crate::user_code::UserCode;
 #[derive(Debug)]
 pub(super) enum Ready<'a> {
     /// With workers that run already, when they had to be asked before anything else.
-    Here(&'a UserCode, Box<Prepared>, Option<WorkerPool>),
+    Here(&'a UserCode, Box<Prepared>, Option<Arc<WorkerPool>>),
     AtServer(&'a AtServer, Box<RemoteServer>),
 }
 
@@ -71,7 +71,7 @@ impl Job {
                     workers.shut_down(SHUTDOWN_GRACE).await;
                     return Err(error);
                 }
-                Ok(Ready::Here(code, prepared, Some(workers)))
+                Ok(Ready::Here(code, prepared, Some(Arc::new(workers))))
             }
             other => Ok(other),
         }
@@ -103,14 +103,13 @@ impl Job {
         }
         match ready {
             Ready::Here(code, prepared, workers) => {
-                let workers = match workers {
-                    Some(workers) => workers,
-                    None => {
-                        let starting = self.start_workers(code, &prepared, around.display);
-                        around.signals.unless_stopped(starting).await?
-                    }
+                let workers = if let Some(workers) = workers {
+                    workers
+                } else {
+                    let starting = self.start_workers(code, &prepared, around.display);
+                    Arc::new(around.signals.unless_stopped(starting).await?)
                 };
-                self.drive_workers(code, Arc::new(workers), around).await
+                self.drive_workers(code, workers, around).await
             }
             Ready::AtServer(wanted, met) => self.drive_server(wanted, *met, around).await,
         }
