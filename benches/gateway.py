@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import resource
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -109,11 +110,13 @@ class Bench:
             path.write_text(json.dumps(config))
             port = free_port()
             command = [*command, "--config", str(path), "--port", str(port), "--host", "127.0.0.1"]
+            key = f"sk-{secrets.token_hex(32)}"
             environment = {**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+            environment["LITELLM_MASTER_KEY"] = key
             log = open(f"{folder}/log", "w")
             with running(command, PROXY_CORE, cwd=folder, env=environment, stderr=log) as process:
                 await_health(f"http://127.0.0.1:{port}/health/liveliness", process, f"{folder}/log")
-                yield Server("LiteLLM proxy", process.pid, f"http://127.0.0.1:{port}/v1", "none")
+                yield Server("LiteLLM proxy", process.pid, f"http://127.0.0.1:{port}/v1", key)
 
     def load(self, url: str, key: str, kind: str, concurrency: int, requests: int, per_second: int = 0) -> dict:  # type: ignore[type-arg]
         command = [self.parts, "load", "--url", f"{url}/chat/completions", "--key", key, "--kind", kind]
