@@ -19,7 +19,7 @@ use crate::error::{CliError, Exit};
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::output::Output;
 use crate::outside_engine::OutsideEngine;
-use crate::policy::{self, ReadyPolicy};
+use crate::policy::{self, ReadyPolicy, variable};
 use crate::run_folder::RunFolder;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name};
 use crate::stop_signals::StopSignals;
@@ -254,10 +254,6 @@ fn key_variable(name: &str) -> String {
         })
         .collect();
     format!("{capitals}_API_KEY")
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The workspace, or the working directory where there is none: serving needs no rollouts.
