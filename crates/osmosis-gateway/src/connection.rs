@@ -61,7 +61,8 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: Cancella
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
         let shared = Arc::clone(&shared);
         let socket = socket.clone();
-        async move {
+        // In a box of its own, it is gone when the reply begins; a stream may go on for minutes.
+        Box::pin(async move {
             tokio::select! {
                 biased;
                 response = serve(shared, request.map(Body::new)) => {
@@ -69,7 +70,7 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: Cancella
                 }
                 () = socket.hung_up() => Err(HungUp),
             }
-        }
+        })
     });
     let limits = shared.connections;
     let guarded = Guarded {

@@ -40,6 +40,7 @@ mod journey;
 mod json_edit;
 mod metrics;
 mod options;
+mod passed_on;
 mod policy;
 mod record;
 mod registry;

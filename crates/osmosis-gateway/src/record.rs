@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use osmosis_core::{PolicyVersion, SampleId};
 use osmosis_store::{NewCall, StoreError};
 use osmosis_tokens::TokenRecord;
@@ -13,6 +13,7 @@ use crate::door::{CallResult, GivenCompletion, Verdict, Visit};
 use crate::given_id;
 use crate::journey::{Journey, Travelled};
 use crate::metrics::CallFigures;
+use crate::passed_on::PassedOn;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::registry::Pass;
 use crate::replay::{FirstUse, Kept};
@@ -42,7 +43,7 @@ struct Unrecorded {
     visit: Visit,
     draft: NewCall,
     /// What the caller has been sent so far.
-    sent: BytesMut,
+    sent: PassedOn,
     tokens: TokenSlot,
     journey: Journey,
     /// What answers; `None` when it did not come to that.
@@ -114,7 +115,7 @@ impl OpenCall {
             unrecorded: Some(Unrecorded {
                 visit,
                 draft,
-                sent: BytesMut::new(),
+                sent: PassedOn::default(),
                 tokens: TokenSlot::default(),
                 journey: Journey::default(),
                 answering: None,
@@ -184,7 +185,7 @@ impl OpenCall {
     /// Notes what of a stream goes to the caller; returns how much that is by now.
     pub(crate) fn passes_on(&mut self, bytes: &[u8]) -> usize {
         self.unrecorded.as_mut().map_or(0, |call| {
-            call.sent.extend_from_slice(bytes);
+            call.sent.push(bytes);
             call.sent.len()
         })
     }
@@ -257,7 +258,7 @@ impl Unrecorded {
         draft.error = ending.error;
         draft.prompt_tokens = usage.prompt_tokens;
         draft.completion_tokens = usage.completion_tokens;
-        draft.response = ending.response.unwrap_or_else(|| sent.freeze());
+        draft.response = ending.response.unwrap_or_else(|| sent.whole());
         draft.done_at_ms = now_ms();
         let travelled = journey.travelled();
         if travelled.says_when_sent {

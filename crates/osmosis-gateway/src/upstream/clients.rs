@@ -21,11 +21,22 @@ use crate::error::GatewayError;
 pub struct HttpClients {
     connect_timeout: Duration,
     made: [OnceLock<reqwest::Client>; KINDS],
-    direct: OnceLock<DirectClient>,
+    direct: OnceLock<DirectClients>,
 }
 
-/// Knows no TLS, no proxy and no redirect, and takes a third of the time for it.
-pub(super) type DirectClient = Client<HttpConnector, Full<Bytes>>;
+/// Know no TLS, no proxy and no redirect, and take a third of the time for it.
+#[derive(Clone)]
+pub(super) struct DirectClients {
+    /// Its connections read in steps that grow with what comes.
+    whole: DirectClient,
+    /// Its connections read in small steps: thousands of streams are open at once, and their events are small.
+    streams: DirectClient,
+}
+
+type DirectClient = Client<HttpConnector, Full<Bytes>>;
+
+/// What a connection that streams has for what comes.
+const STREAM_BUFFER_BYTES: usize = 4 << 10;
 
 pub(super) const USER_AGENT: &str = concat!("osmosis-rs/", env!("CARGO_PKG_VERSION"));
 
@@ -41,23 +52,18 @@ impl HttpClients {
         }
     }
 
-    /// The client for an address that is reached by plain HTTP without a proxy.
-    pub(super) fn direct_for(&self, url: &Url) -> Option<DirectClient> {
+    /// The clients for an address that is reached by plain HTTP without a proxy.
+    pub(super) fn direct_for(&self, url: &Url) -> Option<DirectClients> {
         if url.scheme() != "http" || !url.username().is_empty() {
             return None;
         }
         if !is_loopback(url) && has_proxy() {
             return None;
         }
-        let client = self.direct.get_or_init(|| {
-            let mut connector = HttpConnector::new();
-            connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(self.connect_timeout));
-            Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .build(connector)
-        });
-        Some(client.clone())
+        let clients = self
+            .direct
+            .get_or_init(|| DirectClients::new(self.connect_timeout));
+        Some(clients.clone())
     }
 
     /// The client for this address.
@@ -70,6 +76,26 @@ impl HttpClients {
         }
         let client = client_for(url, self.connect_timeout)?;
         Ok(slot.get_or_init(|| client).clone())
+    }
+}
+
+impl DirectClients {
+    fn new(connect_timeout: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(connect_timeout));
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new());
+        Self {
+            whole: builder.build(connector.clone()),
+            streams: builder
+                .http1_read_buf_exact_size(STREAM_BUFFER_BYTES)
+                .build(connector),
+        }
+    }
+
+    pub(super) fn one_for(&self, streamed: bool) -> &DirectClient {
+        if streamed { &self.streams } else { &self.whole }
     }
 }
 

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
-use super::clients::{DirectClient, USER_AGENT};
+use super::clients::{DirectClients, USER_AGENT};
 use super::reply::error_chain;
 use super::{HttpClients, UpstreamOptions};
 use crate::dialect::Dialect;
@@ -71,7 +71,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Endpoint {
     client: reqwest::Client,
     /// For calls, where nothing more is needed.
-    direct: Option<DirectClient>,
+    direct: Option<DirectClients>,
     url: Url,
     headers: HeaderMap,
     /// The base URL without credentials, for records and messages.
@@ -145,7 +145,7 @@ impl Endpoint {
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
         *request.headers_mut() = headers;
-        match direct.request(request).await {
+        match direct.one_for(call.streamed).request(request).await {
             Ok(response) => Ok(response.map(reqwest::Body::wrap).into()),
             Err(error) => Err(Unsent {
                 connected: !error.is_connect(),
