@@ -39,6 +39,10 @@ use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
 use error::{CliError, Exit};
 use output::Output;
 
+/// Bodies are made by one thread and freed by another, which the system's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
