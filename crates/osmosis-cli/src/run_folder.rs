@@ -188,6 +188,8 @@ pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
         "model_calls": rollout.calls.model_calls,
         "prompt_tokens": rollout.calls.prompt_tokens,
         "completion_tokens": rollout.calls.completion_tokens,
+        "cached_tokens": rollout.calls.cached_tokens,
+        "reasoning_tokens": rollout.calls.reasoning_tokens,
         "durations": rollout.durations,
     })
 }

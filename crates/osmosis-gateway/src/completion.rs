@@ -13,6 +13,10 @@ use crate::policy::TokenAccount;
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) completion_tokens: Option<u64>,
+    /// Of the prompt tokens.
+    pub(crate) cached_tokens: Option<u64>,
+    /// Of the completion tokens.
+    pub(crate) reasoning_tokens: Option<u64>,
 }
 
 /// The names that the dialects have for it.
@@ -26,6 +30,19 @@ struct Counts {
     /// Anthropic does not count these as input.
     cache_creation_input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
+    prompt_tokens_details: Option<Details>,
+    input_tokens_details: Option<Details>,
+    completion_tokens_details: Option<Details>,
+    output_tokens_details: Option<Details>,
+    /// `DeepSeek` says it beside the others.
+    prompt_cache_hit_tokens: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
+struct Details {
+    cached_tokens: Option<u64>,
+    reasoning_tokens: Option<u64>,
 }
 
 impl From<Counts> for Usage {
@@ -35,9 +52,18 @@ impl From<Counts> for Usage {
                 .saturating_add(counts.cache_creation_input_tokens.unwrap_or(0))
                 .saturating_add(counts.cache_read_input_tokens.unwrap_or(0))
         });
+        let prompt = counts.prompt_tokens_details.or(counts.input_tokens_details);
+        let completion = counts
+            .completion_tokens_details
+            .or(counts.output_tokens_details);
         Self {
             prompt_tokens: counts.prompt_tokens.or(input),
             completion_tokens: counts.completion_tokens.or(counts.output_tokens),
+            cached_tokens: prompt
+                .and_then(|details| details.cached_tokens)
+                .or(counts.cache_read_input_tokens)
+                .or(counts.prompt_cache_hit_tokens),
+            reasoning_tokens: completion.and_then(|details| details.reasoning_tokens),
         }
     }
 }
@@ -48,6 +74,8 @@ impl Usage {
         Self {
             prompt_tokens: later.prompt_tokens.or(self.prompt_tokens),
             completion_tokens: later.completion_tokens.or(self.completion_tokens),
+            cached_tokens: later.cached_tokens.or(self.cached_tokens),
+            reasoning_tokens: later.reasoning_tokens.or(self.reasoning_tokens),
         }
     }
 
@@ -57,6 +85,7 @@ impl Usage {
         Self {
             prompt_tokens: is_known.then_some(account.prompt_tokens),
             completion_tokens: is_known.then_some(account.completion_tokens),
+            ..Self::default()
         }
     }
 }
@@ -192,6 +221,15 @@ mod tests {
         let found = Some(Usage {
             prompt_tokens: Some(7),
             completion_tokens: Some(2),
+            ..Usage::default()
+        });
+        let cached = found.map(|usage| Usage {
+            cached_tokens: Some(4),
+            ..usage
+        });
+        let detailed = cached.map(|usage| Usage {
+            reasoning_tokens: Some(1),
+            ..usage
         });
         #[rustfmt::skip]
         let cases: &[(&str, Option<Usage>)] = &[
@@ -200,7 +238,11 @@ mod tests {
             (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2},"choices":[{"usage":null}]}"#, found),
             (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2},"x":"\"usage\":{}"}"#, found),
             (r#"{"output":[],"usage":{"input_tokens":7,"output_tokens":2,"total_tokens":9}}"#, found),
-            (r#"{"usage":{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":2}}"#, found),
+            (r#"{"usage":{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":2}}"#, cached),
+            (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_cache_hit_tokens":4}}"#, cached),
+            (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":1}}}"#, detailed),
+            (r#"{"usage":{"input_tokens":7,"input_tokens_details":{"cached_tokens":4},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1}}}"#, detailed),
+            (r#"{"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":{}}}"#, found),
             (r#"{"usage":null}"#, None),
             (r#"{"usage":{"prompt_tokens":-7}}"#, None),
             (r#"{"usage":{"prompt_tokens":"#, None),

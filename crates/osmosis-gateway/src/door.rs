@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::completion::Usage;
 use crate::policy::Fault;
 use crate::replay::Replays;
 use crate::session::Session;
@@ -191,8 +192,7 @@ pub(crate) struct Visit {
 /// What a recorded call adds to its rollout's sums.
 #[derive(Debug)]
 pub(crate) struct CallResult {
-    pub(crate) prompt_tokens: Option<u64>,
-    pub(crate) completion_tokens: Option<u64>,
+    pub(crate) usage: Usage,
     pub(crate) verdict: Verdict,
     /// The answer, when it was whole and the door keeps them.
     pub(crate) completion: Option<GivenCompletion>,
@@ -251,9 +251,15 @@ impl Visit {
 
     pub(crate) fn call_is_recorded(&self, result: CallResult) {
         let mut tally = self.state.tally.lock();
-        tally.summary.model_calls += 1;
-        tally.summary.prompt_tokens += result.prompt_tokens.unwrap_or(0);
-        tally.summary.completion_tokens += result.completion_tokens.unwrap_or(0);
+        let usage = result.usage;
+        let call = CallSummary {
+            model_calls: 1,
+            prompt_tokens: usage.prompt_tokens.unwrap_or(0),
+            completion_tokens: usage.completion_tokens.unwrap_or(0),
+            cached_tokens: usage.cached_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+        };
+        tally.summary.add(&call);
         match result.verdict {
             Verdict::Answered => tally.last_fault = None,
             Verdict::Faulty(fault) => tally.last_fault = Some(fault),
@@ -324,8 +330,11 @@ mod tests {
         let record = |verdict| {
             visit.call_begins();
             visit.call_is_recorded(CallResult {
-                prompt_tokens: Some(3),
-                completion_tokens: None,
+                usage: Usage {
+                    prompt_tokens: Some(3),
+                    cached_tokens: Some(2),
+                    ..Usage::default()
+                },
                 verdict,
                 completion: None,
             });
@@ -340,5 +349,7 @@ mod tests {
         assert_eq!(calls.last_fault, Some(fault));
         assert_eq!(calls.summary.model_calls, 4);
         assert_eq!(calls.summary.prompt_tokens, 12);
+        assert_eq!(calls.summary.cached_tokens, Some(8));
+        assert_eq!(calls.summary.reasoning_tokens, None);
     }
 }

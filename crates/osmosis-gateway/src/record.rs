@@ -94,6 +94,8 @@ impl OpenCall {
             error: None,
             prompt_tokens: None,
             completion_tokens: None,
+            cached_tokens: None,
+            reasoning_tokens: None,
             queued_at_ms: arrival.at_ms,
             sent_at_ms: None,
             first_byte_at_ms: None,
@@ -258,6 +260,8 @@ impl Unrecorded {
         draft.error = ending.error;
         draft.prompt_tokens = usage.prompt_tokens;
         draft.completion_tokens = usage.completion_tokens;
+        draft.cached_tokens = usage.cached_tokens;
+        draft.reasoning_tokens = usage.reasoning_tokens;
         draft.response = ending.response.unwrap_or_else(|| sent.whole());
         draft.done_at_ms = now_ms();
         let travelled = journey.travelled();
@@ -304,8 +308,7 @@ impl Unrecorded {
             verdict = Verdict::Faulty(unrecordable(error));
         }
         visit.call_is_recorded(CallResult {
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
+            usage,
             verdict,
             completion,
         });

@@ -109,6 +109,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// without reading every rollout. Kinds that did not occur are left out.
     async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError>;
 
+    /// Sums over every recorded call, of every attempt: what was asked of the model, and paid for,
+    /// whether it became a result or not.
+    async fn call_totals(&self) -> Result<CallSummary, StoreError>;
+
     /// Rollouts in order of row and run index, a page at a time.
     async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError>;
 

@@ -86,6 +86,30 @@ pub struct CallSummary {
     pub model_calls: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+    /// Of the prompt tokens, those that came from a cache; `None` when no call was told.
+    #[serde(default)]
+    pub cached_tokens: Option<u64>,
+    /// Of the completion tokens, those spent on reasoning; `None` when no call was told.
+    #[serde(default)]
+    pub reasoning_tokens: Option<u64>,
+}
+
+impl CallSummary {
+    pub fn add(&mut self, other: &Self) {
+        self.model_calls += other.model_calls;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.cached_tokens = sum_of_known(self.cached_tokens, other.cached_tokens);
+        self.reasoning_tokens = sum_of_known(self.reasoning_tokens, other.reasoning_tokens);
+    }
+}
+
+/// Unknown only when both are.
+fn sum_of_known(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (known, None) | (None, known) => known,
+    }
 }
 
 /// The result of an attempt.
@@ -198,6 +222,10 @@ pub struct NewCall {
     pub error: Option<String>,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
+    /// Of the prompt tokens.
+    pub cached_tokens: Option<u64>,
+    /// Of the completion tokens.
+    pub reasoning_tokens: Option<u64>,
     pub queued_at_ms: i64,
     pub sent_at_ms: Option<i64>,
     pub first_byte_at_ms: Option<i64>,
@@ -225,6 +253,10 @@ pub struct CallRecord {
     pub error: Option<String>,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
+    /// Of the prompt tokens.
+    pub cached_tokens: Option<u64>,
+    /// Of the completion tokens.
+    pub reasoning_tokens: Option<u64>,
     pub queued_at_ms: i64,
     pub sent_at_ms: Option<i64>,
     pub first_byte_at_ms: Option<i64>,

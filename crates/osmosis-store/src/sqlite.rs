@@ -32,9 +32,9 @@ use self::sql::SqlError;
 use self::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
 use crate::lock::{self, RunLock};
 use crate::{
-    CallBody, CallQuery, CallRecord, Claim, Clock, Completion, CompletionReceipt, Holder, NewCall,
-    NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
+    CallBody, CallQuery, CallRecord, CallSummary, Claim, Clock, Completion, CompletionReceipt,
+    Holder, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery,
+    RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
 };
 
 const DATABASE_FILE: &str = "run.db";
@@ -390,6 +390,10 @@ impl Store for SqliteStore {
 
     async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
         self.readers.read(rollouts::tally).await
+    }
+
+    async fn call_totals(&self) -> Result<CallSummary, StoreError> {
+        self.readers.read(calls::totals).await
     }
 
     async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError> {

@@ -58,7 +58,8 @@ macro_rules! for_each_store_behaviour {
             a_refused_completion_leaves_nothing_behind
             pages_cover_every_rollout_once
             pages_can_be_filtered
-            a_tally_sums_up_by_kind
+            a_tally_sums_up_by_kind,
+            totals_count_the_calls_of_every_attempt
             calls_are_ordered_and_belong_to_their_attempt
             a_call_is_durable_with_the_next_completion
             bodies_of_megabytes_come_back_exactly
@@ -218,6 +219,8 @@ pub fn scored(claim: &Claim, reward: f64) -> anyhow::Result<Completion> {
             model_calls: 2,
             prompt_tokens: 100,
             completion_tokens: 20,
+            cached_tokens: Some(60),
+            reasoning_tokens: None,
         },
         started_at_ms: 1_700_000_000_100,
         finished_at_ms: 1_700_000_000_900,
@@ -275,6 +278,8 @@ pub fn call(
         error: None,
         prompt_tokens: Some(50),
         completion_tokens: Some(10),
+        cached_tokens: Some(30),
+        reasoning_tokens: None,
         queued_at_ms: 1_700_000_000_200,
         sent_at_ms: Some(1_700_000_000_201),
         first_byte_at_ms: Some(1_700_000_000_250),

@@ -153,6 +153,8 @@ pub(crate) fn numbers_of(rollouts: &[RolloutRecord]) -> RunNumbers {
                 model_calls: rollout.calls.model_calls,
                 prompt_tokens: rollout.calls.prompt_tokens,
                 completion_tokens: rollout.calls.completion_tokens,
+                cached_tokens: rollout.calls.cached_tokens,
+                reasoning_tokens: rollout.calls.reasoning_tokens,
             })
         })
         .collect();

@@ -285,6 +285,8 @@ fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
         model_calls: rollout.calls.model_calls,
         prompt_tokens: rollout.calls.prompt_tokens,
         completion_tokens: rollout.calls.completion_tokens,
+        cached_tokens: rollout.calls.cached_tokens,
+        reasoning_tokens: rollout.calls.reasoning_tokens,
     }
 }
 

@@ -18,6 +18,9 @@ pub struct RolloutFact {
     pub model_calls: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+    /// `None` when no call was told.
+    pub cached_tokens: Option<u64>,
+    pub reasoning_tokens: Option<u64>,
 }
 
 /// Collects rollouts as they finish, in any order; a few dozen bytes each.
@@ -30,6 +33,8 @@ pub struct RunTally {
     model_calls: u64,
     prompt_tokens: u64,
     completion_tokens: u64,
+    cached_tokens: Option<u64>,
+    reasoning_tokens: Option<u64>,
     /// Rollouts of each row that ran, and how many of them passed.
     rows: BTreeMap<u64, (u32, u32)>,
     rewards: Vec<(u64, u32, f64)>,
@@ -53,6 +58,8 @@ impl RunTally {
         self.model_calls += fact.model_calls;
         self.prompt_tokens += fact.prompt_tokens;
         self.completion_tokens += fact.completion_tokens;
+        add_known(&mut self.cached_tokens, fact.cached_tokens);
+        add_known(&mut self.reasoning_tokens, fact.reasoning_tokens);
         if let Some(reward) = fact.reward {
             self.rewards
                 .push((fact.row_index, fact.run_index, reward.get()));
@@ -113,6 +120,8 @@ impl RunTally {
             model_calls: self.model_calls,
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,
+            cached_tokens: self.cached_tokens,
+            reasoning_tokens: self.reasoning_tokens,
             without_model_calls: self.without_model_calls,
             durations: PhaseNumbers {
                 queue: DurationNumbers::of(&self.queue),
@@ -171,6 +180,12 @@ impl RunTally {
     }
 }
 
+fn add_known(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or(0).saturating_add(more));
+    }
+}
+
 fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
@@ -194,6 +209,10 @@ pub struct RunNumbers {
     pub model_calls: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+    /// Of the prompt tokens, those that came from a cache; `None` when no reply told.
+    pub cached_tokens: Option<u64>,
+    /// Of the completion tokens, those spent on reasoning; `None` when no reply told.
+    pub reasoning_tokens: Option<u64>,
     pub without_model_calls: u64,
     pub durations: PhaseNumbers,
 }
@@ -281,6 +300,8 @@ mod tests {
             model_calls: 2,
             prompt_tokens: 10,
             completion_tokens: 5,
+            cached_tokens: (row_index == 0).then_some(4),
+            reasoning_tokens: None,
         }
     }
 
@@ -365,6 +386,8 @@ mod tests {
           "model_calls": 18,
           "prompt_tokens": 100,
           "completion_tokens": 50,
+          "cached_tokens": 8,
+          "reasoning_tokens": null,
           "without_model_calls": 1,
           "durations": {
             "queue_ms": {

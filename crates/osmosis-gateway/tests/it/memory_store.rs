@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    CallBody, CallQuery, CallRecord, Claim, Completion, CompletionReceipt, NewCall, NewRollout,
-    NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, StepRecord, Store, StoreError,
+    CallBody, CallQuery, CallRecord, CallSummary, Claim, Completion, CompletionReceipt, NewCall,
+    NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::watch;
 
@@ -114,6 +114,9 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn call_totals(&self) -> Result<CallSummary, StoreError> {
         Err(StoreError::Closed)
     }
     async fn rollouts(&self, _: RolloutQuery) -> Result<RolloutPage, StoreError> {

@@ -6,9 +6,10 @@ use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::delta::{Base, Conversations, MAX_CHAIN, Shared};
+use super::rollouts::call_summary;
 use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter};
 use super::sql::{SqlError, number, optional_number, to_sql};
-use crate::{CallBody, CallQuery, CallRecord, NewCall, StoreError};
+use crate::{CallBody, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
 
 /// Why a call was not recorded.
 pub(crate) enum CallFailure {
@@ -63,8 +64,9 @@ pub(crate) fn record(
                 queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, request_bytes,
                 response_bytes, segment, request_offset, response_offset, base_call_id,
                 shared_prefix_bytes, shared_suffix_bytes, chain_length, token_records,
-                tokens_offset, tokens_bytes)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                tokens_offset, tokens_bytes, cached_tokens, reasoning_tokens)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+                ?, ?)",
         )?
         .execute(params![
             call.rollout_id.as_str(),
@@ -96,6 +98,8 @@ pub(crate) fn record(
             to_sql(call.tokens.len() as u64)?,
             tokens_place.map(|place| to_sql(place.offset)).transpose()?,
             tokens_place.map(|_| to_sql(tokens.len() as u64)).transpose()?,
+            call.cached_tokens.map(to_sql).transpose()?,
+            call.reasoning_tokens.map(to_sql).transpose()?,
         ])?;
     let base = Base {
         call_id: connection.last_insert_rowid(),
@@ -104,6 +108,20 @@ pub(crate) fn record(
     };
     conversations.remember(&call.rollout_id, call.attempt, &call.sample_id, base);
     Ok(())
+}
+
+pub(crate) fn totals(connection: &Connection) -> Result<CallSummary, SqlError> {
+    let mut select = connection.prepare_cached(
+        "SELECT count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+            coalesce(sum(completion_tokens), 0) AS completion_tokens,
+            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens
+         FROM calls",
+    )?;
+    let mut rows = select.query([])?;
+    match rows.next()? {
+        None => Ok(CallSummary::default()),
+        Some(row) => call_summary(row),
+    }
 }
 
 /// The end of the last record that the database refers to.
@@ -175,6 +193,8 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         error: row.get("error")?,
         prompt_tokens: optional_number(row, "prompt_tokens")?,
         completion_tokens: optional_number(row, "completion_tokens")?,
+        cached_tokens: optional_number(row, "cached_tokens")?,
+        reasoning_tokens: optional_number(row, "reasoning_tokens")?,
         queued_at_ms: row.get("queued_at_ms")?,
         sent_at_ms: row.get("sent_at_ms")?,
         first_byte_at_ms: row.get("first_byte_at_ms")?,

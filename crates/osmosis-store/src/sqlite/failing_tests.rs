@@ -86,6 +86,8 @@ fn call(row: u64) -> NewCall {
         error: None,
         prompt_tokens: None,
         completion_tokens: None,
+        cached_tokens: None,
+        reasoning_tokens: None,
         queued_at_ms: 0,
         sent_at_ms: None,
         first_byte_at_ms: None,

@@ -8,7 +8,9 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::sql::{SqlError, exact_float, from_word, json, number, optional_json, to_sql, word};
+use super::sql::{
+    SqlError, exact_float, from_word, json, number, optional_json, optional_number, to_sql, word,
+};
 use crate::{
     CallSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
     RunRecord, RunStatus, StoreError,
@@ -94,7 +96,8 @@ pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlErr
     let mut select = connection.prepare_cached(
         "SELECT outcome, count(*) AS rollouts, total(reward) AS reward_sum,
             coalesce(sum(passed), 0) AS passed, sum(model_calls) AS model_calls,
-            sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens
+            sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens,
+            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens
          FROM rollouts WHERE state = 'done' GROUP BY outcome",
     )?;
     let mut rows = select.query([])?;
@@ -196,7 +199,8 @@ pub(crate) fn rollouts_by_id(
 const COLUMNS: &str =
     "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,
     outcome_detail, sample_rewards, metrics, queue_ms, agent_ms, model_ms, grade_ms,
-    started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens";
+    started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens, cached_tokens,
+    reasoning_tokens";
 
 fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
     Ok(RolloutRecord {
@@ -220,6 +224,8 @@ fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
             model_calls: number(row, 17)?,
             prompt_tokens: number(row, 18)?,
             completion_tokens: number(row, 19)?,
+            cached_tokens: optional_number(row, 20)?,
+            reasoning_tokens: optional_number(row, 21)?,
         },
     })
 }
@@ -341,11 +347,13 @@ impl<'de> Deserialize<'de> for InOrder {
     }
 }
 
-fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
+pub(super) fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
     Ok(CallSummary {
         model_calls: number(row, "model_calls")?,
         prompt_tokens: number(row, "prompt_tokens")?,
         completion_tokens: number(row, "completion_tokens")?,
+        cached_tokens: optional_number(row, "cached_tokens")?,
+        reasoning_tokens: optional_number(row, "reasoning_tokens")?,
     })
 }
 

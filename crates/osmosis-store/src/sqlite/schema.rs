@@ -16,7 +16,8 @@
 //! the attempt that is leased may become the result. `outcome` is the kind (`scored`, `agent_failed`,
 //! `timed_out`, `ungraded`, `rejected`, `infrastructure_failed`, `cancelled`), `reward` and `passed`
 //! are set for `scored` alone, `error` is one line for people and `outcome_detail` the whole story as
-//! JSON. `sample_rewards` repeats the rewards of the kept samples as a JSON object, so that a report
+//! JSON. `cached_tokens` (of the prompt) and `reasoning_tokens` (of the completion), here and in `calls`,
+//! are null when no reply told them. `sample_rewards` repeats the rewards of the kept samples as a JSON object, so that a report
 //! over every rollout reads one table.
 //!
 //! **`calls`**: the bodies are in `segments/NNNNNN.seg`, see [`super::segment`] for the record format.
@@ -37,7 +38,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -152,13 +153,39 @@ CREATE TABLE steps (
 ) STRICT;
 ";
 
-/// What a reader that must not write puts, for itself alone, in front of a database of version 1.
-const VERSION_1_AS_2: &str = "
-CREATE TEMP VIEW calls AS
-    SELECT *, 0 AS token_records, NULL AS tokens_offset, NULL AS tokens_bytes FROM main.calls;
-CREATE TEMP VIEW steps AS
-    SELECT 0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms WHERE false;
+const VERSION_3: &str = "
+ALTER TABLE rollouts ADD COLUMN cached_tokens INTEGER;
+ALTER TABLE rollouts ADD COLUMN reasoning_tokens INTEGER;
+ALTER TABLE calls ADD COLUMN cached_tokens INTEGER;
+ALTER TABLE calls ADD COLUMN reasoning_tokens INTEGER;
 ";
+
+/// Columns by the version that brought them, with what they are in an older database. A reader that
+/// must not write puts them, for itself alone, in front of it.
+const LATER_COLUMNS: &[(i64, &str, &str)] = &[
+    (
+        2,
+        "calls",
+        "0 AS token_records, NULL AS tokens_offset, NULL AS tokens_bytes",
+    ),
+    (
+        3,
+        "calls",
+        "NULL AS cached_tokens, NULL AS reasoning_tokens",
+    ),
+    (
+        3,
+        "rollouts",
+        "NULL AS cached_tokens, NULL AS reasoning_tokens",
+    ),
+];
+
+/// Tables by the version that brought them, empty.
+const LATER_TABLES: &[(i64, &str)] = &[(
+    2,
+    "CREATE TEMP VIEW steps AS
+        SELECT 0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms WHERE false;",
+)];
 
 /// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
 pub(crate) fn migrate(connection: &mut Connection, path: &Utf8Path) -> Result<(), StoreError> {
@@ -198,9 +225,26 @@ pub(crate) fn check_readable(connection: &Connection, path: &Utf8Path) -> Result
 
 /// Lets a connection that only reads see an older database as [`KNOWN_VERSION`] has it.
 pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
-    if version(connection)? == 1 {
-        connection.pragma_update(None, "temp_store", "MEMORY")?;
-        connection.execute_batch(VERSION_1_AS_2)?;
+    let found = version(connection)?;
+    if found == KNOWN_VERSION {
+        return Ok(());
+    }
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    for table in ["calls", "rollouts"] {
+        let missing: Vec<&str> = LATER_COLUMNS
+            .iter()
+            .filter(|(version, of, _)| *version > found && *of == table)
+            .map(|(_, _, columns)| *columns)
+            .collect();
+        if !missing.is_empty() {
+            connection.execute_batch(&format!(
+                "CREATE TEMP VIEW {table} AS SELECT *, {} FROM main.{table};",
+                missing.join(", ")
+            ))?;
+        }
+    }
+    for (_, view) in LATER_TABLES.iter().filter(|(version, _)| *version > found) {
+        connection.execute_batch(view)?;
     }
     Ok(())
 }

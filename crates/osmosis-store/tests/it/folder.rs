@@ -185,7 +185,7 @@ async fn a_run_of_a_newer_program_is_left_alone() {
     assert_eq!(SqliteStore::holder(&path), None, "the lock was given back");
 }
 
-/// Takes away what the second version of the tables brought.
+/// Takes away what the later versions of the tables brought.
 fn make_version_1(path: &Utf8Path) {
     let database = Connection::open(path.join("run.db")).unwrap();
     database
@@ -193,8 +193,24 @@ fn make_version_1(path: &Utf8Path) {
             "ALTER TABLE calls DROP COLUMN token_records;
              ALTER TABLE calls DROP COLUMN tokens_offset;
              ALTER TABLE calls DROP COLUMN tokens_bytes;
-             DROP TABLE steps;
-             PRAGMA user_version = 1;",
+             DROP TABLE steps;",
+        )
+        .unwrap();
+    drop(database);
+    make_version_2(path);
+    let database = Connection::open(path.join("run.db")).unwrap();
+    database.pragma_update(None, "user_version", 1).unwrap();
+}
+
+fn make_version_2(path: &Utf8Path) {
+    let database = Connection::open(path.join("run.db")).unwrap();
+    database
+        .execute_batch(
+            "ALTER TABLE calls DROP COLUMN cached_tokens;
+             ALTER TABLE calls DROP COLUMN reasoning_tokens;
+             ALTER TABLE rollouts DROP COLUMN cached_tokens;
+             ALTER TABLE rollouts DROP COLUMN reasoning_tokens;
+             PRAGMA user_version = 2;",
         )
         .unwrap();
 }
@@ -240,6 +256,32 @@ async fn a_run_of_an_older_program_is_read_as_it_is_and_brought_up_to_date_when_
     store.record_step(step.clone()).await.unwrap();
     assert_eq!(store.steps().await.unwrap(), [step]);
     store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_from_before_cached_tokens_is_read_as_one_where_nobody_told_them() {
+    let (_keep, path) = folder();
+    let store = open(&path).unwrap();
+    one_result(&store).await;
+    let told = store.call_totals().await.unwrap();
+    assert!(told.cached_tokens.is_some());
+    store.close().await.unwrap();
+    make_version_2(&path);
+
+    let reader = SqliteStore::open_read_only(&path).unwrap();
+    sees_the_result(&reader).await;
+    let rollout = reader.rollout(&RolloutId::of(0, 0)).await.unwrap().unwrap();
+    let totals = reader.call_totals().await.unwrap();
+    for calls in [
+        rollout.calls,
+        totals,
+        reader.tally().await.unwrap()[0].calls,
+    ] {
+        assert_eq!((calls.cached_tokens, calls.reasoning_tokens), (None, None));
+    }
+    assert_eq!(totals.prompt_tokens, told.prompt_tokens);
+    reader.close().await.unwrap();
+    open(&path).unwrap().close().await.unwrap();
 }
 
 #[tokio::test]

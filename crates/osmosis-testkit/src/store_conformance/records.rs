@@ -5,7 +5,8 @@ use osmosis_core::{
     Attempt, JsonText, Outcome, OutcomeKind, Phase, PolicyVersion, Reward, RolloutId, SampleId,
 };
 use osmosis_store::{
-    CallBody, CallQuery, CallRecord, Claim, NewCall, RolloutQuery, RunStatus, Store, StoreErrorKind,
+    CallBody, CallQuery, CallRecord, CallSummary, Claim, NewCall, RolloutQuery, RunStatus, Store,
+    StoreErrorKind,
 };
 
 use super::{
@@ -268,6 +269,42 @@ pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
     assert_eq!(tallies[0].calls.model_calls, 4);
     assert_eq!(tallies[0].calls.prompt_tokens, 200);
     assert_eq!(tallies[0].calls.completion_tokens, 40);
+    assert_eq!(tallies[0].calls.cached_tokens, Some(120));
+    assert_eq!(tallies[0].calls.reasoning_tokens, None);
+    Ok(())
+}
+
+/// What was paid for counts, also when it came to nothing.
+pub async fn totals_count_the_calls_of_every_attempt(mut fixture: Fixture) -> Verdict {
+    let store = fixture.store.as_ref();
+    plan(store, 1, 1).await?;
+    assert_eq!(store.call_totals().await?, CallSummary::default());
+    let lost = claim_one(store).await?;
+    store.record_call(call(&lost, "main", "q", "a")?).await?;
+    fixture.clock.advance(LEASE);
+    let claim = claim_one(store).await?;
+    let told = NewCall {
+        cached_tokens: None,
+        reasoning_tokens: Some(4),
+        ..call(&claim, "main", "q", "a")?
+    };
+    let untold = NewCall {
+        prompt_tokens: None,
+        completion_tokens: None,
+        cached_tokens: None,
+        ..call(&claim, "main", "q", "a")?
+    };
+    store.record_call(told).await?;
+    store.record_call(untold).await?;
+    store.complete(scored(&claim, 1.0)?).await?;
+    let expected = CallSummary {
+        model_calls: 3,
+        prompt_tokens: 100,
+        completion_tokens: 20,
+        cached_tokens: Some(30),
+        reasoning_tokens: Some(4),
+    };
+    assert_eq!(store.call_totals().await?, expected);
     Ok(())
 }
 
@@ -286,6 +323,8 @@ fn as_recorded(call_id: u64, call: &NewCall) -> CallRecord {
         error: call.error.clone(),
         prompt_tokens: call.prompt_tokens,
         completion_tokens: call.completion_tokens,
+        cached_tokens: call.cached_tokens,
+        reasoning_tokens: call.reasoning_tokens,
         queued_at_ms: call.queued_at_ms,
         sent_at_ms: call.sent_at_ms,
         first_byte_at_ms: call.first_byte_at_ms,
