@@ -6,14 +6,18 @@ use clap::{Args, Parser, Subcommand};
 mod demo;
 mod eval;
 mod gateway;
+mod measure;
 mod run;
 mod serve;
 mod train;
 mod workspace;
 
 pub(crate) use demo::DemoArguments;
-pub(crate) use eval::{EvalCommand, ReachArguments, ResumeArguments, SubmitArguments};
+pub(crate) use eval::{
+    EvalCommand, InfoArguments, ReachArguments, ResumeArguments, SubmitArguments,
+};
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
+pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 pub(crate) use run::ThroughputArguments;
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{TrainCommand, TrainResumeArguments, TrainSubmitArguments};
@@ -61,11 +65,17 @@ pub(crate) struct OutputArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run and inspect evaluations
+    #[command(
+        after_help = "Example:\n  osmosis eval submit configs/eval/hello.toml\n  osmosis eval list"
+    )]
     Eval {
         #[command(subcommand)]
         command: EvalCommand,
     },
     /// Train a policy by reinforcement learning, and inspect the runs
+    #[command(
+        after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n  osmosis train list"
+    )]
     Train {
         #[command(subcommand)]
         command: TrainCommand,
@@ -77,11 +87,13 @@ pub(crate) enum Command {
     /// Watch a small agent learn: evaluates it, trains it, evaluates it again
     Demo(DemoArguments),
     /// Make rollouts: agent workflows with their graders
+    #[command(after_help = "Example:\n  osmosis rollout init hello")]
     Rollout {
         #[command(subcommand)]
         command: RolloutCommand,
     },
     /// Check datasets
+    #[command(after_help = "Example:\n  osmosis dataset validate data/hello.jsonl")]
     Dataset {
         #[command(subcommand)]
         command: DatasetCommand,
@@ -100,6 +112,13 @@ pub(crate) enum Command {
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
     )]
     Completions { shell: clap_complete::Shell },
+    /// Write the manual pages of all commands into a folder
+    #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
+    Man {
+        /// Folder for the pages; it is made when it is missing
+        #[arg(value_name = "DIR")]
+        folder: Utf8PathBuf,
+    },
 }
 
 impl Command {
@@ -110,7 +129,7 @@ impl Command {
                 EvalCommand::Submit(_) => "eval submit",
                 EvalCommand::Resume(_) => "eval resume",
                 EvalCommand::List => "eval list",
-                EvalCommand::Info { .. } => "eval info",
+                EvalCommand::Info(_) => "eval info",
                 EvalCommand::Show { .. } => "eval show",
                 EvalCommand::Logs { .. } => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
@@ -136,6 +155,63 @@ impl Command {
             Self::Export(_) => "export",
             Self::Doctor { .. } => "doctor",
             Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The commands in a help text, with what a shell would make of them.
+    fn examples(help: &str) -> Vec<Vec<String>> {
+        let joined = help.replace("\\\n", " ");
+        let lines = joined.lines().map(str::trim);
+        let commands = lines.filter(|line| line.starts_with("osmosis "));
+        commands
+            .map(|line| {
+                let command = line.split(" > ").next().unwrap_or(line);
+                command.split_whitespace().map(str::to_owned).collect()
+            })
+            .collect()
+    }
+
+    fn check(command: &clap::Command, path: &str) {
+        let help = command
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let examples = examples(&help);
+        assert!(
+            help.contains("Example:") && !examples.is_empty(),
+            "`{path} --help` has no example"
+        );
+        let mut own = false;
+        for example in examples {
+            own |= example.join(" ").starts_with(path);
+            if let Err(error) = Arguments::try_parse_from(&example) {
+                panic!("`{}` in the help of `{path}`: {error}", example.join(" "));
+            }
+        }
+        assert!(own, "`{path} --help` shows other commands alone");
+        for sub in command
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "help")
+        {
+            check(sub, &format!("{path} {}", sub.get_name()));
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        check(&Arguments::command(), "osmosis");
+    }
+
+    #[test]
+    fn the_arguments_contradict_nothing() {
+        Arguments::command().debug_assert();
     }
 }

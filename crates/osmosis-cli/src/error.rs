@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Usage,
     /// Infrastructure failures or unrun rows remain.
     Incomplete,
+    /// The run is complete and below a `--fail-under`.
+    Gate,
     Interrupted,
 }
 
@@ -28,6 +30,7 @@ impl From<Exit> for ExitCode {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Incomplete => 3,
+            Exit::Gate => 4,
             Exit::Interrupted => 130,
         })
     }

@@ -14,6 +14,7 @@ mod execution;
 mod export;
 mod figures;
 mod gateway;
+mod man;
 mod output;
 mod outside_engine;
 mod policy;
@@ -80,6 +81,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
             completions::run(shell);
             Ok(Exit::Ok)
         }
+        Command::Man { folder } => man::run(&folder, output),
     }
 }
 

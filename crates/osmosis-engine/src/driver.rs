@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use osmosis_core::{Attempt, RolloutId};
@@ -20,6 +21,17 @@ pub(crate) const CLAIM_BATCH: usize = 64;
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) parts: Arc<Parts>,
+    may_begin: MayBegin,
+}
+
+/// Asked before rollouts are claimed.
+#[derive(Clone)]
+struct MayBegin(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for MayBegin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MayBegin")
+    }
 }
 
 /// What every rollout of the run shares.
@@ -97,6 +109,17 @@ impl Engine {
                 live: Live::default(),
                 events,
             }),
+            may_begin: MayBegin(Arc::new(|| true)),
+        }
+    }
+
+    /// The same, beginning rollouts only while `may_begin` says so; after a `false` what runs is
+    /// finished, as if it had been asked to drain.
+    #[must_use]
+    pub fn begins_while(self, may_begin: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            may_begin: MayBegin(Arc::new(may_begin)),
+            ..self
         }
     }
 
@@ -177,6 +200,10 @@ impl Engine {
         loop {
             let room = options.max_in_flight.saturating_sub(flight.tasks.len());
             if room == 0 || stop.drain.is_cancelled() {
+                return Ok(());
+            }
+            if !(self.may_begin.0)() {
+                stop.drain.cancel();
                 return Ok(());
             }
             let wanted = room.min(CLAIM_BATCH);

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::completion::Usage;
+use crate::live::{LiveRollout, LiveStatus, Totals};
 use crate::policy::Fault;
 use crate::replay::Replays;
 use crate::session::Session;
@@ -114,6 +115,8 @@ pub(crate) struct Whose {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Doors {
     open: Arc<RwLock<HashMap<KeyDigest, Arc<DoorState>>>>,
+    /// What went through all doors, closed ones too.
+    totals: Arc<Totals>,
 }
 
 #[derive(Debug)]
@@ -124,6 +127,7 @@ struct DoorState {
     session: Arc<Session>,
     replays: Arc<Replays>,
     keeps_completions: AtomicBool,
+    totals: Arc<Totals>,
     tally: Mutex<Tally>,
 }
 
@@ -157,6 +161,7 @@ impl Doors {
             session: Arc::new(session),
             replays: Arc::default(),
             keeps_completions: AtomicBool::new(false),
+            totals: Arc::clone(&self.totals),
             tally: Mutex::default(),
         });
         self.open.write().insert(digest, Arc::clone(&state));
@@ -166,6 +171,29 @@ impl Doors {
             doors: self.clone(),
             state,
         }
+    }
+
+    /// What goes through the doors now, and what went through them so far.
+    pub(crate) fn live(&self) -> LiveStatus {
+        let open: Vec<Arc<DoorState>> = self.open.read().values().cloned().collect();
+        let rollouts = open.iter().map(|state| {
+            let tally = state.tally.lock();
+            LiveRollout {
+                rollout: state.whose.rollout.clone(),
+                attempt: state.whose.attempt,
+                calls: tally.summary,
+                under_way: tally.under_way,
+            }
+        });
+        LiveStatus {
+            rollouts: rollouts.collect(),
+            totals: self.totals.summary(),
+        }
+    }
+
+    /// What went through all doors so far.
+    pub(crate) fn totals(&self) -> CallSummary {
+        self.totals.summary()
     }
 
     /// Lets a request in, if its key opens a door.
@@ -260,6 +288,7 @@ impl Visit {
             reasoning_tokens: usage.reasoning_tokens,
         };
         tally.summary.add(&call);
+        self.state.totals.add(&call);
         match result.verdict {
             Verdict::Answered => tally.last_fault = None,
             Verdict::Faulty(fault) => tally.last_fault = Some(fault),

@@ -127,8 +127,8 @@ pub(crate) async fn chat(
     } else {
         Sampling::default()
     };
-    let prepared = prepared(&*answering, dialect, &body, &policy.model, &sampling);
-    let (request, translator) = match prepared {
+    let made = prepared(&*answering, dialect, &body, &policy.model, &sampling);
+    let (request, mut translator) = match made {
         Ok(prepared) => prepared,
         Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Unknown).await,
     };
@@ -143,24 +143,53 @@ pub(crate) async fn chat(
     let tokens = TokenSlot::default();
     call.goes_to_the_policy(request.model, streamed, tokens.clone());
     let span = call.span();
+    let limit = answering.output_limit();
     let asked = answering.chat(ChatCall {
-        rollout_id,
-        sample_id: sample,
+        rollout_id: rollout_id.clone(),
+        sample_id: sample.clone(),
         dialect: spoken,
         dialect_headers: arrival.dialect_headers.clone(),
         body: request.body,
         streamed,
-        session,
-        tokens,
+        session: Arc::clone(&session),
+        tokens: tokens.clone(),
         journey: journey.clone(),
     });
-    let answer = tokio::select! {
+    let mut answer = tokio::select! {
         biased;
         () = ended.cancelled() => {
             return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
         }
-        answer = asked.instrument(span) => answer,
+        answer = asked.instrument(span.clone()) => answer,
     };
+    // The name of the limit is ours in a translated call, and the policy has just said that it wants
+    // the other.
+    if matches!(answer, Ok(ChatReply { status: 400, .. }))
+        && translator.is_some()
+        && answering.output_limit() != limit
+        && let Ok((request, again)) =
+            prepared(&*answering, dialect, &body, &policy.model, &sampling)
+    {
+        translator = again;
+        let asked = answering.chat(ChatCall {
+            rollout_id,
+            sample_id: sample,
+            dialect: spoken,
+            dialect_headers: arrival.dialect_headers.clone(),
+            body: request.body,
+            streamed,
+            session,
+            tokens,
+            journey: journey.clone(),
+        });
+        answer = tokio::select! {
+            biased;
+            () = ended.cancelled() => {
+                return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            }
+            answer = asked.instrument(span) => answer,
+        };
+    }
     match answer {
         Err(fault) => {
             let refusal = ErrorReply::of_fault(&fault);
@@ -226,7 +255,7 @@ fn prepared(
         let request = ChatRequest::parse(dialect, body, model, sampling)?;
         return Ok((request, None));
     }
-    let translated = dialect::to_chat(dialect, checked(body)?)?;
+    let translated = dialect::to_chat(dialect, checked(body)?, policy.output_limit())?;
     let mut request = ChatRequest::parse(
         Dialect::ChatCompletions,
         &translated.request,

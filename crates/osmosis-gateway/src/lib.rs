@@ -38,10 +38,12 @@ mod given_id;
 mod identity;
 mod journey;
 mod json_edit;
+mod live;
 mod metrics;
 mod options;
 mod passed_on;
 mod policy;
+mod probe;
 mod record;
 mod registry;
 mod relay;
@@ -62,11 +64,13 @@ pub use dialect::Dialect;
 pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
+pub use live::{LiveRollout, LiveStatus};
 pub use options::{ConnectionLimits, GatewayOptions, Sampling};
 pub use policy::{
-    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
-    TokenAccount, TokenLedger, TokenSlot,
+    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
+    ReplyBody, TokenAccount, TokenLedger, TokenSlot,
 };
+pub use probe::{Finding, ProbeError, ProbeErrorKind, Probed};
 pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};
 pub use relay::RelayPolicy;
 pub use reported_tokens::ReportedTokens;

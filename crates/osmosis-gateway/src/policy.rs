@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::journey::Journey;
+use crate::probe::Probed;
 use crate::session::Session;
 use crate::upstream::{EndpointOptions, PoolLoad};
 
@@ -40,6 +41,17 @@ pub trait Policy: Send + Sync + fmt::Debug {
         Ok(without_ids(&self.describe_for(&call.rollout_id)))
     }
 
+    /// Asks each server behind it for next to nothing: do key, model and address hold? Empty for a
+    /// policy without servers.
+    async fn probe(&self) -> Vec<Probed> {
+        Vec::new()
+    }
+
+    /// What it calls the limit of an answer's length, for calls that are translated to chat.
+    fn output_limit(&self) -> OutputLimit {
+        OutputLimit::default()
+    }
+
     /// How the servers behind it are doing, when it has any.
     fn load(&self) -> Option<PoolLoad> {
         None
@@ -53,6 +65,25 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// The same policy with this change; `None` when it can't be changed from outside.
     fn changed(&self, _change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
         None
+    }
+}
+
+/// The two names of the longest answer in a chat call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OutputLimit {
+    /// What every server knows.
+    #[default]
+    MaxTokens,
+    /// What `OpenAI` has in its place; its reasoning models refuse the other.
+    MaxCompletionTokens,
+}
+
+impl OutputLimit {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+        }
     }
 }
 

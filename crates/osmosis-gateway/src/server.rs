@@ -10,7 +10,7 @@ use axum::response::Response;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
-use osmosis_store::Store;
+use osmosis_store::{CallSummary, Store};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::error_reply::ErrorReply;
 use crate::exchange;
 use crate::generate;
 use crate::identity::{Endpoint, Route, dialect_of, key_of};
+use crate::live::LiveStatus;
 use crate::metrics::Metrics;
 pub(crate) use crate::options::Sampling;
 use crate::options::{ConnectionLimits, GatewayOptions};
@@ -221,6 +222,16 @@ impl Gateway {
     pub fn resume(&self, name: Option<&str>) -> Result<(), GatewayError> {
         self.shared.registry.get(name)?.resume();
         Ok(())
+    }
+
+    /// The rollouts whose doors are open, and all calls so far.
+    pub fn live(&self) -> LiveStatus {
+        self.shared.doors.live()
+    }
+
+    /// All calls so far, of every rollout and attempt.
+    pub fn call_totals(&self) -> CallSummary {
+        self.shared.doors.totals()
     }
 
     /// Makes a key for one attempt of a rollout.

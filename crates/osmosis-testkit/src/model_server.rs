@@ -55,6 +55,8 @@ pub enum Behaviour {
     CannotStream,
     /// Streams like servers that leave out `[DONE]`.
     NeverSaysDone,
+    /// Refuses `max_tokens`, as reasoning models do, and tells cached and reasoning tokens.
+    Reasons,
 }
 
 /// Holds something back until a test lets it go.
@@ -331,6 +333,22 @@ async fn respond(shared: &Shared, call: &ReceivedCall) -> Answer {
         Behaviour::NeverSaysDone => {
             events.retain(|event| event != DONE);
             answer(events)
+        }
+        Behaviour::Reasons if call.body.get("max_tokens").is_some() => {
+            let error = json!({"error": {"type": "invalid_request_error", "param": "max_tokens",
+                "code": "unsupported_parameter", "message": "Unsupported parameter: 'max_tokens' is not \
+                    supported with this model. Use 'max_completion_tokens' instead."}});
+            Answer::Whole(whole(400, &error))
+        }
+        Behaviour::Reasons => {
+            let mut completion = completion;
+            completion["usage"]["prompt_tokens_details"] = json!({"cached_tokens": 2});
+            completion["usage"]["completion_tokens_details"] = json!({"reasoning_tokens": 3});
+            if streamed {
+                let events = events_of(&completion, wants_usage);
+                return Answer::Stream(events.into_iter().map(Step::Send).collect());
+            }
+            Answer::Whole(whole(200, &completion))
         }
     }
 }

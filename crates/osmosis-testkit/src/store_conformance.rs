@@ -58,7 +58,7 @@ macro_rules! for_each_store_behaviour {
             a_refused_completion_leaves_nothing_behind
             pages_cover_every_rollout_once
             pages_can_be_filtered
-            a_tally_sums_up_by_kind,
+            a_tally_sums_up_by_kind
             totals_count_the_calls_of_every_attempt
             calls_are_ordered_and_belong_to_their_attempt
             a_call_is_durable_with_the_next_completion

@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 use osmosis_server::{Url, parse_url};
 
+use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{SecretArguments, StopArguments, ThroughputArguments};
 
 #[derive(Debug, Subcommand)]
@@ -19,11 +20,10 @@ pub(crate) enum EvalCommand {
     #[command(after_help = "Example:\n  osmosis eval list --json")]
     List,
     /// Show the numbers of a run
-    #[command(after_help = "Example:\n  osmosis eval info multiply-20260101-120000")]
-    Info {
-        /// Name of the run
-        run: String,
-    },
+    #[command(
+        after_help = "Example:\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"
+    )]
+    Info(InfoArguments),
     /// Print one rollout as a transcript: messages, tool calls, rewards, errors, times
     #[command(
         after_help = "Example:\n  osmosis eval show multiply-20260101-120000 3\n  osmosis eval show multiply-20260101-120000 3.1 --calls"
@@ -53,7 +53,7 @@ pub(crate) enum EvalCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nAt a rollout server (`osmosis serve`, or one made with `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
+    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nAt a rollout server (`osmosis serve`, or one made with `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nIn continuous integration:\n  osmosis eval submit configs/eval/multiply.toml --fail-under pass_rate=0.8 --junit results.xml \\\n      --price-prompt 0.15 --price-completion 0.60 --max-cost 2\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows),\n4 below a --fail-under, 130 interrupted"
 )]
 pub(crate) struct SubmitArguments {
     /// Config file (TOML)
@@ -107,6 +107,15 @@ pub(crate) struct SubmitArguments {
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
 
+    #[command(flatten)]
+    pub(crate) cost: CostArguments,
+
+    #[command(flatten)]
+    pub(crate) gates: GateArguments,
+
+    #[command(flatten)]
+    pub(crate) watch: WatchArguments,
+
     /// Do not ask before a run that goes to a remote model
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -134,9 +143,30 @@ pub(crate) struct ResumeArguments {
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
 
+    #[command(flatten)]
+    pub(crate) cost: CostArguments,
+
+    #[command(flatten)]
+    pub(crate) gates: GateArguments,
+
+    #[command(flatten)]
+    pub(crate) watch: WatchArguments,
+
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InfoArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    #[command(flatten)]
+    pub(crate) prices: PriceArguments,
+
+    #[command(flatten)]
+    pub(crate) gates: GateArguments,
 }
 
 /// How we and a rollout server find each other. A resume goes on with what the run began with.

@@ -9,6 +9,7 @@ use osmosis_store::Store;
 use osmosis_worker::WorkerPool;
 
 use super::at_server::AtServer;
+use super::money::Money;
 use super::plan::UserSide;
 use super::submit::Job;
 use crate::display::Display;
@@ -41,6 +42,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) signals: &'a StopSignals,
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) display: &'a Display<RunEvent>,
+    pub(super) money: &'a Money,
 }
 
 impl Job {
@@ -171,7 +173,11 @@ impl Job {
         executor: &Arc<impl Executor + 'static>,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, CliError> {
-        let engine = Engine::new(
+        let before = around.store.call_totals().await?;
+        let policy = &self.plan.ready.policy;
+        self.sight
+            .open(gateway, policy, around.money.prices, before);
+        let mut engine = Engine::new(
             Arc::clone(around.store),
             Arc::clone(gateway),
             Arc::clone(executor),
@@ -182,6 +188,9 @@ impl Job {
             drain: around.signals.drain.clone(),
             now: around.signals.now.clone(),
         };
+        if let Some(budget) = &around.money.budget {
+            engine = engine.begins_while(budget.may_begin(gateway, before));
+        }
         Ok(engine.run(&stop).await?)
     }
 

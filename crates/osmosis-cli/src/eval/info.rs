@@ -1,21 +1,28 @@
 //! `osmosis eval info RUN`.
 
+use osmosis_core::Redactor;
 use osmosis_store::{RunKind, SqliteStore, Store};
 use serde_json::{Value, json};
 
+use super::gates::Judged;
+use super::junit::JunitReport;
+use super::money::Money;
 use super::report::Report;
+use crate::arguments::{CostArguments, InfoArguments};
 use crate::error::{CliError, Exit};
 use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::Pinned;
 use crate::runs::list::status_text;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn run(
     workspace: &Workspace,
-    run: &str,
+    arguments: InfoArguments,
     output: &Output,
 ) -> Result<Exit, CliError> {
+    let run = arguments.run.as_str();
     let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let record = store
@@ -24,13 +31,27 @@ pub(crate) async fn run(
         .ok_or_else(|| CliError::failed("run_damaged", format!("run `{run}` was never begun")))?;
     let holder = SqliteStore::holder(&folder.path);
     let status = status_text(record.status, holder.is_some());
-    let report = Report::of(&store, &record.name, &folder, false, None).await?;
+    let pinned = Pinned::read(&record.pinned)?;
+    let n = pinned.number("evaluation.n").unwrap_or(1);
+    let gates = &arguments.gates.fail_under;
+    for gate in gates {
+        gate.check_for(u32::try_from(n).unwrap_or(u32::MAX))?;
+    }
+    let cost = CostArguments {
+        prices: arguments.prices,
+        max_cost: None,
+    };
+    let money = Money::of(&cost, &pinned)?;
+    let report = Report::of(&store, &record.name, &folder, false, None)
+        .await?
+        .with_cost(money.cost(&store).await?);
     output.line(report.render(workspace));
     output.line(format_args!(
         "  status      {status}, begun {}",
         time_text(record.created_at_ms)
     ));
-    let mut data = report.json();
+    let judged = Judged::of(gates, report.json());
+    let mut data = judged.numbers().clone();
     if let Value::Object(map) = &mut data {
         map.remove("resumed");
         map.insert("status".to_owned(), json!(status));
@@ -42,5 +63,17 @@ pub(crate) async fn run(
         map.insert("config".to_owned(), json!(record.config_toml));
     }
     output.details(&data);
-    Ok(Exit::Ok)
+    if let Some(file) = &arguments.gates.junit {
+        // What the run recorded is without its secrets already.
+        let report = JunitReport::of(&store, workspace, Redactor::default()).await?;
+        report.write(&store, &absolute(file)?).await?;
+    }
+    if gates.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    if report.is_incomplete() {
+        output.note("--fail-under: not judged, the run is not complete");
+        return Ok(Exit::Incomplete);
+    }
+    Ok(judged.tell(output))
 }

@@ -1,11 +1,18 @@
 //! `osmosis eval …`.
 
 mod at_server;
+mod budget;
 mod drive;
+pub(crate) mod gates;
 mod info;
+mod junit;
+mod money;
 mod plan;
-mod progress;
+pub(crate) mod prices;
+mod probe;
+pub(crate) mod progress;
 mod report;
+mod sight;
 mod submit;
 
 use camino::Utf8Path;
@@ -32,7 +39,7 @@ pub(crate) async fn run(
             Box::pin(submit::resume(*arguments, workspace, output)).await
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
-        EvalCommand::Info { run } => info::run(&found()?, &run, output).await,
+        EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
         EvalCommand::Show { run, row, calls } => {
             show::run(&found()?, KIND, &run, &row, calls, output).await
         }

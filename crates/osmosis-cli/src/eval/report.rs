@@ -10,6 +10,7 @@ use osmosis_store::{RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
+use super::prices::{Cost, dollars_text};
 use crate::command_line;
 use crate::error::CliError;
 use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
@@ -34,6 +35,7 @@ pub(crate) struct Report {
     total: u64,
     numbers: RunNumbers,
     failures: Vec<FailureGroup>,
+    cost: Option<Cost>,
 }
 
 /// Rollouts that failed alike.
@@ -76,7 +78,23 @@ impl Report {
             total: store.counts().await?.total(),
             numbers: tally.numbers(),
             failures,
+            cost: None,
         })
+    }
+
+    /// The same with what it cost.
+    pub(crate) fn with_cost(self, cost: Option<Cost>) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// In US dollars, when it is known.
+    pub(crate) fn cost(&self) -> Option<f64> {
+        self.cost.as_ref().and_then(Cost::total)
+    }
+
+    /// Rollouts without a result, and those that failed for reasons outside the agent.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.infrastructure_failed() > 0 || self.total > self.numbers.outcomes.total()
     }
 
     pub(crate) fn infrastructure_failed(&self) -> u64 {
@@ -94,6 +112,7 @@ impl Report {
         if let (Value::Object(resource), Value::Object(numbers)) = (&mut resource, numbers) {
             resource.extend(numbers);
             resource.insert("resumed".to_owned(), json!(self.resumed));
+            resource.insert("cost".to_owned(), json!(self.cost.map(Cost::to_json)));
             if let Some(duration) = self.duration {
                 let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
                 resource.insert("duration_ms".to_owned(), json!(ms));
@@ -140,12 +159,23 @@ impl Report {
         row(
             "model",
             format!(
-                "{} calls · {} prompt + {} completion tokens",
+                "{} calls · {} prompt{} + {} completion{} tokens",
                 thousands(numbers.model_calls),
                 thousands(numbers.prompt_tokens),
-                thousands(numbers.completion_tokens)
+                part(numbers.cached_tokens, "cached"),
+                thousands(numbers.completion_tokens),
+                part(numbers.reasoning_tokens, "reasoning"),
             ),
         );
+        if let Some(cost) = &self.cost {
+            row(
+                "cost",
+                cost.total().map_or_else(
+                    || "unknown: the model server does not tell its tokens".to_owned(),
+                    |total| format!("{} for the calls of all attempts", dollars_text(total)),
+                ),
+            );
+        }
         row("time", self.times());
         if numbers.without_model_calls > 0 {
             row(
@@ -259,6 +289,13 @@ impl Report {
             let _ = writeln!(text, "          and {unseen} other kinds, see index.jsonl");
         }
     }
+}
+
+/// ` (400 cached)`, when it is known.
+fn part(tokens: Option<u64>, of: &str) -> String {
+    tokens.map_or_else(String::new, |tokens| {
+        format!(" ({} {of})", thousands(tokens))
+    })
 }
 
 /// How many rollouts each row has, from what the run is pinned to.

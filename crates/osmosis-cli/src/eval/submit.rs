@@ -5,15 +5,25 @@ use std::time::Instant;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::RunEnd;
-use osmosis_store::{RunKind, RunStatus};
+use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::{Value, json};
 
 use super::at_server::ServerWanted;
+use super::budget::Budget;
 use super::drive::{Ready, Surroundings};
+use super::gates::Judged;
+use super::junit::JunitReport;
+use super::money::Money;
 use super::plan::{Plan, Request, UserSide};
+use super::prices::{Prices, dollars_text};
+use super::probe::{ProbeResult, probe};
 use super::progress::Progress;
 use super::report::Report;
-use crate::arguments::{ResumeArguments, SubmitArguments, ThroughputArguments};
+use super::sight::Sight;
+use crate::arguments::{
+    CostArguments, GateArguments, ResumeArguments, SubmitArguments, ThroughputArguments,
+    WatchArguments,
+};
 use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
@@ -56,9 +66,17 @@ pub(crate) async fn submit(
         name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
+        cost: arguments.cost,
+        gates: arguments.gates,
+        watch: arguments.watch,
+        sight: Sight::default(),
         copy_to: arguments.output,
         output: *output,
     };
+    job.check_gates()?;
+    if !job.folder.exists() {
+        Budget::of(job.cost.max_cost, Prices::given(job.cost.prices))?;
+    }
     if arguments.dry_run {
         return job.dry_run().await;
     }
@@ -105,9 +123,15 @@ pub(crate) async fn resume(
         name: record.name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
+        cost: arguments.cost,
+        gates: arguments.gates,
+        watch: arguments.watch,
+        sight: Sight::default(),
         copy_to: arguments.output,
         output: *output,
     };
+    job.check_gates()?;
+    Money::of(&job.cost, &pinned)?;
     job.run().await
 }
 
@@ -118,6 +142,10 @@ pub(super) struct Job {
     pub(super) folder: RunFolder,
     retry_failed: bool,
     pub(super) throughput: ThroughputArguments,
+    cost: CostArguments,
+    gates: GateArguments,
+    watch: WatchArguments,
+    pub(super) sight: Sight,
     copy_to: Option<Utf8PathBuf>,
     pub(super) output: Output,
 }
@@ -125,7 +153,8 @@ pub(super) struct Job {
 impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
-        let display = Display::start(Progress::new(self.output));
+        let display = Display::start(self.progress()?);
+        let probed = signals.unless_stopped(self.probe()).await?;
         let found = match signals.unless_stopped(self.prepare()).await? {
             Ready::Here(code, prepared, _) => {
                 let starting = self.start_workers(code, &prepared, &display);
@@ -158,6 +187,7 @@ impl Job {
         let mut resource = json!({
             "rows": self.plan.rows,
             "rollouts": self.plan.rollouts(),
+            "model_server": probed.as_str(),
         });
         if let (Some(resource), Value::Object(found)) = (resource.as_object_mut(), found) {
             resource.extend(found);
@@ -168,12 +198,25 @@ impl Job {
 
     async fn run(self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
-        let mut display = Display::start(Progress::new(self.output));
+        let mut display = Display::start(self.progress()?);
+        let is_new = !self.folder.exists();
+        if is_new {
+            signals.unless_stopped(self.probe()).await?;
+        }
         let ready = signals.unless_stopped(self.prepare()).await?;
         let asking = self.ask_workflow(ready, &display);
         let ready = signals.unless_stopped(asking).await?;
-        let pinned = self.plan.pinned(ready.digest())?;
+        let mut pinned = self.plan.pinned(ready.digest())?;
+        Prices::remember(Prices::given(self.cost.prices), &mut pinned);
         let Opened { store, resumed } = self.open_store(&pinned).await?;
+        if let Some(record) = store.run().await? {
+            pinned = Pinned::read(&record.pinned)?;
+        }
+        let money = Money::of(&self.cost, &pinned)?;
+        let counts = store.counts().await?;
+        if !is_new && counts.queued + counts.leased > 0 {
+            signals.unless_stopped(self.probe()).await?;
+        }
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
         let began = Instant::now();
@@ -181,6 +224,7 @@ impl Job {
             signals: &signals,
             store: &store,
             display: &display,
+            money: &money,
         };
         let driven = self.drive(ready, &around).await;
         self.plan.ready.shut_down();
@@ -201,8 +245,10 @@ impl Job {
             RunEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let report =
-            Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed()).await?;
+        let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
+            .await?
+            .with_cost(money.cost(&*store).await?);
+        self.write_junit(&*store).await?;
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
         store.close().await?;
@@ -210,11 +256,22 @@ impl Job {
             self.folder.copy_results(&absolute(target)?)?;
         }
         self.output.line(report.render(&self.plan.workspace));
-        Ok(self.conclude(end, &report))
+        let over_budget = money.is_spent() && !signals.now.is_cancelled();
+        Ok(self.conclude(end, &report, over_budget))
     }
 
-    fn conclude(&self, end: RunEnd, report: &Report) -> Exit {
+    fn conclude(&self, end: RunEnd, report: &Report, over_budget: bool) -> Exit {
+        let gates = &self.gates.fail_under;
         match end {
+            RunEnd::Stopped { left } if over_budget => {
+                self.output.operation("over_budget", &report.json());
+                let cost = report.cost().map_or_else(String::new, dollars_text);
+                self.output.note(format_args!(
+                    "The run has cost {cost}, and --max-cost is reached: {left} rollouts are left. Go on with:\n  {} --max-cost USD",
+                    self.resume_command()
+                ));
+                Exit::Incomplete
+            }
             RunEnd::Stopped { left } => {
                 self.output.operation("interrupted", &report.json());
                 self.output.note(format_args!(
@@ -233,10 +290,39 @@ impl Job {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                self.output.operation("completed", &report.json());
-                Exit::Ok
+                Judged::of(gates, report.json()).conclude("completed", &self.output)
             }
         }
+    }
+
+    fn progress(&self) -> Result<Progress, CliError> {
+        let sight = self.sight.clone();
+        Progress::new(self.output, &self.watch.progress, sight, self.redactor())
+    }
+
+    async fn probe(&self) -> Result<ProbeResult, CliError> {
+        if self.watch.no_probe {
+            return Ok(ProbeResult::NotAsked);
+        }
+        probe(&self.plan, &self.redactor(), &self.output).await
+    }
+
+    fn check_gates(&self) -> Result<(), CliError> {
+        let n = self.plan.config.evaluation.n;
+        self.gates
+            .fail_under
+            .iter()
+            .try_for_each(|gate| gate.check_for(n))
+    }
+
+    async fn write_junit(&self, store: &dyn Store) -> Result<(), CliError> {
+        let Some(file) = &self.gates.junit else {
+            return Ok(());
+        };
+        JunitReport::of(store, &self.plan.workspace, self.redactor())
+            .await?
+            .write(store, &absolute(file)?)
+            .await
     }
 
     pub(super) fn amount(&self) -> String {

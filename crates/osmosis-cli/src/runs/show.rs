@@ -208,15 +208,20 @@ fn push_calls(text: &mut String, calls: &[CallRecord]) {
     let _ = writeln!(text, "\n{}", paint("model calls", Style::new().bold()));
     for call in calls {
         let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        let part = |count: Option<u64>, of: &str| {
+            count.map_or_else(String::new, |n| format!(" ({n} {of})"))
+        };
         let _ = writeln!(
             text,
-            "  {:>6}  {}  {}  {}  {}+{} tokens  {}{}",
+            "  {:>6}  {}  {}  {}  {}{}+{}{} tokens  {}{}",
             call.call_id,
             call.sample_id,
             call.status,
             call.upstream,
             tokens(call.prompt_tokens),
+            part(call.cached_tokens, "cached"),
             tokens(call.completion_tokens),
+            part(call.reasoning_tokens, "reasoning"),
             ms_text((call.done_at_ms - call.queued_at_ms) as f64),
             call.error
                 .as_ref()
@@ -265,6 +270,7 @@ fn details_of(
                 "policy_version": call.policy_version, "streamed": call.streamed,
                 "status": call.status, "error": call.error,
                 "prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens,
+                "cached_tokens": call.cached_tokens, "reasoning_tokens": call.reasoning_tokens,
                 "queued_at_ms": call.queued_at_ms, "sent_at_ms": call.sent_at_ms,
                 "first_byte_at_ms": call.first_byte_at_ms, "done_at_ms": call.done_at_ms,
             })

@@ -17,7 +17,7 @@ fn submit(behaviour: Behaviour, rows: u64, main: &str) -> (Ran, Workspace, usize
     );
     workspace.variable("OPENAI_BASE_URL", server.url());
     workspace.variable("OPENAI_API_KEY", KEY);
-    let ran = workspace.submit(&[]);
+    let ran = workspace.submit(&["--no-probe"]);
     let calls = server.requests().len();
     for request in server.requests() {
         assert_eq!(request.headers["authorization"], format!("Bearer {KEY}"));
@@ -134,6 +134,6 @@ fn a_slow_upstream_runs_into_the_agents_deadline() {
     let mut workspace = Workspace::new(AGENT, "", &product_rows(2));
     workspace.model("some-model", "[evaluation]\nagent_workflow_timeout_s = 2\n");
     workspace.variable("OPENAI_BASE_URL", server.url());
-    workspace.submit(&[]).expect(0);
+    workspace.submit(&["--no-probe"]).expect(0);
     assert_eq!(workspace.outcomes(), ["timed_out"; 2]);
 }

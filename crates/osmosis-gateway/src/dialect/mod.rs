@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 
 use self::chat::Chunk;
 use crate::error_reply::ErrorReply;
+use crate::policy::OutputLimit;
 use crate::sse::each_event;
 
 pub(crate) use self::native::Milestone;
@@ -78,8 +79,13 @@ pub(crate) struct Translated {
     pub(crate) translator: Translator,
 }
 
-/// Makes a chat call of `body`, a JSON object of this dialect.
-pub(crate) fn to_chat(dialect: Dialect, body: &str) -> Result<Translated, ErrorReply> {
+/// Makes a chat call of `body`, a JSON object of this dialect, for a policy that calls the limit of an
+/// answer `limit`.
+pub(crate) fn to_chat(
+    dialect: Dialect,
+    body: &str,
+    limit: OutputLimit,
+) -> Result<Translated, ErrorReply> {
     let fields: Map<String, Value> = serde_json::from_str(body).map_err(|error| {
         ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
     })?;
@@ -88,19 +94,31 @@ pub(crate) fn to_chat(dialect: Dialect, body: &str) -> Result<Translated, ErrorR
         Dialect::ChatCompletions => Err(ErrorReply::bad_request("this policy does not speak chat")),
         Dialect::Completions => Err(completions::refusal()),
         Dialect::Responses => {
-            let (chat, writer) = responses::to_chat(fields)?;
+            let (mut chat, writer) = responses::to_chat(fields)?;
+            name_limit(&mut chat, limit);
             Ok(Translated {
                 request: json_bytes(&Value::Object(chat)),
                 translator: Translator(Writer::Responses(Box::new(writer))),
             })
         }
         Dialect::Messages => {
-            let (chat, writer) = messages::to_chat(fields)?;
+            let (mut chat, writer) = messages::to_chat(fields)?;
+            name_limit(&mut chat, limit);
             Ok(Translated {
                 request: json_bytes(&Value::Object(chat)),
                 translator: Translator(Writer::Messages(Box::new(writer))),
             })
         }
+    }
+}
+
+/// The translations say `max_tokens`. A call that brings the wanted name itself keeps its value.
+fn name_limit(chat: &mut Map<String, Value>, limit: OutputLimit) {
+    let written = OutputLimit::MaxTokens.as_str();
+    if limit != OutputLimit::MaxTokens
+        && let Some(value) = chat.shift_remove(written)
+    {
+        chat.entry(limit.as_str()).or_insert(value);
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Dialect, Translator, to_chat};
+use super::{Dialect, OutputLimit, Translator, to_chat};
 use crate::completion::completion_to_sse;
 use crate::sse::{SseWatch, StreamEnd, data_of, each_event};
 
@@ -178,7 +178,9 @@ fn translator(dialect: Dialect) -> Translator {
         Dialect::Responses => r#"{"model":"m","input":"hi"}"#,
         _ => r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#,
     };
-    to_chat(dialect, body).unwrap().translator
+    to_chat(dialect, body, OutputLimit::default())
+        .unwrap()
+        .translator
 }
 
 fn whole(dialect: Dialect, completion: &Value) -> Value {
@@ -308,10 +310,10 @@ proptest! {
     #[test]
     fn no_request_makes_a_translator_panic(body in odd_json(), key in word(), value in odd_json()) {
         for dialect in TRANSLATED {
-            let _ = to_chat(dialect, &body.to_string());
+            let _ = to_chat(dialect, &body.to_string(), OutputLimit::default());
             let mut nearly = json!({"input": "hi", "messages": [{"role": "user", "content": "hi"}]});
             nearly[&key] = value.clone();
-            if let Ok(translated) = to_chat(dialect, &nearly.to_string()) {
+            if let Ok(translated) = to_chat(dialect, &nearly.to_string(), OutputLimit::default()) {
                 let chat: Value = serde_json::from_slice(&translated.request).unwrap();
                 prop_assert!(chat["messages"].as_array().is_some_and(|messages| !messages.is_empty()));
             }
@@ -363,7 +365,7 @@ proptest! {
         for dialect in TRANSLATED {
             let reply = whole(dialect, &answer.completion());
             let next = next_call(dialect, &reply).to_string();
-            let chat: Value = serde_json::from_slice(&to_chat(dialect, &next).unwrap().request).unwrap();
+            let chat: Value = serde_json::from_slice(&to_chat(dialect, &next, OutputLimit::default()).unwrap().request).unwrap();
             prop_assert_eq!(&chat["messages"][1], &answer.message(), "{}", dialect.as_str());
             prop_assert_eq!(&chat["messages"].as_array().unwrap().len(), &3);
         }
@@ -376,7 +378,7 @@ proptest! {
             {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}]}}]});
         for dialect in TRANSLATED {
             let next = next_call(dialect, &whole(dialect, &completion)).to_string();
-            let chat: Value = serde_json::from_slice(&to_chat(dialect, &next).unwrap().request).unwrap();
+            let chat: Value = serde_json::from_slice(&to_chat(dialect, &next, OutputLimit::default()).unwrap().request).unwrap();
             prop_assert_eq!(&chat["messages"][1]["tool_calls"][0]["function"]["arguments"], &json!(text));
         }
     }

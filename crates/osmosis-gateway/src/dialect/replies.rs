@@ -2,13 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{Dialect, to_chat};
+use super::{Dialect, OutputLimit, to_chat};
 use crate::sse::{data_of, each_event};
 
 fn translated(dialect: Dialect, chunks: &[Value]) -> Vec<Value> {
     let body =
         json!({"model": "asked", "input": "hi", "messages": [{"role": "user", "content": "hi"}]});
-    let mut translator = to_chat(dialect, &body.to_string()).unwrap().translator;
+    let mut translator = to_chat(dialect, &body.to_string(), OutputLimit::default())
+        .unwrap()
+        .translator;
     let mut told = Vec::new();
     for chunk in chunks {
         let event = format!("data: {chunk}\n\n");

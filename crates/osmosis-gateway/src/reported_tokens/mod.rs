@@ -22,8 +22,10 @@ use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::events::EventBuffer;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody, TokenLedger,
+    ChatCall, ChatReply, Fault, OutputLimit, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    TokenLedger,
 };
+use crate::probe::Probed;
 use crate::token_engine::ServerLogprobs;
 use crate::upstream::PoolLoad;
 
@@ -53,6 +55,14 @@ impl Policy for ReportedTokens {
 
     fn speaks(&self, dialect: Dialect) -> bool {
         self.policy.speaks(dialect)
+    }
+
+    async fn probe(&self) -> Vec<Probed> {
+        self.policy.probe().await
+    }
+
+    fn output_limit(&self) -> OutputLimit {
+        self.policy.output_limit()
     }
 
     fn load(&self) -> Option<PoolLoad> {

@@ -35,7 +35,10 @@ use self::live::LiveReply;
 use self::reading::{Reader, Reading, StopScan};
 use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody};
+use crate::policy::{
+    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyDescription, ReplyBody,
+};
+use crate::probe::{Probed, Target, tiny_call};
 use crate::session::{Planned, SampleCalls};
 
 /// A prompt beyond this is not read on a thread that others wait for.
@@ -98,6 +101,20 @@ impl Policy for TokenPolicy {
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
             Err(Refused::Fault(fault)) => Err(fault),
         }
+    }
+
+    async fn probe(&self) -> Vec<Probed> {
+        let PolicyDescription {
+            model, endpoint, ..
+        } = self.describe();
+        let target = Target {
+            endpoint: &endpoint,
+            model: &model,
+            has_key: true,
+        };
+        let ask = async |body| self.chat(tiny_call(body)).await;
+        let finding = target.ask(OutputLimit::MaxTokens, ask).await.finding;
+        vec![Probed { endpoint, finding }]
     }
 
     async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {

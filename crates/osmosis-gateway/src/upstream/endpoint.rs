@@ -159,10 +159,6 @@ impl Endpoint {
         let mut health = self.url.clone();
         health.set_path("/health");
         health.set_query(None);
-        let mut models = self.url.clone();
-        let base = models.path().strip_suffix("/chat/completions");
-        let path = format!("{}/models", base.unwrap_or_default());
-        models.set_path(&path);
         let ask = async {
             match self.client.get(health).send().await {
                 Ok(response) if response.status().is_success() => return true,
@@ -170,13 +166,21 @@ impl Endpoint {
                 Ok(response) if !response.status().is_server_error() => {}
                 Ok(_) | Err(_) => return false,
             }
-            let models = self.client.get(models).headers(self.headers.clone());
+            let models = self.list_models().send().await;
             // A refusal is an answer too.
-            matches!(models.send().await, Ok(response) if !response.status().is_server_error())
+            matches!(models, Ok(response) if !response.status().is_server_error())
         };
         tokio::time::timeout(CHECK_LIMIT, ask)
             .await
             .unwrap_or(false)
+    }
+
+    pub(super) fn list_models(&self) -> reqwest::RequestBuilder {
+        let mut models = self.url.clone();
+        let base = models.path().strip_suffix("/chat/completions");
+        let path = format!("{}/models", base.unwrap_or_default());
+        models.set_path(&path);
+        self.client.get(models).headers(self.headers.clone())
     }
 
     pub(super) fn fault(&self, kind: FaultKind, status: u16, what: &str) -> Fault {

@@ -5,13 +5,15 @@ mod breaker;
 mod choice;
 mod clients;
 mod endpoint;
+mod limit;
 mod pool;
+mod probe;
 mod reply;
 mod retry;
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,8 +32,9 @@ pub(crate) use self::retry::{retry_after, wait_before};
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    ChatCall, ChatReply, Fault, OutputLimit, Policy, PolicyChange, PolicyDescription, ReplyBody,
 };
+use crate::probe::Probed;
 
 /// What there is to know about an upstream.
 #[derive(Debug, Clone)]
@@ -97,6 +100,8 @@ pub struct UpstreamPolicy {
     version: AtomicU64,
     /// Whether metrics may name the endpoints. Those of single rollouts are too many.
     named_in_metrics: bool,
+    /// It wants the limit of an answer under its newer name: by its address, or because it said so.
+    newer_limit: AtomicBool,
     options: UpstreamOptions,
 }
 
@@ -157,6 +162,7 @@ impl UpstreamPolicy {
             clients,
             version: AtomicU64::new(options.version.0),
             named_in_metrics,
+            newer_limit: AtomicBool::new(limit::is_openai_alone(&options)),
             options,
         })
     }
@@ -202,7 +208,12 @@ impl UpstreamPolicy {
             .sent(name, self.version(), self.named_in_metrics);
         let tried = endpoint.try_once(call).await;
         match &tried {
-            Ok(reply) => ticket.succeeded(matches!(reply.body, ReplyBody::Stream(_))),
+            Ok(reply) => {
+                if limit::is_asked_for_by(reply) {
+                    self.newer_limit.store(true, Ordering::Relaxed);
+                }
+                ticket.succeeded(matches!(reply.body, ReplyBody::Stream(_)));
+            }
             Err(failed) => ticket.failed(&failed.fault, failed.retry_after),
         }
         tried
@@ -221,6 +232,20 @@ impl Policy for UpstreamPolicy {
 
     fn speaks(&self, dialect: Dialect) -> bool {
         self.options.speaks(dialect)
+    }
+
+    async fn probe(&self) -> Vec<Probed> {
+        let endpoints = self.pool.endpoints.iter();
+        let probed = endpoints.map(|endpoint| self.probe_at(endpoint));
+        futures_util::future::join_all(probed).await
+    }
+
+    fn output_limit(&self) -> OutputLimit {
+        if self.newer_limit.load(Ordering::Relaxed) {
+            OutputLimit::MaxCompletionTokens
+        } else {
+            OutputLimit::MaxTokens
+        }
     }
 
     fn load(&self) -> Option<PoolLoad> {

@@ -476,3 +476,55 @@ async fn an_answer_without_a_word_is_still_an_answer() {
     let answer = call(&house, "messages", &message("hi")).await.json();
     assert_eq!(answer["content"], json!([{"type": "text", "text": ""}]));
 }
+
+#[tokio::test]
+async fn a_translated_call_names_the_limit_as_the_model_wants_it_and_the_next_one_knows() {
+    for (path, body) in [
+        (
+            "responses",
+            json!({"model": "m", "input": QUESTION, "max_output_tokens": 50}),
+        ),
+        ("messages", message(QUESTION)),
+    ] {
+        let (house, server) = House::upstream(Behaviour::Reasons).await;
+        let first = call(&house, path, &body).await;
+        assert_eq!(first.status, 200, "{}", first.text);
+        let second = call(&house, path, &body).await;
+        assert_eq!(second.status, 200, "{}", second.text);
+        let limits: Vec<(bool, bool)> = server
+            .requests()
+            .iter()
+            .map(|request| {
+                let has = |name| request.body.get(name).is_some();
+                (has("max_tokens"), has("max_completion_tokens"))
+            })
+            .collect();
+        assert_eq!(
+            limits,
+            [(true, false), (false, true), (false, true)],
+            "{path}"
+        );
+        let recorded = house.store.calls();
+        assert_eq!(recorded.len(), 2, "a call is recorded once");
+        for call in recorded {
+            assert_eq!((call.status, call.error), (200, None));
+            assert_eq!(call.cached_tokens, Some(2));
+            assert_eq!(call.reasoning_tokens, Some(3));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chat_call_keeps_the_name_its_caller_gave_the_limit() {
+    let (house, server) = House::upstream(Behaviour::Reasons).await;
+    let body =
+        json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+    let answer = call(&house, "chat/completions", &body).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text.contains("max_completion_tokens"),
+        "{}",
+        answer.text
+    );
+    assert_eq!(server.requests().len(), 1);
+}

@@ -20,6 +20,7 @@ mod native;
 mod outside;
 mod plain;
 mod pool;
+mod probe;
 mod python_client;
 mod remote_engine;
 mod reported_tokens;

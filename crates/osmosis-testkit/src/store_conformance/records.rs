@@ -275,7 +275,7 @@ pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
 }
 
 /// What was paid for counts, also when it came to nothing.
-pub async fn totals_count_the_calls_of_every_attempt(mut fixture: Fixture) -> Verdict {
+pub async fn totals_count_the_calls_of_every_attempt(fixture: Fixture) -> Verdict {
     let store = fixture.store.as_ref();
     plan(store, 1, 1).await?;
     assert_eq!(store.call_totals().await?, CallSummary::default());

@@ -56,6 +56,12 @@ pub struct EndpointLoad {
     /// How many it may take by now; `None` as long as it never complained.
     pub limit: Option<u32>,
     pub last_error: Option<String>,
+    /// Tries that failed there, rate limits included.
+    pub failed_tries: u64,
+    /// Tries that it turned away as too many (429 or 503).
+    pub rate_limited: u64,
+    /// For how much longer it asked to be left alone.
+    pub rests_ms: Option<u64>,
 }
 
 pub(super) struct Pool {
@@ -82,6 +88,8 @@ struct Lane {
     adaptive: Adaptive,
     rests_until: Option<Instant>,
     last_error: Option<String>,
+    failed_tries: u64,
+    rate_limited: u64,
 }
 
 struct Waiting {
@@ -127,6 +135,8 @@ impl Pool {
                 adaptive: Adaptive::new(max_in_flight.unwrap_or(u32::MAX)),
                 rests_until: None,
                 last_error: None,
+                failed_tries: 0,
+                rate_limited: 0,
             })
             .collect();
         Arc::new(Self {
@@ -199,6 +209,7 @@ impl Pool {
     }
 
     pub(super) fn load(&self) -> PoolLoad {
+        let now = Instant::now();
         let state = self.state.lock();
         PoolLoad {
             queued: state.waiting.len(),
@@ -212,6 +223,13 @@ impl Pool {
                     in_flight: lane.in_flight,
                     limit: Some(lane.adaptive.limit()).filter(|limit| *limit < u32::MAX),
                     last_error: lane.last_error.clone(),
+                    failed_tries: lane.failed_tries,
+                    rate_limited: lane.rate_limited,
+                    rests_ms: lane
+                        .rests_until
+                        .and_then(|until| until.checked_duration_since(now))
+                        .filter(|rest| !rest.is_zero())
+                        .map(|rest| u64::try_from(rest.as_millis()).unwrap_or(u64::MAX)),
                 })
                 .collect(),
         }

@@ -107,8 +107,10 @@ impl Ticket {
         let Some(lane) = state.lanes.get_mut(self.grant.lane) else {
             return;
         };
+        lane.failed_tries += 1;
         let overloaded = matches!(fault.status, 429 | 503);
         if overloaded {
+            lane.rate_limited += 1;
             lane.adaptive
                 .overloaded(self.grant.limit_epoch, lane.in_flight);
         }

@@ -1,0 +1,231 @@
+//! The live view: a few lines that are drawn again and again, none wider than the terminal.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use console::{Term, truncate_str};
+use osmosis_core::Phase;
+use osmosis_gateway::{LiveRollout, PoolLoad};
+
+use super::super::sight::Seen;
+use super::tally::Tally;
+use crate::figures::{duration_text, thousands};
+
+/// Rollouts that are shown one by one.
+const MOST_SHOWN: usize = 5;
+/// Servers that are shown one by one.
+const MOST_SERVERS: usize = 3;
+const BAR_CELLS: usize = 20;
+/// On narrower terminals words matter more than a bar.
+const BAR_FROM_WIDTH: usize = 90;
+
+/// How large the terminal is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+pub(super) fn size() -> Size {
+    let (rows, columns) = Term::stderr().size();
+    Size {
+        rows: rows.into(),
+        columns: columns.into(),
+    }
+}
+
+/// What is drawn behind the spinner.
+pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size) -> String {
+    let now = Instant::now();
+    let mut lines = vec![];
+    let line = tally.line(now, seen.and_then(|seen| seen.cost));
+    if size.columns >= BAR_FROM_WIDTH {
+        lines.push(format!("{} {line}", bar(tally)));
+    } else {
+        lines.push(line);
+    }
+    if let Some(seen) = seen {
+        lines.push(calls(seen));
+        lines.extend(seen.servers.as_ref().into_iter().flat_map(servers));
+    }
+    lines.extend(oldest(tally, seen, now));
+    lines.truncate(size.rows.saturating_sub(2).max(1));
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        // The spinner stands before the first; a full last column would wrap.
+        let room = size.columns.saturating_sub(if at == 0 { 3 } else { 1 });
+        if at > 0 {
+            text.push('\n');
+        }
+        text.push_str(&truncate_str(line, room, "…"));
+    }
+    text
+}
+
+fn bar(tally: &Tally) -> String {
+    let share = tally.done as f64 / tally.total.max(1) as f64;
+    let cells = (share * BAR_CELLS as f64).floor() as usize;
+    let full = "━".repeat(cells.min(BAR_CELLS));
+    format!("{full:·<BAR_CELLS$}")
+}
+
+fn calls(seen: &Seen) -> String {
+    let calls = &seen.calls;
+    let waiting: u32 = seen.rollouts.iter().map(|rollout| rollout.under_way).sum();
+    let mut text = format!(
+        "  {} calls, {waiting} waiting · {} + {} tokens",
+        thousands(calls.model_calls),
+        thousands(calls.prompt_tokens),
+        thousands(calls.completion_tokens)
+    );
+    if let Some(cached) = calls.cached_tokens {
+        let _ = write!(text, " · {} cached", thousands(cached));
+    }
+    if let Some(reasoning) = calls.reasoning_tokens {
+        let _ = write!(text, " · {} reasoning", thousands(reasoning));
+    }
+    text
+}
+
+/// The servers that gave trouble, the worst first.
+fn servers(load: &PoolLoad) -> Vec<String> {
+    let mut troubled: Vec<_> = load
+        .endpoints
+        .iter()
+        .filter(|server| server.failed_tries > 0 || server.rests_ms.is_some())
+        .collect();
+    troubled.sort_by_key(|server| std::cmp::Reverse(server.failed_tries));
+    let shown = troubled.into_iter().take(MOST_SERVERS).map(|server| {
+        let mut text = format!(
+            "  {}: {} failed tries",
+            server.url,
+            thousands(server.failed_tries)
+        );
+        if server.rate_limited > 0 {
+            let _ = write!(text, ", {} rate limits", thousands(server.rate_limited));
+        }
+        if let Some(rests) = server.rests_ms {
+            let _ = write!(text, ", rests for {}", duration_text(rests as f64 / 1000.0));
+        }
+        text
+    });
+    let mut lines: Vec<String> = shown.collect();
+    if load.queued > 0 {
+        lines.push(format!(
+            "  {} calls wait for a server",
+            thousands(load.queued as u64)
+        ));
+    }
+    lines
+}
+
+fn oldest(tally: &Tally, seen: Option<&Seen>, now: Instant) -> Vec<String> {
+    let by_id: HashMap<&str, &LiveRollout> = seen
+        .into_iter()
+        .flat_map(|seen| &seen.rollouts)
+        .map(|live| (live.rollout.as_str(), live))
+        .collect();
+    let shown = tally.oldest(MOST_SHOWN).into_iter().map(|(id, at)| {
+        let age = duration_text(now.duration_since(at.since).as_secs_f64());
+        let phase = match at.phase {
+            None => "waits",
+            Some(Phase::Agent) => "agent",
+            Some(Phase::Grade) => "grade",
+        };
+        let mut text = format!("  {:<8} {phase} {age:>8}", id.as_str());
+        if let Some(live) = by_id.get(id.as_str()) {
+            let tokens = live.calls.prompt_tokens + live.calls.completion_tokens;
+            let _ = write!(
+                text,
+                "  {} turns  {} tokens{}",
+                live.calls.model_calls,
+                thousands(tokens),
+                if live.under_way > 0 {
+                    "  asks the model"
+                } else {
+                    ""
+                }
+            );
+        }
+        text
+    });
+    shown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::{Attempt, RolloutId};
+    use osmosis_gateway::{EndpointLoad, Health};
+    use osmosis_store::CallSummary;
+
+    use super::super::tally::tests::under_way;
+    use super::*;
+
+    fn seen() -> Seen {
+        let calls = CallSummary {
+            model_calls: 52,
+            prompt_tokens: 12_345,
+            completion_tokens: 678,
+            cached_tokens: Some(1000),
+            reasoning_tokens: None,
+        };
+        let server = EndpointLoad {
+            url: "http://h/v1".to_owned(),
+            health: Health::Closed,
+            in_flight: 1,
+            limit: None,
+            last_error: None,
+            failed_tries: 7,
+            rate_limited: 5,
+            rests_ms: Some(2500),
+        };
+        Seen {
+            rollouts: vec![LiveRollout {
+                rollout: RolloutId::of(21, 0),
+                attempt: Attempt(1),
+                calls: CallSummary {
+                    model_calls: 3,
+                    ..calls
+                },
+                under_way: 1,
+            }],
+            calls,
+            servers: Some(PoolLoad {
+                queued: 4,
+                endpoints: vec![server],
+            }),
+            cost: Some(0.02),
+        }
+    }
+
+    #[test]
+    fn the_frame_shows_calls_servers_and_the_oldest_rollouts() {
+        let size = Size {
+            rows: 24,
+            columns: 120,
+        };
+        insta::assert_snapshot!(frame(&under_way(Instant::now()), Some(&seen()), size), @"");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_no_frame_higher() {
+        for (rows, columns) in [(24, 40), (4, 200), (2, 10), (1, 1), (24, 90)] {
+            let frame = frame(
+                &under_way(Instant::now()),
+                Some(&seen()),
+                Size { rows, columns },
+            );
+            assert!(
+                frame.lines().count() <= rows.saturating_sub(2).max(1),
+                "{frame}"
+            );
+            for line in frame.lines() {
+                assert!(
+                    console::measure_text_width(line) < columns.max(2),
+                    "{columns}: {line}"
+                );
+            }
+        }
+    }
+}

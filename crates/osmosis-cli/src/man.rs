@@ -1,0 +1,20 @@
+//! `osmosis man`.
+
+use camino::Utf8Path;
+use clap::CommandFactory;
+use serde_json::json;
+
+use crate::error::{CliError, Exit, io};
+use crate::output::Output;
+use crate::workspace::absolute;
+
+/// One page for each command: `osmosis.1`, `osmosis-eval-submit.1`, …
+pub(crate) fn run(folder: &Utf8Path, output: &Output) -> Result<Exit, CliError> {
+    let folder = absolute(folder)?;
+    let failed = |error: std::io::Error| io(&folder, &error);
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    clap_mangen::generate_to(crate::arguments::Arguments::command(), &folder).map_err(failed)?;
+    output.line(format_args!("The manual pages are in {folder}"));
+    output.operation("written", &json!({ "output_path": folder }));
+    Ok(Exit::Ok)
+}
