@@ -9,6 +9,8 @@ mod demo;
 mod display;
 mod doctor;
 mod error;
+#[cfg(test)]
+mod error_codes;
 mod eval;
 mod execution;
 mod export;

@@ -211,10 +211,7 @@ impl<'a> JunitReport<'a> {
             seconds,
         } = counts;
         writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
-        writeln!(
-            out,
-            "<testsuites name=\"osmosis\" tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" time=\"{seconds:.3}\">"
-        )?;
+        writeln!(out, "<testsuites>")?;
         writeln!(
             out,
             "  <testsuite id=\"0\" name=\"{run}\" package=\"osmosis\" hostname=\"localhost\" timestamp=\"{timestamp}\" tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\" time=\"{seconds:.3}\">"

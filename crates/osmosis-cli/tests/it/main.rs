@@ -14,6 +14,7 @@ mod bad_training;
 mod bad_user_code;
 mod demo;
 mod doctor;
+mod evaluation_guide;
 mod first_path;
 mod gateway_command;
 mod interruption;

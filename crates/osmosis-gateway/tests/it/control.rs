@@ -78,6 +78,7 @@ async fn the_status_says_what_is_served() {
             "in_flight": 0, "held": 0, "queued": 0,
             "endpoints": [{
                 "url": a.url, "health": "closed", "in_flight": 0, "limit": 9, "last_error": null,
+                "failed_tries": 0, "rate_limited": 0, "rests_ms": null,
             }],
         })
     );

@@ -117,7 +117,12 @@ impl Progress {
     fn refresh(&mut self) {
         if let Shown::Screen(Some(bar)) = &self.shown {
             let seen = self.sight.look();
-            bar.set_message(screen::frame(&self.tally, seen.as_ref(), screen::size()));
+            bar.set_message(screen::frame(
+                &self.tally,
+                seen.as_ref(),
+                screen::size(),
+                Instant::now(),
+            ));
         }
     }
 }
@@ -132,16 +137,13 @@ impl View for Progress {
                 self.show_bar();
                 self.refresh();
             }
-            RunEvent::Draining { in_flight } => {
-                let text = format!(
-                    "stopping: waiting for {in_flight} rollouts under way; Ctrl-C again stops at once"
-                );
-                match &self.shown {
-                    Shown::Screen(Some(bar)) => bar.println(text),
-                    Shown::Screen(None) | Shown::Lines { .. } => self.output.note(text),
-                    Shown::Nowhere | Shown::Json(_) => {}
+            RunEvent::Draining { in_flight } => match &self.shown {
+                Shown::Screen(Some(_)) => self.refresh(),
+                Shown::Screen(None) | Shown::Lines { .. } => {
+                    self.output.note(tally::stopping(*in_flight));
                 }
-            }
+                Shown::Nowhere | Shown::Json(_) => {}
+            },
             RunEvent::Claimed { .. }
             | RunEvent::PhaseBegan { .. }
             | RunEvent::Finished { .. }

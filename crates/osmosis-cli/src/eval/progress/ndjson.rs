@@ -126,7 +126,7 @@ impl JsonLines {
             }
             json!({"calls_queued": load.queued, "endpoints": endpoints})
         });
-        let eta = (tally.done < tally.total).then(|| tally.eta(now)).flatten();
+        let eta = tally.eta(now);
         json!({
             "event": event,
             "total": tally.total,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use console::{Term, truncate_str};
+use console::{Term, measure_text_width, truncate_str};
 use osmosis_core::Phase;
 use osmosis_gateway::{LiveRollout, PoolLoad};
 
@@ -36,15 +36,15 @@ pub(super) fn size() -> Size {
 }
 
 /// What is drawn behind the spinner.
-pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size) -> String {
-    let now = Instant::now();
+pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size, now: Instant) -> String {
     let mut lines = vec![];
     let line = tally.line(now, seen.and_then(|seen| seen.cost));
     if size.columns >= BAR_FROM_WIDTH {
         lines.push(format!("{} {line}", bar(tally)));
     } else {
-        lines.push(line);
+        lines.extend(packed(&line, size.columns));
     }
+    lines.extend(tally.draining().map(|text| format!("  {text}")));
     if let Some(seen) = seen {
         lines.push(calls(seen));
         lines.extend(seen.servers.as_ref().into_iter().flat_map(servers));
@@ -61,6 +61,23 @@ pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size) -> String {
         text.push_str(&truncate_str(line, room, "…"));
     }
     text
+}
+
+/// The parts of a line, as many in each as there is room for.
+fn packed(line: &str, columns: usize) -> Vec<String> {
+    let room = columns.saturating_sub(3);
+    let mut lines: Vec<String> = vec![];
+    for part in line.split("  ") {
+        match lines.last_mut() {
+            Some(last) if measure_text_width(last) + 2 + measure_text_width(part) <= room => {
+                last.push_str("  ");
+                last.push_str(part);
+            }
+            Some(_) => lines.push(format!("  {part}")),
+            None => lines.push(part.to_owned()),
+        }
+    }
+    lines
 }
 
 fn bar(tally: &Tally) -> String {
@@ -138,7 +155,7 @@ fn oldest(tally: &Tally, seen: Option<&Seen>, now: Instant) -> Vec<String> {
             let tokens = live.calls.prompt_tokens + live.calls.completion_tokens;
             let _ = write!(
                 text,
-                "  {} turns  {} tokens{}",
+                "  turns {}  tokens {}{}",
                 live.calls.model_calls,
                 thousands(tokens),
                 if live.under_way > 0 {
@@ -205,17 +222,25 @@ mod tests {
             rows: 24,
             columns: 120,
         };
-        insta::assert_snapshot!(frame(&under_way(Instant::now()), Some(&seen()), size), @"");
+        let now = Instant::now();
+        insta::assert_snapshot!(frame(&under_way(now), Some(&seen()), size, now), @"
+        ━━━━━━·············· 30/100  pass 75%  failed 0  4 under way  $0.0200  2.0/s  ETA 73 s to 2 m 12 s
+          52 calls, 1 waiting · 12,345 + 678 tokens · 1,000 cached
+          http://h/v1: 7 failed tries, 5 rate limits, rests for 2.5 s
+          4 calls wait for a server
+          r20-0    grade     10 s
+          r21-0    agent    9.0 s  turns 3  tokens 13,023  asks the model
+          r22-0    agent    8.0 s
+          r23-0    agent    7.0 s
+        ");
     }
 
     #[test]
     fn no_line_is_wider_than_the_terminal_and_no_frame_higher() {
         for (rows, columns) in [(24, 40), (4, 200), (2, 10), (1, 1), (24, 90)] {
-            let frame = frame(
-                &under_way(Instant::now()),
-                Some(&seen()),
-                Size { rows, columns },
-            );
+            let now = Instant::now();
+            let size = Size { rows, columns };
+            let frame = frame(&under_way(now), Some(&seen()), size, now);
             assert!(
                 frame.lines().count() <= rows.saturating_sub(2).max(1),
                 "{frame}"

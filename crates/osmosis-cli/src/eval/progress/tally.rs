@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub(super) infrastructure: u64,
     pub(super) retries: u64,
     began: Option<Instant>,
+    /// Nothing is begun any more.
+    is_draining: bool,
     under_way: HashMap<RolloutId, UnderWay>,
     finished_time: Duration,
 }
@@ -74,12 +76,18 @@ impl Tally {
                 self.under_way.remove(id);
                 self.retries += 1;
             }
-            RunEvent::GradingAgain { .. } | RunEvent::Draining { .. } => {}
+            RunEvent::Draining { .. } => self.is_draining = true,
+            RunEvent::GradingAgain { .. } => {}
         }
     }
 
     pub(super) fn has_begun(&self) -> bool {
         self.began.is_some()
+    }
+
+    /// What to say while it waits for the last ones.
+    pub(super) fn draining(&self) -> Option<String> {
+        self.is_draining.then(|| stopping(self.in_flight()))
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -103,7 +111,11 @@ impl Tally {
             .map_or(Duration::ZERO, |began| now.duration_since(began))
     }
 
+    /// `None` when it can't be said, or when most will not be run.
     pub(super) fn eta(&self, now: Instant) -> Option<Eta> {
+        if self.is_draining || self.done >= self.total {
+            return None;
+        }
         let ages: Vec<f64> = self
             .under_way
             .values()
@@ -140,13 +152,15 @@ impl Tally {
         if here > 0 && seconds > 0.0 {
             let _ = write!(line, "  {:.1}/s", here as f64 / seconds);
         }
-        if self.done < self.total
-            && let Some(eta) = self.eta(now)
-        {
+        if let Some(eta) = self.eta(now) {
             let _ = write!(line, "  ETA {}", eta_text(eta));
         }
         line
     }
+}
+
+pub(super) fn stopping(under_way: usize) -> String {
+    format!("stopping: waiting for {under_way} rollouts under way; Ctrl-C again stops at once")
 }
 
 fn eta_text(eta: Eta) -> String {
@@ -212,7 +226,7 @@ pub(super) mod tests {
         let now = Instant::now();
         insta::assert_snapshot!(
             under_way(now).line(now, Some(0.1234)),
-            @"30/100  pass 75%  failed 0  4 under way  $0.1234  2.0/s  ETA 73 s to 2 m 29 s"
+            @"30/100  pass 75%  failed 0  4 under way  $0.1234  2.0/s  ETA 73 s to 2 m 12 s"
         );
     }
 
