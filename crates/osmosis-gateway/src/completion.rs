@@ -10,6 +10,7 @@ use crate::policy::TokenAccount;
 /// How many tokens a call took, as the policy counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Counts")]
+#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) completion_tokens: Option<u64>,
@@ -21,7 +22,6 @@ pub(crate) struct Usage {
 
 /// The names that the dialects have for it.
 #[derive(Deserialize)]
-#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
 struct Counts {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
@@ -39,7 +39,6 @@ struct Counts {
 }
 
 #[derive(Default, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
 struct Details {
     cached_tokens: Option<u64>,
     reasoning_tokens: Option<u64>,

@@ -346,13 +346,13 @@ mod tests {
         has_key: true,
     };
 
-    fn refusal(status: u16, message: &str) -> Result<ChatReply, Fault> {
+    fn refusal(status: u16, message: &str) -> ChatReply {
         let body = json!({"error": {"message": message}}).to_string();
-        Ok(ChatReply {
+        ChatReply {
             status,
             content_type: "application/json".to_owned(),
             body: ReplyBody::Whole(body.into()),
-        })
+        }
     }
 
     fn fault(kind: FaultKind, status: u16, message: &str) -> Result<ChatReply, Fault> {
@@ -443,7 +443,7 @@ mod tests {
                 "something else answers",
             ),
             (
-                || refusal(400, "m is not a valid model ID"),
+                || Ok(refusal(400, "m is not a valid model ID")),
                 ProbeErrorKind::Model,
                 "`model_path`",
             ),
@@ -464,7 +464,7 @@ mod tests {
             fault(FaultKind::Overloaded, 429, "slow down"),
             fault(FaultKind::ServerError, 500, "oops"),
             fault(FaultKind::TimedOut, 504, "slow"),
-            refusal(400, "temperature is missing"),
+            Ok(refusal(400, "temperature is missing")),
         ] {
             let answer = Mutex::new(Some(answer));
             let finding = found(|| answer.lock().take().unwrap()).await;
@@ -489,9 +489,9 @@ mod tests {
                     let limits = ["max_tokens", "max_completion_tokens"];
                     let sent = limits.into_iter().find(|name| body.get(name).is_some());
                     std::future::ready(if sent == taken {
-                        refusal(200, "an answer")
+                        Ok(refusal(200, "an answer"))
                     } else {
-                        refusal(400, unsupported)
+                        Ok(refusal(400, unsupported))
                     })
                 })
                 .await;
@@ -499,8 +499,8 @@ mod tests {
             assert_eq!(asked.limit, told);
         }
         let thinking = "Could not finish the message because max_tokens was reached.";
-        assert_eq!(found(|| refusal(400, thinking)).await, Finding::Works);
-        let never = found(|| refusal(400, unsupported)).await;
+        assert_eq!(found(|| Ok(refusal(400, thinking))).await, Finding::Works);
+        let never = found(|| Ok(refusal(400, unsupported))).await;
         assert!(matches!(never, Finding::Doubtful { .. }));
     }
 

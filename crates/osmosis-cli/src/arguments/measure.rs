@@ -11,16 +11,31 @@ use crate::eval::progress::ProgressMode;
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct PriceArguments {
     /// US dollars for a million prompt tokens; with --price-completion, the cost is told
-    #[arg(long, value_name = "USD", requires = "price_completion")]
-    pub(crate) price_prompt: Option<Dollars>,
+    #[arg(
+        id = "price_prompt",
+        long = "price-prompt",
+        value_name = "USD",
+        requires = "price_completion"
+    )]
+    pub(crate) prompt: Option<Dollars>,
 
     /// US dollars for a million completion tokens, reasoning included
-    #[arg(long, value_name = "USD", requires = "price_prompt")]
-    pub(crate) price_completion: Option<Dollars>,
+    #[arg(
+        id = "price_completion",
+        long = "price-completion",
+        value_name = "USD",
+        requires = "price_prompt"
+    )]
+    pub(crate) completion: Option<Dollars>,
 
     /// US dollars for a million prompt tokens that came from a cache [default: --price-prompt]
-    #[arg(long, value_name = "USD", requires = "price_prompt")]
-    pub(crate) price_cached: Option<Dollars>,
+    #[arg(
+        id = "price_cached",
+        long = "price-cached",
+        value_name = "USD",
+        requires = "price_prompt"
+    )]
+    pub(crate) cached: Option<Dollars>,
 }
 
 /// What a run may cost.

@@ -47,9 +47,9 @@ pub(crate) struct Prices {
 impl Prices {
     pub(crate) fn given(arguments: PriceArguments) -> Option<Self> {
         Some(Self {
-            prompt: arguments.price_prompt?.get(),
-            completion: arguments.price_completion?.get(),
-            cached: arguments.price_cached.map(Dollars::get),
+            prompt: arguments.prompt?.get(),
+            completion: arguments.completion?.get(),
+            cached: arguments.cached.map(Dollars::get),
         })
     }
 
@@ -184,9 +184,9 @@ mod tests {
         let unsaid = PriceArguments::default();
         assert_eq!(Prices::given_or_pinned(unsaid, &pinned), Some(prices(None)));
         let said = PriceArguments {
-            price_prompt: "1".parse().ok(),
-            price_completion: "$4".parse().ok(),
-            price_cached: None,
+            prompt: "1".parse().ok(),
+            completion: "$4".parse().ok(),
+            cached: None,
         };
         let found = Prices::given_or_pinned(said, &pinned).unwrap();
         assert_eq!((found.prompt, found.completion), (1.0, 4.0));

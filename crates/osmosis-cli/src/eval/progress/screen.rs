@@ -81,9 +81,8 @@ fn packed(line: &str, columns: usize) -> Vec<String> {
 }
 
 fn bar(tally: &Tally) -> String {
-    let share = tally.done as f64 / tally.total.max(1) as f64;
-    let cells = (share * BAR_CELLS as f64).floor() as usize;
-    let full = "━".repeat(cells.min(BAR_CELLS));
+    let cells = tally.done * BAR_CELLS as u64 / tally.total.max(1);
+    let full = "━".repeat(usize::try_from(cells).unwrap_or(BAR_CELLS).min(BAR_CELLS));
     format!("{full:·<BAR_CELLS$}")
 }
 
