@@ -40,6 +40,9 @@ pub(crate) struct GateResult {
 const KNOWN: &str = "`pass_rate`, `pass_rate.low`, `reward`, `reward.median`, `reward.min`, \
                      `reward.low`, `pass@K` and `pass^K`";
 
+/// Numbers of a run that is not complete may still move.
+pub(crate) const NOT_JUDGED: &str = "--fail-under: not judged, the run is not complete";
+
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,7 +4,7 @@ use osmosis_core::Redactor;
 use osmosis_store::{RunKind, SqliteStore, Store};
 use serde_json::{Value, json};
 
-use super::gates::Judged;
+use super::gates::{Judged, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
 use super::report::Report;
@@ -72,7 +72,7 @@ pub(crate) async fn run(
         return Ok(Exit::Ok);
     }
     if report.is_incomplete() {
-        output.note("--fail-under: not judged, the run is not complete");
+        output.note(NOT_JUDGED);
         return Ok(Exit::Incomplete);
     }
     Ok(judged.tell(output))

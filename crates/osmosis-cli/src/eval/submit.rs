@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::at_server::ServerWanted;
 use super::budget::Budget;
 use super::drive::{Ready, Surroundings};
-use super::gates::Judged;
+use super::gates::{Judged, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
 use super::plan::{Plan, Request, UserSide};
@@ -270,6 +270,7 @@ impl Job {
                     "The run has cost {cost}, and --max-cost is reached: {left} rollouts are left. Go on with:\n  {} --max-cost USD",
                     self.resume_command()
                 ));
+                self.tell_unjudged();
                 Exit::Incomplete
             }
             RunEnd::Stopped { left } => {
@@ -287,11 +288,18 @@ impl Job {
                     report.infrastructure_failed(),
                     self.resume_command()
                 ));
+                self.tell_unjudged();
                 Exit::Incomplete
             }
             RunEnd::Complete => {
                 Judged::of(gates, report.json()).conclude("completed", &self.output)
             }
+        }
+    }
+
+    fn tell_unjudged(&self) {
+        if !self.gates.fail_under.is_empty() {
+            self.output.note(NOT_JUDGED);
         }
     }
 

@@ -25,12 +25,11 @@ fn run(section: &str) {
         .unwrap();
     let python = python_environment::python();
     let mut command = guide(&python, Utf8Path::new(GUIDE), &["run", section]);
-    succeed(
-        &command
-            .env("OPENAI_BASE_URL", model.url())
-            .output()
-            .unwrap(),
-    );
+    // Commands are suggested as a user has them, and not as `cargo run` does.
+    command
+        .env_remove("CARGO_PKG_NAME")
+        .env("OPENAI_BASE_URL", model.url());
+    succeed(&command.output().unwrap());
 }
 
 #[test]

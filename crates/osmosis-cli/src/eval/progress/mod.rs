@@ -10,11 +10,11 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::Redactor;
 use osmosis_engine::RunEvent;
 
 use self::ndjson::JsonLines;
+use self::screen::Screen;
 use self::tally::Tally;
 use super::sight::Sight;
 use crate::display::View;
@@ -67,11 +67,8 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 enum Shown {
     Nowhere,
-    /// The bar is there while the run goes on: until then other things are written to the terminal.
-    Screen(Option<ProgressBar>),
-    Lines {
-        last: Instant,
-    },
+    Screen(Screen),
+    Lines { last: Instant },
     Json(Box<JsonLines>),
 }
 
@@ -86,7 +83,9 @@ impl Progress {
             last: Instant::now(),
         };
         let shown = match mode {
-            ProgressMode::Auto if output.moves() => Shown::Screen(None),
+            ProgressMode::Auto if output.moves() && screen::can_move() => {
+                Shown::Screen(Screen::default())
+            }
             ProgressMode::Auto | ProgressMode::Plain => lines(),
             ProgressMode::None => Shown::Nowhere,
             ProgressMode::Ndjson(None) => Shown::Json(Box::new(JsonLines::on_stderr(redactor))),
@@ -102,27 +101,10 @@ impl Progress {
         })
     }
 
-    fn show_bar(&mut self) {
-        if let Shown::Screen(bar) = &mut self.shown {
-            let target = ProgressDrawTarget::stderr_with_hz(8);
-            let new = ProgressBar::with_draw_target(None, target);
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-                new.set_style(style);
-            }
-            new.enable_steady_tick(Duration::from_millis(120));
-            *bar = Some(new);
-        }
-    }
-
     fn refresh(&mut self) {
-        if let Shown::Screen(Some(bar)) = &self.shown {
+        if let Shown::Screen(screen) = &mut self.shown {
             let seen = self.sight.look();
-            bar.set_message(screen::frame(
-                &self.tally,
-                seen.as_ref(),
-                screen::size(),
-                Instant::now(),
-            ));
+            screen.draw(&self.tally, seen.as_ref());
         }
     }
 }
@@ -133,15 +115,10 @@ impl View for Progress {
     fn event(&mut self, event: &RunEvent) {
         self.tally.note(event, Instant::now());
         match event {
-            RunEvent::Began { .. } => {
-                self.show_bar();
-                self.refresh();
-            }
+            RunEvent::Began { .. } => self.refresh(),
             RunEvent::Draining { in_flight } => match &self.shown {
-                Shown::Screen(Some(_)) => self.refresh(),
-                Shown::Screen(None) | Shown::Lines { .. } => {
-                    self.output.note(tally::stopping(*in_flight));
-                }
+                Shown::Screen(_) => self.refresh(),
+                Shown::Lines { .. } => self.output.note(tally::stopping(*in_flight)),
                 Shown::Nowhere | Shown::Json(_) => {}
             },
             RunEvent::Claimed { .. }
@@ -179,11 +156,11 @@ impl View for Progress {
 
     fn finish(&mut self) {
         match &mut self.shown {
-            Shown::Screen(Some(bar)) => bar.finish_and_clear(),
+            Shown::Screen(screen) => screen.clear(),
             Shown::Json(lines) if self.tally.has_begun() => {
                 lines.ended(&self.tally, self.sight.look().as_ref());
             }
-            Shown::Screen(None) | Shown::Nowhere | Shown::Lines { .. } | Shown::Json(_) => {}
+            Shown::Nowhere | Shown::Lines { .. } | Shown::Json(_) => {}
         }
     }
 }

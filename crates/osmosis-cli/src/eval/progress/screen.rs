@@ -1,7 +1,12 @@
 //! The live view: a few lines that are drawn again and again, none wider than the terminal.
+//!
+//! Between two frames the cursor stands on the empty line above them. So what the terminal echoes
+//! (`^C`) or others write does not tear a frame, and whatever a new width made of the old frame is below
+//! the cursor and cleared with it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::time::Instant;
 
 use console::{Term, measure_text_width, truncate_str};
@@ -35,6 +40,46 @@ pub(super) fn size() -> Size {
     }
 }
 
+/// Whether the terminal understands more than text.
+pub(super) fn can_move() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+const SPINNER: [&str; 6] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇"];
+/// Clears the line of the cursor and all below it.
+const CLEAR: &str = "\r\x1b[J";
+
+/// What stands on the terminal.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    frames: usize,
+}
+
+impl Screen {
+    pub(super) fn draw(&mut self, tally: &Tally, seen: Option<&Seen>) {
+        let frame = frame(tally, seen, size(), Instant::now());
+        let spinner = SPINNER[self.frames % SPINNER.len()];
+        self.frames += 1;
+        let height = frame.lines().count();
+        // In raw mode or not, a line begins at the left.
+        let frame = frame.replace('\n', "\r\n");
+        write(&format!("{CLEAR}\r\n{spinner} {frame}\x1b[{height}A\r"));
+    }
+
+    pub(super) fn clear(&mut self) {
+        if self.frames > 0 {
+            write(CLEAR);
+        }
+    }
+}
+
+fn write(text: &str) {
+    let mut err = std::io::stderr().lock();
+    // The terminal may have gone; the run goes on.
+    let _ = err.write_all(text.as_bytes());
+    let _ = err.flush();
+}
+
 /// What is drawn behind the spinner.
 pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size, now: Instant) -> String {
     let mut lines = vec![];
@@ -50,7 +95,7 @@ pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size, now: Instant
         lines.extend(seen.servers.as_ref().into_iter().flat_map(servers));
     }
     lines.extend(oldest(tally, seen, now));
-    lines.truncate(size.rows.saturating_sub(2).max(1));
+    lines.truncate(size.rows.saturating_sub(3).max(1));
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         // The spinner stands before the first; a full last column would wrap.
@@ -241,7 +286,7 @@ mod tests {
             let size = Size { rows, columns };
             let frame = frame(&under_way(now), Some(&seen()), size, now);
             assert!(
-                frame.lines().count() <= rows.saturating_sub(2).max(1),
+                frame.lines().count() <= rows.saturating_sub(3).max(1),
                 "{frame}"
             );
             for line in frame.lines() {
