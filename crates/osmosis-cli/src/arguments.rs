@@ -12,7 +12,9 @@ mod train;
 mod workspace;
 
 pub(crate) use demo::DemoArguments;
-pub(crate) use eval::{EvalCommand, ReachArguments, ResumeArguments, SubmitArguments};
+pub(crate) use eval::{
+    CompareArguments, EvalCommand, ReachArguments, ResumeArguments, SubmitArguments,
+};
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use run::ThroughputArguments;
 pub(crate) use serve::ServeArguments;
@@ -111,6 +113,7 @@ impl Command {
                 EvalCommand::Resume(_) => "eval resume",
                 EvalCommand::List => "eval list",
                 EvalCommand::Info { .. } => "eval info",
+                EvalCommand::Compare(_) => "eval compare",
                 EvalCommand::Show { .. } => "eval show",
                 EvalCommand::Logs { .. } => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",

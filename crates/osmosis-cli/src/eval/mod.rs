@@ -1,7 +1,9 @@
 //! `osmosis eval …`.
 
 mod at_server;
+mod compare;
 mod drive;
+mod failures;
 mod info;
 mod plan;
 mod progress;
@@ -33,6 +35,7 @@ pub(crate) async fn run(
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info { run } => info::run(&found()?, &run, output).await,
+        EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show { run, row, calls } => {
             show::run(&found()?, KIND, &run, &row, calls, output).await
         }
