@@ -132,6 +132,23 @@ fn runs_that_took_other_rows_are_compared_over_the_rows_they_share() {
             .contains("different rows"),
         "{found}"
     );
+
+    workspace.write("policies/p.toml", &SEVENS_WRONG.replace("7$", "3$"));
+    submit(&workspace, "three-wrong", &["--rows", "0-3"]);
+    let found = compared(&workspace, &["some", "three-wrong"]);
+    assert_eq!(found["verdict"], "no_difference");
+    assert_eq!(
+        (&found["broken"]["rows"], &found["pass_rate"]["p"]),
+        (&"3".into(), &1.0.into())
+    );
+    assert_eq!(found["pass_rate"]["test"], "sign_flip_exact");
+    let summary = found["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("1 row changed; fewer than 6 can always be chance"),
+        "{summary}"
+    );
+    workspace.write("policies/p.toml", ECHO_SCRIPT);
+
     submit(&workspace, "last", &["--rows", "4-5"]);
     let refused = compare(&workspace, &["some", "last", "--json"])
         .expect(1)

@@ -1,7 +1,7 @@
 //! What a comparison of two runs comes to.
 
 use osmosis_core::RunName;
-use osmosis_core::statistics::{Comparison, Pair, PairedDifference};
+use osmosis_core::statistics::{Cluster, Comparison, Pair, PairedDifference};
 use serde_json::{Value, json};
 
 use super::changed_rows::ChangedRows;
@@ -12,6 +12,9 @@ use crate::workspace::Workspace;
 
 /// A p value at or below this speaks of a difference.
 const LEVEL: f64 = 0.05;
+
+/// Rows that must change for a test to be able to speak of a difference: 2 / 2^6 is the first at most 5%.
+pub(super) const LEAST_CHANGED: u64 = 6;
 
 #[derive(Debug)]
 pub(super) struct Findings {
@@ -29,7 +32,7 @@ pub(super) struct Findings {
     /// The p values, adjusted when there are several comparisons.
     pub(super) pass_p: f64,
     pub(super) reward_p: f64,
-    pub(super) usage: Vec<(&'static str, PairedDifference)>,
+    pub(super) usage: Vec<(Usage, PairedDifference)>,
     pub(super) fixed: ChangedRows,
     pub(super) broken: ChangedRows,
     pub(super) reward_up: ChangedRows,
@@ -37,6 +40,45 @@ pub(super) struct Findings {
     pub(super) differences: Vec<Difference>,
     /// What to keep in mind: missing results, other rows, another yardstick.
     pub(super) cautions: Vec<String>,
+}
+
+/// A number of a row, as how many rollouts it is over and its sum.
+type OfRow = fn(&RowResult) -> Cluster;
+
+/// What a rollout costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    ModelCalls,
+    PromptTokens,
+    CompletionTokens,
+    AgentTime,
+}
+
+impl Usage {
+    const ALL: [Self; 4] = [
+        Self::ModelCalls,
+        Self::PromptTokens,
+        Self::CompletionTokens,
+        Self::AgentTime,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ModelCalls => "model_calls",
+            Self::PromptTokens => "prompt_tokens",
+            Self::CompletionTokens => "completion_tokens",
+            Self::AgentTime => "agent_ms",
+        }
+    }
+
+    fn value(self) -> OfRow {
+        match self {
+            Self::ModelCalls => |row| (row.ran, row.model_calls as f64),
+            Self::PromptTokens => |row| (row.ran, row.prompt_tokens as f64),
+            Self::CompletionTokens => |row| (row.ran, row.completion_tokens as f64),
+            Self::AgentTime => |row| (row.ran, row.agent_ms),
+        }
+    }
 }
 
 /// The answer in a word.
@@ -67,7 +109,7 @@ impl Verdict {
 
 impl Findings {
     pub(super) fn of(first: &ComparedRun, second: &ComparedRun, paired: &Paired) -> Self {
-        let pairs = |value: fn(&RowResult) -> (u64, f64)| -> Vec<Pair> {
+        let pairs = |value: OfRow| -> Vec<Pair> {
             let both = paired.rows.iter();
             both.map(|(one, other)| Pair {
                 first: value(one),
@@ -75,18 +117,6 @@ impl Findings {
             })
             .collect()
         };
-        let usage: [(&'static str, fn(&RowResult) -> (u64, f64)); 4] = [
-            ("model_calls", |row| {
-                row.per_rollout(|row| row.model_calls as f64)
-            }),
-            ("prompt_tokens", |row| {
-                row.per_rollout(|row| row.prompt_tokens as f64)
-            }),
-            ("completion_tokens", |row| {
-                row.per_rollout(|row| row.completion_tokens as f64)
-            }),
-            ("agent_ms", |row| row.per_rollout(|row| row.agent_ms)),
-        ];
         let rate = |row: &RowResult| row.passed as f64 / row.ran as f64;
         let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
         let ran = || {
@@ -126,9 +156,9 @@ impl Findings {
             reward_p: reward.map_or(1.0, |reward| reward.p),
             pass,
             reward,
-            usage: usage
+            usage: Usage::ALL
                 .into_iter()
-                .filter_map(|(name, value)| Some((name, PairedDifference::of(&pairs(value))?)))
+                .filter_map(|usage| Some((usage, PairedDifference::of(&pairs(usage.value()))?)))
                 .collect(),
             fixed: ChangedRows::of(ran(), |one, other| apart(rate(one), rate(other))),
             broken: ChangedRows::of(ran(), |one, other| apart(rate(other), rate(one))),
@@ -164,6 +194,16 @@ impl Findings {
         }
     }
 
+    /// How many rows changed, when they are too few for any test.
+    pub(super) fn too_few_changed(&self) -> Option<u64> {
+        let changed = |c: Comparison| c.rows_up + c.rows_down;
+        let most = self
+            .pass
+            .map_or(0, changed)
+            .max(self.reward.map_or(0, changed));
+        (most < LEAST_CHANGED).then_some(most)
+    }
+
     /// The largest share of rows that may differ in truth although none was seen to: with that share, 5% of
     /// samples of so many rows show nothing.
     pub(super) fn unseen_share(&self) -> f64 {
@@ -182,7 +222,7 @@ impl Findings {
         let usage: serde_json::Map<String, Value> = self
             .usage
             .iter()
-            .map(|(name, difference)| ((*name).to_owned(), json!(difference)))
+            .map(|(usage, difference)| (usage.name().to_owned(), json!(difference)))
             .collect();
         let mut value = self.run.clone();
         let found = json!({

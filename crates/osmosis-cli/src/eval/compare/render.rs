@@ -6,7 +6,7 @@ use osmosis_core::statistics::{Comparison, Interval, PairedDifference, PairedTes
 use owo_colors::Style;
 
 use super::changed_rows::{ChangedRows, show};
-use super::findings::{Findings, Verdict};
+use super::findings::{Findings, LEAST_CHANGED, Usage, Verdict};
 use super::run_rows::RowResult;
 use crate::figures::{ms_text, number, percent};
 use crate::output::paint;
@@ -38,14 +38,14 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
         None => row("reward", "nothing to compare: no row was scored in both"),
         Some(reward) => row("reward", &reward_line(reward, findings.reward_p)),
     }
-    for (name, difference) in &findings.usage {
-        let (label, show): (&str, fn(f64) -> String) = match *name {
-            "model_calls" => ("model calls", number),
-            "prompt_tokens" => ("prompt", tokens),
-            "completion_tokens" => ("completion", tokens),
-            _ => ("agent time", ms_text),
+    for (usage, difference) in &findings.usage {
+        let (label, unit, show): (&str, &str, fn(f64) -> String) = match usage {
+            Usage::ModelCalls => ("model calls", "", number),
+            Usage::PromptTokens => ("prompt", " tokens", one_decimal),
+            Usage::CompletionTokens => ("completion", " tokens", one_decimal),
+            Usage::AgentTime => ("agent time", "", ms_text),
         };
-        row(label, &usage_line(difference, show));
+        row(label, &usage_line(difference, unit, show));
     }
     for (place, difference) in findings.differences.iter().enumerate() {
         row(if place == 0 { "differs" } else { "" }, &difference.line());
@@ -98,10 +98,20 @@ pub(super) fn summary(findings: &Findings) -> String {
             findings.compared,
             percent(findings.unseen_share())
         ),
-        Verdict::NoDifference => format!(
-            "No difference that these rows can tell: {}.",
-            evidence(findings)
-        ),
+        Verdict::NoDifference => {
+            let mut text = format!(
+                "No difference that these rows can tell: {}.",
+                evidence(findings)
+            );
+            if let Some(changed) = findings.too_few_changed() {
+                let _ = write!(
+                    text,
+                    " ({} changed; fewer than {LEAST_CHANGED} can always be chance.)",
+                    rows_text(changed)
+                );
+            }
+            text
+        }
         Verdict::Better => format!("`{second}` is better: {}.", evidence(findings)),
         Verdict::Worse => format!("`{second}` is worse: {}.", evidence(findings)),
         Verdict::Mixed => format!(
@@ -166,33 +176,29 @@ fn pass_line(pass: &Comparison, p: f64) -> String {
 fn reward_line(reward: &Comparison, p: f64) -> String {
     let difference = &reward.difference;
     format!(
-        "{} → {}   {}{}   {} ({}, {} rows)",
+        "{} → {}   {}{}   {} ({}) over {} scored in both",
         number(difference.first),
         number(difference.second),
         signed(difference.difference),
         interval(difference.ci95, signed),
         p_text(p),
         test_text(reward.test),
-        difference.rows
+        rows_text(difference.rows)
     )
 }
 
-fn usage_line(difference: &PairedDifference, show: fn(f64) -> String) -> String {
-    let mut text = format!("{} → {}", show(difference.first), show(difference.second));
-    if (difference.difference).abs() < 1e-9 {
+fn usage_line(difference: &PairedDifference, unit: &str, show: fn(f64) -> String) -> String {
+    let (first, second) = (show(difference.first), show(difference.second));
+    let mut text = format!("{first} → {second}{unit} per rollout");
+    if difference.difference.abs() < 1e-9 {
         text.push_str("   same");
     } else if difference.first > 0.0 {
-        let _ = write!(
-            text,
-            "   {}%",
-            signed_one(100.0 * difference.difference / difference.first)
-        );
+        let share = |value: f64| signed_one(100.0 * value / difference.first);
+        let _ = write!(text, "   {}%", share(difference.difference));
         if let Some(interval) = difference.ci95 {
-            let share = |value: f64| signed_one(100.0 * value / difference.first);
             let _ = write!(text, " [{}, {}]", share(interval.low), share(interval.high));
         }
     }
-    text.push_str(" per rollout");
     text
 }
 
@@ -207,8 +213,7 @@ fn push_rows(
         return;
     }
     let label = paint(&format!("{name:<11}"), Style::new().bold());
-    let noun = if changed.count == 1 { "row" } else { "rows" };
-    let _ = writeln!(text, "\n  {label} {} {noun}: {said}", changed.count);
+    let _ = writeln!(text, "\n  {label} {}: {said}", rows_text(changed.count));
     for pair in changed.largest.iter().take(MOST_ROWS) {
         let _ = writeln!(text, "    row {:<7} {}", pair.1.row_index, line(pair));
     }
@@ -229,6 +234,10 @@ fn push_rows(
     }
 }
 
+fn rows_text(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "row" } else { "rows" })
+}
+
 fn passes(row: &RowResult) -> String {
     format!("{}/{}", row.passed, row.ran)
 }
@@ -237,8 +246,8 @@ fn mean(row: &RowResult) -> String {
     number(row.reward_sum / row.scored as f64)
 }
 
-fn tokens(count: f64) -> String {
-    format!("{count:.1} tokens")
+fn one_decimal(count: f64) -> String {
+    format!("{count:.1}")
 }
 
 fn test_text(test: PairedTest) -> &'static str {

@@ -64,11 +64,6 @@ impl RowResult {
     pub(super) fn rewards(&self) -> Cluster {
         (self.scored, self.reward_sum)
     }
-
-    /// Something that is counted for every rollout that ran.
-    pub(super) fn per_rollout(&self, sum: impl Fn(&Self) -> f64) -> Cluster {
-        (self.ran, sum(self))
-    }
 }
 
 impl ComparedRun {
