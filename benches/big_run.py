@@ -48,7 +48,9 @@ class Bench:
             f'model_path = "script:policies/p.toml"\n[evaluation]\nn = {PER_ROW}\n',
         )
         lines = [
-            json.dumps({"user_prompt": f"What is {i} times {i + 3}?", "ground_truth": str(i * (i + 3))})
+            json.dumps(
+                {"user_prompt": f"What is {i} times {i + 3}?", "ground_truth": str(i * (i + 3))}
+            )
             for i in range(rows)
         ]
         self.write("data/d.jsonl", "\n".join(lines) + "\n")
@@ -124,7 +126,9 @@ class Bench:
 
 def check_comparison(bench: Bench) -> None:
     """The planted improvement of the second run must be found, or the times mean nothing."""
-    others = json.loads(bench.must("eval", "compare", "first", "second", "--json"))["data"]["others"]
+    others = json.loads(bench.must("eval", "compare", "first", "second", "--json"))["data"][
+        "others"
+    ]
     found = others[0]
     assert found["verdict"] == "better", found["summary"]
     print(f"  compare says: {found['summary']}")
