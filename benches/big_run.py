@@ -1,9 +1,10 @@
-"""What looking at a run of 100,000 rollouts costs: wall time and peak memory of every command that reads one.
+"""What looking at a run of 100,000 rollouts costs: time and peak memory of what reads one.
 
-Run it with `cargo xtask bench big_run`. It makes two runs of 25,000 rows times 4 (and two of a tenth) by the store's
-own interface (`crates/osmosis-store/examples/make_run.rs`), with two model calls and their bodies each, then runs
-`eval info`, `compare`, `show`, `regrade` and `export` in all its formats on them. Commands and formats that this
-binary does not have are left out. Memory is flat when the two columns hold about the same.
+Run it with `cargo xtask bench big_run`. It makes two runs of 25,000 rows times 4 (and two of a
+tenth) by the store's own interface (`crates/osmosis-store/examples/make_run.rs`), with two model
+calls and their bodies each, then runs `eval info`, `compare`, `show`, `regrade` and `export` in all
+its formats on them. Commands and formats that this binary does not have are left out. Memory is
+flat when the two columns hold about the same.
 """
 
 from __future__ import annotations

@@ -75,6 +75,14 @@ impl RunFolder {
         }
     }
 
+    /// The workspace that it is in.
+    pub(crate) fn workspace(&self) -> Workspace {
+        let root = self.path.ancestors().nth(3).unwrap_or(&self.path);
+        Workspace {
+            root: root.to_owned(),
+        }
+    }
+
     fn find(workspace: &Workspace, kind: RunKind, name: &str) -> Option<Self> {
         let folder = Self::of(workspace, kind, &RunName::new(name).ok()?);
         folder.exists().then_some(folder)

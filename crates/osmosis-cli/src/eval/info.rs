@@ -24,7 +24,7 @@ pub(crate) async fn run(
         .ok_or_else(|| CliError::failed("run_damaged", format!("run `{run}` was never begun")))?;
     let holder = SqliteStore::holder(&folder.path);
     let status = status_text(record.status, holder.is_some());
-    let report = Report::of(&store, workspace, &record.name, &folder, false, None).await?;
+    let report = Report::of(&store, &record.name, &folder, false, None).await?;
     output.line(report.render(workspace));
     output.line(format_args!(
         "  status      {status}, begun {}",

@@ -38,7 +38,6 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) async fn of(
         store: &dyn Store,
-        workspace: &Workspace,
         name: &RunName,
         folder: &RunFolder,
         resumed: bool,
@@ -65,7 +64,7 @@ impl Report {
             numbers: tally.numbers(),
             failures: failures.into_sorted(),
             again: RunAgain::of(name, &pinned),
-            workspace: workspace.clone(),
+            workspace: folder.workspace(),
         })
     }
 

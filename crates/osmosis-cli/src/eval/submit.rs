@@ -201,15 +201,8 @@ impl Job {
             RunEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let report = Report::of(
-            &*store,
-            &self.plan.workspace,
-            &self.name,
-            &self.folder,
-            resumed,
-            began.elapsed(),
-        )
-        .await?;
+        let report =
+            Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed()).await?;
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
         store.close().await?;

@@ -204,6 +204,19 @@ fn paired_tests_hold_their_level() {
         );
     }
 
+    // Another number of rollouts in each run: the differences lean a little, which must not count.
+    let unequal = false_alarms(20, |generator| {
+        let apart: Vec<f64> = (0..40)
+            .map(|_| {
+                let chance = Rows::MostlyHard.draw(generator);
+                let (first, second) = (passes(1, chance, generator), passes(4, chance, generator));
+                Pair { first, second }.difference()
+            })
+            .collect();
+        flipped(&apart, 399).p
+    });
+    assert!(unequal <= 0.062, "{unequal}");
+
     // Rows that truly changed, half of them for the better and half for the worse.
     let rewards_moved = false_alarms(18, |generator| {
         let apart: Vec<f64> = (0..40)
