@@ -59,23 +59,24 @@ pub(super) fn flipped(differences: &[f64], draws: u64) -> SignFlip {
 }
 
 fn share_of_all(values: &[f64], seen: f64) -> f64 {
-    let patterns = 1u64 << values.len();
-    let mut as_far = 0u64;
-    for pattern in 0..patterns {
-        let sum: f64 = values
-            .iter()
-            .enumerate()
-            .map(|(place, value)| {
-                if pattern >> place & 1 == 0 {
-                    *value
-                } else {
-                    -*value
-                }
-            })
-            .sum();
-        as_far += u64::from(sum.abs() >= seen);
-    }
-    as_far as f64 / patterns as f64
+    let (left, right) = values.split_at(values.len() / 2);
+    // Every pattern is one of the left half with one of the right: an addition for each.
+    let (left, right) = (signed_sums(left), signed_sums(right));
+    let as_far = left
+        .iter()
+        .flat_map(|one| right.iter().map(move |other| one + other))
+        .filter(|sum| sum.abs() >= seen)
+        .count();
+    as_far as f64 / (left.len() * right.len()) as f64
+}
+
+/// The sums of all patterns of signs.
+fn signed_sums(values: &[f64]) -> Vec<f64> {
+    values.iter().fold(vec![0.0], |sums, value| {
+        sums.iter()
+            .flat_map(|sum| [sum + value, sum - value])
+            .collect()
+    })
 }
 
 /// Holm's correction: p values of several tests, adjusted so that the chance of any false alarm among
