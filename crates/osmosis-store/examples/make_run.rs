@@ -28,8 +28,8 @@ use osmosis_store::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Many, so that few commits wait for the disk.
-const IN_FLIGHT: usize = 1_000;
+/// Rollouts that are made at once: many, so that few commits wait for the disk.
+const AT_ONCE: usize = 1_000;
 /// When the first rollout began, in milliseconds since 1970.
 const BEGAN: i64 = 1_767_225_600_000;
 
@@ -62,16 +62,15 @@ async fn main() {
         ..record
     };
     store.create_run(run).await.unwrap();
-    let rows = enqueue(&store, dataset, n).await;
-    fill(&store, rows * u64::from(n), shape).await;
+    enqueue(&store, dataset, n).await;
+    fill(&store, shape).await;
     store.set_status(RunStatus::Finished).await.unwrap();
     store.close().await.unwrap();
 }
 
-async fn enqueue(store: &Arc<dyn Store>, dataset: &str, n: u32) -> u64 {
+async fn enqueue(store: &Arc<dyn Store>, dataset: &str, n: u32) {
     let file = std::io::BufReader::new(std::fs::File::open(dataset).unwrap());
     let (mut rows, mut rollouts) = (vec![], vec![]);
-    let mut count = 0;
     for (row_index, line) in (0..).zip(file.lines()) {
         rows.push(NewRow {
             row_index,
@@ -83,7 +82,6 @@ async fn enqueue(store: &Arc<dyn Store>, dataset: &str, n: u32) -> u64 {
             row_index,
             run_index,
         }));
-        count += 1;
         if rows.len() == 500 {
             store
                 .enqueue(std::mem::take(&mut rows), std::mem::take(&mut rollouts))
@@ -92,30 +90,27 @@ async fn enqueue(store: &Arc<dyn Store>, dataset: &str, n: u32) -> u64 {
         }
     }
     store.enqueue(rows, rollouts).await.unwrap();
-    count
 }
 
-async fn fill(store: &Arc<dyn Store>, count: u64, shape: Shape) {
-    let mut flying = JoinSet::new();
-    let mut done = 0;
-    while done < count {
-        if flying.len() < IN_FLIGHT {
-            let room = IN_FLIGHT - flying.len();
-            let lease = Duration::from_mins(10);
-            for claim in store.claim("make_run", room, lease).await.unwrap() {
-                let store = Arc::clone(store);
-                flying.spawn(async move {
-                    let made = Made::of(&claim, shape);
-                    for call in made.calls {
-                        store.record_call(call).await.unwrap();
-                    }
-                    store.complete(made.completion).await.unwrap();
-                });
-            }
+async fn fill(store: &Arc<dyn Store>, shape: Shape) {
+    loop {
+        let lease = Duration::from_mins(10);
+        let claims = store.claim("make_run", AT_ONCE, lease).await.unwrap();
+        if claims.is_empty() {
+            return;
         }
-        if flying.join_next().await.is_some() {
-            done += 1;
+        let mut flying = JoinSet::new();
+        for claim in claims {
+            let store = Arc::clone(store);
+            flying.spawn(async move {
+                let made = Made::of(&claim, shape);
+                for call in made.calls {
+                    store.record_call(call).await.unwrap();
+                }
+                store.complete(made.completion).await.unwrap();
+            });
         }
+        flying.join_all().await;
     }
 }
 

@@ -14,6 +14,14 @@ pub(super) struct Difference {
     pub(super) second: Value,
 }
 
+/// Which run's samples a run grades that has no rollouts of its own.
+const REGRADED: &str = "regraded_from";
+
+/// Whether the run has model calls and times of its own.
+pub(super) fn has_usage(facts: &Pinned) -> bool {
+    !facts.0.contains_key(REGRADED)
+}
+
 /// Longest value that is shown in a line.
 const WIDTH: usize = 60;
 
@@ -39,7 +47,9 @@ pub(super) fn differences(first: &Pinned, second: &Pinned) -> Vec<Difference> {
 
 /// Which rows were compared has a line of its own; what is remembered is no part of what a run is.
 fn is_told_elsewhere(fact: &str) -> bool {
-    Pinned::is_remembered(fact) || matches!(fact, "rows" | "evaluation.limit" | "dataset_sha256")
+    Pinned::is_remembered(fact)
+        || matches!(fact, "rows" | "evaluation.limit" | "dataset_sha256")
+        || matches!(fact, "regraded_from_created_at_ms" | "policy_calls_in")
 }
 
 impl Difference {
@@ -56,7 +66,10 @@ impl Difference {
             "experiment.rollout" | "experiment.entrypoint" | "server" => {
                 Some("the user's code differs, and with it perhaps the grader")
             }
-            fact if fact == "grader" || fact.starts_with("grader.") => {
+            REGRADED => Some(
+                "one of them grades recorded samples again: it has no calls and times to compare",
+            ),
+            fact if ["grader", "judge"].contains(&fact) || fact.starts_with("grader.") => {
                 Some("the graders differ: rewards and passes are not the same thing in both")
             }
             _ => None,

@@ -5,7 +5,7 @@ use osmosis_core::statistics::{Cluster, Comparison, Pair, PairedDifference};
 use serde_json::{Value, json};
 
 use super::changed_rows::ChangedRows;
-use super::facts::{Difference, differences};
+use super::facts::{Difference, differences, has_usage};
 use super::pairing::Paired;
 use super::run_rows::{ComparedRun, RowResult};
 use crate::workspace::Workspace;
@@ -158,6 +158,7 @@ impl Findings {
             reward,
             usage: Usage::ALL
                 .into_iter()
+                .filter(|_| has_usage(&first.pinned) && has_usage(&second.pinned))
                 .filter_map(|usage| Some((usage, PairedDifference::of(&pairs(usage.value()))?)))
                 .collect(),
             fixed: ChangedRows::of(ran(), |one, other| apart(rate(one), rate(other))),

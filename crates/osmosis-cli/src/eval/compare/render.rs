@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use osmosis_core::statistics::{Comparison, Interval, PairedDifference, PairedTest};
+use osmosis_core::statistics::{Comparison, PairedDifference, PairedTest};
 use owo_colors::Style;
 
 use super::changed_rows::{ChangedRows, show};
@@ -167,7 +167,7 @@ fn pass_line(pass: &Comparison, p: f64) -> String {
         percent(difference.first),
         percent(difference.second),
         points(difference.difference),
-        interval(difference.ci95, |share| signed_one(100.0 * share)),
+        interval(pass, |share| signed_one(100.0 * share)),
         p_text(p),
         test_text(pass.test)
     )
@@ -180,7 +180,7 @@ fn reward_line(reward: &Comparison, p: f64) -> String {
         number(difference.first),
         number(difference.second),
         signed(difference.difference),
-        interval(difference.ci95, signed),
+        interval(reward, signed),
         p_text(p),
         test_text(reward.test),
         rows_text(difference.rows)
@@ -258,10 +258,14 @@ fn test_text(test: PairedTest) -> &'static str {
     }
 }
 
-fn interval(interval: Option<Interval>, show: fn(f64) -> String) -> String {
-    interval.map_or_else(String::new, |i| {
-        format!(" [{}, {}]", show(i.low), show(i.high))
-    })
+/// The interval, or why there is none where something changed.
+fn interval(comparison: &Comparison, show: fn(f64) -> String) -> String {
+    match comparison.difference {
+        PairedDifference { ci95: Some(i), .. } => format!(" [{}, {}]", show(i.low), show(i.high)),
+        PairedDifference { rows: 1, .. } => " (one row: no interval)".to_owned(),
+        _ if comparison.is_same() => String::new(),
+        _ => " (all rows differ alike: no interval)".to_owned(),
+    }
 }
 
 fn p_text(p: f64) -> String {
@@ -292,6 +296,23 @@ fn signed(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_that_is_missing_is_no_certainty() {
+        use osmosis_core::statistics::Pair;
+        let pair = |first: f64, second: f64| Pair {
+            first: (2, first),
+            second: (2, second),
+        };
+        let told = |pairs: &[Pair]| interval(&Comparison::of_passes(pairs).unwrap(), signed);
+        assert_eq!(told(&[pair(0.0, 2.0)]), " (one row: no interval)");
+        assert_eq!(
+            told(&[pair(0.0, 2.0), pair(0.0, 2.0)]),
+            " (all rows differ alike: no interval)"
+        );
+        assert_eq!(told(&[pair(1.0, 1.0), pair(2.0, 2.0)]), "");
+        assert!(told(&[pair(0.0, 2.0), pair(1.0, 2.0)]).starts_with(" ["));
+    }
 
     #[test]
     fn differences_read_well() {
