@@ -8,7 +8,7 @@ use crate::command_line;
 use crate::workspace::Workspace;
 
 /// Rows that are kept with their numbers; the selection names all of them.
-const MOST_ROWS: usize = 1_000;
+const MOST_ROWS: usize = 100;
 
 /// Rows that changed in one direction, those that changed most first.
 #[derive(Debug, Default)]
@@ -21,24 +21,23 @@ pub(super) struct ChangedRows {
 
 impl ChangedRows {
     pub(super) fn of<'r>(
-        pairs: impl IntoIterator<Item = &'r (RowResult, RowResult)>,
+        pairs: impl Iterator<Item = (&'r RowResult, &'r RowResult)>,
         change: impl Fn(&RowResult, &RowResult) -> f64,
     ) -> Self {
-        let mut changed: Vec<(f64, &(RowResult, RowResult))> = pairs
-            .into_iter()
-            .map(|pair| (change(&pair.0, &pair.1), pair))
-            .filter(|(change, _)| *change > 0.0)
+        let mut changed: Vec<(f64, &RowResult, &RowResult)> = pairs
+            .map(|(first, second)| (change(first, second), first, second))
+            .filter(|(change, _, _)| *change > 0.0)
             .collect();
-        changed.sort_by(|(a, one), (b, other)| {
-            b.total_cmp(a).then(one.1.row_index.cmp(&other.1.row_index))
+        changed.sort_by(|(a, _, one), (b, _, other)| {
+            b.total_cmp(a).then(one.row_index.cmp(&other.row_index))
         });
         Self {
             count: changed.len() as u64,
-            rows: RowSelection::of(changed.iter().map(|(_, pair)| pair.1.row_index)),
+            rows: RowSelection::of(changed.iter().map(|(_, _, second)| second.row_index)),
             largest: changed
                 .iter()
                 .take(MOST_ROWS)
-                .map(|(_, pair)| **pair)
+                .map(|(_, first, second)| (**first, **second))
                 .collect(),
         }
     }

@@ -110,7 +110,7 @@ impl Verdict {
 impl Findings {
     pub(super) fn of(first: &ComparedRun, second: &ComparedRun, paired: &Paired) -> Self {
         let pairs = |value: OfRow| -> Vec<Pair> {
-            let both = paired.rows.iter();
+            let both = paired.rows(first, second);
             both.map(|(one, other)| Pair {
                 first: value(one),
                 second: value(other),
@@ -121,8 +121,7 @@ impl Findings {
         let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
         let ran = || {
             paired
-                .rows
-                .iter()
+                .rows(first, second)
                 .filter(|(one, other)| one.ran > 0 && other.ran > 0)
         };
         // Those whose passes changed are listed already.
@@ -147,7 +146,7 @@ impl Findings {
             first: first.name.clone(),
             second: second.name.clone(),
             run: second.json(),
-            shared: paired.rows.len() as u64,
+            shared: paired.len() as u64,
             compared: ran().count() as u64,
             only_first: paired.only_first,
             only_second: paired.only_second,
@@ -287,7 +286,7 @@ fn cautions(
             first.name,
             paired.only_second,
             second.name,
-            paired.rows.len()
+            paired.len()
         ));
     }
     let mut told: Vec<&str> = differences.iter().filter_map(Difference::caution).collect();

@@ -1,6 +1,7 @@
 //! Which row of one run is which row of the other: by what the rows hold, not by where they stand.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::collections::{HashMap, VecDeque};
 
 use osmosis_store::Store;
 use serde_json::json;
@@ -12,7 +13,8 @@ use crate::error::CliError;
 /// The rows that both runs have.
 #[derive(Debug, Default)]
 pub(super) struct Paired {
-    pub(super) rows: Vec<(RowResult, RowResult)>,
+    /// Where each stands in the two runs.
+    places: Vec<(usize, usize)>,
     pub(super) only_first: u64,
     pub(super) only_second: u64,
     /// Whether the files differ, and rows were found by their content.
@@ -29,68 +31,72 @@ impl Paired {
         // The same file: a row with the same index has the same content.
         if digest(first).is_some() && digest(first) == digest(second) {
             let paired = by_index(&first.rows, &second.rows);
-            if paired.rows.is_empty() {
+            if paired.places.is_empty() {
                 return Err(no_shared_rows(first, second));
             }
             return Ok(paired);
         }
         let paired = by_content(first, second).await?;
-        if paired.rows.is_empty() || !shared_rows {
-            return Err(other_dataset(first, second, paired.rows.len()));
+        if paired.places.is_empty() || !shared_rows {
+            return Err(other_dataset(first, second, paired.places.len()));
         }
         Ok(paired)
+    }
+
+    /// How many rows both have.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The rows of the two runs that were paired, beside each other.
+    pub(super) fn rows<'r>(
+        &'r self,
+        first: &'r ComparedRun,
+        second: &'r ComparedRun,
+    ) -> impl Iterator<Item = (&'r RowResult, &'r RowResult)> {
+        let places = self.places.iter();
+        places.map(|(here, there)| (&first.rows[*here], &second.rows[*there]))
     }
 }
 
 fn by_index(first: &[RowResult], second: &[RowResult]) -> Paired {
     let mut paired = Paired::default();
-    let (mut first, mut second) = (first.iter().peekable(), second.iter().peekable());
-    loop {
-        match (first.peek(), second.peek()) {
-            (Some(one), Some(other)) if one.row_index == other.row_index => {
-                paired.rows.push((**one, **other));
-                first.next();
-                second.next();
+    let (mut here, mut there) = (0, 0);
+    while let (Some(one), Some(other)) = (first.get(here), second.get(there)) {
+        match one.row_index.cmp(&other.row_index) {
+            Ordering::Equal => {
+                paired.places.push((here, there));
+                here += 1;
+                there += 1;
             }
-            (Some(one), Some(other)) if one.row_index < other.row_index => {
-                paired.only_first += 1;
-                first.next();
-            }
-            (Some(_), None) => {
-                paired.only_first += 1;
-                first.next();
-            }
-            (_, Some(_)) => {
-                paired.only_second += 1;
-                second.next();
-            }
-            (None, None) => return paired,
+            Ordering::Less => here += 1,
+            Ordering::Greater => there += 1,
         }
     }
+    paired.only_first = (first.len() - paired.places.len()) as u64;
+    paired.only_second = (second.len() - paired.places.len()) as u64;
+    paired
 }
 
 /// The n-th row with a content in one run is the n-th with that content in the other.
 async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired, CliError> {
-    let mut places: HashMap<[u8; 16], std::collections::VecDeque<RowResult>> = HashMap::new();
-    for row in &second.rows {
+    let mut places: HashMap<[u8; 16], VecDeque<usize>> = HashMap::new();
+    for (place, row) in second.rows.iter().enumerate() {
         let key = content(second, row.row_index).await?;
-        places.entry(key).or_default().push_back(*row);
+        places.entry(key).or_default().push_back(place);
     }
     let mut paired = Paired {
         by_content: true,
         ..Paired::default()
     };
-    for row in &first.rows {
+    for (place, row) in first.rows.iter().enumerate() {
         let key = content(first, row.row_index).await?;
-        match places
-            .get_mut(&key)
-            .and_then(std::collections::VecDeque::pop_front)
-        {
-            Some(other) => paired.rows.push((*row, other)),
-            None => paired.only_first += 1,
+        if let Some(other) = places.get_mut(&key).and_then(VecDeque::pop_front) {
+            paired.places.push((place, other));
         }
     }
-    paired.only_second = (second.rows.len() - paired.rows.len()) as u64;
+    paired.only_first = (first.rows.len() - paired.places.len()) as u64;
+    paired.only_second = (second.rows.len() - paired.places.len()) as u64;
     Ok(paired)
 }
 
@@ -172,15 +178,14 @@ mod tests {
                 })
                 .collect()
         };
-        let paired = by_index(&rows(&[0, 1, 4, 5, 9]), &rows(&[1, 2, 3, 5, 9, 10]));
-        let shared: Vec<u64> = paired.rows.iter().map(|(one, _)| one.row_index).collect();
-        assert_eq!(shared, [1, 5, 9]);
-        assert!(
-            paired
-                .rows
-                .iter()
-                .all(|(one, other)| one.row_index == other.row_index)
-        );
+        let (first, second) = (rows(&[0, 1, 4, 5, 9]), rows(&[1, 2, 3, 5, 9, 10]));
+        let paired = by_index(&first, &second);
+        let shared: Vec<(u64, u64)> = paired
+            .places
+            .iter()
+            .map(|(here, there)| (first[*here].row_index, second[*there].row_index))
+            .collect();
+        assert_eq!(shared, [(1, 1), (5, 5), (9, 9)]);
         assert_eq!((paired.only_first, paired.only_second), (2, 3));
     }
 }
