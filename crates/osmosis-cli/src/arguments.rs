@@ -14,7 +14,7 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    EvalCommand, InfoArguments, ReachArguments, ResumeArguments, SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, ReachArguments, ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
@@ -130,6 +130,7 @@ impl Command {
                 EvalCommand::Resume(_) => "eval resume",
                 EvalCommand::List => "eval list",
                 EvalCommand::Info(_) => "eval info",
+                EvalCommand::Compare(_) => "eval compare",
                 EvalCommand::Show { .. } => "eval show",
                 EvalCommand::Logs { .. } => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",

@@ -21,6 +21,10 @@ const CODES: &[(&str, &str)] = &[
         "dataset_invalid",
         "rows of the dataset can't be used; every one is named with its line",
     ),
+    (
+        "datasets_differ",
+        "runs that are to be compared have different datasets; `--shared-rows` compares what they share",
+    ),
     ("declined", "you answered no"),
     (
         "engine",
@@ -72,6 +76,10 @@ const CODES: &[(&str, &str)] = &[
     (
         "no_rollout_server",
         "the entrypoint makes no rollout server",
+    ),
+    (
+        "no_shared_rows",
+        "runs that are to be compared have no row in common",
     ),
     ("no_workers", "no worker could be started"),
     ("rollout_exists", "a rollout of that name is there already"),

@@ -41,9 +41,19 @@ impl RunFolder {
         Self::find(workspace, kind, name).ok_or_else(|| {
             let word = command_word(kind);
             let names = Self::names(workspace, kind);
-            let hint = match names.first() {
-                None => format!("there are no runs yet; `osmosis {word} submit CFG` makes one"),
-                Some(newest) => {
+            let near = names
+                .iter()
+                .map(|there| (strsim::jaro_winkler(name, there), there))
+                .filter(|(likeness, _)| *likeness > 0.85)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            let hint = match (near, names.first()) {
+                (Some((_, near)), _) => {
+                    format!("did you mean `{near}`? `osmosis {word} list` lists the runs")
+                }
+                (None, None) => {
+                    format!("there are no runs yet; `osmosis {word} submit CFG` makes one")
+                }
+                (None, Some(newest)) => {
                     format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
                 }
             };
@@ -62,6 +72,14 @@ impl RunFolder {
                 Ok(training)
             }
             _ => Self::existing(workspace, RunKind::Evaluation, name),
+        }
+    }
+
+    /// The workspace that it is in.
+    pub(crate) fn workspace(&self) -> Workspace {
+        let root = self.path.ancestors().nth(3).unwrap_or(&self.path);
+        Workspace {
+            root: root.to_owned(),
         }
     }
 

@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod credit;
+pub mod failure_groups;
 pub mod frame;
 pub mod generation;
 mod id;

@@ -103,6 +103,12 @@ fn parse_index(text: &str, column: usize) -> Result<u64, RowSelectionError> {
 }
 
 impl RowSelection {
+    /// Exactly these rows; `None` without any.
+    pub fn of(rows: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let selection = Self::merged(rows.into_iter().map(|row| row..=row).collect());
+        (!selection.ranges.is_empty()).then_some(selection)
+    }
+
     fn merged(mut ranges: Vec<RangeInclusive<u64>>) -> Self {
         ranges.sort_by_key(|range| *range.start());
         let mut merged: Vec<RangeInclusive<u64>> = Vec::new();
@@ -254,6 +260,13 @@ mod tests {
         assert_eq!(rows.beyond(15), Some(15));
         assert_eq!(rows.beyond(5), Some(10));
         assert_eq!(rows.beyond(0), Some(3));
+    }
+
+    #[test]
+    fn rows_become_the_selection_that_holds_them() {
+        let selection = RowSelection::of([7, 3, 4, 5, 7, 20]).unwrap();
+        assert_eq!(selection.to_string(), "3-5,7,20");
+        assert_eq!(RowSelection::of([]), None);
     }
 
     fn taken(selection: Option<&str>, limit: Option<u64>) -> Vec<u64> {

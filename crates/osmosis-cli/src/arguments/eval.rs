@@ -24,6 +24,8 @@ pub(crate) enum EvalCommand {
         after_help = "Example:\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"
     )]
     Info(InfoArguments),
+    /// Compare runs of one dataset row by row: is the difference real, and which rows changed?
+    Compare(CompareArguments),
     /// Print one rollout as a transcript: messages, tool calls, rewards, errors, times
     #[command(
         after_help = "Example:\n  osmosis eval show multiply-20260101-120000 3\n  osmosis eval show multiply-20260101-120000 3.1 --calls"
@@ -167,6 +169,20 @@ pub(crate) struct InfoArguments {
 
     #[command(flatten)]
     pub(crate) gates: GateArguments,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; reward: sign-flip permutation test. docs/compare.md says what the numbers mean."
+)]
+pub(crate) struct CompareArguments {
+    /// Names of the runs: what to compare with, then one or more others
+    #[arg(value_name = "RUN", num_args = 2.., required = true)]
+    pub(crate) runs: Vec<String>,
+
+    /// When the datasets differ: compare the rows whose content is the same in both
+    #[arg(long)]
+    pub(crate) shared_rows: bool,
 }
 
 /// How we and a rollout server find each other. A resume goes on with what the run began with.

@@ -2,7 +2,9 @@
 
 mod at_server;
 mod budget;
+mod compare;
 mod drive;
+mod failures;
 pub(crate) mod gates;
 mod info;
 mod junit;
@@ -40,6 +42,7 @@ pub(crate) async fn run(
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
+        EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show { run, row, calls } => {
             show::run(&found()?, KIND, &run, &row, calls, output).await
         }

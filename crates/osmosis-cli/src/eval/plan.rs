@@ -146,6 +146,9 @@ impl Plan {
         facts.insert("dataset_sha256", self.dataset.sha256.as_str());
         facts.insert("rows", json!(self.selection));
         facts.insert("evaluation.limit", self.limit);
+        let config = &self.request.config_path;
+        let from_root = config.strip_prefix(&self.workspace.root).unwrap_or(config);
+        facts.remember("config", from_root.as_str());
         match &self.side {
             UserSide::Here(code) => {
                 facts.insert("source_sha256", code.digest()?);

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use osmosis_core::statistics::{RolloutFact, RunNumbers, RunTally, definition};
+use osmosis_core::failure_groups::{FailureGroup, FailureGroups};
+use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
 use osmosis_store::{RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
+use super::failures::{self, RunAgain};
 use super::prices::{Cost, dollars_text};
 use crate::command_line;
 use crate::error::CliError;
@@ -18,11 +20,6 @@ use crate::output::paint;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
 use crate::workspace::Workspace;
-
-/// Kinds of failure that are listed, most frequent first.
-const MOST_FAILURES: usize = 10;
-/// A failure's text in the list is cut here.
-const FAILURE_WIDTH: usize = 100;
 
 /// What a run came to.
 #[derive(Debug)]
@@ -35,17 +32,9 @@ pub(crate) struct Report {
     total: u64,
     numbers: RunNumbers,
     failures: Vec<FailureGroup>,
+    again: RunAgain,
+    workspace: Workspace,
     cost: Option<Cost>,
-}
-
-/// Rollouts that failed alike.
-#[derive(Debug)]
-struct FailureGroup {
-    kind: OutcomeKind,
-    text: String,
-    count: u64,
-    /// `ROW.RUN` of the first.
-    first: String,
 }
 
 impl Report {
@@ -56,20 +45,18 @@ impl Report {
         resumed: bool,
         duration: impl Into<Option<Duration>>,
     ) -> Result<Self, CliError> {
-        let runs_per_row = runs_per_row(store).await?;
-        let mut tally = RunTally::new(runs_per_row);
-        let mut failures: BTreeMap<(OutcomeKind, String), FailureGroup> = BTreeMap::new();
+        let pinned = pinned(store).await?;
+        let mut tally = RunTally::new(runs_per_row(&pinned));
+        let mut failures = FailureGroups::default();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
                 if let Some(outcome) = &rollout.outcome {
                     tally.add(&fact(rollout, outcome));
-                    note_failure(&mut failures, rollout, outcome);
+                    failures.add(rollout.row_index, rollout.run_index, outcome);
                 }
             }
         }
-        let mut failures: Vec<FailureGroup> = failures.into_values().collect();
-        failures.sort_by_key(|group| std::cmp::Reverse(group.count));
         Ok(Self {
             name: name.clone(),
             output_path: folder.path.clone(),
@@ -77,7 +64,9 @@ impl Report {
             duration: duration.into(),
             total: store.counts().await?.total(),
             numbers: tally.numbers(),
-            failures,
+            failures: failures.into_sorted(),
+            again: RunAgain::of(name, &pinned),
+            workspace: folder.workspace(),
             cost: None,
         })
     }
@@ -120,10 +109,7 @@ impl Report {
             let failures: Vec<Value> = self
                 .failures
                 .iter()
-                .map(|group| {
-                    json!({"outcome": group.kind, "error": group.text, "count": group.count,
-                           "first": group.first})
-                })
+                .map(|group| failures::json_of(group, &self.again, &self.workspace))
                 .collect();
             resource.insert("failures".to_owned(), json!(failures));
             resource.insert(
@@ -133,8 +119,12 @@ impl Report {
                     "pass_rate": definition::PASS_RATE,
                     "reward": definition::REWARD,
                     "ci95": definition::CI95,
+                    "ci95_bootstrap": definition::CI95_BOOTSTRAP,
                     "pass_at_k": definition::PASS_AT_K,
                     "pass_hat_k": definition::PASS_HAT_K,
+                    "calls": definition::CALLS,
+                    "without_model_calls": definition::WITHOUT_MODEL_CALLS,
+                    "durations": definition::DURATIONS,
                 }),
             );
         }
@@ -186,7 +176,8 @@ impl Report {
                 ),
             );
         }
-        self.render_failures(&mut text, workspace);
+        failures::render(&mut text, &self.failures, &self.again, workspace);
+        self.render_definitions(&mut text);
         let _ = writeln!(text, "\n  files       {}", self.output_path);
         let _ = write!(
             text,
@@ -203,7 +194,7 @@ impl Report {
             Some(rate) => format!(
                 "{}{}   {} passed of {} that ran",
                 percent(rate),
-                interval(numbers.pass_rate_ci95, percent),
+                interval_of(numbers.pass_rate_ci95, numbers.rows, percent),
                 numbers.passed,
                 numbers.ran
             ),
@@ -217,7 +208,7 @@ impl Report {
             Some(mean) => format!(
                 "mean {}{}   min {} · median {} · max {} over {} scored",
                 number(mean),
-                interval(reward.ci95, number),
+                interval_of(reward.ci95, reward.rows, number),
                 number(reward.min.unwrap_or(mean)),
                 number(reward.median.unwrap_or(mean)),
                 number(reward.max.unwrap_or(mean)),
@@ -270,23 +261,29 @@ impl Report {
         text
     }
 
-    fn render_failures(&self, text: &mut String, workspace: &Workspace) {
-        if self.failures.is_empty() {
-            return;
+    /// What the numbers count, beside them.
+    fn render_definitions(&self, text: &mut String) {
+        let dim = Style::new().dimmed();
+        let mut lines = vec![
+            "ran: scored, agent failed, timed out, ungraded or rejected; the rest is listed apart"
+                .to_owned(),
+            "reward: over scored rollouts, the mean of a rollout's kept samples".to_owned(),
+        ];
+        if self.numbers.pass_at_k.len() > 1 {
+            lines.push(format!(
+                "pass@k, pass^k: one of k passes, all of k pass; unbiased, over {} rows",
+                self.numbers
+                    .pass_k_rows
+                    .values()
+                    .max()
+                    .copied()
+                    .unwrap_or(0)
+            ));
         }
-        let _ = writeln!(text, "\n  {}", paint("failures", Style::new().red().bold()));
-        for group in self.failures.iter().take(MOST_FAILURES) {
-            let name = group.kind.as_str().replace('_', " ");
-            let _ = writeln!(text, "  {:>5} × {name}: {}", group.count, cut(&group.text));
-            let command = command_line::suggest(
-                &["eval", "show", self.name.as_str(), &group.first],
-                workspace,
-            );
-            let _ = writeln!(text, "          {}", paint(&command, Style::new().dimmed()));
-        }
-        let unseen = self.failures.len().saturating_sub(MOST_FAILURES);
-        if unseen > 0 {
-            let _ = writeln!(text, "          and {unseen} other kinds, see index.jsonl");
+        lines.push("[low, high]: 95% interval; the rollouts of a row count as one".to_owned());
+        let _ = writeln!(text);
+        for line in lines {
+            let _ = writeln!(text, "  {}", paint(&line, dim));
         }
     }
 }
@@ -298,17 +295,17 @@ fn part(tokens: Option<u64>, of: &str) -> String {
     })
 }
 
+async fn pinned(store: &dyn Store) -> Result<Pinned, CliError> {
+    match store.run().await? {
+        Some(run) => Pinned::read(&run.pinned),
+        None => Ok(Pinned(serde_json::Map::new())),
+    }
+}
+
 /// How many rollouts each row has, from what the run is pinned to.
-async fn runs_per_row(store: &dyn Store) -> Result<u32, CliError> {
-    let Some(run) = store.run().await? else {
-        return Ok(1);
-    };
-    let n = Pinned::read(&run.pinned)?
-        .0
-        .get("evaluation.n")
-        .and_then(Value::as_u64)
-        .unwrap_or(1);
-    Ok(u32::try_from(n).unwrap_or(u32::MAX))
+fn runs_per_row(pinned: &Pinned) -> u32 {
+    let n = pinned.number("evaluation.n").unwrap_or(1);
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
@@ -327,40 +324,22 @@ fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
     }
 }
 
-fn note_failure(
-    failures: &mut BTreeMap<(OutcomeKind, String), FailureGroup>,
-    rollout: &RolloutRecord,
-    outcome: &Outcome,
-) {
-    let Some(text) = outcome.explanation() else {
-        return;
-    };
-    let kind = outcome.kind();
-    failures
-        .entry((kind, text.clone()))
-        .or_insert_with(|| FailureGroup {
-            kind,
-            text,
-            count: 0,
-            first: format!("{}.{}", rollout.row_index, rollout.run_index),
-        })
-        .count += 1;
-}
-
-fn cut(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() <= FAILURE_WIDTH {
-        return line.to_owned();
+/// The interval; where there is none, why: nothing is certain because all rows agree.
+fn interval_of(found: Option<Interval>, rows: u64, show: fn(f64) -> String) -> String {
+    match (found, rows) {
+        (Some(_), _) => interval(found, show),
+        (None, 0 | 1) => " (one row: no interval)".to_owned(),
+        (None, _) => format!(" (all {rows} rows agree: no interval)"),
     }
-    let start: String = line.chars().take(FAILURE_WIDTH).collect();
-    format!("{start}…")
 }
 
 fn shares(by_k: &BTreeMap<u32, Option<f64>>, label: &str) -> String {
     let shown: Vec<String> = by_k
         .iter()
-        // The first, the powers of two and the last tell the curve.
-        .filter(|(k, _)| k.is_power_of_two() || by_k.keys().next_back() == Some(k))
+        // Of many, the first, the powers of two and the last tell the curve.
+        .filter(|(k, _)| {
+            by_k.len() <= 8 || k.is_power_of_two() || by_k.keys().next_back() == Some(k)
+        })
         .filter_map(|(k, share)| share.map(|share| format!("{label}{k} {}", percent(share))))
         .collect();
     shown.join(" · ")

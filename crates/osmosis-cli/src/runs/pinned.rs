@@ -51,6 +51,11 @@ impl Pinned {
         self.text(&format!("{REMEMBERED}{what}"))
     }
 
+    /// Whether a fact is no part of what the run is.
+    pub(crate) fn is_remembered(fact: &str) -> bool {
+        fact.starts_with(REMEMBERED)
+    }
+
     pub(crate) fn number(&self, fact: &str) -> Option<u64> {
         self.0.get(fact).and_then(Value::as_u64)
     }

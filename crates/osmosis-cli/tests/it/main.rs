@@ -12,6 +12,7 @@ mod artifacts;
 mod bad_configs;
 mod bad_training;
 mod bad_user_code;
+mod compare;
 mod demo;
 mod doctor;
 mod evaluation_guide;

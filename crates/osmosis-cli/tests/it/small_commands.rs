@@ -16,6 +16,7 @@ fn every_command_has_help_with_an_example() {
         &["eval", "resume"],
         &["eval", "list"],
         &["eval", "info"],
+        &["eval", "compare"],
         &["eval", "show"],
         &["eval", "logs"],
         &["eval", "stop"],

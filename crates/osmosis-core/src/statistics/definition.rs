@@ -4,8 +4,13 @@ pub const RAN: &str = "rollouts that ran: scored, agent failed, timed out, ungra
     infrastructure failures and cancellations are listed apart";
 pub const PASS_RATE: &str = "passed / all that ran";
 pub const REWARD: &str = "over scored rollouts; a rollout's reward is the mean of its kept samples";
-pub const CI95: &str = "95% interval of the mean, clustered by dataset row (cluster-robust \
-    standard error, Student's t with rows - 1 degrees of freedom); none with fewer than two rows";
+pub const CI95: &str = "95% interval, clustered by dataset row, with Student's t at rows - 1 degrees \
+    of freedom: of rates (pass rate, pass@k, pass^k) the score interval at the effective number of \
+    rollouts, of rewards mean ± t standard errors; none with fewer than two rows, nor where the rewards \
+    of all rows agree, which is no certainty";
+pub const CI95_BOOTSTRAP: &str = "95% interval by drawing dataset rows with replacement, 4,000 times \
+    with fixed random numbers, percentiles expanded for few rows; none with fewer than two rows, nor \
+    where all rows agree";
 pub const PASS_AT_K: &str = "chance that at least one of k rollouts of a row passes (unbiased), \
     mean over the rows with at least k rollouts that ran";
 pub const PASS_HAT_K: &str = "chance that all of k rollouts of a row pass (unbiased), \
@@ -14,3 +19,12 @@ pub const CALLS: &str = "summed over all rollouts with a result, whatever it is"
 pub const WITHOUT_MODEL_CALLS: &str = "rollouts that ran and never called the model";
 pub const DURATIONS: &str = "queue and agent over rollouts that ran, model over those of them \
     that called the model, grade over those that reached the grader";
+
+/// How two runs are compared.
+pub const COMPARED: &str = "over the rows that both runs have and that ran in both; a row's value is the \
+    mean of its rollouts, so rollouts of one row count as one piece of evidence";
+pub const PASS_TEST: &str = "two-sided; McNemar's exact test on the rows whose result changed when every \
+    row has one rollout, otherwise the sign-flip permutation test on the rows' pass rates";
+pub const REWARD_TEST: &str = "two-sided sign-flip permutation test on the rows' mean rewards, over rows \
+    with a scored rollout in both runs";
+pub const HOLM: &str = "Holm's correction for comparing several runs with the first";

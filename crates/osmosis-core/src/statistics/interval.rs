@@ -9,55 +9,101 @@ pub struct Interval {
     pub high: f64,
 }
 
-impl Interval {
-    /// The part of it that lies between 0 and 1, for shares.
-    #[must_use]
-    pub fn of_share(self) -> Self {
-        Self {
-            low: self.low.clamp(0.0, 1.0),
-            high: self.high.clamp(0.0, 1.0),
-        }
-    }
-}
-
 impl Serialize for Interval {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         [self.low, self.high].serialize(serializer)
     }
 }
 
-/// The 95% interval of the mean of values that come in clusters, each given as its size and sum.
-///
-/// Values of one cluster (the rollouts of one dataset row) are not independent, so the clusters are
-/// what is counted: the cluster-robust standard error of the mean, `sqrt(G/(G-1) * Σ(S_g - n_g m)²) / N`,
-/// times Student's t with `G - 1` degrees of freedom. With one value per cluster this is the usual
-/// interval. `None` with fewer than two clusters, from which nothing about the spread can be known.
-pub fn clustered_interval(
-    clusters: impl IntoIterator<Item = (u64, f64), IntoIter: Clone>,
-) -> Option<Interval> {
-    let clusters = clusters.into_iter().filter(|(size, _)| *size > 0);
-    let (mut count, mut values, mut sum) = (0u64, 0u64, 0.0);
-    for (size, cluster_sum) in clusters.clone() {
-        count += 1;
-        values += size;
-        sum += cluster_sum;
+/// Values of one cluster (the rollouts of one dataset row), which are not independent: how many and
+/// their sum.
+pub type Cluster = (u64, f64);
+
+/// The mean of values that come in clusters, and how certain it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClusteredMean {
+    pub clusters: u64,
+    pub values: u64,
+    pub mean: f64,
+    /// The cluster-robust standard error, `sqrt(G/(G-1) * Σ(S_g - n_g m)²) / N`; 0 with one cluster.
+    pub standard_error: f64,
+}
+
+impl ClusteredMean {
+    /// `None` without values.
+    pub fn of(clusters: impl IntoIterator<Item = Cluster, IntoIter: Clone>) -> Option<Self> {
+        let clusters = clusters.into_iter().filter(|(size, _)| *size > 0);
+        let (mut count, mut values, mut sum) = (0u64, 0u64, 0.0);
+        for (size, cluster_sum) in clusters.clone() {
+            count += 1;
+            values += size;
+            sum += cluster_sum;
+        }
+        if values == 0 {
+            return None;
+        }
+        let mean = sum / values as f64;
+        let squares: f64 = clusters
+            .map(|(size, cluster_sum)| (cluster_sum - size as f64 * mean).powi(2))
+            .sum();
+        let standard_error = match count {
+            1 => 0.0,
+            _ => (count as f64 / (count - 1) as f64 * squares).sqrt() / values as f64,
+        };
+        // Rounding leaves something where there is no spread at all.
+        let nothing = standard_error <= 1e-12 * mean.abs();
+        Some(Self {
+            clusters: count,
+            values,
+            mean,
+            standard_error: if nothing { 0.0 } else { standard_error },
+        })
     }
-    let t = student_t_975(count.checked_sub(1)?)?;
-    let mean = sum / values as f64;
-    let squares: f64 = clusters
-        .map(|(size, cluster_sum)| (cluster_sum - size as f64 * mean).powi(2))
-        .sum();
-    let correction = count as f64 / (count - 1) as f64;
-    let half = t * (correction * squares).sqrt() / values as f64;
-    Some(Interval {
-        low: mean - half,
-        high: mean + half,
-    })
+
+    /// Student's t with a degree of freedom less than there are clusters: the interval of a mean of
+    /// values without bounds.
+    ///
+    /// `None` with one cluster, and where all clusters agree: from neither can anything be known about
+    /// the spread, and an interval of no width would claim certainty.
+    pub fn t_interval(&self) -> Option<Interval> {
+        let half = student_t_975(self.clusters - 1)? * self.standard_error;
+        (half > 0.0).then_some(Interval {
+            low: self.mean - half,
+            high: self.mean + half,
+        })
+    }
+
+    /// Wilson's score interval for a mean of values between 0 and 1, with the effective number of
+    /// values that the standard error stands for, and Student's t.
+    ///
+    /// The effective number is `m(1-m) / se²`, at most the values there are. Where everything passed or
+    /// everything failed it is the number of clusters: the values of a cluster may well be one and the same
+    /// (10 rows that all pass say [0.66, 1], however often each was run). `None` with one cluster.
+    pub fn share_interval(&self) -> Option<Interval> {
+        let t = student_t_975(self.clusters - 1)?;
+        let spread = (self.mean * (1.0 - self.mean)).max(0.0);
+        let effective = if spread == 0.0 {
+            self.clusters as f64
+        } else {
+            (spread / self.standard_error.powi(2)).min(self.values as f64)
+        };
+        let pull = t * t / effective;
+        let centre = (self.mean + pull / 2.0) / (1.0 + pull);
+        let half = t / (1.0 + pull) * (spread / effective + pull / (4.0 * effective)).sqrt();
+        Some(Interval {
+            low: (centre - half).clamp(0.0, self.mean),
+            high: (centre + half).clamp(self.mean, 1.0),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(clusters: &[Cluster]) -> ClusteredMean {
+        ClusteredMean::of(clusters.iter().copied()).unwrap()
+    }
 
     fn close(found: Option<Interval>, low: f64, high: f64) {
         let found = found.unwrap();
@@ -72,14 +118,16 @@ mod tests {
         // Values 1..5: mean 3, s = sqrt(2.5), half = 2.776445105 * sqrt(2.5 / 5).
         let half = 2.776_445_105_197_793 * 0.5f64.sqrt();
         let clusters = [1.0, 2.0, 3.0, 4.0, 5.0].map(|value| (1, value));
-        close(clustered_interval(clusters), 3.0 - half, 3.0 + half);
+        close(of(&clusters).t_interval(), 3.0 - half, 3.0 + half);
     }
 
     #[test]
     fn values_that_repeat_within_a_cluster_add_no_certainty() {
-        let alone = clustered_interval([(1, 0.0), (1, 1.0), (1, 1.0)]).unwrap();
-        let repeated = clustered_interval([(10, 0.0), (10, 10.0), (10, 10.0)]);
-        close(repeated, alone.low, alone.high);
+        let alone = of(&[(1, 0.0), (1, 1.0), (1, 1.0)]);
+        let repeated = of(&[(10, 0.0), (10, 10.0), (10, 10.0)]);
+        let (t, share) = (alone.t_interval().unwrap(), alone.share_interval().unwrap());
+        close(repeated.t_interval(), t.low, t.high);
+        close(repeated.share_interval(), share.low, share.high);
     }
 
     #[test]
@@ -88,15 +136,43 @@ mod tests {
         // half = 12.706204736 * (4/3) / 3.
         let half = 12.706_204_736_174_7 * 4.0 / 9.0;
         let mean = 2.0 / 3.0;
-        let interval = clustered_interval([(2, 2.0), (1, 0.0)]);
-        close(interval, mean - half, mean + half);
-        close(interval.map(Interval::of_share), 0.0, 1.0);
+        close(
+            of(&[(2, 2.0), (1, 0.0)]).t_interval(),
+            mean - half,
+            mean + half,
+        );
     }
 
     #[test]
     fn one_cluster_says_nothing_about_the_spread() {
-        assert_eq!(clustered_interval([(10, 5.0)]), None);
-        assert_eq!(clustered_interval([(10, 5.0), (0, 0.0)]), None);
-        assert_eq!(clustered_interval([]), None);
+        for clusters in [&[(10, 5.0)][..], &[(10, 5.0), (0, 0.0)]] {
+            assert_eq!(of(clusters).t_interval(), None);
+            assert_eq!(of(clusters).share_interval(), None);
+        }
+        assert_eq!(ClusteredMean::of([]), None);
+    }
+
+    #[test]
+    fn clusters_that_agree_are_no_proof_of_certainty() {
+        let tenths = of(&[(3, 0.3), (3, 0.1 + 0.1 + 0.1), (1, 0.1)]);
+        assert_eq!(tenths.t_interval(), None);
+        let all_pass: Vec<Cluster> = vec![(4, 4.0); 10];
+        // n / (n + t²) with n = 10 rows and t = 2.262157163.
+        close(of(&all_pass).share_interval(), 0.661_491_377, 1.0);
+        let none_passes: Vec<Cluster> = vec![(4, 0.0); 10];
+        close(of(&none_passes).share_interval(), 0.0, 0.338_508_623);
+        // Every row passes half of the time: no more certain than 40 independent tosses.
+        let half: Vec<Cluster> = vec![(4, 2.0); 10];
+        let interval = of(&half).share_interval().unwrap();
+        assert!(interval.high - interval.low > 0.28, "{interval:?}");
+    }
+
+    #[test]
+    fn the_score_interval_of_independent_values_is_wilsons() {
+        // 81 of 263: Newcombe (1998), table I, with z for t (the effect of t at 262 is 0.0004).
+        let clusters: Vec<Cluster> = (0..263).map(|i| (1, f64::from(u8::from(i < 81)))).collect();
+        let interval = of(&clusters).share_interval().unwrap();
+        assert!((interval.low - 0.2553).abs() < 6e-4, "{interval:?}");
+        assert!((interval.high - 0.3662).abs() < 6e-4, "{interval:?}");
     }
 }

@@ -8,19 +8,37 @@
 //! assert!((pass_hat_k(4, 2, 2).unwrap() - 1.0 / 6.0).abs() < 1e-12);
 //! ```
 
+mod bootstrap;
+mod comparison;
 pub mod definition;
+mod generator;
 mod interval;
+mod mcnemar;
+mod normal;
 mod outcome_counts;
+mod paired;
 mod pass;
 mod run_numbers;
+mod sign_flip;
 mod spread;
 mod student_t;
 
-pub use interval::{Interval, clustered_interval};
+pub use bootstrap::bootstrap_interval;
+pub use comparison::{Comparison, PairedTest};
+pub use generator::Generator;
+pub use interval::{Cluster, ClusteredMean, Interval};
+pub use mcnemar::mcnemar_exact;
 pub use outcome_counts::OutcomeCounts;
+pub use paired::{Pair, PairedDifference};
 pub use pass::{pass_at_k, pass_hat_k};
 pub use run_numbers::{
     DurationNumbers, PhaseNumbers, RewardNumbers, RolloutFact, RunNumbers, RunTally,
 };
+pub use sign_flip::{SignFlip, holm, sign_flip_test};
 pub use spread::Spread;
 pub use student_t::student_t_975;
+
+#[cfg(test)]
+mod recorded_tests;
+#[cfg(test)]
+mod simulation_tests;

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Interval, OutcomeCounts, Spread, clustered_interval, pass_at_k, pass_hat_k};
+use super::{
+    Cluster, ClusteredMean, Interval, OutcomeCounts, Spread, bootstrap_interval, pass_at_k,
+    pass_hat_k,
+};
 use crate::{Durations, OutcomeKind, Reward};
 
 /// What the numbers need to know about one rollout with a result.
@@ -101,21 +104,25 @@ impl RunTally {
 
     /// All the numbers; the same for the same rollouts in whatever order they came.
     pub fn numbers(&self) -> RunNumbers {
+        let rows: Vec<Cluster> = self
+            .rows
+            .values()
+            .map(|(ran, passed)| (u64::from(*ran), f64::from(*passed)))
+            .collect();
         let mut numbers = RunNumbers {
             rollouts: self.outcomes.total(),
             ran: self.outcomes.ran(),
             passed: self.passed,
+            rows: rows.len() as u64,
             outcomes: self.outcomes,
             pass_rate: self.pass_rate(),
-            pass_rate_ci95: clustered_interval(
-                self.rows
-                    .values()
-                    .map(|(ran, passed)| (u64::from(*ran), f64::from(*passed))),
-            )
-            .map(Interval::of_share),
+            pass_rate_ci95: share_interval(&rows),
+            pass_rate_ci95_bootstrap: bootstrap_interval(&rows),
             reward: self.reward(),
             pass_at_k: BTreeMap::new(),
+            pass_at_k_ci95: BTreeMap::new(),
             pass_hat_k: BTreeMap::new(),
+            pass_hat_k_ci95: BTreeMap::new(),
             pass_k_rows: BTreeMap::new(),
             model_calls: self.model_calls,
             prompt_tokens: self.prompt_tokens,
@@ -131,19 +138,20 @@ impl RunTally {
             },
         };
         for k in 1..=self.runs_per_row {
-            let (mut rows, mut at, mut hat) = (0, 0.0, 0.0);
+            let (mut at, mut hat): (Vec<Cluster>, Vec<Cluster>) = (vec![], vec![]);
             for (n, c) in self.rows.values() {
                 if let (Some(row_at), Some(row_hat)) = (pass_at_k(*n, *c, k), pass_hat_k(*n, *c, k))
                 {
-                    rows += 1;
-                    at += row_at;
-                    hat += row_hat;
+                    at.push((1, row_at));
+                    hat.push((1, row_hat));
                 }
             }
-            let mean = |sum: f64| (rows > 0).then(|| sum / rows as f64);
-            numbers.pass_at_k.insert(k, mean(at));
-            numbers.pass_hat_k.insert(k, mean(hat));
-            numbers.pass_k_rows.insert(k, rows);
+            let mean = |rows: &[Cluster]| ClusteredMean::of(rows.iter().copied()).map(|m| m.mean);
+            numbers.pass_at_k.insert(k, mean(&at));
+            numbers.pass_at_k_ci95.insert(k, share_interval(&at));
+            numbers.pass_hat_k.insert(k, mean(&hat));
+            numbers.pass_hat_k_ci95.insert(k, share_interval(&hat));
+            numbers.pass_k_rows.insert(k, at.len() as u64);
         }
         numbers
     }
@@ -152,7 +160,7 @@ impl RunTally {
         let mut rewards = self.rewards.clone();
         // Sums of floats depend on their order, and a resumed run finishes in another one.
         rewards.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
-        let mut clusters: Vec<(u64, f64)> = Vec::new();
+        let mut clusters: Vec<Cluster> = Vec::new();
         let mut row = None;
         for (row_index, _, reward) in &rewards {
             if row != Some(*row_index) {
@@ -164,7 +172,7 @@ impl RunTally {
                 *sum += reward;
             }
         }
-        let ci95 = clustered_interval(clusters);
+        let clustered = ClusteredMean::of(clusters.iter().copied());
         let spread = Spread::of(rewards.into_iter().map(|(_, _, reward)| reward).collect());
         RewardNumbers {
             count: spread.count(),
@@ -175,7 +183,9 @@ impl RunTally {
             median: spread.quantile(0.5),
             p75: spread.quantile(0.75),
             max: spread.max(),
-            ci95,
+            rows: clusters.len() as u64,
+            ci95: clustered.and_then(|mean| mean.t_interval()),
+            ci95_bootstrap: bootstrap_interval(&clusters),
         }
     }
 }
@@ -184,6 +194,10 @@ fn add_known(sum: &mut Option<u64>, more: Option<u64>) {
     if let Some(more) = more {
         *sum = Some(sum.unwrap_or(0).saturating_add(more));
     }
+}
+
+fn share_interval(rows: &[Cluster]) -> Option<Interval> {
+    ClusteredMean::of(rows.iter().copied()).and_then(|mean| mean.share_interval())
 }
 
 fn share(part: u64, whole: u64) -> Option<f64> {
@@ -197,13 +211,18 @@ pub struct RunNumbers {
     pub rollouts: u64,
     pub ran: u64,
     pub passed: u64,
+    /// Rows with a rollout that ran.
+    pub rows: u64,
     pub outcomes: OutcomeCounts,
     pub pass_rate: Option<f64>,
     pub pass_rate_ci95: Option<Interval>,
+    pub pass_rate_ci95_bootstrap: Option<Interval>,
     pub reward: RewardNumbers,
     /// By k, from 1 to the rollouts per row.
     pub pass_at_k: BTreeMap<u32, Option<f64>>,
+    pub pass_at_k_ci95: BTreeMap<u32, Option<Interval>>,
     pub pass_hat_k: BTreeMap<u32, Option<f64>>,
+    pub pass_hat_k_ci95: BTreeMap<u32, Option<Interval>>,
     /// How many rows had k rollouts that ran, and so count in the two above.
     pub pass_k_rows: BTreeMap<u32, u64>,
     pub model_calls: u64,
@@ -238,7 +257,10 @@ pub struct RewardNumbers {
     pub median: Option<f64>,
     pub p75: Option<f64>,
     pub max: Option<f64>,
+    /// Rows with a scored rollout.
+    pub rows: u64,
     pub ci95: Option<Interval>,
+    pub ci95_bootstrap: Option<Interval>,
 }
 
 /// Where the time went, by phase.
@@ -343,6 +365,7 @@ mod tests {
           "rollouts": 10,
           "ran": 8,
           "passed": 3,
+          "rows": 5,
           "outcomes": {
             "scored": 5,
             "agent_failed": 1,
@@ -354,8 +377,12 @@ mod tests {
           },
           "pass_rate": 0.375,
           "pass_rate_ci95": [
+            0.064858664,
+            0.838462957
+          ],
+          "pass_rate_ci95_bootstrap": [
             0.0,
-            0.98466697
+            0.9
           ],
           "reward": {
             "count": 5,
@@ -366,18 +393,43 @@ mod tests {
             "median": 1.0,
             "p75": 1.0,
             "max": 1.0,
+            "rows": 3,
             "ci95": [
               -0.088689273,
               1.488689273
+            ],
+            "ci95_bootstrap": [
+              0.5,
+              1.0
             ]
           },
           "pass_at_k": {
             "1": 0.3,
             "2": 0.666666667
           },
+          "pass_at_k_ci95": {
+            "1": [
+              0.04435714,
+              0.7982697
+            ],
+            "2": [
+              0.043829923,
+              0.988670077
+            ]
+          },
           "pass_hat_k": {
             "1": 0.3,
             "2": 0.333333333
+          },
+          "pass_hat_k_ci95": {
+            "1": [
+              0.04435714,
+              0.7982697
+            ],
+            "2": [
+              0.011329923,
+              0.956170077
+            ]
           },
           "pass_k_rows": {
             "1": 5,

@@ -7,7 +7,12 @@ pub struct Spread {
 impl Spread {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        Self { sorted: values }
+        Self::sorted(values)
+    }
+
+    /// Of values that are in order already.
+    pub(super) fn sorted(sorted: Vec<f64>) -> Self {
+        Self { sorted }
     }
 
     pub fn count(&self) -> u64 {

@@ -1,0 +1,296 @@
+//! What a comparison of two runs comes to.
+
+use osmosis_core::RunName;
+use osmosis_core::statistics::{Cluster, Comparison, Pair, PairedDifference};
+use serde_json::{Value, json};
+
+use super::changed_rows::ChangedRows;
+use super::facts::{Difference, differences, has_usage};
+use super::pairing::Paired;
+use super::run_rows::{ComparedRun, RowResult};
+use crate::workspace::Workspace;
+
+/// A p value at or below this speaks of a difference.
+const LEVEL: f64 = 0.05;
+
+/// Rows that must change for a test to be able to speak of a difference: 2 / 2^6 is the first at most 5%.
+pub(super) const LEAST_CHANGED: u64 = 6;
+
+#[derive(Debug)]
+pub(super) struct Findings {
+    pub(super) first: RunName,
+    pub(super) second: RunName,
+    run: Value,
+    /// Rows that both have, and of these the ones that ran in both.
+    pub(super) shared: u64,
+    pub(super) compared: u64,
+    pub(super) only_first: u64,
+    pub(super) only_second: u64,
+    pub(super) by_content: bool,
+    pub(super) pass: Option<Comparison>,
+    pub(super) reward: Option<Comparison>,
+    /// The p values, adjusted when there are several comparisons.
+    pub(super) pass_p: f64,
+    pub(super) reward_p: f64,
+    pub(super) usage: Vec<(Usage, PairedDifference)>,
+    pub(super) fixed: ChangedRows,
+    pub(super) broken: ChangedRows,
+    pub(super) reward_up: ChangedRows,
+    pub(super) reward_down: ChangedRows,
+    pub(super) differences: Vec<Difference>,
+    /// What to keep in mind: missing results, other rows, another yardstick.
+    pub(super) cautions: Vec<String>,
+}
+
+/// A number of a row, as how many rollouts it is over and its sum.
+type OfRow = fn(&RowResult) -> Cluster;
+
+/// What a rollout costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    ModelCalls,
+    PromptTokens,
+    CompletionTokens,
+    AgentTime,
+}
+
+impl Usage {
+    const ALL: [Self; 4] = [
+        Self::ModelCalls,
+        Self::PromptTokens,
+        Self::CompletionTokens,
+        Self::AgentTime,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ModelCalls => "model_calls",
+            Self::PromptTokens => "prompt_tokens",
+            Self::CompletionTokens => "completion_tokens",
+            Self::AgentTime => "agent_ms",
+        }
+    }
+
+    fn value(self) -> OfRow {
+        match self {
+            Self::ModelCalls => |row| (row.ran, row.model_calls as f64),
+            Self::PromptTokens => |row| (row.ran, row.prompt_tokens as f64),
+            Self::CompletionTokens => |row| (row.ran, row.completion_tokens as f64),
+            Self::AgentTime => |row| (row.ran, row.agent_ms),
+        }
+    }
+}
+
+/// The answer in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Every compared row came out the same.
+    Identical,
+    NoDifference,
+    Better,
+    Worse,
+    /// Pass rate and reward moved in opposite directions.
+    Mixed,
+    NothingToCompare,
+}
+
+impl Verdict {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Identical => "identical",
+            Self::NoDifference => "no_difference",
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Mixed => "mixed",
+            Self::NothingToCompare => "nothing_to_compare",
+        }
+    }
+}
+
+impl Findings {
+    pub(super) fn of(first: &ComparedRun, second: &ComparedRun, paired: &Paired) -> Self {
+        let pairs = |value: OfRow| -> Vec<Pair> {
+            let both = paired.rows(first, second);
+            both.map(|(one, other)| Pair {
+                first: value(one),
+                second: value(other),
+            })
+            .collect()
+        };
+        let rate = |row: &RowResult| row.passed as f64 / row.ran as f64;
+        let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
+        let ran = || {
+            paired
+                .rows(first, second)
+                .filter(|(one, other)| one.ran > 0 && other.ran > 0)
+        };
+        // Those whose passes changed are listed already.
+        let scored = || {
+            ran().filter(|(one, other)| {
+                one.scored > 0 && other.scored > 0 && (rate(one) - rate(other)).abs() < 1e-12
+            })
+        };
+        // Sums in another order differ in their last digits.
+        let apart = |one: f64, other: f64| {
+            let difference = other - one;
+            if difference.abs() <= 1e-12 * one.abs() {
+                0.0
+            } else {
+                difference
+            }
+        };
+        let pass = Comparison::of_passes(&pairs(RowResult::passes));
+        let reward = Comparison::of_means(&pairs(RowResult::rewards));
+        let differences = differences(&first.pinned, &second.pinned);
+        Self {
+            first: first.name.clone(),
+            second: second.name.clone(),
+            run: second.json(),
+            shared: paired.len() as u64,
+            compared: ran().count() as u64,
+            only_first: paired.only_first,
+            only_second: paired.only_second,
+            by_content: paired.by_content,
+            pass_p: pass.map_or(1.0, |pass| pass.p),
+            reward_p: reward.map_or(1.0, |reward| reward.p),
+            pass,
+            reward,
+            usage: Usage::ALL
+                .into_iter()
+                .filter(|_| has_usage(&first.pinned) && has_usage(&second.pinned))
+                .filter_map(|usage| Some((usage, PairedDifference::of(&pairs(usage.value()))?)))
+                .collect(),
+            fixed: ChangedRows::of(ran(), |one, other| apart(rate(one), rate(other))),
+            broken: ChangedRows::of(ran(), |one, other| apart(rate(other), rate(one))),
+            reward_up: ChangedRows::of(scored(), |one, other| apart(mean(one), mean(other))),
+            reward_down: ChangedRows::of(scored(), |one, other| apart(mean(other), mean(one))),
+            cautions: cautions(first, second, paired, &differences),
+            differences,
+        }
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        let Some(pass) = self.pass else {
+            return Verdict::NothingToCompare;
+        };
+        if pass.is_same() && self.reward.is_none_or(|reward| reward.is_same()) {
+            return Verdict::Identical;
+        }
+        let direction = |p: f64, comparison: Option<Comparison>| {
+            let difference = comparison.map_or(0.0, |c| c.difference.difference);
+            if p <= LEVEL { difference } else { 0.0 }
+        };
+        let moved = [
+            direction(self.pass_p, self.pass),
+            direction(self.reward_p, self.reward),
+        ];
+        let better = moved.iter().any(|difference| *difference > 0.0);
+        let worse = moved.iter().any(|difference| *difference < 0.0);
+        match (better, worse) {
+            (true, true) => Verdict::Mixed,
+            (true, false) => Verdict::Better,
+            (false, true) => Verdict::Worse,
+            (false, false) => Verdict::NoDifference,
+        }
+    }
+
+    /// How many rows changed, when they are too few for any test.
+    pub(super) fn too_few_changed(&self) -> Option<u64> {
+        let changed = |c: Comparison| c.rows_up + c.rows_down;
+        let most = self
+            .pass
+            .map_or(0, changed)
+            .max(self.reward.map_or(0, changed));
+        (most < LEAST_CHANGED).then_some(most)
+    }
+
+    /// The largest share of rows that may differ in truth although none was seen to: with that share, 5% of
+    /// samples of so many rows show nothing.
+    pub(super) fn unseen_share(&self) -> f64 {
+        1.0 - 0.05f64.powf(1.0 / self.compared.max(1) as f64)
+    }
+
+    pub(super) fn json(&self, workspace: &Workspace) -> Value {
+        let run = self.second.as_str();
+        let tested = |comparison: Option<Comparison>, adjusted: f64| {
+            let mut value = json!(comparison);
+            if let Some(map) = value.as_object_mut() {
+                map.insert("p_adjusted".to_owned(), json!(adjusted));
+            }
+            value
+        };
+        let usage: serde_json::Map<String, Value> = self
+            .usage
+            .iter()
+            .map(|(usage, difference)| (usage.name().to_owned(), json!(difference)))
+            .collect();
+        let mut value = self.run.clone();
+        let found = json!({
+            "verdict": self.verdict().as_str(),
+            "summary": super::render::summary(self),
+            "rows": {
+                "shared": self.shared, "compared": self.compared,
+                "only_in_first": self.only_first, "only_in_this": self.only_second,
+                "found_by": if self.by_content { "content" } else { "index" },
+            },
+            "pass_rate": tested(self.pass, self.pass_p),
+            "reward": tested(self.reward, self.reward_p),
+            "usage": usage,
+            "fixed": self.fixed.json(run, workspace),
+            "broken": self.broken.json(run, workspace),
+            "reward_up": self.reward_up.json(run, workspace),
+            "reward_down": self.reward_down.json(run, workspace),
+            "differences": self.differences.iter().map(Difference::json).collect::<Vec<Value>>(),
+            "cautions": self.cautions,
+        });
+        if let (Some(value), Value::Object(found)) = (value.as_object_mut(), found) {
+            value.extend(found);
+        }
+        value
+    }
+}
+
+fn cautions(
+    first: &ComparedRun,
+    second: &ComparedRun,
+    paired: &Paired,
+    differences: &[Difference],
+) -> Vec<String> {
+    let mut cautions = vec![];
+    for run in [first, second] {
+        if run.missing() > 0 {
+            cautions.push(format!(
+                "`{}` is {}: {} of its {} rollouts have no result yet; only what is there is compared",
+                run.name,
+                run.status,
+                run.missing(),
+                run.counts.total()
+            ));
+        }
+        let lost = run.outcomes.infrastructure_failed + run.outcomes.cancelled;
+        if lost > 0 {
+            cautions.push(format!(
+                "{lost} rollouts of `{}` failed outside the agent or were cancelled, and count for nothing; \
+                 `osmosis eval resume {}` runs them again",
+                run.name, run.name
+            ));
+        }
+    }
+    if paired.by_content {
+        cautions
+            .push("the datasets differ; only rows with the same content are compared".to_owned());
+    } else if paired.only_first + paired.only_second > 0 {
+        cautions.push(format!(
+            "the runs took different rows: {} only in `{}`, {} only in `{}`; the {} they share are compared",
+            paired.only_first,
+            first.name,
+            paired.only_second,
+            second.name,
+            paired.len()
+        ));
+    }
+    let mut told: Vec<&str> = differences.iter().filter_map(Difference::caution).collect();
+    told.dedup();
+    cautions.extend(told.into_iter().map(str::to_owned));
+    cautions
+}

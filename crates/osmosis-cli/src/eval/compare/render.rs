@@ -1,0 +1,327 @@
+//! A comparison for people.
+
+use std::fmt::Write;
+
+use osmosis_core::statistics::{Comparison, PairedDifference, PairedTest};
+use owo_colors::Style;
+
+use super::changed_rows::{ChangedRows, show};
+use super::findings::{Findings, LEAST_CHANGED, Usage, Verdict};
+use super::run_rows::RowResult;
+use crate::figures::{ms_text, number, percent};
+use crate::output::paint;
+use crate::workspace::Workspace;
+
+/// Rows that are named in each list.
+const MOST_ROWS: usize = 10;
+
+pub(super) const DEFINITIONS: &str = "
+  Rows are compared with themselves: the rollouts of a row in one run with its rollouts in the other.
+  pass rate: passed / all that ran · reward: over scored rollouts · [low, high]: 95% interval by row
+  p: chance of a difference at least as large if there were none";
+
+pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
+    let mut text = String::new();
+    let bold = Style::new().bold();
+    let title = format!("{} → {}", findings.first, findings.second);
+    let _ = writeln!(text, "\n{}", paint(&title, bold));
+    let mut row = |label: &str, value: &str| {
+        let label = paint(&format!("{label:<11}"), Style::new().cyan());
+        let _ = writeln!(text, "  {label} {value}");
+    };
+    row("rows", &rows(findings));
+    match &findings.pass {
+        None => row("pass rate", "nothing to compare: no row ran in both"),
+        Some(pass) => row("pass rate", &pass_line(pass, findings.pass_p)),
+    }
+    match &findings.reward {
+        None => row("reward", "nothing to compare: no row was scored in both"),
+        Some(reward) => row("reward", &reward_line(reward, findings.reward_p)),
+    }
+    for (usage, difference) in &findings.usage {
+        let (label, unit, show): (&str, &str, fn(f64) -> String) = match usage {
+            Usage::ModelCalls => ("model calls", "", number),
+            Usage::PromptTokens => ("prompt", " tokens", one_decimal),
+            Usage::CompletionTokens => ("completion", " tokens", one_decimal),
+            Usage::AgentTime => ("agent time", "", ms_text),
+        };
+        row(label, &usage_line(difference, unit, show));
+    }
+    for (place, difference) in findings.differences.iter().enumerate() {
+        row(if place == 0 { "differs" } else { "" }, &difference.line());
+    }
+    for caution in &findings.cautions {
+        let label = paint("note       ", Style::new().yellow());
+        let _ = writeln!(text, "  {label} {caution}");
+    }
+    let style = match findings.verdict() {
+        Verdict::Better => bold.green(),
+        Verdict::Worse => bold.red(),
+        Verdict::Identical | Verdict::NoDifference | Verdict::Mixed | Verdict::NothingToCompare => {
+            bold
+        }
+    };
+    let _ = writeln!(text, "\n  {}", paint(&summary(findings), style));
+    let second = findings.second.as_str();
+    let mut list =
+        |name: &str, said: &str, changed: &ChangedRows, line: fn(&RowResult) -> String| {
+            push_rows(&mut text, name, said, changed, |(one, other)| {
+                let change = format!("{} → {}", line(one), line(other));
+                format!("{change:<16} {}", show(second, other.row_index, workspace))
+            });
+        };
+    list("fixed", "pass more often", &findings.fixed, passes);
+    list("broken", "pass less often", &findings.broken, passes);
+    list(
+        "higher",
+        "same passes, higher reward",
+        &findings.reward_up,
+        mean,
+    );
+    list(
+        "lower",
+        "same passes, lower reward",
+        &findings.reward_down,
+        mean,
+    );
+    text.trim_end().to_owned()
+}
+
+/// The answer in one sentence.
+pub(super) fn summary(findings: &Findings) -> String {
+    let second = &findings.second;
+    match findings.verdict() {
+        Verdict::NothingToCompare => "Nothing to compare: no row ran in both runs.".to_owned(),
+        Verdict::Identical => format!(
+            "No difference: all {} compared rows have the same passes and rewards. (A change in up to {} of \
+             rows could go unseen with so many.)",
+            findings.compared,
+            percent(findings.unseen_share())
+        ),
+        Verdict::NoDifference => {
+            let mut text = format!(
+                "No difference that these rows can tell: {}.",
+                evidence(findings)
+            );
+            if let Some(changed) = findings.too_few_changed() {
+                let _ = write!(
+                    text,
+                    " ({} changed; fewer than {LEAST_CHANGED} can always be chance.)",
+                    rows_text(changed)
+                );
+            }
+            text
+        }
+        Verdict::Better => format!("`{second}` is better: {}.", evidence(findings)),
+        Verdict::Worse => format!("`{second}` is worse: {}.", evidence(findings)),
+        Verdict::Mixed => format!(
+            "Pass rate and reward of `{second}` moved in opposite directions: {}.",
+            evidence(findings)
+        ),
+    }
+}
+
+fn evidence(findings: &Findings) -> String {
+    let mut parts = vec![];
+    if let Some(pass) = &findings.pass {
+        parts.push(format!(
+            "pass rate {} ({})",
+            points(pass.difference.difference),
+            p_text(findings.pass_p)
+        ));
+    }
+    if let Some(reward) = &findings.reward {
+        parts.push(format!(
+            "reward {} ({})",
+            signed(reward.difference.difference),
+            p_text(findings.reward_p)
+        ));
+    }
+    parts.join(", ")
+}
+
+fn rows(findings: &Findings) -> String {
+    let mut text = format!("{} compared", findings.compared);
+    if findings.compared < findings.shared {
+        let _ = write!(
+            text,
+            " · {} without a rollout that ran in both",
+            findings.shared - findings.compared
+        );
+    }
+    for (count, run) in [
+        (findings.only_first, &findings.first),
+        (findings.only_second, &findings.second),
+    ] {
+        if count > 0 {
+            let _ = write!(text, " · {count} only in {run}");
+        }
+    }
+    text
+}
+
+fn pass_line(pass: &Comparison, p: f64) -> String {
+    let difference = &pass.difference;
+    format!(
+        "{} → {}   {}{}   {} ({})",
+        percent(difference.first),
+        percent(difference.second),
+        points(difference.difference),
+        interval(pass, |share| signed_one(100.0 * share)),
+        p_text(p),
+        test_text(pass.test)
+    )
+}
+
+fn reward_line(reward: &Comparison, p: f64) -> String {
+    let difference = &reward.difference;
+    format!(
+        "{} → {}   {}{}   {} ({}) over {} scored in both",
+        number(difference.first),
+        number(difference.second),
+        signed(difference.difference),
+        interval(reward, signed),
+        p_text(p),
+        test_text(reward.test),
+        rows_text(difference.rows)
+    )
+}
+
+fn usage_line(difference: &PairedDifference, unit: &str, show: fn(f64) -> String) -> String {
+    let (first, second) = (show(difference.first), show(difference.second));
+    let mut text = format!("{first} → {second}{unit} per rollout");
+    if difference.difference.abs() < 1e-9 {
+        text.push_str("   same");
+    } else if difference.first > 0.0 {
+        let share = |value: f64| signed_one(100.0 * value / difference.first);
+        let _ = write!(text, "   {}%", share(difference.difference));
+        if let Some(interval) = difference.ci95 {
+            let _ = write!(text, " [{}, {}]", share(interval.low), share(interval.high));
+        }
+    }
+    text
+}
+
+fn push_rows(
+    text: &mut String,
+    name: &str,
+    said: &str,
+    changed: &ChangedRows,
+    line: impl Fn(&(RowResult, RowResult)) -> String,
+) {
+    if changed.count == 0 {
+        return;
+    }
+    let label = paint(&format!("{name:<11}"), Style::new().bold());
+    let _ = writeln!(text, "\n  {label} {}: {said}", rows_text(changed.count));
+    for pair in changed.largest.iter().take(MOST_ROWS) {
+        let _ = writeln!(text, "    row {:<7} {}", pair.1.row_index, line(pair));
+    }
+    if changed.count > MOST_ROWS as u64
+        && let Some(rows) = &changed.rows
+    {
+        let all = rows.to_string();
+        let all = if all.len() > 200 {
+            "`--json` names them all".to_owned()
+        } else {
+            format!("all: {all}")
+        };
+        let _ = writeln!(
+            text,
+            "    and {} more; {all}",
+            changed.count - MOST_ROWS as u64
+        );
+    }
+}
+
+fn rows_text(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "row" } else { "rows" })
+}
+
+fn passes(row: &RowResult) -> String {
+    format!("{}/{}", row.passed, row.ran)
+}
+
+fn mean(row: &RowResult) -> String {
+    number(row.reward_sum / row.scored as f64)
+}
+
+fn one_decimal(count: f64) -> String {
+    format!("{count:.1}")
+}
+
+fn test_text(test: PairedTest) -> &'static str {
+    match test {
+        PairedTest::McnemarExact => "McNemar, exact",
+        PairedTest::SignFlipExact => "sign flips by row, exact",
+        PairedTest::SignFlip => "sign flips by row",
+    }
+}
+
+/// The interval, or why there is none where something changed.
+fn interval(comparison: &Comparison, show: fn(f64) -> String) -> String {
+    match comparison.difference {
+        PairedDifference { ci95: Some(i), .. } => format!(" [{}, {}]", show(i.low), show(i.high)),
+        PairedDifference { rows: 1, .. } => " (one row: no interval)".to_owned(),
+        _ if comparison.is_same() => String::new(),
+        _ => " (all rows differ alike: no interval)".to_owned(),
+    }
+}
+
+fn p_text(p: f64) -> String {
+    if p < 0.001 {
+        "p < 0.001".to_owned()
+    } else {
+        format!("p {}", number(p))
+    }
+}
+
+fn points(share: f64) -> String {
+    format!("{} points", signed_one(100.0 * share))
+}
+
+fn signed_one(value: f64) -> String {
+    // No `-0.0`.
+    format!("{:+.1}", if value.abs() < 0.05 { 0.0 } else { value })
+}
+
+fn signed(value: f64) -> String {
+    let text = number(value.abs());
+    if text == "0" {
+        return "+0".to_owned();
+    }
+    format!("{}{text}", if value < 0.0 { '-' } else { '+' })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_that_is_missing_is_no_certainty() {
+        use osmosis_core::statistics::Pair;
+        let pair = |first: f64, second: f64| Pair {
+            first: (2, first),
+            second: (2, second),
+        };
+        let told = |pairs: &[Pair]| interval(&Comparison::of_passes(pairs).unwrap(), signed);
+        assert_eq!(told(&[pair(0.0, 2.0)]), " (one row: no interval)");
+        assert_eq!(
+            told(&[pair(0.0, 2.0), pair(0.0, 2.0)]),
+            " (all rows differ alike: no interval)"
+        );
+        assert_eq!(told(&[pair(1.0, 1.0), pair(2.0, 2.0)]), "");
+        assert!(told(&[pair(0.0, 2.0), pair(1.0, 2.0)]).starts_with(" ["));
+    }
+
+    #[test]
+    fn differences_read_well() {
+        assert_eq!(points(0.1), "+10.0 points");
+        assert_eq!(points(-0.0001), "+0.0 points");
+        assert_eq!(signed(-0.25), "-0.25");
+        assert_eq!(signed(0.0001), "+0");
+        assert_eq!(p_text(0.0001), "p < 0.001");
+        assert_eq!(p_text(0.0312), "p 0.031");
+        assert_eq!(p_text(1.0), "p 1");
+    }
+}

@@ -1,0 +1,127 @@
+//! One run of a comparison: what it is, and its results added up by dataset row.
+
+use osmosis_core::statistics::{Cluster, OutcomeCounts};
+use osmosis_core::{Outcome, RunName};
+use osmosis_store::{
+    QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
+};
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::run_folder::RunFolder;
+use crate::runs::Pinned;
+use crate::runs::list::status_text;
+use crate::workspace::Workspace;
+
+#[derive(Debug)]
+pub(super) struct ComparedRun {
+    pub(super) name: RunName,
+    pub(super) status: &'static str,
+    pub(super) pinned: Pinned,
+    pub(super) counts: QueueCounts,
+    pub(super) outcomes: OutcomeCounts,
+    pub(super) store: SqliteStore,
+    /// In order of the index.
+    pub(super) rows: Vec<RowResult>,
+}
+
+/// The rollouts of one row, added up. A hundred bytes, however long they were.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct RowResult {
+    pub(super) row_index: u64,
+    /// Rollouts that ran; all below are over these.
+    pub(super) ran: u64,
+    pub(super) passed: u64,
+    pub(super) scored: u64,
+    pub(super) reward_sum: f64,
+    pub(super) model_calls: u64,
+    pub(super) prompt_tokens: u64,
+    pub(super) completion_tokens: u64,
+    pub(super) agent_ms: f64,
+}
+
+impl RowResult {
+    fn add(&mut self, rollout: &RolloutRecord, outcome: &Outcome) {
+        if !outcome.kind().ran() {
+            return;
+        }
+        self.ran += 1;
+        self.passed += u64::from(outcome.passed());
+        if let Some(reward) = outcome.reward() {
+            self.scored += 1;
+            self.reward_sum += reward.get();
+        }
+        self.model_calls += rollout.calls.model_calls;
+        self.prompt_tokens += rollout.calls.prompt_tokens;
+        self.completion_tokens += rollout.calls.completion_tokens;
+        self.agent_ms += rollout.durations.agent;
+    }
+
+    pub(super) fn passes(&self) -> Cluster {
+        (self.ran, self.passed as f64)
+    }
+
+    pub(super) fn rewards(&self) -> Cluster {
+        (self.scored, self.reward_sum)
+    }
+}
+
+impl ComparedRun {
+    pub(super) async fn open(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
+        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
+        let store = SqliteStore::open_read_only(&folder.path)?;
+        let record = store.run().await?.ok_or_else(|| {
+            CliError::failed("run_damaged", format!("run `{name}` was never begun"))
+        })?;
+        let held = SqliteStore::holder(&folder.path).is_some();
+        Ok(Self {
+            name: record.name,
+            status: status_text(record.status, held),
+            pinned: Pinned::read(&record.pinned)?,
+            counts: store.counts().await?,
+            outcomes: OutcomeCounts::default(),
+            store,
+            rows: vec![],
+        })
+    }
+
+    pub(super) async fn read_rows(&mut self) -> Result<(), CliError> {
+        let mut rows: Vec<RowResult> = vec![];
+        let mut pages = RolloutPages::new(&self.store, RolloutQuery::default());
+        while let Some(page) = pages.next().await? {
+            for rollout in &page {
+                if rows.last().map(|row| row.row_index) != Some(rollout.row_index) {
+                    rows.push(RowResult {
+                        row_index: rollout.row_index,
+                        ..RowResult::default()
+                    });
+                }
+                if let (Some(row), Some(outcome)) = (rows.last_mut(), &rollout.outcome) {
+                    self.outcomes.add(outcome.kind());
+                    row.add(rollout, outcome);
+                }
+            }
+        }
+        self.rows = rows;
+        Ok(())
+    }
+
+    pub(super) fn drop_rows(&mut self) {
+        self.rows = vec![];
+    }
+
+    /// Rollouts without a result.
+    pub(super) fn missing(&self) -> u64 {
+        self.counts.total() - self.counts.done
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "run_name": self.name,
+            "status": self.status,
+            "rollouts": self.counts.total(),
+            "without_result": self.missing(),
+            "outcomes": self.outcomes,
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! Our numbers beside those of scipy and statsmodels, recorded by `fixtures/statistics/record.py`.
+
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Recorded {
+    student_t: Vec<(u64, f64)>,
+    pass_k: Vec<PassK>,
+    shares: Vec<OfRows>,
+    rewards: Vec<OfRows>,
+    bootstraps: Vec<Bootstrap>,
+    paired: Vec<Paired>,
+    paired_t: PairedT,
+    mcnemar: Vec<(u64, u64, f64)>,
+    sign_flip: Vec<Flipped>,
+    holm: Vec<Holm>,
+}
+
+#[derive(Deserialize)]
+struct PassK {
+    n: u32,
+    c: u32,
+    k: u32,
+    at: f64,
+    hat: f64,
+}
+
+#[derive(Deserialize)]
+struct OfRows {
+    rows: Vec<Cluster>,
+    mean: f64,
+    standard_error: f64,
+    t: (f64, f64),
+    #[serde(default)]
+    share: Option<(f64, f64)>,
+}
+
+#[derive(Deserialize)]
+struct Bootstrap {
+    rows: Vec<Cluster>,
+    bootstrap: (f64, f64),
+}
+
+#[derive(Deserialize)]
+struct Paired {
+    pairs: Vec<(u64, f64, u64, f64)>,
+    difference: f64,
+    ci95: (f64, f64),
+}
+
+#[derive(Deserialize)]
+struct PairedT {
+    pairs: Vec<(u64, f64, u64, f64)>,
+    ci95: (f64, f64),
+}
+
+#[derive(Deserialize)]
+struct Flipped {
+    differences: Vec<f64>,
+    p: f64,
+}
+
+#[derive(Deserialize)]
+struct Holm {
+    p: Vec<f64>,
+    adjusted: Vec<f64>,
+}
+
+fn recorded() -> Recorded {
+    serde_json::from_str(include_str!("../../fixtures/statistics/recorded.json")).unwrap()
+}
+
+#[track_caller]
+fn close(found: f64, recorded: f64) {
+    let tolerance = 1e-9 * recorded.abs().max(1.0);
+    assert!(
+        (found - recorded).abs() < tolerance,
+        "{found} is not {recorded}"
+    );
+}
+
+#[track_caller]
+fn close_interval(found: Option<Interval>, recorded: (f64, f64)) {
+    let found = found.unwrap();
+    close(found.low, recorded.0);
+    close(found.high, recorded.1);
+}
+
+fn pairs(recorded: &[(u64, f64, u64, f64)]) -> Vec<Pair> {
+    recorded
+        .iter()
+        .map(|(size, sum, other_size, other_sum)| Pair {
+            first: (*size, *sum),
+            second: (*other_size, *other_sum),
+        })
+        .collect()
+}
+
+#[test]
+fn student_t_agrees_with_scipy() {
+    for (degrees_of_freedom, quantile) in recorded().student_t {
+        close(student_t_975(degrees_of_freedom).unwrap(), quantile);
+    }
+}
+
+#[test]
+fn pass_at_k_and_pass_hat_k_agree_with_exact_fractions() {
+    for PassK { n, c, k, at, hat } in recorded().pass_k {
+        close(pass_at_k(n, c, k).unwrap(), at);
+        close(pass_hat_k(n, c, k).unwrap(), hat);
+    }
+}
+
+#[test]
+fn clustered_means_and_t_intervals_agree_with_statsmodels() {
+    for recorded in recorded().rewards {
+        let found = ClusteredMean::of(recorded.rows).unwrap();
+        close(found.mean, recorded.mean);
+        close(found.standard_error, recorded.standard_error);
+        close_interval(found.t_interval(), recorded.t);
+    }
+}
+
+#[test]
+fn score_intervals_agree_with_a_root_finder() {
+    for recorded in recorded().shares {
+        let found = ClusteredMean::of(recorded.rows).unwrap();
+        close(found.mean, recorded.mean);
+        let (low, high) = recorded.share.unwrap();
+        let interval = found.share_interval().unwrap();
+        assert!(
+            (interval.low - low).abs() < 1e-7,
+            "{interval:?} is not [{low}, {high}]"
+        );
+        assert!(
+            (interval.high - high).abs() < 1e-7,
+            "{interval:?} is not [{low}, {high}]"
+        );
+    }
+}
+
+#[test]
+fn bootstrap_intervals_agree_with_numpy_up_to_the_draws() {
+    for recorded in recorded().bootstraps {
+        let found = bootstrap_interval(&recorded.rows).unwrap();
+        let (low, high) = recorded.bootstrap;
+        let tolerance = 0.04 * (high - low);
+        assert!(
+            (found.low - low).abs() < tolerance,
+            "{found:?} is not [{low}, {high}]"
+        );
+        assert!(
+            (found.high - high).abs() < tolerance,
+            "{found:?} is not [{low}, {high}]"
+        );
+    }
+}
+
+#[test]
+fn paired_differences_agree_with_a_clustered_regression() {
+    for recorded in recorded().paired {
+        let found = PairedDifference::of(&pairs(&recorded.pairs)).unwrap();
+        close(found.difference, recorded.difference);
+        close_interval(found.ci95, recorded.ci95);
+    }
+    let PairedT {
+        pairs: single,
+        ci95,
+    } = recorded().paired_t;
+    close_interval(PairedDifference::of(&pairs(&single)).unwrap().ci95, ci95);
+}
+
+#[test]
+fn paired_tests_agree_with_scipy_and_statsmodels() {
+    for (up, down, p) in recorded().mcnemar {
+        close(mcnemar_exact(up, down), p);
+    }
+    for Flipped { differences, p } in recorded().sign_flip {
+        let found = sign_flip_test(&differences);
+        assert!(found.exact);
+        close(found.p, p);
+    }
+    for Holm { p, adjusted } in recorded().holm {
+        for (found, recorded) in holm(&p).into_iter().zip(adjusted) {
+            close(found, recorded);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Simulated evaluations whose true value is known: how often do the intervals cover it, how often do the
+//! tests raise a false alarm? Rollouts of a row are correlated: each row has a difficulty of its own.
+//! `cargo run -p osmosis-core --example coverage` looks at more scenarios.
+
+use super::bootstrap::replicated;
+use super::sign_flip::flipped;
+use super::{Cluster, ClusteredMean, Generator, Interval, Pair, PairedDifference, mcnemar_exact};
+
+const RUNS: u32 = 2_000;
+
+/// How the chance to pass varies over rows.
+#[derive(Debug, Clone, Copy)]
+enum Rows {
+    /// Most rows are either easy or hard: Beta(1/2, 1/2), mean 1/2.
+    EasyOrHard,
+    /// Few rows can be done: Beta(1/4, 1), mean 1/5.
+    MostlyHard,
+    /// Most rows can be done: Beta(9, 1), mean 9/10.
+    MostlyEasy,
+}
+
+impl Rows {
+    fn mean(self) -> f64 {
+        match self {
+            Self::EasyOrHard => 0.5,
+            Self::MostlyHard => 0.2,
+            Self::MostlyEasy => 0.9,
+        }
+    }
+
+    fn draw(self, generator: &mut Generator) -> f64 {
+        let u = generator.unit();
+        match self {
+            Self::EasyOrHard => (std::f64::consts::FRAC_PI_2 * u).sin().powi(2),
+            Self::MostlyHard => u.powi(4),
+            Self::MostlyEasy => u.powf(1.0 / 9.0),
+        }
+    }
+}
+
+fn passes(n: u64, chance: f64, generator: &mut Generator) -> Cluster {
+    let passed = (0..n).filter(|_| generator.unit() < chance).count();
+    (n, passed as f64)
+}
+
+/// Rewards around the row's own level, skewed: mean `level`.
+fn rewards(n: u64, level: f64, generator: &mut Generator) -> Cluster {
+    let sum: f64 = (0..n)
+        .map(|_| level + 0.3 * (-(1.0 - generator.unit()).ln() - 1.0))
+        .sum();
+    (n, sum)
+}
+
+/// The share of simulated runs whose interval holds the truth.
+fn coverage(
+    seed: u64,
+    truth: f64,
+    mut interval: impl FnMut(&mut Generator) -> Option<Interval>,
+) -> f64 {
+    let mut generator = Generator::new(seed);
+    let covered = (0..RUNS)
+        .filter(|_| interval(&mut generator).is_some_and(|i| i.low <= truth && truth <= i.high))
+        .count();
+    covered as f64 / f64::from(RUNS)
+}
+
+#[test]
+fn intervals_of_the_pass_rate_cover_it_in_93_to_97_percent_of_runs() {
+    for (rows, count, n) in [
+        (Rows::EasyOrHard, 20, 4),
+        (Rows::MostlyHard, 20, 8),
+        (Rows::MostlyEasy, 30, 4),
+        (Rows::EasyOrHard, 50, 2),
+        (Rows::MostlyHard, 50, 4),
+        (Rows::MostlyEasy, 50, 4),
+        (Rows::EasyOrHard, 200, 1),
+        (Rows::MostlyHard, 200, 4),
+        (Rows::MostlyEasy, 200, 2),
+    ] {
+        let covered = coverage(11, rows.mean(), |generator| {
+            let clusters: Vec<Cluster> = (0..count)
+                .map(|_| {
+                    let chance = rows.draw(generator);
+                    passes(n, chance, generator)
+                })
+                .collect();
+            ClusteredMean::of(clusters.iter().copied())?.share_interval()
+        });
+        assert!(
+            (0.93..=0.97).contains(&covered),
+            "{rows:?}, {count} rows of {n}: {covered}"
+        );
+    }
+}
+
+#[test]
+fn with_few_rows_of_one_rollout_the_pass_rate_is_covered_at_least_as_often() {
+    for rows in [Rows::EasyOrHard, Rows::MostlyHard, Rows::MostlyEasy] {
+        let covered = coverage(12, rows.mean(), |generator| {
+            let clusters: Vec<Cluster> = (0..10)
+                .map(|_| {
+                    let chance = rows.draw(generator);
+                    passes(1, chance, generator)
+                })
+                .collect();
+            ClusteredMean::of(clusters.iter().copied())?.share_interval()
+        });
+        assert!(covered >= 0.93, "{rows:?}: {covered}");
+    }
+}
+
+#[test]
+fn intervals_of_the_reward_cover_it_in_93_to_97_percent_of_runs() {
+    for (rows, count, n) in [
+        (Rows::EasyOrHard, 10, 4),
+        (Rows::MostlyHard, 50, 4),
+        (Rows::MostlyEasy, 20, 8),
+        (Rows::EasyOrHard, 100, 1),
+    ] {
+        let sample = |generator: &mut Generator| -> Vec<Cluster> {
+            (0..count)
+                .map(|_| {
+                    let level = rows.draw(generator);
+                    rewards(n, level, generator)
+                })
+                .collect()
+        };
+        let t = coverage(13, rows.mean(), |generator| {
+            ClusteredMean::of(sample(generator))?.t_interval()
+        });
+        let drawn = coverage(14, rows.mean(), |generator| {
+            replicated(&sample(generator), 300)
+        });
+        for (name, covered) in [("t", t), ("bootstrap", drawn)] {
+            assert!(
+                (0.93..=0.97).contains(&covered),
+                "{name}, {rows:?}, {count} rows of {n}: {covered}"
+            );
+        }
+    }
+}
+
+/// Two runs over the same rows; the second passes more often by `gain` of what is missing.
+fn two_runs(rows: Rows, count: usize, n: u64, gain: f64, generator: &mut Generator) -> Vec<Pair> {
+    (0..count)
+        .map(|_| {
+            let chance = rows.draw(generator);
+            Pair {
+                first: passes(n, chance, generator),
+                second: passes(n, chance + gain * (1.0 - chance), generator),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn intervals_of_the_difference_cover_it_in_93_to_97_percent_of_runs() {
+    for (rows, count, n, gain) in [
+        (Rows::EasyOrHard, 20, 4, 0.0),
+        (Rows::MostlyHard, 50, 4, 0.2),
+        (Rows::MostlyEasy, 50, 1, 0.3),
+        (Rows::EasyOrHard, 100, 1, 0.1),
+    ] {
+        let truth = gain * (1.0 - rows.mean());
+        let covered = coverage(15, truth, |generator| {
+            PairedDifference::of(&two_runs(rows, count, n, gain, generator))?.ci95
+        });
+        assert!(
+            (0.93..=0.97).contains(&covered),
+            "{rows:?}, {count} rows of {n}, gain {gain}: {covered}"
+        );
+    }
+}
+
+/// The share of simulated comparisons of a run with its like in which the test speaks of a difference.
+fn false_alarms(seed: u64, mut p: impl FnMut(&mut Generator) -> f64) -> f64 {
+    let mut generator = Generator::new(seed);
+    let alarms = (0..RUNS).filter(|_| p(&mut generator) <= 0.05).count();
+    alarms as f64 / f64::from(RUNS)
+}
+
+#[test]
+fn paired_tests_hold_their_level() {
+    let mcnemar = false_alarms(16, |generator| {
+        let pairs = two_runs(Rows::EasyOrHard, 60, 1, 0.0, generator);
+        let count = |sign: f64| pairs.iter().filter(|p| sign * p.difference() > 0.0).count() as u64;
+        mcnemar_exact(count(1.0), count(-1.0))
+    });
+    assert!(mcnemar <= 0.06, "{mcnemar}");
+
+    // With few rows that differ there are few patterns of signs, and the test is the more careful.
+    for (rows, count, n, least) in [
+        (Rows::EasyOrHard, 12, 4, 0.0),
+        (Rows::MostlyHard, 40, 4, 0.03),
+    ] {
+        let sign_flip = false_alarms(17, |generator| {
+            let pairs = two_runs(rows, count, n, 0.0, generator);
+            let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
+            flipped(&apart, 399).p
+        });
+        assert!(
+            (least..=0.062).contains(&sign_flip),
+            "{rows:?}: {sign_flip}"
+        );
+    }
+
+    // Another number of rollouts in each run: the differences lean a little, which must not count.
+    let unequal = false_alarms(20, |generator| {
+        let apart: Vec<f64> = (0..40)
+            .map(|_| {
+                let chance = Rows::MostlyHard.draw(generator);
+                let (first, second) = (passes(1, chance, generator), passes(4, chance, generator));
+                Pair { first, second }.difference()
+            })
+            .collect();
+        flipped(&apart, 399).p
+    });
+    assert!(unequal <= 0.062, "{unequal}");
+
+    // Rows that truly changed, half of them for the better and half for the worse.
+    let rewards_moved = false_alarms(18, |generator| {
+        let apart: Vec<f64> = (0..40)
+            .map(|_| {
+                let moved = generator.unit() - 0.5;
+                let (first, second) = (rewards(2, 0.0, generator), rewards(2, moved, generator));
+                Pair { first, second }.difference()
+            })
+            .collect();
+        flipped(&apart, 399).p
+    });
+    assert!((0.038..=0.062).contains(&rewards_moved), "{rewards_moved}");
+}
+
+#[test]
+fn a_planted_improvement_is_found() {
+    let found = 1.0
+        - false_alarms(19, |generator| {
+            let pairs = two_runs(Rows::MostlyHard, 100, 4, 0.15, generator);
+            let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
+            1.0 - flipped(&apart, 199).p
+        });
+    assert!(found > 0.8, "{found}");
+}
