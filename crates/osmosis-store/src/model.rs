@@ -80,12 +80,58 @@ pub struct Claim {
     pub row: RowRecord,
 }
 
-/// Sums over the model calls of an attempt.
+/// Whose call it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallPurpose {
+    /// The agent asked the policy.
+    #[default]
+    Policy,
+    /// The grader asked its judge. Such a call is in no sum of the policy's and is never trained on.
+    Judge,
+}
+
+impl CallPurpose {
+    /// The name in the database and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Judge => "judge",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Policy, Self::Judge]
+            .into_iter()
+            .find(|purpose| purpose.as_str() == text)
+    }
+}
+
+/// Sums over the model calls of an attempt. Those of the judge are apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSummary {
     pub model_calls: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+    #[serde(default)]
+    pub judge: JudgeSummary,
+}
+
+/// Sums over the calls to the judge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgeSummary {
+    pub calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+impl JudgeSummary {
+    /// Adds the sums of another.
+    pub fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+    }
 }
 
 /// The result of an attempt.
@@ -184,6 +230,7 @@ pub struct NewCall {
     pub rollout_id: RolloutId,
     pub attempt: Attempt,
     pub sample_id: SampleId,
+    pub purpose: CallPurpose,
     /// `chat_completions`, ...
     pub dialect: String,
     /// The model name the caller sent.
@@ -216,6 +263,7 @@ pub struct CallRecord {
     pub rollout_id: RolloutId,
     pub attempt: Attempt,
     pub sample_id: SampleId,
+    pub purpose: CallPurpose,
     pub dialect: String,
     pub model: String,
     pub upstream: String,

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::delta::{Base, Conversations, MAX_CHAIN, Shared};
 use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter};
 use super::sql::{SqlError, number, optional_number, to_sql};
-use crate::{CallBody, CallQuery, CallRecord, NewCall, StoreError};
+use crate::{CallBody, CallPurpose, CallQuery, CallRecord, NewCall, StoreError};
 
 /// Why a call was not recorded.
 pub(crate) enum CallFailure {
@@ -63,8 +63,8 @@ pub(crate) fn record(
                 queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, request_bytes,
                 response_bytes, segment, request_offset, response_offset, base_call_id,
                 shared_prefix_bytes, shared_suffix_bytes, chain_length, token_records,
-                tokens_offset, tokens_bytes)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                tokens_offset, tokens_bytes, purpose)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             call.rollout_id.as_str(),
@@ -96,6 +96,7 @@ pub(crate) fn record(
             to_sql(call.tokens.len() as u64)?,
             tokens_place.map(|place| to_sql(place.offset)).transpose()?,
             tokens_place.map(|_| to_sql(tokens.len() as u64)).transpose()?,
+            call.purpose.as_str(),
         ])?;
     let base = Base {
         call_id: connection.last_insert_rowid(),
@@ -166,6 +167,7 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         rollout_id: RolloutId::new(row.get::<_, String>("rollout_id")?)?,
         attempt: Attempt(number(row, "attempt")?),
         sample_id: SampleId::new(row.get::<_, String>("sample_id")?)?,
+        purpose: purpose(row.get_ref("purpose")?.as_str()?)?,
         dialect: row.get("dialect")?,
         model: row.get("model")?,
         upstream: row.get("upstream")?,
@@ -181,6 +183,10 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         done_at_ms: row.get("done_at_ms")?,
         token_records: number(row, "token_records")?,
     })
+}
+
+fn purpose(text: &str) -> Result<CallPurpose, SqlError> {
+    CallPurpose::parse(text).ok_or_else(|| SqlError::Senseless(format!("purpose `{text}`")))
 }
 
 /// Where the bodies of a call are, and how they are told.
@@ -281,7 +287,7 @@ fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlEr
     }))
 }
 
-/// The token records of the attempt that [`calls`] would list.
+/// The token records of the policy's calls in the attempt that [`calls`] would list.
 pub(crate) fn token_records(
     connection: &Connection,
     segments: &Utf8Path,
@@ -292,7 +298,8 @@ pub(crate) fn token_records(
     };
     let mut select = connection.prepare_cached(
         "SELECT call_id, sample_id, segment, tokens_offset, token_records FROM calls
-         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL ORDER BY call_id",
+         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL AND purpose = 'policy'
+         ORDER BY call_id",
     )?;
     let mut rows = select.query(params![id.as_str(), attempt])?;
     let mut segments = SegmentReader::new(segments);

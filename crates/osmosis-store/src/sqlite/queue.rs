@@ -145,7 +145,9 @@ pub(crate) fn complete(
             outcome = :outcome, reward = :reward, passed = :passed, error = :error,
             outcome_detail = :outcome_detail, sample_rewards = :sample_rewards, metrics = :metrics,
             model_calls = :model_calls, prompt_tokens = :prompt_tokens,
-            completion_tokens = :completion_tokens, queue_ms = :queue_ms, agent_ms = :agent_ms,
+            completion_tokens = :completion_tokens, judge_calls = :judge_calls,
+            judge_prompt_tokens = :judge_prompt_tokens,
+            judge_completion_tokens = :judge_completion_tokens, queue_ms = :queue_ms, agent_ms = :agent_ms,
             model_ms = :model_ms, grade_ms = :grade_ms, started_at_ms = :started_at_ms,
             finished_at_ms = :finished_at_ms
          WHERE rollout_id = :rollout_id AND attempt = :attempt AND state = 'leased'",
@@ -165,6 +167,9 @@ pub(crate) fn complete(
         ":model_calls": to_sql(completion.calls.model_calls)?,
         ":prompt_tokens": to_sql(completion.calls.prompt_tokens)?,
         ":completion_tokens": to_sql(completion.calls.completion_tokens)?,
+        ":judge_calls": to_sql(completion.calls.judge.calls)?,
+        ":judge_prompt_tokens": to_sql(completion.calls.judge.prompt_tokens)?,
+        ":judge_completion_tokens": to_sql(completion.calls.judge.completion_tokens)?,
         ":queue_ms": a_number(completion.durations.queue),
         ":agent_ms": a_number(completion.durations.agent),
         ":model_ms": a_number(completion.durations.model),
@@ -261,7 +266,8 @@ pub(crate) fn requeue(connection: &Connection, kinds: &[OutcomeKind]) -> Result<
         "UPDATE rollouts SET state = 'queued', failures = 0, suspect = 0, outcome = NULL,
             reward = NULL, passed = NULL, error = NULL, outcome_detail = NULL,
             sample_rewards = NULL, metrics = NULL, model_calls = 0, prompt_tokens = 0,
-            completion_tokens = 0, queue_ms = 0, agent_ms = 0, model_ms = 0, grade_ms = 0,
+            completion_tokens = 0, judge_calls = 0, judge_prompt_tokens = 0,
+            judge_completion_tokens = 0, queue_ms = 0, agent_ms = 0, model_ms = 0, grade_ms = 0,
             started_at_ms = NULL, finished_at_ms = NULL
          WHERE state = 'done' AND outcome = ?1",
     )?;

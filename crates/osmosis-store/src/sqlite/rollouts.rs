@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::sql::{SqlError, exact_float, from_word, json, number, optional_json, to_sql, word};
 use crate::{
-    CallSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, StoreError,
+    CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStatus, StoreError,
 };
 
 const DEFAULT_PAGE: usize = 1000;
@@ -94,7 +94,9 @@ pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlErr
     let mut select = connection.prepare_cached(
         "SELECT outcome, count(*) AS rollouts, total(reward) AS reward_sum,
             coalesce(sum(passed), 0) AS passed, sum(model_calls) AS model_calls,
-            sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens
+            sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens,
+            sum(judge_calls) AS judge_calls, sum(judge_prompt_tokens) AS judge_prompt_tokens,
+            sum(judge_completion_tokens) AS judge_completion_tokens
          FROM rollouts WHERE state = 'done' GROUP BY outcome",
     )?;
     let mut rows = select.query([])?;
@@ -196,7 +198,8 @@ pub(crate) fn rollouts_by_id(
 const COLUMNS: &str =
     "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,
     outcome_detail, sample_rewards, metrics, queue_ms, agent_ms, model_ms, grade_ms,
-    started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens";
+    started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens, judge_calls,
+    judge_prompt_tokens, judge_completion_tokens";
 
 fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
     Ok(RolloutRecord {
@@ -220,6 +223,11 @@ fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
             model_calls: number(row, 17)?,
             prompt_tokens: number(row, 18)?,
             completion_tokens: number(row, 19)?,
+            judge: JudgeSummary {
+                calls: number(row, 20)?,
+                prompt_tokens: number(row, 21)?,
+                completion_tokens: number(row, 22)?,
+            },
         },
     })
 }
@@ -346,6 +354,11 @@ fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
         model_calls: number(row, "model_calls")?,
         prompt_tokens: number(row, "prompt_tokens")?,
         completion_tokens: number(row, "completion_tokens")?,
+        judge: JudgeSummary {
+            calls: number(row, "judge_calls")?,
+            prompt_tokens: number(row, "judge_prompt_tokens")?,
+            completion_tokens: number(row, "judge_completion_tokens")?,
+        },
     })
 }
 

@@ -25,7 +25,8 @@
 //! `base_call_id`, that record, and the last `shared_suffix_bytes` of the base's request.
 //! `chain_length` says how many bases have to be read. When the policy knew its tokens, `token_records`
 //! says for how many choices, and the record at `tokens_offset` of `tokens_bytes` holds them, each with
-//! its length (`u32`, little endian) before it. A call whose rollout is not in `rollouts` came
+//! its length (`u32`, little endian) before it. `purpose` is `policy`, or `judge` for a call that the
+//! grader made; the latter are summed up in `rollouts.judge_…` alone. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
 
 use camino::Utf8Path;
@@ -37,7 +38,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -152,13 +153,35 @@ CREATE TABLE steps (
 ) STRICT;
 ";
 
-/// What a reader that must not write puts, for itself alone, in front of a database of version 1.
-const VERSION_1_AS_2: &str = "
-CREATE TEMP VIEW calls AS
-    SELECT *, 0 AS token_records, NULL AS tokens_offset, NULL AS tokens_bytes FROM main.calls;
-CREATE TEMP VIEW steps AS
-    SELECT 0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms WHERE false;
+const VERSION_3: &str = "
+ALTER TABLE calls ADD COLUMN purpose TEXT NOT NULL DEFAULT 'policy';
+ALTER TABLE rollouts ADD COLUMN judge_calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollouts ADD COLUMN judge_prompt_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollouts ADD COLUMN judge_completion_tokens INTEGER NOT NULL DEFAULT 0;
 ";
+
+/// The columns that a version brought, with what they are in an older database: what a reader that must
+/// not write sees, for itself alone, in their place.
+const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
+    (
+        2,
+        "calls",
+        "0 AS token_records, NULL AS tokens_offset, NULL AS tokens_bytes",
+    ),
+    (3, "calls", "'policy' AS purpose"),
+    (
+        3,
+        "rollouts",
+        "0 AS judge_calls, 0 AS judge_prompt_tokens, 0 AS judge_completion_tokens",
+    ),
+];
+
+/// The same for whole tables, which are empty there.
+const ADDED_TABLES: &[(i64, &str, &str)] = &[(
+    2,
+    "steps",
+    "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms",
+)];
 
 /// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
 pub(crate) fn migrate(connection: &mut Connection, path: &Utf8Path) -> Result<(), StoreError> {
@@ -198,9 +221,29 @@ pub(crate) fn check_readable(connection: &Connection, path: &Utf8Path) -> Result
 
 /// Lets a connection that only reads see an older database as [`KNOWN_VERSION`] has it.
 pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
-    if version(connection)? == 1 {
-        connection.pragma_update(None, "temp_store", "MEMORY")?;
-        connection.execute_batch(VERSION_1_AS_2)?;
+    let found = version(connection)?;
+    // A version of 0 holds nothing, and is refused by `check_readable`.
+    if found == 0 || found >= KNOWN_VERSION {
+        return Ok(());
+    }
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    for table in ["calls", "rollouts"] {
+        let added: Vec<&str> = ADDED_COLUMNS
+            .iter()
+            .filter(|(since, of, _)| *since > found && *of == table)
+            .map(|(_, _, columns)| *columns)
+            .collect();
+        if !added.is_empty() {
+            connection.execute_batch(&format!(
+                "CREATE TEMP VIEW {table} AS SELECT *, {} FROM main.{table};",
+                added.join(", ")
+            ))?;
+        }
+    }
+    for (_, table, columns) in ADDED_TABLES.iter().filter(|(since, ..)| *since > found) {
+        connection.execute_batch(&format!(
+            "CREATE TEMP VIEW {table} AS SELECT {columns} WHERE false;"
+        ))?;
     }
     Ok(())
 }

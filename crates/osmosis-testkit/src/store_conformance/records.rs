@@ -268,6 +268,9 @@ pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
     assert_eq!(tallies[0].calls.model_calls, 4);
     assert_eq!(tallies[0].calls.prompt_tokens, 200);
     assert_eq!(tallies[0].calls.completion_tokens, 40);
+    assert_eq!(tallies[0].calls.judge.calls, 2);
+    assert_eq!(tallies[0].calls.judge.prompt_tokens, 60);
+    assert_eq!(tallies[0].calls.judge.completion_tokens, 6);
     Ok(())
 }
 
@@ -277,6 +280,7 @@ fn as_recorded(call_id: u64, call: &NewCall) -> CallRecord {
         rollout_id: call.rollout_id.clone(),
         attempt: call.attempt,
         sample_id: call.sample_id.clone(),
+        purpose: call.purpose,
         dialect: call.dialect.clone(),
         model: call.model.clone(),
         upstream: call.upstream.clone(),
