@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use osmosis_core::{Attempt, RolloutId, SampleId};
-use osmosis_store::CallSummary;
+use osmosis_store::{CallPurpose, CallSummary};
 use parking_lot::{Mutex, RwLock};
 use rand::distr::{Alphanumeric, SampleString};
 use sha2::{Digest, Sha256};
@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::policy::Fault;
+use crate::registry::Served;
 use crate::replay::Replays;
 use crate::session::Session;
 
@@ -106,6 +107,8 @@ pub(crate) struct Whose {
     pub(crate) attempt: Attempt,
     /// What the rollout is called where it runs, when that is another name.
     pub(crate) alias: Option<RolloutId>,
+    /// What answers whatever is asked through this door; without it, the model's name decides.
+    pub(crate) judge: Option<Arc<Served>>,
 }
 
 /// All open doors, by the digest of their key: the key itself is not kept, and how long a lookup takes
@@ -222,6 +225,18 @@ impl Visit {
         self.state.whose.attempt
     }
 
+    /// The judge, when this is the door of a grader.
+    pub(crate) fn judge(&self) -> Option<Arc<Served>> {
+        self.state.whose.judge.clone()
+    }
+
+    pub(crate) fn purpose(&self) -> CallPurpose {
+        match self.state.whose.judge {
+            Some(_) => CallPurpose::Judge,
+            None => CallPurpose::Policy,
+        }
+    }
+
     /// What the policy remembers while the door is open.
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.state.session)
@@ -284,6 +299,7 @@ mod tests {
                 rollout: RolloutId::of(0, 0),
                 attempt: Attempt(1),
                 alias: None,
+                judge: None,
             },
             Session::default(),
             &CancellationToken::new(),
