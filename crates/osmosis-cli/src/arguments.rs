@@ -12,7 +12,9 @@ mod train;
 mod workspace;
 
 pub(crate) use demo::DemoArguments;
-pub(crate) use eval::{EvalCommand, ReachArguments, ResumeArguments, SubmitArguments};
+pub(crate) use eval::{
+    EvalCommand, ReachArguments, RegradeArguments, ResumeArguments, SubmitArguments,
+};
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use run::ThroughputArguments;
 pub(crate) use serve::ServeArguments;
@@ -109,6 +111,7 @@ impl Command {
             Self::Eval { command } => match command {
                 EvalCommand::Submit(_) => "eval submit",
                 EvalCommand::Resume(_) => "eval resume",
+                EvalCommand::Regrade(_) => "eval regrade",
                 EvalCommand::List => "eval list",
                 EvalCommand::Info { .. } => "eval info",
                 EvalCommand::Show { .. } => "eval show",

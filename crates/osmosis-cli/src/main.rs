@@ -14,6 +14,7 @@ mod execution;
 mod export;
 mod figures;
 mod gateway;
+mod judge;
 mod output;
 mod outside_engine;
 mod policy;

@@ -64,6 +64,11 @@ impl ReadyPolicy {
         }
     }
 
+    /// Whether it runs in this process.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.sampler.is_some()
+    }
+
     /// Ends what runs for the policy in this process.
     pub(crate) fn shut_down(&self) {
         if let Some(sampler) = &self.sampler {

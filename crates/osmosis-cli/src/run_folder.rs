@@ -188,6 +188,7 @@ pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
         "model_calls": rollout.calls.model_calls,
         "prompt_tokens": rollout.calls.prompt_tokens,
         "completion_tokens": rollout.calls.completion_tokens,
+        "judge": rollout.calls.judge,
         "durations": rollout.durations,
     })
 }

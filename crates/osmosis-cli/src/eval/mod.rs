@@ -5,6 +5,7 @@ mod drive;
 mod info;
 mod plan;
 mod progress;
+mod regrade;
 mod report;
 mod submit;
 
@@ -30,6 +31,9 @@ pub(crate) async fn run(
         }
         EvalCommand::Resume(arguments) => {
             Box::pin(submit::resume(*arguments, workspace, output)).await
+        }
+        EvalCommand::Regrade(arguments) => {
+            Box::pin(regrade::regrade(*arguments, workspace, output)).await
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info { run } => info::run(&found()?, &run, output).await,

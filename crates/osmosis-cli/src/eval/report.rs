@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use osmosis_core::statistics::{RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, Store};
+use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, RegradedFrom};
 use crate::workspace::Workspace;
 
 /// Kinds of failure that are listed, most frequent first.
@@ -33,6 +33,8 @@ pub(crate) struct Report {
     duration: Option<Duration>,
     total: u64,
     numbers: RunNumbers,
+    judge: JudgeSummary,
+    regraded_from: Option<RegradedFrom>,
     failures: Vec<FailureGroup>,
 }
 
@@ -54,14 +56,19 @@ impl Report {
         resumed: bool,
         duration: impl Into<Option<Duration>>,
     ) -> Result<Self, CliError> {
-        let runs_per_row = runs_per_row(store).await?;
-        let mut tally = RunTally::new(runs_per_row);
+        let pinned = match store.run().await? {
+            Some(run) => Pinned::read(&run.pinned)?,
+            None => Pinned(serde_json::Map::new()),
+        };
+        let mut tally = RunTally::new(runs_per_row(&pinned));
+        let mut judge = JudgeSummary::default();
         let mut failures: BTreeMap<(OutcomeKind, String), FailureGroup> = BTreeMap::new();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
                 if let Some(outcome) = &rollout.outcome {
                     tally.add(&fact(rollout, outcome));
+                    judge.add(rollout.calls.judge);
                     note_failure(&mut failures, rollout, outcome);
                 }
             }
@@ -75,6 +82,8 @@ impl Report {
             duration: duration.into(),
             total: store.counts().await?.total(),
             numbers: tally.numbers(),
+            judge,
+            regraded_from: RegradedFrom::of(&pinned),
             failures,
         })
     }
@@ -94,6 +103,13 @@ impl Report {
         if let (Value::Object(resource), Value::Object(numbers)) = (&mut resource, numbers) {
             resource.extend(numbers);
             resource.insert("resumed".to_owned(), json!(self.resumed));
+            resource.insert("judge".to_owned(), json!(self.judge));
+            if let Some(from) = &self.regraded_from {
+                resource.insert("regraded_from".to_owned(), json!(from.run));
+                resource.insert("policy_calls_in".to_owned(), json!(from.calls_in));
+                // The policy was asked elsewhere.
+                resource.insert("without_model_calls".to_owned(), Value::Null);
+            }
             if let Some(duration) = self.duration {
                 let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
                 resource.insert("duration_ms".to_owned(), json!(ms));
@@ -137,17 +153,19 @@ impl Report {
             row("pass^k", shares(&numbers.pass_hat_k, "pass^"));
         }
         row("outcomes", self.outcomes());
-        row(
-            "model",
-            format!(
-                "{} calls · {} prompt + {} completion tokens",
-                thousands(numbers.model_calls),
-                thousands(numbers.prompt_tokens),
-                thousands(numbers.completion_tokens)
-            ),
-        );
+        row("model", self.model_calls());
+        if self.judge.calls > 0 {
+            row(
+                "judge",
+                calls_text(
+                    self.judge.calls,
+                    self.judge.prompt_tokens,
+                    self.judge.completion_tokens,
+                ),
+            );
+        }
         row("time", self.times());
-        if numbers.without_model_calls > 0 {
+        if numbers.without_model_calls > 0 && self.regraded_from.is_none() {
             row(
                 "note",
                 format!(
@@ -196,6 +214,18 @@ impl Report {
         }
     }
 
+    fn model_calls(&self) -> String {
+        if let Some(from) = &self.regraded_from {
+            return format!("not asked: the calls are those of `{}`", from.calls_in);
+        }
+        let numbers = &self.numbers;
+        calls_text(
+            numbers.model_calls,
+            numbers.prompt_tokens,
+            numbers.completion_tokens,
+        )
+    }
+
     fn outcomes(&self) -> String {
         let mut parts: Vec<String> = OutcomeKind::ALL
             .into_iter()
@@ -227,10 +257,11 @@ impl Report {
                 )
             })
         };
+        let ran = self.regraded_from.is_none();
         let parts: Vec<String> = [
             phase("queue", &phases.queue),
-            phase("agent", &phases.agent),
-            phase("model", &phases.model),
+            phase("agent", &phases.agent).filter(|_| ran),
+            phase("model", &phases.model).filter(|_| ran),
             phase("grade", &phases.grade),
         ]
         .into_iter()
@@ -262,16 +293,18 @@ impl Report {
 }
 
 /// How many rollouts each row has, from what the run is pinned to.
-async fn runs_per_row(store: &dyn Store) -> Result<u32, CliError> {
-    let Some(run) = store.run().await? else {
-        return Ok(1);
-    };
-    let n = Pinned::read(&run.pinned)?
-        .0
-        .get("evaluation.n")
-        .and_then(Value::as_u64)
-        .unwrap_or(1);
-    Ok(u32::try_from(n).unwrap_or(u32::MAX))
+fn runs_per_row(pinned: &Pinned) -> u32 {
+    let n = pinned.number("evaluation.n").unwrap_or(1);
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn calls_text(calls: u64, prompt_tokens: u64, completion_tokens: u64) -> String {
+    format!(
+        "{} calls · {} prompt + {} completion tokens",
+        thousands(calls),
+        thousands(prompt_tokens),
+        thousands(completion_tokens)
+    )
 }
 
 fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {

@@ -41,7 +41,7 @@ sections! {
     a_rollout_server_evaluates: "Evaluating at a rollout server" in python_environment::python;
 }
 
-fn guide(python: &Utf8Path, file: &Utf8Path, task: &[&str]) -> Command {
+pub(crate) fn guide(python: &Utf8Path, file: &Utf8Path, task: &[&str]) -> Command {
     let mut command = Command::new(python);
     command
         .arg(RUNNER)
@@ -54,7 +54,7 @@ fn guide(python: &Utf8Path, file: &Utf8Path, task: &[&str]) -> Command {
 }
 
 #[track_caller]
-fn succeed(output: &Output) -> String {
+pub(crate) fn succeed(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
