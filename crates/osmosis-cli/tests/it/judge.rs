@@ -72,7 +72,17 @@ fn the_judges_calls_are_recorded_and_counted_apart_from_the_policys() {
     // The policy's sums are those of a run without a judge.
     workspace.write("rollouts/r/main.py", PLAIN);
     workspace.config("");
-    let without = workspace.submit_json(&["--name", "u"]);
+    let python = python_environment::python();
+    let arguments = [
+        "eval",
+        "submit",
+        "configs/eval/c.toml",
+        "--name",
+        "u",
+        "--json",
+    ];
+    let without = workspace.osmosis(&[&arguments[..], &["--python", python.as_str()]].concat());
+    let without = &without.expect(0).json()["resource"];
     for sum in ["model_calls", "prompt_tokens", "completion_tokens"] {
         assert_eq!(resource[sum], without[sum], "{sum}");
     }
@@ -290,7 +300,7 @@ fn training_learns_from_what_a_judge_says_and_never_from_how_it_says_it() {
     workspace.train(&[]).expect(0);
     let path = workspace.training_folder("t").join("run.db");
     let database = Connection::open(path).unwrap();
-    let count = |purpose: &str| -> u64 {
+    let count = |purpose: &str| -> i64 {
         let sql = "SELECT count(*) FROM calls WHERE purpose = ?1 AND token_records > 0";
         database
             .query_row(sql, [purpose], |row| row.get(0))

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::judge::{database, regrade, regrade_json};
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
-/// Every file below a run's folder, by path.
+/// Every file below a run's folder, by path. (Whoever reads a database leaves an empty log beside it.)
 fn files(workspace: &Workspace, run: &str) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![workspace.run_folder(run)];
@@ -21,7 +21,9 @@ fn files(workspace: &Workspace, run: &str) -> BTreeMap<String, Vec<u8>> {
             let path = entry.unwrap().into_path();
             if path.is_dir() {
                 folders.push(path);
-            } else {
+            } else if path.as_str().ends_with("-wal") {
+                assert_eq!(path.metadata().unwrap().len(), 0, "{path}");
+            } else if !path.as_str().ends_with("-shm") {
                 found.insert(path.to_string(), std::fs::read(&path).unwrap());
             }
         }
@@ -331,11 +333,9 @@ fn an_interrupted_regrade_goes_on_where_it_stopped() {
         .osmosis(&["eval", "resume", "u", "--python", python.as_str()])
         .expect(0);
     let graded = workspace.read("graded");
-    assert_eq!(
-        graded.lines().collect::<Vec<_>>(),
-        ["0", "2", "3", "4", "5"],
-        "each once"
-    );
+    let mut labels: Vec<&str> = graded.lines().collect();
+    labels.sort_unstable();
+    assert_eq!(labels, ["0", "2", "3", "4", "5"], "each once");
     // The same name goes on too, and finds nothing left.
     let again = regrade_json(&workspace, "t", &["--name", "u"]);
     assert_eq!(
@@ -369,7 +369,7 @@ fn what_was_not_graded_is_graded_now_and_what_raises_now_is_ungraded() {
     assert_eq!(resource["flips"]["fixed"], 2);
     assert_eq!(resource["flips"]["broken"], 1);
     assert_eq!(resource["outcomes"]["ungraded"], 1);
-    let left: u64 = database(&workspace, "u")
+    let left: i64 = database(&workspace, "u")
         .query_row(
             "SELECT count(*) FROM samples WHERE reward IS NULL",
             [],

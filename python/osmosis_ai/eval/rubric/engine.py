@@ -67,7 +67,7 @@ async def evaluate_rubric(
         score_max: The best score. A score beyond the range is brought into it.
         api_key: The key of the judge, when it is not in the environment.
         base_url: Where an OpenAI-compatible judge is.
-        timeout: Seconds for one call.
+        timeout: Seconds for one call; 120, or those of the grade for the grader's own judge.
         system_prompt: Put before what the judge is told about its task.
         temperature: Left out of the call when `None`, and when the endpoint refuses it.
         max_tokens: Most tokens of a reply.
@@ -85,7 +85,9 @@ async def evaluate_rubric(
     _check(score_min, score_max, max_attempts)
     endpoint = resolve(model, base_url, api_key)
     own = model is None and base_url is None
-    asked = _Asked(endpoint, _TIMEOUT_SECONDS if timeout is None else timeout, own)
+    # The grade has a deadline already, and a model on this machine may take its time.
+    limit = _TIMEOUT_SECONDS if timeout is None and not own else timeout
+    asked = _Asked(endpoint, limit, own)
     options: dict[str, Any] = {"response_format": prompt.response_format(score_min, score_max)}
     if temperature is not None:
         options["temperature"] = temperature
@@ -162,7 +164,7 @@ class _BusyError(Exception):
 class _Asked:
     """A judge, and what it was asked."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, own: bool) -> None:
+    def __init__(self, endpoint: Endpoint, timeout: float | None, own: bool) -> None:
         # The engine waits for the grader's own judge, and grades again when it is there.
         self.own = own
         self._endpoint = endpoint

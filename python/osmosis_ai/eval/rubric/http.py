@@ -39,7 +39,7 @@ class NoReplyError(Exception):
     """Nothing came back."""
 
 
-async def post(url: str, body: dict[str, Any], key: str | None, timeout: float) -> Reply:
+async def post(url: str, body: dict[str, Any], key: str | None, timeout: float | None) -> Reply:
     """Posts the body; raises `NoReplyError` when there is no answer in time."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads(), _post, url, body, key, timeout)
@@ -51,7 +51,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="osmosis-judge")
 
 
-def _post(url: str, body: dict[str, Any], key: str | None, timeout: float) -> Reply:
+def _post(url: str, body: dict[str, Any], key: str | None, timeout: float | None) -> Reply:
     headers = {"content-type": "application/json", "accept": "application/json"}
     if key:
         headers["authorization"] = f"Bearer {key}"

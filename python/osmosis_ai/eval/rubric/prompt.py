@@ -62,7 +62,10 @@ def user_text(
         parts.append(("metadata", json.dumps(metadata, ensure_ascii=False, default=str)))
     parts.append(("answer", answer))
     told = "\n\n".join(f"<{tag}>\n{_inside(tag, text)}\n</{tag}>" for tag, text in parts)
-    return f"{told}\n\nScore the answer by the rubric. Reply with the JSON object."
+    return (
+        f"{told}\n\nScore the answer by the rubric. Reply with the JSON object alone: "
+        '{"explanation": "...", "score": NUMBER}'
+    )
 
 
 def _inside(tag: str, text: str) -> str:
