@@ -12,6 +12,8 @@ from typing import Any
 _SCHEMA_ORDER = ["explanation", "score"]
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 _MAX_SHOWN = 300
+# Each may take reading all the rest: a judge that rambles in braces must not hold up the worker.
+_MOST_BRACES = 64
 
 
 def response_format(score_min: float, score_max: float) -> dict[str, Any]:
@@ -144,7 +146,9 @@ def _objects(reply: str) -> list[dict[str, Any]]:
     decoder = json.JSONDecoder()
     for text in texts:
         start = text.find("{")
-        while start >= 0:
+        for _ in range(_MOST_BRACES):
+            if start < 0:
+                break
             try:
                 value, end = decoder.raw_decode(text, start)
             except (ValueError, RecursionError):
