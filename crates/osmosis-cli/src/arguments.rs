@@ -14,7 +14,8 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    CompareArguments, EvalCommand, InfoArguments, ReachArguments, ResumeArguments, SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, ReachArguments, RegradeArguments,
+    ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
@@ -128,6 +129,7 @@ impl Command {
             Self::Eval { command } => match command {
                 EvalCommand::Submit(_) => "eval submit",
                 EvalCommand::Resume(_) => "eval resume",
+                EvalCommand::Regrade(_) => "eval regrade",
                 EvalCommand::List => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",

@@ -16,6 +16,7 @@ mod execution;
 mod export;
 mod figures;
 mod gateway;
+mod judge;
 mod man;
 mod output;
 mod outside_engine;

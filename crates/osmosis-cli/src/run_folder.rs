@@ -208,6 +208,7 @@ pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
         "completion_tokens": rollout.calls.completion_tokens,
         "cached_tokens": rollout.calls.cached_tokens,
         "reasoning_tokens": rollout.calls.reasoning_tokens,
+        "judge": rollout.calls.judge,
         "durations": rollout.durations,
     })
 }

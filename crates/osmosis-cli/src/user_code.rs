@@ -32,6 +32,7 @@ pub(crate) struct UserCode {
 pub(crate) struct PassedOn {
     workflow: Map<String, Value>,
     grader: Map<String, Value>,
+    has_judge: bool,
     env: BTreeMap<String, String>,
     secrets: Secrets,
     has_advanced: bool,
@@ -42,6 +43,7 @@ impl From<&EvalConfig> for PassedOn {
         Self {
             workflow: config.workflow.clone(),
             grader: config.grader.clone(),
+            has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
             has_advanced: !config.advanced.is_empty(),
@@ -54,6 +56,7 @@ impl From<&TrainConfig> for PassedOn {
         Self {
             workflow: config.workflow.clone(),
             grader: config.grader.clone(),
+            has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
             has_advanced: !config.advanced.is_empty(),
@@ -66,7 +69,7 @@ impl PassedOn {
     pub(crate) fn sections_without_effect(&self) -> Vec<&'static str> {
         let sections = [
             ("[workflow]", !self.workflow.is_empty()),
-            ("[grader]", !self.grader.is_empty()),
+            ("[grader]", !self.grader.is_empty() || self.has_judge),
             ("[env]", !self.env.is_empty()),
             ("[secrets]", !self.secrets.required.is_empty()),
         ];
@@ -147,6 +150,9 @@ impl UserCode {
             output.warn(warning);
         }
         self.passed_on.tell_of_advanced(output);
+        if self.passed_on.has_judge && manifest.grader.is_none() {
+            output.warn("`judge_model` in [grader] has no effect: there is no grader");
+        }
         let grader = match &manifest.grader {
             Some(grader) => format!(" and {}", grader.name),
             None if manifest.self_graded => ", which is its own grader,".to_owned(),

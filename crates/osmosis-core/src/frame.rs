@@ -205,6 +205,28 @@ pub struct GradeTask {
     pub metadata: Option<JsonText>,
     pub artifacts_dir: Option<String>,
     pub project_path: String,
+    /// The judge that the grader may ask, when the config names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeAccess>,
+}
+
+/// A model that a grader may ask while it grades one rollout.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgeAccess {
+    /// What OpenAI clients append `/chat/completions` to.
+    pub base_url: String,
+    /// Opens the judge of this rollout, until its grade is done.
+    pub api_key: String,
+    pub model: String,
+}
+
+impl std::fmt::Debug for JudgeAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JudgeAccess")
+            .field("base_url", &self.base_url)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A frame that could not be read or written.

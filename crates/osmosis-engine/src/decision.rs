@@ -50,6 +50,10 @@ pub enum AfterGrade {
     Alone {
         reason: String,
     },
+    /// Grade the same samples again after a while: the judge could not be had.
+    Later {
+        reason: String,
+    },
     GiveBack,
 }
 
@@ -177,12 +181,16 @@ pub struct Grades {
     pub losses: u32,
     /// The infrastructure failures of the rollout.
     pub failures: u32,
+    /// How often the judge could not be had in this attempt.
+    pub faults: u32,
 }
 
-/// Decides what follows the grade phase of `samples`.
+/// Decides what follows the grade phase of `samples`. `fault` is how the grader's last call to its judge
+/// failed for reasons of the infrastructure.
 pub fn after_grade(
     result: TaskResult,
     samples: Vec<Sample>,
+    fault: Option<&Fault>,
     so_far: Grades,
     rules: &Rules,
 ) -> AfterGrade {
@@ -195,7 +203,18 @@ pub fn after_grade(
             finish(outcome, graded)
         }
         TaskResult::Rejected { reason } => finish(Outcome::Rejected { reason }, samples),
-        TaskResult::Failed { failure } => finish(Outcome::Ungraded { failure }, samples),
+        TaskResult::Failed { failure } => match fault {
+            // The grader failed right after a judge that failed through no fault of its own.
+            Some(fault)
+                if fault.kind.worth_retrying() && so_far.faults + 1 < rules.max_failures =>
+            {
+                AfterGrade::Later {
+                    reason: format!("its judge: {}", fault.message),
+                }
+            }
+            Some(fault) => finish(judge_out_of_reach(fault), samples),
+            None => finish(Outcome::Ungraded { failure }, samples),
+        },
         TaskResult::TimedOut => finish(
             Outcome::TimedOut {
                 phase: Phase::Grade,
@@ -233,6 +252,16 @@ pub fn after_grade(
                 Err(outcome) => finish(outcome, samples),
             }
         }
+    }
+}
+
+fn judge_out_of_reach(fault: &Fault) -> Outcome {
+    Outcome::InfrastructureFailed {
+        failure: Failure::new(
+            ErrorCategory::HttpError,
+            format!("judge_{}", fault.kind.as_str()),
+            fault.message.clone(),
+        ),
     }
 }
 
@@ -322,7 +351,7 @@ mod tests {
     fn losses(losses: u32) -> Grades {
         Grades {
             losses,
-            failures: 0,
+            ..Grades::default()
         }
     }
 
@@ -448,11 +477,11 @@ mod tests {
             AfterAgent::Finish(Outcome::AgentFailed { .. })
         ));
         assert!(matches!(
-            after_grade(killed(), vec![], losses(8), &RULES),
+            after_grade(killed(), vec![], None, losses(8), &RULES),
             AfterGrade::Alone { .. }
         ));
         assert!(matches!(
-            after_grade(killed(), vec![], losses(9), &RULES),
+            after_grade(killed(), vec![], None, losses(9), &RULES),
             AfterGrade::Finish { .. }
         ));
     }
@@ -465,11 +494,11 @@ mod tests {
             killed_from_outside: false,
         };
         assert!(matches!(
-            after_grade(lost(false), vec![], losses(0), &RULES),
+            after_grade(lost(false), vec![], None, losses(0), &RULES),
             AfterGrade::Alone { .. }
         ));
         assert!(matches!(
-            after_grade(lost(true), vec![], losses(1), &RULES),
+            after_grade(lost(true), vec![], None, losses(1), &RULES),
             AfterGrade::Finish {
                 outcome: Outcome::Ungraded { .. },
                 ..
@@ -485,10 +514,16 @@ mod tests {
         };
         let graded = |retry, failures| {
             let so_far = Grades {
-                losses: 0,
                 failures,
+                ..Grades::default()
             };
-            after_grade(lost(retry), vec![sample("a", None, false)], so_far, &RULES)
+            after_grade(
+                lost(retry),
+                vec![sample("a", None, false)],
+                None,
+                so_far,
+                &RULES,
+            )
         };
         for failures in 0..2 {
             let agent = after_agent(lost(true), None, failures, &RULES);
@@ -508,6 +543,57 @@ mod tests {
             let finish = AfterGrade::Finish { outcome, samples };
             assert_eq!(graded(retry, failures), finish);
         }
+    }
+
+    #[test]
+    fn a_judge_that_can_not_be_had_is_waited_for_and_then_the_infrastructures_fault() {
+        let graded = |fault: Option<&Fault>, faults| {
+            let so_far = Grades {
+                faults,
+                ..Grades::default()
+            };
+            after_grade(
+                raised(),
+                vec![sample("a", None, false)],
+                fault,
+                so_far,
+                &RULES,
+            )
+        };
+        let down = fault(FaultKind::Unreachable);
+        for faults in 0..2 {
+            let AfterGrade::Later { reason } = graded(Some(&down), faults) else {
+                panic!("{faults}")
+            };
+            assert_eq!(reason, "its judge: upstream is down");
+        }
+        let refused = fault(FaultKind::Misconfigured);
+        for (fault, faults) in [(&down, 2), (&refused, 0)] {
+            let AfterGrade::Finish { outcome, samples } = graded(Some(fault), faults) else {
+                panic!("{fault:?}")
+            };
+            assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+            assert_eq!(samples.len(), 1, "they can be graded later");
+        }
+        let AfterGrade::Finish { outcome, .. } = graded(None, 0) else {
+            panic!()
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::Ungraded);
+    }
+
+    #[test]
+    fn a_grade_counts_whatever_became_of_the_judge_before_it() {
+        let done = TaskResult::Done {
+            samples: vec![sample("a", Some(1.0), false)],
+            metrics: None,
+            interactions: vec![],
+        };
+        let down = fault(FaultKind::Unreachable);
+        let after = after_grade(done, vec![], Some(&down), Grades::default(), &RULES);
+        let AfterGrade::Finish { outcome, .. } = after else {
+            panic!("{after:?}")
+        };
+        assert!(outcome.passed());
     }
 
     #[test]

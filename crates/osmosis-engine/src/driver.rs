@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::decision::Rules;
 use crate::live::Live;
 use crate::reading::Reading;
-use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop};
+use crate::regrade::Recorded;
+use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop, regrade, rollout};
 
 /// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
 pub(crate) const CLAIM_BATCH: usize = 64;
@@ -44,6 +45,8 @@ pub(crate) struct Parts {
     pub(crate) rules: Rules,
     pub(crate) reading: Reading,
     pub(crate) live: Live,
+    /// Where the samples are, of a run that grades those of another.
+    pub(crate) recorded: Option<Recorded>,
     pub(crate) events: mpsc::Sender<RunEvent>,
 }
 
@@ -84,6 +87,27 @@ impl Engine {
         )
     }
 
+    /// An engine that runs no workflow: it grades the samples of another run's rollouts, which have the same
+    /// ids. What has no samples there keeps the outcome that it has.
+    pub fn for_regrade(
+        recorded: Recorded,
+        store: Arc<dyn Store>,
+        gateway: Arc<Gateway>,
+        executor: Arc<impl Executor + 'static>,
+        options: EngineOptions,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Self {
+        let reading = Reading::DatasetRows;
+        let parts = Self::parts(reading, store, gateway, executor, options, events);
+        Self {
+            parts: Arc::new(Parts {
+                recorded: Some(recorded),
+                ..parts
+            }),
+            may_begin: MayBegin(Arc::new(|| true)),
+        }
+    }
+
     fn reading(
         reading: Reading,
         store: Arc<dyn Store>,
@@ -92,24 +116,38 @@ impl Engine {
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
+        Self {
+            parts: Arc::new(Self::parts(
+                reading, store, gateway, executor, options, events,
+            )),
+            may_begin: MayBegin(Arc::new(|| true)),
+        }
+    }
+
+    fn parts(
+        reading: Reading,
+        store: Arc<dyn Store>,
+        gateway: Arc<Gateway>,
+        executor: Arc<dyn Executor>,
+        options: EngineOptions,
+        events: mpsc::Sender<RunEvent>,
+    ) -> Parts {
         let rules = Rules {
             agent_limit: options.agent_limit,
             grade_limit: options.grade_limit,
             pass_threshold: options.pass_threshold,
             max_failures: options.max_failures,
         };
-        Self {
-            parts: Arc::new(Parts {
-                store,
-                gateway,
-                executor,
-                options,
-                rules,
-                reading,
-                live: Live::default(),
-                events,
-            }),
-            may_begin: MayBegin(Arc::new(|| true)),
+        Parts {
+            store,
+            gateway,
+            executor,
+            options,
+            rules,
+            reading,
+            live: Live::default(),
+            recorded: None,
+            events,
         }
     }
 
@@ -237,7 +275,10 @@ impl Engine {
         flight.held.insert(key.clone(), token.clone());
         let parts = Arc::clone(&self.parts);
         flight.tasks.spawn(async move {
-            let result = crate::rollout::execute(&parts, claim, &token).await;
+            let result = match &parts.recorded {
+                Some(recorded) => regrade::execute(&parts, recorded, claim, &token).await,
+                None => rollout::execute(&parts, claim, &token).await,
+            };
             parts.live.ends(&key.0, key.1);
             (key, result)
         });

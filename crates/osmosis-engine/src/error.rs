@@ -15,6 +15,14 @@ pub enum EngineError {
         path: Utf8PathBuf,
         message: String,
     },
+    #[error("rollout `{id}` has no result in the run it is to be graded from")]
+    NotRecorded { id: RolloutId },
+    #[error("cannot copy the artifacts of rollout `{id}` to `{path}`: {message}")]
+    CopyArtifacts {
+        id: RolloutId,
+        path: Utf8PathBuf,
+        message: String,
+    },
     #[error("a rollout's task ended abnormally: {0}")]
     Task(String),
 }
@@ -31,7 +39,10 @@ pub enum EngineErrorKind {
 impl EngineError {
     pub fn kind(&self) -> EngineErrorKind {
         match self {
-            Self::Store(_) | Self::Artifacts { .. } => EngineErrorKind::Resumable,
+            Self::Store(_)
+            | Self::Artifacts { .. }
+            | Self::CopyArtifacts { .. }
+            | Self::NotRecorded { .. } => EngineErrorKind::Resumable,
             Self::Row { .. } | Self::Task(_) => EngineErrorKind::Internal,
         }
     }
@@ -39,7 +50,10 @@ impl EngineError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Store(error) => error.hint(),
-            Self::Artifacts { .. } => {
+            Self::NotRecorded { .. } => {
+                Some("was that run resumed meanwhile? grade it again when it is done".to_owned())
+            }
+            Self::Artifacts { .. } | Self::CopyArtifacts { .. } => {
                 Some("check the disk and the folder's permissions, then resume the run".to_owned())
             }
             Self::Row { .. } | Self::Task(_) => None,

@@ -13,6 +13,7 @@ mod live;
 mod options;
 mod own_grade;
 mod reading;
+mod regrade;
 mod rollout;
 mod serving;
 
@@ -23,4 +24,5 @@ pub use executor::{Executor, GradeReport, Terms};
 pub use options::{EngineOptions, RunEnd, Stop};
 /// What an [`Executor`] is given and gives back.
 pub use osmosis_worker::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
+pub use regrade::Recorded;
 pub use serving::Cancellation;

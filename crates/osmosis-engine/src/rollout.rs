@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camino::Utf8PathBuf;
+use osmosis_core::frame::JudgeAccess;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample};
-use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt};
+use osmosis_gateway::{Fault, RolloutDoor};
+use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
 use osmosis_worker::{GradeJob, Isolation, RunJob};
 use tokio_util::sync::CancellationToken;
 
@@ -23,11 +25,7 @@ pub(crate) async fn execute(
     let claimed_at = Instant::now();
     let started_at_ms = now_ms();
     let row = parts.reading.read(&claim)?;
-    let rules = Rules {
-        agent_limit: row.agent_limit.unwrap_or(parts.rules.agent_limit),
-        grade_limit: row.grade_limit.unwrap_or(parts.rules.grade_limit),
-        ..parts.rules
-    };
+    let rules = parts.rules_for(&row);
     let artifacts_dir = clean_artifacts_dir(parts, &claim).await?;
     let mut attempt = AttemptRecord::begun_at(started_at_ms);
 
@@ -122,14 +120,18 @@ pub(crate) async fn cancel_unrun(parts: &Parts, claim: &Claim) -> Result<(), Eng
 }
 
 /// What is known of an attempt before its outcome.
-struct AttemptRecord {
+pub(crate) struct AttemptRecord {
     started_at_ms: i64,
     durations: Durations,
     calls: CallSummary,
-    metrics: Option<JsonText>,
+    pub(crate) metrics: Option<JsonText>,
 }
 
 impl AttemptRecord {
+    pub(crate) fn begun_now() -> Self {
+        Self::begun_at(now_ms())
+    }
+
     fn begun_at(started_at_ms: i64) -> Self {
         Self {
             started_at_ms,
@@ -140,15 +142,15 @@ impl AttemptRecord {
     }
 }
 
-struct Grading<'a> {
-    row: &'a Assigned,
-    artifacts_dir: Option<Utf8PathBuf>,
-    terms: Terms,
-    rules: Rules,
+pub(crate) struct Grading<'a> {
+    pub(crate) row: &'a Assigned,
+    pub(crate) artifacts_dir: Option<Utf8PathBuf>,
+    pub(crate) terms: Terms,
+    pub(crate) rules: Rules,
 }
 
 /// What grading came to.
-enum Graded {
+pub(crate) enum Graded {
     Finished {
         outcome: Outcome,
         samples: Vec<Sample>,
@@ -160,7 +162,7 @@ enum Graded {
 }
 
 /// Grades until there is an outcome.
-async fn grade(
+pub(crate) async fn grade(
     parts: &Parts,
     claim: &Claim,
     grading: &Grading<'_>,
@@ -169,44 +171,100 @@ async fn grade(
     cancel: &CancellationToken,
 ) -> Graded {
     let mut terms = grading.terms;
-    let mut losses = 0;
+    let mut so_far = Grades {
+        failures: claim.failures,
+        ..Grades::default()
+    };
     loop {
         parts.enter(claim, Phase::Grade).await;
+        let (judge, door) = parts.open_judge(claim);
         let job = GradeJob {
             rollout_id: claim.id.clone(),
             label: grading.row.label.clone(),
             samples: samples.clone(),
             metadata: grading.row.metadata.clone(),
             artifacts_dir: grading.artifacts_dir.clone(),
+            judge,
         };
         let report = parts.executor.grade(job, terms, cancel).await;
+        let (judged, fault) = asked_through(door).await;
+        attempt.calls.judge.add(judged);
         attempt.durations.queue += ms(report.task.waited);
         attempt.durations.grade += ms(report.task.took);
-        let so_far = Grades {
-            losses,
-            failures: claim.failures,
-        };
-        match decision::after_grade(report.task.result, report.samples, so_far, &grading.rules) {
+        let after = decision::after_grade(
+            report.task.result,
+            report.samples,
+            fault.as_ref(),
+            so_far,
+            &grading.rules,
+        );
+        match after {
             AfterGrade::Finish { outcome, samples } => {
                 return Graded::Finished { outcome, samples };
             }
             AfterGrade::Again(again) => return Graded::Again(again),
             AfterGrade::Alone { reason } => {
                 terms.isolation = Isolation::Alone;
-                losses += 1;
-                parts
-                    .tell(RunEvent::GradingAgain {
-                        id: claim.id.clone(),
-                        reason,
-                    })
-                    .await;
+                so_far.losses += 1;
+                parts.tell_of_grading_again(claim, reason).await;
+            }
+            AfterGrade::Later { reason } => {
+                let wait = decision::retry_wait(parts.options.retry_wait, so_far.faults);
+                so_far.faults += 1;
+                parts.tell_of_grading_again(claim, reason).await;
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = cancel.cancelled() => return Graded::Stopped { samples },
+                }
             }
             AfterGrade::GiveBack => return Graded::Stopped { samples },
         }
     }
 }
 
+/// Closes a grader's door, when it had one, and says what was asked through it.
+async fn asked_through(door: Option<RolloutDoor>) -> (JudgeSummary, Option<Fault>) {
+    let Some(door) = door else {
+        return (JudgeSummary::default(), None);
+    };
+    let through = door.close().await;
+    let judged = JudgeSummary {
+        calls: through.summary.model_calls,
+        prompt_tokens: through.summary.prompt_tokens,
+        completion_tokens: through.summary.completion_tokens,
+    };
+    (judged, through.last_fault)
+}
+
 impl Parts {
+    /// The limits of the run, unless the row has its own.
+    pub(crate) fn rules_for(&self, row: &Assigned) -> Rules {
+        Rules {
+            agent_limit: row.agent_limit.unwrap_or(self.rules.agent_limit),
+            grade_limit: row.grade_limit.unwrap_or(self.rules.grade_limit),
+            ..self.rules
+        }
+    }
+
+    /// The grader's way to its judge, when the run has one. It ends with the grade.
+    fn open_judge(&self, claim: &Claim) -> (Option<JudgeAccess>, Option<RolloutDoor>) {
+        let opened = self.gateway.open_judge(claim.id.clone(), claim.attempt);
+        let Some((door, model)) = opened else {
+            return (None, None);
+        };
+        let access = JudgeAccess {
+            base_url: self.gateway.url().to_owned(),
+            api_key: door.key().to_owned(),
+            model,
+        };
+        (Some(access), Some(door))
+    }
+
+    async fn tell_of_grading_again(&self, claim: &Claim, reason: String) {
+        let id = claim.id.clone();
+        self.tell(RunEvent::GradingAgain { id, reason }).await;
+    }
+
     async fn enter(&self, claim: &Claim, phase: Phase) {
         self.live.enters(&claim.id, phase);
         self.tell(RunEvent::PhaseBegan {
@@ -217,7 +275,7 @@ impl Parts {
     }
 }
 
-async fn finish(
+pub(crate) async fn finish(
     parts: &Parts,
     claim: &Claim,
     attempt: AttemptRecord,
@@ -258,7 +316,7 @@ async fn finish(
     Ok(())
 }
 
-async fn try_again(
+pub(crate) async fn try_again(
     parts: &Parts,
     claim: &Claim,
     again: Again,
@@ -294,7 +352,7 @@ async fn try_again(
 }
 
 /// What was cancelled by name has its result; what the run's end cuts short goes back to the queue.
-async fn give_back(
+pub(crate) async fn give_back(
     parts: &Parts,
     claim: &Claim,
     attempt: AttemptRecord,
@@ -312,7 +370,7 @@ async fn give_back(
 
 /// The rollout's own folder, which the SDK makes when user code first asks for it. What an earlier
 /// attempt left there goes: its result does not count, so its files must not either.
-async fn clean_artifacts_dir(
+pub(crate) async fn clean_artifacts_dir(
     parts: &Parts,
     claim: &Claim,
 ) -> Result<Option<Utf8PathBuf>, EngineError> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use osmosis_core::{Attempt, RolloutId, SampleId};
-use osmosis_store::CallSummary;
+use osmosis_store::{CallPurpose, CallSummary, JudgeSummary};
 use parking_lot::{Mutex, RwLock};
 use rand::distr::{Alphanumeric, SampleString};
 use sha2::{Digest, Sha256};
@@ -16,6 +16,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::completion::Usage;
 use crate::live::{LiveRollout, LiveStatus, Totals};
 use crate::policy::Fault;
+use crate::registry::Served;
 use crate::replay::Replays;
 use crate::session::Session;
 
@@ -108,6 +109,8 @@ pub(crate) struct Whose {
     pub(crate) attempt: Attempt,
     /// What the rollout is called where it runs, when that is another name.
     pub(crate) alias: Option<RolloutId>,
+    /// What answers whatever is asked through this door; without it, the model's name decides.
+    pub(crate) judge: Option<Arc<Served>>,
 }
 
 /// All open doors, by the digest of their key: the key itself is not kept, and how long a lookup takes
@@ -250,6 +253,18 @@ impl Visit {
         self.state.whose.attempt
     }
 
+    /// The judge, when this is the door of a grader.
+    pub(crate) fn judge(&self) -> Option<Arc<Served>> {
+        self.state.whose.judge.clone()
+    }
+
+    pub(crate) fn purpose(&self) -> CallPurpose {
+        match self.state.whose.judge {
+            Some(_) => CallPurpose::Judge,
+            None => CallPurpose::Policy,
+        }
+    }
+
     /// What the policy remembers while the door is open.
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.state.session)
@@ -286,9 +301,13 @@ impl Visit {
             completion_tokens: usage.completion_tokens.unwrap_or(0),
             cached_tokens: usage.cached_tokens,
             reasoning_tokens: usage.reasoning_tokens,
+            judge: JudgeSummary::default(),
         };
         tally.summary.add(&call);
-        self.state.totals.add(&call);
+        // The totals are the policy's.
+        if self.purpose() == CallPurpose::Policy {
+            self.state.totals.add(&call);
+        }
         match result.verdict {
             Verdict::Answered => tally.last_fault = None,
             Verdict::Faulty(fault) => tally.last_fault = Some(fault),
@@ -319,6 +338,7 @@ mod tests {
                 rollout: RolloutId::of(0, 0),
                 attempt: Attempt(1),
                 alias: None,
+                judge: None,
             },
             Session::default(),
             &CancellationToken::new(),

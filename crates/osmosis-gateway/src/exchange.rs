@@ -49,6 +49,7 @@ pub(crate) async fn chat(
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let replays = visit.replays();
+    let judge = visit.judge();
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
@@ -68,7 +69,8 @@ pub(crate) async fn chat(
         Ok(body) => body,
         Err(BodyError::TooLarge) => {
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
-            let call = begin(Bytes::new(), &shared.registry.run_policy());
+            let served = judge.unwrap_or_else(|| shared.registry.run_policy());
+            let call = begin(Bytes::new(), &served);
             return refuse(call, dialect, &refusal, Verdict::Unknown).await;
         }
         // No call has come; there is nothing to record.
@@ -79,7 +81,7 @@ pub(crate) async fn chat(
             return ErrorReply::bad_request("the request body broke off").response(dialect);
         }
     };
-    let served = shared.registry.for_request(&body);
+    let served = judge.unwrap_or_else(|| shared.registry.for_request(&body));
     let claim = async {
         let key = arrival.replay_key.as_deref()?;
         let digest = replay::digest(dialect.as_str(), sample.as_str(), &body);

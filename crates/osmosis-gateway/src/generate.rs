@@ -35,7 +35,9 @@ pub(crate) async fn generate(
 ) -> Response {
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
-    let served = shared.registry.run_policy();
+    let served = visit
+        .judge()
+        .unwrap_or_else(|| shared.registry.run_policy());
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(SHAPE),

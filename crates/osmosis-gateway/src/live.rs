@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use osmosis_core::{Attempt, RolloutId};
-use osmosis_store::CallSummary;
+use osmosis_store::{CallSummary, JudgeSummary};
 
 /// The rollouts whose doors are open, and all calls so far.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,6 +74,7 @@ impl Totals {
             completion_tokens: self.completion_tokens.load(Ordering::Relaxed),
             cached_tokens: self.cached.get(),
             reasoning_tokens: self.reasoning.get(),
+            judge: JudgeSummary::default(),
         }
     }
 }

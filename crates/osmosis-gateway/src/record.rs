@@ -85,6 +85,7 @@ impl OpenCall {
             rollout_id: visit.rollout().clone(),
             attempt: visit.attempt(),
             sample_id,
+            purpose: visit.purpose(),
             dialect: arrival.dialect.as_str().to_owned(),
             model: String::new(),
             upstream: policy.endpoint.clone(),

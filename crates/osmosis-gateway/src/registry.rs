@@ -61,6 +61,8 @@ pub struct PolicyUpdate {
 
 pub(crate) struct Registry {
     main: Arc<Served>,
+    /// What graders ask, through doors of their own.
+    judge: RwLock<Option<Arc<Served>>>,
     named: RwLock<BTreeMap<String, Arc<Served>>>,
 }
 
@@ -76,6 +78,7 @@ impl Registry {
     pub(crate) fn new(policy: Arc<dyn Policy>) -> Self {
         Self {
             main: Served::new(policy, true),
+            judge: RwLock::default(),
             named: RwLock::default(),
         }
     }
@@ -125,6 +128,14 @@ impl Registry {
             .get(&*model)
             .or_else(|| named.get(model.strip_prefix("openai/")?));
         Arc::clone(served.unwrap_or(&self.main))
+    }
+
+    pub(crate) fn set_judge(&self, policy: Arc<dyn Policy>) {
+        *self.judge.write() = Some(Served::new(policy, false));
+    }
+
+    pub(crate) fn judge(&self) -> Option<Arc<Served>> {
+        self.judge.read().clone()
     }
 
     pub(crate) fn run_policy(&self) -> Arc<Served> {

@@ -31,7 +31,7 @@ pub(crate) use crate::options::Sampling;
 use crate::options::{ConnectionLimits, GatewayOptions};
 use crate::policy::Policy;
 use crate::record::now_ms;
-use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
+use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry, Served};
 use crate::replay;
 use crate::secret::Secret;
 use crate::session::Session;
@@ -251,10 +251,38 @@ impl Gateway {
                 rollout,
                 attempt,
                 alias,
+                judge: None,
             },
             Session::default(),
             &self.shared.everything,
         )
+    }
+
+    /// From now on graders have a judge: [`Gateway::open_judge`] opens its doors.
+    pub fn set_judge(&self, policy: Arc<dyn Policy>) {
+        self.shared.registry.set_judge(policy);
+    }
+
+    /// Makes a key for the grader of one attempt, with the name of the model behind it; `None` when there
+    /// is no judge. Whatever is asked with it goes to the judge, and is recorded as the judge's.
+    pub fn open_judge(
+        &self,
+        rollout: RolloutId,
+        attempt: Attempt,
+    ) -> Option<(RolloutDoor, String)> {
+        let judge = self.shared.registry.judge()?;
+        let model = judge.policy().describe().model;
+        let door = self.shared.doors.open(
+            Whose {
+                rollout,
+                attempt,
+                alias: None,
+                judge: Some(judge),
+            },
+            Session::default(),
+            &self.shared.everything,
+        );
+        Some((door, model))
     }
 
     /// Makes a key that is no rollout's and stays open for as long as it is kept, for any number of
@@ -267,6 +295,7 @@ impl Gateway {
                 rollout: name,
                 attempt: Attempt(1),
                 alias: None,
+                judge: None,
             },
             Session::bounded(),
             &self.shared.everything,
@@ -382,6 +411,7 @@ async fn answer(
     })?;
     let sample = route.sample_for(&parts.headers, visit.rollout(), visit.alias())?;
     let (endpoint, method) = (route.endpoint, parts.method.clone());
+    let judge = visit.judge();
     let arrival = Arrival {
         at_ms,
         dialect,
@@ -402,7 +432,7 @@ async fn answer(
         (Endpoint::Generate, Method::POST) => {
             Ok(generate::generate(shared, visit, sample, arrival, body).await)
         }
-        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.registry)),
+        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.registry, judge.as_deref())),
         (Endpoint::Call(_), _) => Err(ErrorReply::wrong_method("a model is called with POST")),
         (Endpoint::Generate, _) => Err(ErrorReply::wrong_method("ids are asked for with POST")),
         (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
@@ -422,11 +452,15 @@ fn belonging_to(dialect: Dialect, headers: &HeaderMap) -> HeaderMap {
     belonging
 }
 
-/// The run's policy, then the others by name.
-fn models(dialect: Dialect, registry: &Registry) -> Response {
-    let runs = registry.run_policy().policy().describe().model;
-    let named = registry.named().into_iter().map(|(name, _)| name);
-    let names: Vec<String> = std::iter::once(runs).chain(named).collect();
+/// The run's policy, then the others by name; for a grader its judge alone.
+fn models(dialect: Dialect, registry: &Registry, judge: Option<&Served>) -> Response {
+    let names: Vec<String> = if let Some(judge) = judge {
+        vec![judge.policy().describe().model]
+    } else {
+        let runs = registry.run_policy().policy().describe().model;
+        let named = registry.named().into_iter().map(|(name, _)| name);
+        std::iter::once(runs).chain(named).collect()
+    };
     let list = match dialect {
         Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => {
             let entry =

@@ -2,7 +2,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use osmosis_core::frame::GradeTask;
+use osmosis_core::frame::{GradeTask, JudgeAccess};
 use osmosis_core::{Reward, RolloutId, Sample};
 use serde_json::{Map, Value};
 
@@ -19,6 +19,7 @@ pub struct GraderContext<C = ()> {
     artifacts_dir: Option<PathBuf>,
     project_path: PathBuf,
     rollout_id: RolloutId,
+    judge: Option<JudgeAccess>,
     /// One for each sample, in the same order.
     grades: Mutex<Vec<Grade>>,
 }
@@ -62,6 +63,7 @@ impl<C> GraderContext<C> {
             artifacts_dir: task.artifacts_dir.map(PathBuf::from),
             project_path: task.project_path.into(),
             rollout_id: task.rollout_id,
+            judge: task.judge,
             grades: Mutex::new(grades),
         })
     }
@@ -69,6 +71,12 @@ impl<C> GraderContext<C> {
     /// The right answer, when the row has one.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
+    }
+
+    /// The model that `judge_model` in `[grader]` names, behind the OpenAI API: its URL, key and name. The
+    /// key ends with this grade; what is asked with it is recorded and counted as the judge's.
+    pub fn judge(&self) -> Option<&JudgeAccess> {
+        self.judge.as_ref()
     }
 
     /// In the order in which they were registered.

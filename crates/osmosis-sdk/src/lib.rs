@@ -100,6 +100,7 @@ mod workflow_context;
 pub use error::{Error, Result, SdkError, TaskError};
 pub use grader_context::GraderContext;
 pub use message_text::message_text;
+pub use osmosis_core::frame::JudgeAccess;
 pub use osmosis_core::{ErrorCategory, Reward};
 pub use output::{LogWriter, log, log_writer};
 pub use rollout::{Endpoint, Rollout};

@@ -22,7 +22,7 @@ use osmosis_core::{
     RunName, Sample, SampleId,
 };
 use osmosis_store::{
-    CallSummary, Claim, Completion, NewCall, NewRollout, NewRow, RunRecord, RunStatus,
+    CallPurpose, CallSummary, Claim, Completion, NewCall, NewRollout, NewRow, RunRecord, RunStatus,
     SqliteOptions, SqliteStore, Store,
 };
 use serde_json::{Value, json};
@@ -190,6 +190,7 @@ impl Made {
                 completion_tokens: 29,
                 cached_tokens: None,
                 reasoning_tokens: None,
+                ..CallSummary::default()
             },
             started_at_ms: began,
             finished_at_ms: began + 700,
@@ -254,6 +255,7 @@ fn call(
         completion_tokens: Some(completion_tokens),
         cached_tokens: None,
         reasoning_tokens: None,
+        purpose: CallPurpose::Policy,
         queued_at_ms: at,
         sent_at_ms: Some(at + 1),
         first_byte_at_ms: Some(at + 150),

@@ -28,9 +28,9 @@ pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
 pub use lock::Holder;
 pub use model::{
-    CallBody, CallQuery, CallRecord, CallSummary, Claim, Completion, CompletionReceipt, NewCall,
-    NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
+    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
+    CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
+    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
 };
 pub use pages::RolloutPages;
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -131,7 +131,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The exact bytes of one call.
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
 
-    /// The token records of one rollout with the samples they belong to, in the order the calls
+    /// The token records of the policy's calls in one rollout, with the samples they belong to, in the order the calls
     /// finished; of its accepted attempt, or of the latest while it has no result. Reads no bodies.
     async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError>;
 

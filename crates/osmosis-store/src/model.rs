@@ -80,7 +80,34 @@ pub struct Claim {
     pub row: RowRecord,
 }
 
-/// Sums over the model calls of an attempt.
+/// Whose call it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallPurpose {
+    /// The agent asked the policy.
+    #[default]
+    Policy,
+    /// The grader asked its judge. Such a call is in no sum of the policy's and is never trained on.
+    Judge,
+}
+
+impl CallPurpose {
+    /// The name in the database and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Judge => "judge",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Policy, Self::Judge]
+            .into_iter()
+            .find(|purpose| purpose.as_str() == text)
+    }
+}
+
+/// Sums over the model calls of an attempt. Those of the judge are apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSummary {
     pub model_calls: u64,
@@ -92,6 +119,8 @@ pub struct CallSummary {
     /// Of the completion tokens, those spent on reasoning; `None` when no call was told.
     #[serde(default)]
     pub reasoning_tokens: Option<u64>,
+    #[serde(default)]
+    pub judge: JudgeSummary,
 }
 
 impl CallSummary {
@@ -101,6 +130,7 @@ impl CallSummary {
         self.completion_tokens += other.completion_tokens;
         self.cached_tokens = sum_of_known(self.cached_tokens, other.cached_tokens);
         self.reasoning_tokens = sum_of_known(self.reasoning_tokens, other.reasoning_tokens);
+        self.judge.add(other.judge);
     }
 }
 
@@ -109,6 +139,23 @@ fn sum_of_known(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),
         (known, None) | (None, known) => known,
+    }
+}
+
+/// Sums over the calls to the judge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgeSummary {
+    pub calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+impl JudgeSummary {
+    /// Adds the sums of another.
+    pub fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
     }
 }
 
@@ -208,6 +255,7 @@ pub struct NewCall {
     pub rollout_id: RolloutId,
     pub attempt: Attempt,
     pub sample_id: SampleId,
+    pub purpose: CallPurpose,
     /// `chat_completions`, ...
     pub dialect: String,
     /// The model name the caller sent.
@@ -244,6 +292,7 @@ pub struct CallRecord {
     pub rollout_id: RolloutId,
     pub attempt: Attempt,
     pub sample_id: SampleId,
+    pub purpose: CallPurpose,
     pub dialect: String,
     pub model: String,
     pub upstream: String,

@@ -19,8 +19,8 @@ use osmosis_core::{
     RolloutId, RunName, Sample, SampleId,
 };
 use osmosis_store::{
-    CallSummary, Claim, Clock, Completion, NewCall, NewRollout, NewRow, RunKind, RunRecord,
-    RunStatus, Store, StoreError,
+    CallPurpose, CallSummary, Claim, Clock, Completion, JudgeSummary, NewCall, NewRollout, NewRow,
+    RunKind, RunRecord, RunStatus, Store, StoreError,
 };
 
 pub use queue::*;
@@ -221,6 +221,11 @@ pub fn scored(claim: &Claim, reward: f64) -> anyhow::Result<Completion> {
             completion_tokens: 20,
             cached_tokens: Some(60),
             reasoning_tokens: None,
+            judge: JudgeSummary {
+                calls: 1,
+                prompt_tokens: 30,
+                completion_tokens: 3,
+            },
         },
         started_at_ms: 1_700_000_000_100,
         finished_at_ms: 1_700_000_000_900,
@@ -269,6 +274,7 @@ pub fn call(
         rollout_id: claim.id.clone(),
         attempt: claim.attempt,
         sample_id: SampleId::new(sample_id)?,
+        purpose: CallPurpose::Policy,
         dialect: "chat_completions".to_owned(),
         model: "osmosis-rollout".to_owned(),
         upstream: "script".to_owned(),

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use osmosis_core::frame::InteractionReward;
+use osmosis_core::frame::{InteractionReward, JudgeAccess};
 use osmosis_core::{Failure, JsonText, RolloutId, Sample};
 
 /// Whether a task may share its worker.
@@ -37,6 +37,8 @@ pub struct GradeJob {
     pub samples: Vec<Sample>,
     pub metadata: Option<JsonText>,
     pub artifacts_dir: Option<Utf8PathBuf>,
+    /// The judge that the grader may ask.
+    pub judge: Option<JudgeAccess>,
 }
 
 /// What came back from a task.

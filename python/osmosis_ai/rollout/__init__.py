@@ -20,6 +20,7 @@ from osmosis_ai.rollout.backend import ExecutionBackend, LocalBackend
 from osmosis_ai.rollout.context import (
     AgentWorkflowContext,
     GraderContext,
+    Judge,
     RolloutContext,
     SampleSource,
     get_rollout_context,
@@ -84,6 +85,7 @@ __all__ = [
     "Grader",
     "GraderConfig",
     "GraderContext",
+    "Judge",
     "LocalBackend",
     "MessageDict",
     "RolloutContext",

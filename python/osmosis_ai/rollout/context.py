@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,6 +157,37 @@ class AgentWorkflowContext(Generic[TConfig]):
     artifacts_dir: Path | None = None
 
 
+@dataclass(frozen=True)
+class Judge:
+    """The model that `judge_model` in `[grader]` names, behind the OpenAI API.
+
+    Any OpenAI client works with it; `evaluate_rubric` takes it by itself. The key ends with the
+    grade, and what is asked with it is recorded and counted apart from the policy's calls.
+    """
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+
+
+_judge: ContextVar[Judge | None] = ContextVar("osmosis_judge", default=None)
+
+
+def current_judge() -> Judge | None:
+    """The judge of the grader that is running here, if it has one."""
+    return _judge.get()
+
+
+@contextmanager
+def judging_with(judge: Judge | None) -> Iterator[None]:
+    """While it is open, `current_judge()` is this one."""
+    token = _judge.set(judge)
+    try:
+        yield
+    finally:
+        _judge.reset(token)
+
+
 @dataclass
 class GraderContext:
     """What `grade` is given: the label, the samples, and a place for rewards."""
@@ -164,6 +197,8 @@ class GraderContext:
     metadata: dict[str, Any] | None = None
     artifacts_dir: Path | None = None
     project_path: str | None = None
+    # Who may be asked, when the config names a `judge_model`.
+    judge: Judge | None = None
 
     def get_samples(self) -> dict[str, RolloutSample]:
         """The samples by id."""

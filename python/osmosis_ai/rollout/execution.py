@@ -13,7 +13,12 @@ from typing import Any
 
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.config import ConfigCopies
-from osmosis_ai.rollout.context import AgentWorkflowContext, GraderContext, RolloutContext
+from osmosis_ai.rollout.context import (
+    AgentWorkflowContext,
+    GraderContext,
+    RolloutContext,
+    judging_with,
+)
 from osmosis_ai.rollout.errors import NoSampleError, UngradedSampleError, WorkflowReturnError
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import (
@@ -75,7 +80,8 @@ class GraderRunner:
         """Grades the samples of one rollout; every kept one has a reward afterwards."""
         expected = list(context.samples)
         config = self._copies.make() if self._copies is not None else None
-        await _awaited(self.grader(config).grade(context), "grade")
+        with judging_with(context.judge):
+            await _awaited(self.grader(config).grade(context), "grade")
         return graded(expected, context.samples)
 
 

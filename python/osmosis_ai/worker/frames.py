@@ -262,6 +262,15 @@ class Run:
 
 
 @dataclass(frozen=True)
+class JudgeAccess:
+    """A model that the grader may ask while it grades one rollout."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+
+
+@dataclass(frozen=True)
 class Grade:
     """Grade the samples of one rollout."""
 
@@ -272,6 +281,7 @@ class Grade:
     metadata: str | None
     artifacts_dir: str | None
     project_path: str
+    judge: JudgeAccess | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osmosis_ai.areal.own_grader import OwnGrader
-from osmosis_ai.rollout.context import GraderContext, RolloutContext
+from osmosis_ai.rollout.context import GraderContext, Judge, RolloutContext
 from osmosis_ai.rollout.failure import failure_of
 from osmosis_ai.rollout.json_text import dump_json
 from osmosis_ai.rollout.types import RolloutSample
@@ -17,6 +17,7 @@ from osmosis_ai.worker.frames import (
     Failure,
     Grade,
     GradeDone,
+    JudgeAccess,
     Rejected,
     Run,
     RunDone,
@@ -67,6 +68,7 @@ async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], Non
         metadata=parse_json(task.metadata),
         artifacts_dir=artifacts_dir,
         project_path=task.project_path,
+        judge=None if task.judge is None else _judge(task.judge),
     )
     started()
     assert not isinstance(rollout.code, OwnGrader), "the engine grades nothing that grades itself"
@@ -77,6 +79,10 @@ async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], Non
     return GradeDone(
         task=task.task, samples=[graded_frame(sample, given[sample.id]) for sample in kept]
     )
+
+
+def _judge(access: JudgeAccess) -> Judge:
+    return Judge(base_url=access.base_url, api_key=access.api_key, model=access.model)
 
 
 def failed(task: int, error: BaseException) -> TaskFailed:

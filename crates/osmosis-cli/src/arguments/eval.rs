@@ -8,6 +8,7 @@ use osmosis_server::{Url, parse_url};
 
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{SecretArguments, StopArguments, ThroughputArguments};
+use crate::eval::progress::ProgressMode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
@@ -16,6 +17,8 @@ pub(crate) enum EvalCommand {
     /// Go on with a run that was interrupted: only what has no result is run
     #[command(after_help = "Example:\n  osmosis eval resume multiply-20260101-120000")]
     Resume(Box<ResumeArguments>),
+    /// Grade the recorded samples of a run again, by the grader as it is now; the model is not asked
+    Regrade(Box<RegradeArguments>),
     /// List the runs of the workspace
     #[command(after_help = "Example:\n  osmosis eval list --json")]
     List,
@@ -121,6 +124,58 @@ pub(crate) struct SubmitArguments {
     /// Do not ask before a run that goes to a remote model
     #[arg(short, long)]
     pub(crate) yes: bool,
+
+    /// Also copy metrics.json and index.jsonl into this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis eval regrade multiply-20260101-120000\n  osmosis eval regrade multiply-20260101-120000 --config configs/eval/strict.toml --name strict\n\nThe run itself stays as it is: the grades are a new run, for `eval info`, `show` and `compare`.\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
+)]
+pub(crate) struct RegradeArguments {
+    /// Name of the run whose samples are graded
+    pub(crate) run: String,
+
+    /// Config file (TOML) that has the [grader] to grade by [default: the one the run was made with, as it
+    /// is now]
+    #[arg(long, value_name = "CFG")]
+    pub(crate) config: Option<Utf8PathBuf>,
+
+    /// Name of the new run; an existing name resumes that run [default: the run's name and the time]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Only these rows, from 0: `3,7,10-20`
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) rows: Option<String>,
+
+    /// Stop after the checks: config, environment, entrypoint
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Put an existing run of that name away and start anew
+    #[arg(long, requires = "name", conflicts_with = "retry_failed")]
+    pub(crate) fresh: bool,
+
+    /// Resuming: also grade again what timed out or was not graded; rewards stay
+    #[arg(long)]
+    pub(crate) retry_failed: bool,
+
+    /// Where the random numbers of an embedded judge start
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// How it shows that it goes on: `auto`, `plain`, `none`, `ndjson` or `ndjson:FILE`
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) progress: ProgressMode,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+
+    #[command(flatten)]
+    pub(crate) throughput: ThroughputArguments,
 
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]

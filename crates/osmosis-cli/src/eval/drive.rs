@@ -134,6 +134,9 @@ impl Job {
                 return Err(error);
             }
         };
+        if let Some(judge) = &self.plan.judge {
+            judge.serve_at(&gateway);
+        }
         let end = self.run_engine(&gateway, &workers, around).await;
         workers.shut_down(SHUTDOWN_GRACE).await;
         gateway.shut_down(SHUTDOWN_GRACE).await;

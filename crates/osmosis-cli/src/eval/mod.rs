@@ -13,6 +13,7 @@ mod plan;
 pub(crate) mod prices;
 mod probe;
 pub(crate) mod progress;
+mod regrade;
 mod report;
 mod sight;
 mod submit;
@@ -39,6 +40,9 @@ pub(crate) async fn run(
         }
         EvalCommand::Resume(arguments) => {
             Box::pin(submit::resume(*arguments, workspace, output)).await
+        }
+        EvalCommand::Regrade(arguments) => {
+            Box::pin(regrade::regrade(*arguments, workspace, output)).await
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::at_server::{AtServer, ServerWanted};
 use crate::checked_dataset::CheckedDataset;
 use crate::error::CliError;
+use crate::judge::ReadyJudge;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
 use crate::user_code::{self, PassedOn, UserCode};
@@ -54,6 +55,8 @@ pub(crate) struct Plan {
     /// Rows that will be run.
     pub(crate) rows: u64,
     pub(crate) ready: ReadyPolicy,
+    /// What the grader may ask; none when it is elsewhere.
+    pub(crate) judge: Option<ReadyJudge>,
 }
 
 impl UserSide {
@@ -119,7 +122,15 @@ impl Plan {
         let mut filter = RowFilter::new(selection.clone(), limit);
         let chosen = (0..dataset.rows).filter(|index| filter.judge(*index) == RowVerdict::Take);
         let rows = chosen.count() as u64;
-        let ready = policy::open(&config.experiment.model_path, request.seed, &workspace)?;
+        let model_path = &config.experiment.model_path;
+        let ready = policy::open(model_path, request.seed, &workspace)?;
+        let judge = match side {
+            UserSide::Here(_) => {
+                let (model, beside) = (config.judge_model.as_ref(), Some((model_path, &ready)));
+                ReadyJudge::open(model, request.seed, &workspace, beside)?
+            }
+            UserSide::AtServer(_) => None,
+        };
         Ok(Self {
             workspace,
             request,
@@ -130,7 +141,13 @@ impl Plan {
             limit,
             rows,
             ready,
+            judge,
         })
+    }
+
+    /// Whether calls leave this machine and may cost money.
+    pub(crate) fn goes_out(&self) -> bool {
+        self.ready.remote || self.judge.as_ref().is_some_and(ReadyJudge::is_remote)
     }
 
     pub(crate) fn rollouts(&self) -> u64 {
@@ -143,6 +160,13 @@ impl Plan {
         // How fast a run goes is not what it is.
         facts.0.remove("evaluation.batch_size");
         facts.insert("model", self.ready.identity.clone());
+        if let Some(judge) = &self.judge {
+            facts.insert("judge", judge.identity.clone());
+        }
+        // For `eval regrade`, which grades by the config as it is then.
+        let config_path = &self.request.config_path;
+        let within = config_path.strip_prefix(&self.workspace.root);
+        facts.remember("config", within.unwrap_or(config_path).as_str());
         facts.insert("dataset_sha256", self.dataset.sha256.as_str());
         facts.insert("rows", json!(self.selection));
         facts.insert("evaluation.limit", self.limit);

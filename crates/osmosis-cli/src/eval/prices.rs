@@ -158,6 +158,7 @@ mod tests {
             completion_tokens: 100_000,
             cached_tokens: Some(400_000),
             reasoning_tokens: Some(50_000),
+            ..CallSummary::default()
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use osmosis_core::failure_groups::{FailureGroup, FailureGroups};
 use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, Store};
+use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, RegradedFrom};
 use crate::workspace::Workspace;
 
 /// What a run came to.
@@ -31,6 +31,8 @@ pub(crate) struct Report {
     duration: Option<Duration>,
     total: u64,
     numbers: RunNumbers,
+    judge: JudgeSummary,
+    regraded_from: Option<RegradedFrom>,
     failures: Vec<FailureGroup>,
     again: RunAgain,
     workspace: Workspace,
@@ -47,12 +49,14 @@ impl Report {
     ) -> Result<Self, CliError> {
         let pinned = pinned(store).await?;
         let mut tally = RunTally::new(runs_per_row(&pinned));
+        let mut judge = JudgeSummary::default();
         let mut failures = FailureGroups::default();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
                 if let Some(outcome) = &rollout.outcome {
                     tally.add(&fact(rollout, outcome));
+                    judge.add(rollout.calls.judge);
                     failures.add(rollout.row_index, rollout.run_index, outcome);
                 }
             }
@@ -64,6 +68,8 @@ impl Report {
             duration: duration.into(),
             total: store.counts().await?.total(),
             numbers: tally.numbers(),
+            judge,
+            regraded_from: RegradedFrom::of(&pinned),
             failures: failures.into_sorted(),
             again: RunAgain::of(name, &pinned),
             workspace: folder.workspace(),
@@ -102,6 +108,13 @@ impl Report {
             resource.extend(numbers);
             resource.insert("resumed".to_owned(), json!(self.resumed));
             resource.insert("cost".to_owned(), json!(self.cost.map(Cost::to_json)));
+            resource.insert("judge".to_owned(), json!(self.judge));
+            if let Some(from) = &self.regraded_from {
+                resource.insert("regraded_from".to_owned(), json!(from.run));
+                resource.insert("policy_calls_in".to_owned(), json!(from.calls_in));
+                // The policy was asked elsewhere.
+                resource.insert("without_model_calls".to_owned(), Value::Null);
+            }
             if let Some(duration) = self.duration {
                 let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
                 resource.insert("duration_ms".to_owned(), json!(ms));
@@ -146,17 +159,18 @@ impl Report {
             row("pass^k", shares(&numbers.pass_hat_k, "pass^"));
         }
         row("outcomes", self.outcomes());
-        row(
-            "model",
-            format!(
-                "{} calls · {} prompt{} + {} completion{} tokens",
-                thousands(numbers.model_calls),
-                thousands(numbers.prompt_tokens),
-                part(numbers.cached_tokens, "cached"),
-                thousands(numbers.completion_tokens),
-                part(numbers.reasoning_tokens, "reasoning"),
-            ),
-        );
+        row("model", self.model_calls());
+        if self.judge.calls > 0 {
+            row(
+                "judge",
+                format!(
+                    "{} calls · {} prompt + {} completion tokens",
+                    thousands(self.judge.calls),
+                    thousands(self.judge.prompt_tokens),
+                    thousands(self.judge.completion_tokens),
+                ),
+            );
+        }
         if let Some(cost) = &self.cost {
             row(
                 "cost",
@@ -167,7 +181,7 @@ impl Report {
             );
         }
         row("time", self.times());
-        if numbers.without_model_calls > 0 {
+        if numbers.without_model_calls > 0 && self.regraded_from.is_none() {
             row(
                 "note",
                 format!(
@@ -217,6 +231,21 @@ impl Report {
         }
     }
 
+    fn model_calls(&self) -> String {
+        if let Some(from) = &self.regraded_from {
+            return format!("not asked: the calls are those of `{}`", from.calls_in);
+        }
+        let numbers = &self.numbers;
+        format!(
+            "{} calls · {} prompt{} + {} completion{} tokens",
+            thousands(numbers.model_calls),
+            thousands(numbers.prompt_tokens),
+            part(numbers.cached_tokens, "cached"),
+            thousands(numbers.completion_tokens),
+            part(numbers.reasoning_tokens, "reasoning"),
+        )
+    }
+
     fn outcomes(&self) -> String {
         let mut parts: Vec<String> = OutcomeKind::ALL
             .into_iter()
@@ -248,10 +277,11 @@ impl Report {
                 )
             })
         };
+        let ran = self.regraded_from.is_none();
         let parts: Vec<String> = [
             phase("queue", &phases.queue),
-            phase("agent", &phases.agent),
-            phase("model", &phases.model),
+            phase("agent", &phases.agent).filter(|_| ran),
+            phase("model", &phases.model).filter(|_| ran),
             phase("grade", &phases.grade),
         ]
         .into_iter()

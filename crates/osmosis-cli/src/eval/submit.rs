@@ -18,6 +18,7 @@ use super::plan::{Plan, Request, UserSide};
 use super::prices::{Prices, dollars_text};
 use super::probe::{ProbeResult, probe};
 use super::progress::Progress;
+use super::regrade;
 use super::report::Report;
 use super::sight::Sight;
 use crate::arguments::{
@@ -28,14 +29,15 @@ use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
 use crate::execution::SHUTDOWN_GRACE;
+use crate::judge::ReadyJudge;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
-use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
+use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
-const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
+pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
 
 pub(crate) async fn submit(
     arguments: SubmitArguments,
@@ -80,7 +82,7 @@ pub(crate) async fn submit(
     if arguments.dry_run {
         return job.dry_run().await;
     }
-    if job.plan.ready.remote && !arguments.yes && !job.folder.exists() && output.can_ask() {
+    if job.plan.goes_out() && !arguments.yes && !job.folder.exists() && output.can_ask() {
         confirm(&job.plan)?;
     }
     if arguments.fresh && job.folder.exists() {
@@ -102,6 +104,9 @@ pub(crate) async fn resume(
     let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
+    if let Some(from) = RegradedFrom::of(&pinned) {
+        return regrade::resume(arguments, workspace, &record, &from, output).await;
+    }
     let request = Request {
         // Where the config was; only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
@@ -357,7 +362,9 @@ impl Job {
             }
         };
         let secrets = secrets.into_iter();
-        Redactor::new(secrets.chain(self.plan.ready.secrets.iter().cloned()))
+        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
+        let of_models = self.plan.ready.secrets.iter().chain(of_judge).cloned();
+        Redactor::new(secrets.chain(of_models))
     }
 
     async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
@@ -410,6 +417,9 @@ fn confirm(plan: &Plan) -> Result<(), CliError> {
         plan.config.experiment.model_path,
         plan.ready.policy.describe().endpoint,
     );
+    if let Some((model, judge)) = plan.config.judge_model.as_ref().zip(plan.judge.as_ref()) {
+        let _ = write!(err, "(The grader asks `{model}` at {}.) ", judge.endpoint());
+    }
     let _ = err.flush();
     let mut answer = String::new();
     std::io::stdin()

@@ -5,6 +5,7 @@ pub(crate) mod list;
 pub(crate) mod logs;
 mod names;
 mod pinned;
+mod regraded;
 pub(crate) mod show;
 pub(crate) mod stop;
 mod store;
@@ -12,4 +13,5 @@ mod transcript;
 
 pub(crate) use names::{fresh_name, given_name};
 pub(crate) use pinned::Pinned;
+pub(crate) use regraded::RegradedFrom;
 pub(crate) use store::{Opened, RunToOpen, record_of};

@@ -5,13 +5,15 @@ use std::fmt::Write;
 use camino::Utf8Path;
 use osmosis_core::{Outcome, Sample};
 use osmosis_store::{
-    CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
+    CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
 use owo_colors::Style;
 use serde_json::{Value, json};
 
 use super::artifacts::Artifacts;
 use super::transcript;
+use super::{Pinned, RegradedFrom};
+use crate::command_line;
 use crate::error::{CliError, Exit};
 use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
@@ -51,6 +53,10 @@ pub(crate) async fn run(
             folder.index()
         )));
     }
+    let regraded_from = match store.run().await? {
+        Some(record) => RegradedFrom::of(&Pinned::read(&record.pinned)?),
+        None => None,
+    };
     let mut details = vec![];
     for rollout in &found {
         let samples = store.samples(&rollout.id).await?;
@@ -64,9 +70,16 @@ pub(crate) async fn run(
         if output.is_json() {
             let mut shown = details_of(rollout, &samples, &recorded)?;
             shown["artifacts"] = artifacts.to_json(&left_in);
+            if let Some(from) = &regraded_from {
+                shown["regraded_from"] = json!(from.run);
+                shown["policy_calls_in"] = json!(from.calls_in);
+            }
             details.push(shown);
         } else {
             let mut text = render(rollout, &samples, &recorded, calls)?;
+            if let Some(from) = &regraded_from {
+                push_origin(&mut text, from, rollout, workspace);
+            }
             push_artifacts(&mut text, &left_in, &artifacts);
             output.line(text);
         }
@@ -134,7 +147,17 @@ fn render(
             dim
         )
     );
-    if let Some(version) = recorded.last().map(|call| call.policy_version.0)
+    let judge = rollout.calls.judge;
+    if judge.calls > 0 {
+        let judged = format!(
+            "{} judge calls · {}+{} tokens",
+            judge.calls, judge.prompt_tokens, judge.completion_tokens
+        );
+        let _ = writeln!(text, "{}", paint(&judged, dim));
+    }
+    let of_policy = |call: &&CallRecord| call.purpose == CallPurpose::Policy;
+    let last = recorded.iter().rev().find(of_policy);
+    if let Some(version) = last.map(|call| call.policy_version.0)
         && version > 0
     {
         let _ = writeln!(text, "{}", paint(&format!("policy version {version}"), dim));
@@ -192,6 +215,24 @@ fn push_failure(text: &mut String, outcome: &Outcome) {
     }
 }
 
+/// Where the rest of a rollout is that was only graded here.
+fn push_origin(
+    text: &mut String,
+    from: &RegradedFrom,
+    rollout: &RolloutRecord,
+    workspace: &Workspace,
+) {
+    let place = format!("{}.{}", rollout.row_index, rollout.run_index);
+    let command = ["eval", "show", from.calls_in.as_str(), &place, "--calls"];
+    let label = paint("regraded", Style::new().bold());
+    let _ = writeln!(
+        text,
+        "\n{label}  the samples are those of run `{}`; the policy's calls: {}",
+        from.run,
+        command_line::suggest(&command, workspace)
+    );
+}
+
 fn push_artifacts(text: &mut String, folder: &Utf8Path, artifacts: &Artifacts) {
     let lines = artifacts.lines();
     if lines.is_empty() {
@@ -215,7 +256,10 @@ fn push_calls(text: &mut String, calls: &[CallRecord]) {
             text,
             "  {:>6}  {}  {}  {}  {}{}+{}{} tokens  {}{}",
             call.call_id,
-            call.sample_id,
+            match call.purpose {
+                CallPurpose::Policy => call.sample_id.as_str(),
+                CallPurpose::Judge => "(judge)",
+            },
             call.status,
             call.upstream,
             tokens(call.prompt_tokens),
@@ -266,6 +310,7 @@ fn details_of(
         .map(|call| {
             json!({
                 "call_id": call.call_id, "sample_id": call.sample_id, "attempt": call.attempt,
+                "purpose": call.purpose,
                 "dialect": call.dialect, "model": call.model, "upstream": call.upstream,
                 "policy_version": call.policy_version, "streamed": call.streamed,
                 "status": call.status, "error": call.error,

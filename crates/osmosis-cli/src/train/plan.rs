@@ -12,6 +12,7 @@ use osmosis_train::TrainPlan;
 use super::held_out::held_out_rows;
 use crate::checked_dataset::CheckedDataset;
 use crate::error::CliError;
+use crate::judge::ReadyJudge;
 use crate::policy;
 use crate::runs::Pinned;
 use crate::user_code::{PassedOn, UserCode};
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) config: TrainConfig,
     pub(crate) code: UserCode,
     pub(crate) model: EmbeddedModel,
+    /// What the grader may ask.
+    pub(crate) judge: Option<ReadyJudge>,
     dataset: CheckedDataset,
     eval_dataset: Option<CheckedDataset>,
 }
@@ -56,12 +59,15 @@ impl Plan {
             Some(HeldOut::Fraction(_)) | None => None,
         };
         let model = policy::open_model(&config.experiment.model_path, &workspace)?;
+        let seed = config.training.seed.unwrap_or(0);
+        let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
         let plan = Self {
             workspace,
             request,
             config,
             code,
             model,
+            judge,
             dataset,
             eval_dataset,
         };
@@ -122,6 +128,9 @@ impl Plan {
         let mut facts = Pinned::of_config(&self.config)?;
         facts.insert("training.seed", self.seed());
         facts.insert("model_sha256", self.model.digest());
+        if let Some(judge) = &self.judge {
+            facts.insert("judge", judge.identity.clone());
+        }
         facts.insert("dataset_sha256", self.dataset.sha256.as_str());
         if let Some(dataset) = &self.eval_dataset {
             facts.insert("eval_dataset_sha256", dataset.sha256.as_str());

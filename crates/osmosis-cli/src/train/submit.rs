@@ -22,6 +22,7 @@ use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
+use crate::judge::ReadyJudge;
 use crate::output::Output;
 use crate::policy::{self, TokenLimits};
 use crate::prepared::Prepared;
@@ -261,13 +262,9 @@ impl Job {
     }
 
     fn redactor(&self) -> Redactor {
-        Redactor::new(
-            self.plan
-                .code
-                .secrets
-                .iter()
-                .map(|(_, value)| value.clone()),
-        )
+        let secrets = self.plan.code.secrets.iter().map(|(_, value)| value);
+        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
+        Redactor::new(secrets.chain(of_judge).cloned())
     }
 
     async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
@@ -349,7 +346,12 @@ impl Job {
             policy::sampled(model_path, &self.plan.model, self.plan.seed(), Some(limits))?;
         let sampling = execution::sampling(self.plan.config.sampling, true);
         match execution::start_gateway(None, sampling, &policy, store).await {
-            Ok(gateway) => Ok((Arc::new(gateway), sampler)),
+            Ok(gateway) => {
+                if let Some(judge) = &self.plan.judge {
+                    judge.serve_at(&gateway);
+                }
+                Ok((Arc::new(gateway), sampler))
+            }
             Err(error) => {
                 sampler.shut_down();
                 Err(error)

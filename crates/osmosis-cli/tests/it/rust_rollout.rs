@@ -1,5 +1,6 @@
 //! Agents written in Rust: built by cargo, with the same outcomes and deadlines as Python's.
 
+use crate::judge::regrade_json;
 use crate::workspace::{ECHO_SCRIPT, Workspace, echo_rows};
 
 /// What row N does depends on N.
@@ -116,6 +117,19 @@ fn a_rust_agent_has_the_same_outcomes_as_a_python_one() {
     assert_eq!(index[8]["reward"], 1.0);
     let logs = workspace.read(".osmosis/evals/t/logs.txt");
     assert!(logs.contains("r8-0 | hello from Rust"), "{logs}");
+
+    // Another grader over the same samples, which has a judge.
+    let seven = "return Err(\"no grade for seven\".into());";
+    let judged = "assert!(ctx.judge().unwrap().base_url.ends_with(\"/v1\"));";
+    let main = MAIN.replace(seven, judged);
+    workspace.write("rollouts/r/src/main.rs", &main);
+    let greeting = "[workflow]\ngreeting = \"hello from Rust\"\n";
+    let judge = "[grader]\njudge_model = \"script:policies/p.toml\"\n";
+    configure(&workspace, &format!("{greeting}{judge}"));
+    let resource = regrade_json(&workspace, "t", &["--name", "u"]);
+    assert_eq!(resource["flips"]["fixed"], 1, "{resource:#}");
+    assert_eq!(resource["flips"]["unchanged"], 9);
+    assert_eq!(resource["outcomes"]["timed_out"], 1);
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct EvalConfig {
     pub workflow: Map<String, Value>,
     /// `[grader]`: fields of the grader's config.
     pub grader: Map<String, Value>,
+    /// `judge_model` in `[grader]`: what `GraderContext.judge` asks.
+    pub judge_model: Option<ModelPath>,
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
@@ -86,6 +88,8 @@ pub struct TrainConfig {
     pub workflow: Map<String, Value>,
     /// `[grader]`: fields of the grader's config.
     pub grader: Map<String, Value>,
+    /// `judge_model` in `[grader]`: what `GraderContext.judge` asks.
+    pub judge_model: Option<ModelPath>,
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
@@ -108,6 +112,7 @@ impl EvalConfig {
             sampling,
             workflow: passed_on.workflow,
             grader: passed_on.grader,
+            judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
             advanced: passed_on.advanced,
@@ -132,6 +137,7 @@ impl TrainConfig {
             checkpoints,
             workflow: passed_on.workflow,
             grader: passed_on.grader,
+            judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
             advanced: passed_on.advanced,

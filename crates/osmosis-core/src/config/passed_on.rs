@@ -6,13 +6,16 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use toml_edit::{Item, TableLike, Value as Toml};
 
-use super::ConfigProblem;
 use super::reader::{Reader, Section, type_of};
+use super::{ConfigProblem, ModelPath};
+
+const JUDGE_MODEL: &str = "judge_model";
 
 /// What goes to the user's code as it is.
 pub(super) struct PassedOn {
     pub(super) workflow: Map<String, Json>,
     pub(super) grader: Map<String, Json>,
+    pub(super) judge_model: Option<ModelPath>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) secrets: Secrets,
     pub(super) advanced: Map<String, Json>,
@@ -26,13 +29,20 @@ pub struct Secrets {
 
 pub(super) fn read(reader: &mut Reader<'_>) -> PassedOn {
     let workflow = read_object(reader, "workflow");
-    let grader = read_object(reader, "grader");
+    let mut grader = read_object(reader, "grader");
+    // The one key of `[grader]` that is ours: which model its judge is, not a field of its config.
+    grader.remove(JUDGE_MODEL);
+    let section = reader.section("grader");
+    let judge_model = reader.parsed(section, JUDGE_MODEL, str::parse::<ModelPath>, |error| {
+        Some(error.hint())
+    });
     let advanced = read_object(reader, "advanced");
     let env = read_env(reader);
     let secrets = read_secrets(reader, &env);
     PassedOn {
         workflow,
         grader,
+        judge_model,
         env,
         secrets,
         advanced,

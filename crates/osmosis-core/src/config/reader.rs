@@ -115,7 +115,7 @@ impl<'d> Reader<'d> {
             let known = schema::section(name).filter(|section| section.is_of(self.kind));
             match (known, item.as_table_like()) {
                 (Some(section), Some(table)) => {
-                    if matches!(section.keys, Keys::Any) {
+                    if matches!(section.keys, Keys::Any | Keys::AnyBeside(_)) {
                         continue;
                     }
                     for (key, _) in table.iter() {

@@ -16,6 +16,8 @@ pub(super) enum Keys {
     These(&'static [&'static str]),
     /// The user's own.
     Any,
+    /// The user's own, beside these.
+    AnyBeside(&'static [&'static str]),
 }
 
 const BOTH: &[ConfigKind] = &[ConfigKind::Evaluation, ConfigKind::Training];
@@ -89,7 +91,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "grader",
         kinds: BOTH,
-        keys: Keys::Any,
+        keys: Keys::AnyBeside(&["judge_model"]),
     },
     Section {
         name: "env",
@@ -113,10 +115,10 @@ impl Section {
         self.kinds.contains(&kind)
     }
 
-    /// The keys that are ours; none where the user's own go.
+    /// The keys that are ours.
     pub(super) fn keys(&self) -> &'static [&'static str] {
         match self.keys {
-            Keys::These(keys) => keys,
+            Keys::These(keys) | Keys::AnyBeside(keys) => keys,
             Keys::Any => &[],
         }
     }

@@ -78,6 +78,7 @@ fn a_minimal_evaluation_has_every_default() {
       },
       "workflow": {},
       "grader": {},
+      "judge_model": null,
       "env": {},
       "secrets": {
         "required": []
@@ -131,6 +132,7 @@ fn a_minimal_training_has_every_default() {
       },
       "workflow": {},
       "grader": {},
+      "judge_model": null,
       "env": {},
       "secrets": {
         "required": []
@@ -173,7 +175,7 @@ required = ["SEARCH_KEY", "DB2"]
 anything = { goes = "here" }
 "#,
     );
-    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
+    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"judge_model":null,"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
     assert_eq!(config.evaluation.agent_timeout().as_millis(), 500);
     assert_eq!(config.evaluation.grader_timeout().as_secs(), 20);
 }
@@ -207,7 +209,7 @@ eval_interval = 5
 checkpoint_save_freq = 7
 "#,
     );
-    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":"main","commit_sha":null},"training":{"lr":0.00001,"total_epochs":2,"n_samples_per_prompt":4,"rollout_batch_size":16,"max_prompt_length":100,"max_response_length":200,"agent_workflow_timeout_s":30.0,"grader_timeout_s":10.0,"algorithm":"grpo","max_staleness":2,"clip_ratio":0.3,"kl_coef":0.01,"updates_per_batch":3,"seed":0,"steps":50,"held_out":{"dataset":"held_out"},"incomplete_groups":"keep"},"sampling":{"rollout_temperature":0.7,"rollout_top_p":null},"checkpoints":{"eval_interval":5,"checkpoint_save_freq":7},"workflow":{},"grader":{},"env":{},"secrets":{"required":[]},"advanced":{}}"#);
+    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":"main","commit_sha":null},"training":{"lr":0.00001,"total_epochs":2,"n_samples_per_prompt":4,"rollout_batch_size":16,"max_prompt_length":100,"max_response_length":200,"agent_workflow_timeout_s":30.0,"grader_timeout_s":10.0,"algorithm":"grpo","max_staleness":2,"clip_ratio":0.3,"kl_coef":0.01,"updates_per_batch":3,"seed":0,"steps":50,"held_out":{"dataset":"held_out"},"incomplete_groups":"keep"},"sampling":{"rollout_temperature":0.7,"rollout_top_p":null},"checkpoints":{"eval_interval":5,"checkpoint_save_freq":7},"workflow":{},"grader":{},"judge_model":null,"env":{},"secrets":{"required":[]},"advanced":{}}"#);
     assert_eq!(
         train("[training]\neval_fraction = 0.1").training.held_out,
         Some(HeldOut::Fraction(0.1))
@@ -539,4 +541,28 @@ fn problems_have_stable_names_for_programs() {
             "unknown_key"
         ]
     );
+}
+
+#[test]
+fn a_judge_is_a_model_and_no_field_of_the_graders_config() {
+    let config = eval("[grader]\ntolerance = 0.5\njudge_model = \"ollama/llama3\"\n");
+    assert_eq!(config.judge_model.unwrap().to_string(), "ollama/llama3");
+    assert_eq!(config.grader.keys().collect::<Vec<_>>(), ["tolerance"]);
+    let config = train("[grader]\njudge_model = \"script:judge.toml\"\n");
+    assert_eq!(
+        config.judge_model,
+        Some(ModelPath::Script("judge.toml".into()))
+    );
+    assert_eq!(config.grader, Map::new());
+    assert_snapshot!(eval_errors_with("[grader]\njudge_model = 7\n"), @r"
+    eval.toml:7:15: `judge_model` in `[grader]` must be a string, found an integer
+    ");
+    assert_snapshot!(eval_errors_with("[grader]\njudge_model = \"two words\"\n"), @r"
+    eval.toml:7:15: `judge_model` in `[grader]`: `two words` contains spaces or control characters
+      hint: a model's name has none
+    ");
+    assert_snapshot!(eval_errors_with("[evaluation]\njudge_model = \"openai/gpt-5\"\n"), @r"
+    eval.toml:7:1: unknown key `judge_model` in `[evaluation]`
+      hint: `judge_model` belongs in `[grader]`
+    ");
 }

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use osmosis_core::frame::{
-    Channel, Found, FromWorker, GradeTask, Hello, InteractionReward, Load, Manifest,
+    Channel, Found, FromWorker, GradeTask, Hello, InteractionReward, JudgeAccess, Load, Manifest,
     PROTOCOL_VERSION, Problem, RunTask, ToWorker, decode, encode,
 };
 use osmosis_core::{ErrorCategory, Failure, JsonText, Reward, RolloutId, Sample, SampleId};
@@ -427,6 +427,7 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
         metadata: Some(json(r#"{"b":1,"a":[null,true]}"#)),
         artifacts_dir: Some(text("/run/artifacts/r3-1")),
         project_path: text("/workspace/rollouts/multiply"),
+        judge: None,
     };
     vec![
         ("welcome", ToWorker::Welcome { worker: 1 }),
@@ -484,6 +485,17 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
                 samples: Vec::new(),
                 metadata: None,
                 artifacts_dir: None,
+                ..grade.clone()
+            }),
+        ),
+        (
+            "grade_judge",
+            ToWorker::Grade(GradeTask {
+                judge: Some(JudgeAccess {
+                    base_url: text("http://127.0.0.1:8080/v1"),
+                    api_key: text("key-2"),
+                    model: text("gpt-5"),
+                }),
                 ..grade.clone()
             }),
         ),

@@ -1,7 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::GatewayOptions;
+use osmosis_store::CallPurpose;
 use osmosis_testkit::model_server::{Behaviour, Gate};
 
 use crate::fixture::{Answer, House, script_policy, streamed, user};
@@ -159,4 +161,58 @@ async fn many_rollouts_share_a_gateway_and_keep_their_sums_apart() {
     let sums = futures_util::future::join_all(rollouts).await;
     assert_eq!(sums, (1..=20).collect::<Vec<u64>>());
     assert_eq!(house.store.calls().len(), 210);
+}
+
+#[tokio::test]
+async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
+    let house = House::scripted("[[reply]]\ntext = 'policy'\n").await;
+    let rollout = RolloutId::of(1, 0);
+    assert!(
+        house
+            .gateway
+            .open_judge(rollout.clone(), Attempt(3))
+            .is_none(),
+        "there is none yet"
+    );
+    house
+        .gateway
+        .set_judge(Arc::new(script_policy("[[reply]]\ntext = 'judge'\n")));
+    let (door, model) = house.gateway.open_judge(rollout, Attempt(3)).unwrap();
+    let ask = async |key: &str| {
+        // Whatever model is named: the key decides.
+        let call = house.client.post(house.chat_url()).bearer_auth(key);
+        let call = call.body(user("hi").to_string());
+        Answer::of(call.send().await.unwrap()).await
+    };
+    let said = |answer: &Answer| answer.json()["choices"][0]["message"]["content"].clone();
+    assert_eq!(said(&ask(door.key()).await), "judge");
+    assert_eq!(said(&ask(house.door.key()).await), "policy");
+    let models = house
+        .client
+        .get(format!("{}/models", house.gateway.url()))
+        .bearer_auth(door.key());
+    let models = Answer::of(models.send().await.unwrap()).await.json();
+    assert_eq!(models["data"][0]["id"], model);
+    assert_eq!(models["data"][1], serde_json::Value::Null);
+
+    let key = door.key().to_owned();
+    let calls = door.close().await;
+    assert_eq!(calls.summary.model_calls, 1);
+    assert_eq!(ask(&key).await.status, 401);
+    assert_eq!(
+        ask(house.door.key()).await.status,
+        200,
+        "the agent's is another"
+    );
+    let purposes: Vec<CallPurpose> = house
+        .store
+        .calls()
+        .iter()
+        .map(|call| call.purpose)
+        .collect();
+    assert_eq!(
+        purposes,
+        [CallPurpose::Judge, CallPurpose::Policy, CallPurpose::Policy]
+    );
+    assert_eq!(house.door.close().await.summary.model_calls, 2);
 }

@@ -272,6 +272,7 @@ impl Worker {
             metadata: Some(json(metadata)),
             artifacts_dir: None,
             project_path: env!("CARGO_MANIFEST_DIR").to_owned(),
+            judge: None,
         }));
         self.hear_started(task);
         self.hear()

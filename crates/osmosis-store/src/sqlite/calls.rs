@@ -9,7 +9,7 @@ use super::delta::{Base, Conversations, MAX_CHAIN, Shared};
 use super::rollouts::call_summary;
 use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter};
 use super::sql::{SqlError, number, optional_number, to_sql};
-use crate::{CallBody, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
+use crate::{CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
 
 /// Why a call was not recorded.
 pub(crate) enum CallFailure {
@@ -64,9 +64,9 @@ pub(crate) fn record(
                 queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, request_bytes,
                 response_bytes, segment, request_offset, response_offset, base_call_id,
                 shared_prefix_bytes, shared_suffix_bytes, chain_length, token_records,
-                tokens_offset, tokens_bytes, cached_tokens, reasoning_tokens)
+                tokens_offset, tokens_bytes, cached_tokens, reasoning_tokens, purpose)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-                ?, ?)",
+                ?, ?, ?)",
         )?
         .execute(params![
             call.rollout_id.as_str(),
@@ -100,6 +100,7 @@ pub(crate) fn record(
             tokens_place.map(|_| to_sql(tokens.len() as u64)).transpose()?,
             call.cached_tokens.map(to_sql).transpose()?,
             call.reasoning_tokens.map(to_sql).transpose()?,
+            call.purpose.as_str(),
         ])?;
     let base = Base {
         call_id: connection.last_insert_rowid(),
@@ -112,9 +113,15 @@ pub(crate) fn record(
 
 pub(crate) fn totals(connection: &Connection) -> Result<CallSummary, SqlError> {
     let mut select = connection.prepare_cached(
-        "SELECT count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
-            coalesce(sum(completion_tokens), 0) AS completion_tokens,
-            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens
+        "SELECT count(*) FILTER (WHERE purpose = 'policy') AS model_calls,
+            coalesce(sum(prompt_tokens) FILTER (WHERE purpose = 'policy'), 0) AS prompt_tokens,
+            coalesce(sum(completion_tokens) FILTER (WHERE purpose = 'policy'), 0) AS completion_tokens,
+            sum(cached_tokens) FILTER (WHERE purpose = 'policy') AS cached_tokens,
+            sum(reasoning_tokens) FILTER (WHERE purpose = 'policy') AS reasoning_tokens,
+            count(*) FILTER (WHERE purpose = 'judge') AS judge_calls,
+            coalesce(sum(prompt_tokens) FILTER (WHERE purpose = 'judge'), 0) AS judge_prompt_tokens,
+            coalesce(sum(completion_tokens) FILTER (WHERE purpose = 'judge'), 0)
+                AS judge_completion_tokens
          FROM calls",
     )?;
     let mut rows = select.query([])?;
@@ -184,6 +191,7 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         rollout_id: RolloutId::new(row.get::<_, String>("rollout_id")?)?,
         attempt: Attempt(number(row, "attempt")?),
         sample_id: SampleId::new(row.get::<_, String>("sample_id")?)?,
+        purpose: purpose(row.get_ref("purpose")?.as_str()?)?,
         dialect: row.get("dialect")?,
         model: row.get("model")?,
         upstream: row.get("upstream")?,
@@ -201,6 +209,10 @@ fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
         done_at_ms: row.get("done_at_ms")?,
         token_records: number(row, "token_records")?,
     })
+}
+
+fn purpose(text: &str) -> Result<CallPurpose, SqlError> {
+    CallPurpose::parse(text).ok_or_else(|| SqlError::Senseless(format!("purpose `{text}`")))
 }
 
 /// Where the bodies of a call are, and how they are told.
@@ -301,7 +313,7 @@ fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlEr
     }))
 }
 
-/// The token records of the attempt that [`calls`] would list.
+/// The token records of the policy's calls in the attempt that [`calls`] would list.
 pub(crate) fn token_records(
     connection: &Connection,
     segments: &Utf8Path,
@@ -312,7 +324,8 @@ pub(crate) fn token_records(
     };
     let mut select = connection.prepare_cached(
         "SELECT call_id, sample_id, segment, tokens_offset, token_records FROM calls
-         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL ORDER BY call_id",
+         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL AND purpose = 'policy'
+         ORDER BY call_id",
     )?;
     let mut rows = select.query(params![id.as_str(), attempt])?;
     let mut segments = SegmentReader::new(segments);

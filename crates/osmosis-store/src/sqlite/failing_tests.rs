@@ -8,7 +8,7 @@ use osmosis_core::{
 };
 
 use super::*;
-use crate::{CallSummary, StoreErrorKind};
+use crate::{CallPurpose, CallSummary, StoreErrorKind};
 
 const LEASE: Duration = Duration::from_mins(1);
 
@@ -77,6 +77,7 @@ fn call(row: u64) -> NewCall {
         rollout_id: RolloutId::of(row, 0),
         attempt: Attempt(1),
         sample_id: SampleId::main(),
+        purpose: CallPurpose::Policy,
         dialect: "chat_completions".to_owned(),
         model: "m".to_owned(),
         upstream: "u".to_owned(),

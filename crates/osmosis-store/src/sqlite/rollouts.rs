@@ -12,8 +12,8 @@ use super::sql::{
     SqlError, exact_float, from_word, json, number, optional_json, optional_number, to_sql, word,
 };
 use crate::{
-    CallSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, StoreError,
+    CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStatus, StoreError,
 };
 
 const DEFAULT_PAGE: usize = 1000;
@@ -97,7 +97,9 @@ pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlErr
         "SELECT outcome, count(*) AS rollouts, total(reward) AS reward_sum,
             coalesce(sum(passed), 0) AS passed, sum(model_calls) AS model_calls,
             sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens,
-            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens
+            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens,
+            sum(judge_calls) AS judge_calls, sum(judge_prompt_tokens) AS judge_prompt_tokens,
+            sum(judge_completion_tokens) AS judge_completion_tokens
          FROM rollouts WHERE state = 'done' GROUP BY outcome",
     )?;
     let mut rows = select.query([])?;
@@ -200,7 +202,7 @@ const COLUMNS: &str =
     "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,
     outcome_detail, sample_rewards, metrics, queue_ms, agent_ms, model_ms, grade_ms,
     started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens, cached_tokens,
-    reasoning_tokens";
+    reasoning_tokens, judge_calls, judge_prompt_tokens, judge_completion_tokens";
 
 fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
     Ok(RolloutRecord {
@@ -226,6 +228,11 @@ fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
             completion_tokens: number(row, 19)?,
             cached_tokens: optional_number(row, 20)?,
             reasoning_tokens: optional_number(row, 21)?,
+            judge: JudgeSummary {
+                calls: number(row, 22)?,
+                prompt_tokens: number(row, 23)?,
+                completion_tokens: number(row, 24)?,
+            },
         },
     })
 }
@@ -354,6 +361,11 @@ pub(super) fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
         completion_tokens: number(row, "completion_tokens")?,
         cached_tokens: optional_number(row, "cached_tokens")?,
         reasoning_tokens: optional_number(row, "reasoning_tokens")?,
+        judge: JudgeSummary {
+            calls: number(row, "judge_calls")?,
+            prompt_tokens: number(row, "judge_prompt_tokens")?,
+            completion_tokens: number(row, "judge_completion_tokens")?,
+        },
     })
 }
 

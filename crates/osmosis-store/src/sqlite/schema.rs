@@ -26,7 +26,8 @@
 //! `base_call_id`, that record, and the last `shared_suffix_bytes` of the base's request.
 //! `chain_length` says how many bases have to be read. When the policy knew its tokens, `token_records`
 //! says for how many choices, and the record at `tokens_offset` of `tokens_bytes` holds them, each with
-//! its length (`u32`, little endian) before it. A call whose rollout is not in `rollouts` came
+//! its length (`u32`, little endian) before it. `purpose` is `policy`, or `judge` for a call that the
+//! grader made; the latter are summed up in `rollouts.judge_…` alone. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
 
 use camino::Utf8Path;
@@ -158,11 +159,15 @@ ALTER TABLE rollouts ADD COLUMN cached_tokens INTEGER;
 ALTER TABLE rollouts ADD COLUMN reasoning_tokens INTEGER;
 ALTER TABLE calls ADD COLUMN cached_tokens INTEGER;
 ALTER TABLE calls ADD COLUMN reasoning_tokens INTEGER;
+ALTER TABLE calls ADD COLUMN purpose TEXT NOT NULL DEFAULT 'policy';
+ALTER TABLE rollouts ADD COLUMN judge_calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollouts ADD COLUMN judge_prompt_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollouts ADD COLUMN judge_completion_tokens INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// Columns by the version that brought them, with what they are in an older database. A reader that
-/// must not write puts them, for itself alone, in front of it.
-const LATER_COLUMNS: &[(i64, &str, &str)] = &[
+/// The columns that a version brought, with what they are in an older database: what a reader that must
+/// not write sees, for itself alone, in their place.
+const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
     (
         2,
         "calls",
@@ -171,20 +176,21 @@ const LATER_COLUMNS: &[(i64, &str, &str)] = &[
     (
         3,
         "calls",
-        "NULL AS cached_tokens, NULL AS reasoning_tokens",
+        "NULL AS cached_tokens, NULL AS reasoning_tokens, 'policy' AS purpose",
     ),
     (
         3,
         "rollouts",
-        "NULL AS cached_tokens, NULL AS reasoning_tokens",
+        "NULL AS cached_tokens, NULL AS reasoning_tokens, 0 AS judge_calls, 0 AS judge_prompt_tokens,
+            0 AS judge_completion_tokens",
     ),
 ];
 
-/// Tables by the version that brought them, empty.
-const LATER_TABLES: &[(i64, &str)] = &[(
+/// The same for whole tables, which are empty there.
+const ADDED_TABLES: &[(i64, &str, &str)] = &[(
     2,
-    "CREATE TEMP VIEW steps AS
-        SELECT 0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms WHERE false;",
+    "steps",
+    "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms",
 )];
 
 /// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
@@ -226,25 +232,28 @@ pub(crate) fn check_readable(connection: &Connection, path: &Utf8Path) -> Result
 /// Lets a connection that only reads see an older database as [`KNOWN_VERSION`] has it.
 pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
     let found = version(connection)?;
-    if found == KNOWN_VERSION {
+    // A version of 0 holds nothing, and is refused by `check_readable`.
+    if found == 0 || found >= KNOWN_VERSION {
         return Ok(());
     }
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     for table in ["calls", "rollouts"] {
-        let missing: Vec<&str> = LATER_COLUMNS
+        let added: Vec<&str> = ADDED_COLUMNS
             .iter()
-            .filter(|(version, of, _)| *version > found && *of == table)
+            .filter(|(since, of, _)| *since > found && *of == table)
             .map(|(_, _, columns)| *columns)
             .collect();
-        if !missing.is_empty() {
+        if !added.is_empty() {
             connection.execute_batch(&format!(
                 "CREATE TEMP VIEW {table} AS SELECT *, {} FROM main.{table};",
-                missing.join(", ")
+                added.join(", ")
             ))?;
         }
     }
-    for (_, view) in LATER_TABLES.iter().filter(|(version, _)| *version > found) {
-        connection.execute_batch(view)?;
+    for (_, table, columns) in ADDED_TABLES.iter().filter(|(since, ..)| *since > found) {
+        connection.execute_batch(&format!(
+            "CREATE TEMP VIEW {table} AS SELECT {columns} WHERE false;"
+        ))?;
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
 use osmosis_store::{
-    CallQuery, SqliteOptions, SqliteStore, StepRecord, Store, StoreError, StoreErrorKind,
+    CallPurpose, CallQuery, SqliteOptions, SqliteStore, StepRecord, Store, StoreError,
+    StoreErrorKind,
 };
 use osmosis_testkit::store_conformance::{call, claim_one, plan, scored};
 use rusqlite::Connection;
@@ -185,7 +186,7 @@ async fn a_run_of_a_newer_program_is_left_alone() {
     assert_eq!(SqliteStore::holder(&path), None, "the lock was given back");
 }
 
-/// Takes away what the later versions of the tables brought.
+/// Takes away what later versions of the tables brought.
 fn make_version_1(path: &Utf8Path) {
     let database = Connection::open(path.join("run.db")).unwrap();
     database
@@ -210,6 +211,10 @@ fn make_version_2(path: &Utf8Path) {
              ALTER TABLE calls DROP COLUMN reasoning_tokens;
              ALTER TABLE rollouts DROP COLUMN cached_tokens;
              ALTER TABLE rollouts DROP COLUMN reasoning_tokens;
+             ALTER TABLE calls DROP COLUMN purpose;
+             ALTER TABLE rollouts DROP COLUMN judge_calls;
+             ALTER TABLE rollouts DROP COLUMN judge_prompt_tokens;
+             ALTER TABLE rollouts DROP COLUMN judge_completion_tokens;
              PRAGMA user_version = 2;",
         )
         .unwrap();
@@ -223,6 +228,7 @@ async fn has_no_tokens(store: &dyn Store) {
     };
     let calls = store.calls(query).await.unwrap();
     assert_eq!(calls[0].token_records, 0);
+    assert_eq!(calls[0].purpose, CallPurpose::Policy);
     let body = store.call_body(calls[0].call_id).await.unwrap().unwrap();
     assert_eq!((&body.response[..], body.tokens.len()), (&b"answer"[..], 0));
     assert_eq!(store.token_records(&id).await.unwrap(), []);

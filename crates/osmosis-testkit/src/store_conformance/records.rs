@@ -5,8 +5,8 @@ use osmosis_core::{
     Attempt, JsonText, Outcome, OutcomeKind, Phase, PolicyVersion, Reward, RolloutId, SampleId,
 };
 use osmosis_store::{
-    CallBody, CallQuery, CallRecord, CallSummary, Claim, NewCall, RolloutQuery, RunStatus, Store,
-    StoreErrorKind,
+    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, JudgeSummary, NewCall,
+    RolloutQuery, RunStatus, Store, StoreErrorKind,
 };
 
 use super::{
@@ -269,6 +269,9 @@ pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
     assert_eq!(tallies[0].calls.model_calls, 4);
     assert_eq!(tallies[0].calls.prompt_tokens, 200);
     assert_eq!(tallies[0].calls.completion_tokens, 40);
+    assert_eq!(tallies[0].calls.judge.calls, 2);
+    assert_eq!(tallies[0].calls.judge.prompt_tokens, 60);
+    assert_eq!(tallies[0].calls.judge.completion_tokens, 6);
     assert_eq!(tallies[0].calls.cached_tokens, Some(120));
     assert_eq!(tallies[0].calls.reasoning_tokens, None);
     Ok(())
@@ -296,6 +299,11 @@ pub async fn totals_count_the_calls_of_every_attempt(fixture: Fixture) -> Verdic
     };
     store.record_call(told).await?;
     store.record_call(untold).await?;
+    let judge = NewCall {
+        purpose: CallPurpose::Judge,
+        ..call(&claim, "main", "q", "a")?
+    };
+    store.record_call(judge).await?;
     store.complete(scored(&claim, 1.0)?).await?;
     let expected = CallSummary {
         model_calls: 3,
@@ -303,6 +311,11 @@ pub async fn totals_count_the_calls_of_every_attempt(fixture: Fixture) -> Verdic
         completion_tokens: 20,
         cached_tokens: Some(30),
         reasoning_tokens: Some(4),
+        judge: JudgeSummary {
+            calls: 1,
+            prompt_tokens: 50,
+            completion_tokens: 10,
+        },
     };
     assert_eq!(store.call_totals().await?, expected);
     Ok(())
@@ -314,6 +327,7 @@ fn as_recorded(call_id: u64, call: &NewCall) -> CallRecord {
         rollout_id: call.rollout_id.clone(),
         attempt: call.attempt,
         sample_id: call.sample_id.clone(),
+        purpose: call.purpose,
         dialect: call.dialect.clone(),
         model: call.model.clone(),
         upstream: call.upstream.clone(),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use osmosis_core::{JsonText, PolicyVersion, RolloutId, SampleId};
-use osmosis_store::{Claim, NewCall, RolloutQuery, StepRecord};
+use osmosis_store::{CallPurpose, Claim, NewCall, RolloutQuery, StepRecord};
 
 use super::records::{body_of, calls_of};
 use super::{Fixture, LEASE, Verdict, call, claim_one, plan, scored};
@@ -39,6 +39,12 @@ pub async fn token_records_come_back_without_the_bodies(mut fixture: Fixture) ->
             .record_call(with(&neighbour, "main", &[b"next door"])?)
             .await?;
     }
+    // What the grader asks its judge is nothing to learn from.
+    let judged = NewCall {
+        purpose: CallPurpose::Judge,
+        ..with(&second, "main", &[b"judged"])?
+    };
+    store.record_call(judged).await?;
     // The old attempt's agent has not noticed yet that it is too late.
     store
         .record_call(with(&first, "main", &[b"too late"])?)

@@ -240,6 +240,7 @@ impl WorkerPool {
                 metadata: job.metadata,
                 artifacts_dir: job.artifacts_dir.map(Into::into),
                 project_path,
+                judge: job.judge,
             })
         };
         let task = self.inner.next_task_id();

@@ -42,6 +42,7 @@ async fn samples_are_graded_by_a_worker_that_runs_no_agents() {
         }],
         metadata: None,
         artifacts_dir: None,
+        judge: None,
     };
     let cancel = CancellationToken::new();
     let report = fixture

@@ -155,6 +155,7 @@ async fn a_rollout_is_run_and_graded_by_workers_forked_from_one_import() {
         samples,
         metadata: None,
         artifacts_dir: None,
+        judge: None,
     };
     let cancel = CancellationToken::new();
     let report = rollout

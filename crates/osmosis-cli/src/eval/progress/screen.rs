@@ -230,6 +230,7 @@ mod tests {
             completion_tokens: 678,
             cached_tokens: Some(1000),
             reasoning_tokens: None,
+            ..CallSummary::default()
         };
         let server = EndpointLoad {
             url: "http://h/v1".to_owned(),

@@ -1,0 +1,47 @@
+//! What a run that only grades knows of the one whose samples it grades.
+
+use osmosis_store::RunRecord;
+use serde_json::Value;
+
+use super::Pinned;
+
+const RUN: &str = "regraded_from";
+const CREATED: &str = "regraded_from_created_at_ms";
+const CALLS_IN: &str = "policy_calls_in";
+
+/// Facts of a run that was made by `eval regrade`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RegradedFrom {
+    /// The run whose samples it grades.
+    pub(crate) run: String,
+    created_at_ms: i64,
+    /// The run that has the policy's calls: the same, unless that one was regraded too.
+    pub(crate) calls_in: String,
+}
+
+impl RegradedFrom {
+    pub(crate) fn new(source: &RunRecord, pinned: &Pinned) -> Self {
+        let run = source.name.to_string();
+        Self {
+            calls_in: Self::of(pinned).map_or_else(|| run.clone(), |of_source| of_source.calls_in),
+            run,
+            created_at_ms: source.created_at_ms,
+        }
+    }
+
+    /// `None` for a run that had its rollouts run.
+    pub(crate) fn of(pinned: &Pinned) -> Option<Self> {
+        let run = pinned.text(RUN)?;
+        Some(Self {
+            calls_in: pinned.text(CALLS_IN).unwrap_or_else(|| run.clone()),
+            created_at_ms: pinned.0.get(CREATED).and_then(Value::as_i64).unwrap_or(0),
+            run,
+        })
+    }
+
+    pub(crate) fn pin(&self, facts: &mut Pinned) {
+        facts.insert(RUN, self.run.as_str());
+        facts.insert(CREATED, self.created_at_ms);
+        facts.insert(CALLS_IN, self.calls_in.as_str());
+    }
+}

@@ -1,0 +1,1 @@
+"""What graders measure with."""
