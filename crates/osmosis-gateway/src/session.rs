@@ -281,6 +281,7 @@ mod tests {
             samples: Mutex::default(),
             bounds: Some(Bounds { calls, samples }),
             servers: Mutex::default(),
+            given: Mutex::default(),
         }
     }
 
