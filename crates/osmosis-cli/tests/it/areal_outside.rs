@@ -72,8 +72,8 @@ impl Drop for TokenServer {
 
 /// A run of the episode on a server that takes token ids.
 fn on_token_server(rows: &[Value], more: &str) -> (Workspace, TokenServer) {
-    let rows: String = rows.iter().map(|row| format!("{row}\n")).collect();
-    let mut workspace = Workspace::new(EPISODE, "", &rows);
+    let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
+    let mut workspace = Workspace::new(EPISODE, "", &rows.concat());
     let server = TokenServer::start(&workspace);
     let tokenizer = workspace.root.join("tokenizer");
     std::fs::create_dir(&tokenizer).unwrap();

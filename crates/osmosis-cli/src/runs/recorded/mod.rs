@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn chat(messages: Value, answer: Value) -> Recorded {
+    fn chat(messages: &Value, answer: &Value) -> Recorded {
         let response = json!({"id": "c", "choices": [{"index": 0, "message": answer}]}).to_string();
         call(
             "chat_completions",
@@ -176,10 +176,11 @@ mod tests {
     }
 
     fn sse(events: &[Value]) -> String {
-        events
+        let lines: Vec<String> = events
             .iter()
             .map(|event| format!("data: {event}\n\n"))
-            .collect()
+            .collect();
+        lines.concat()
     }
 
     fn texts(calls: &[Recorded]) -> Vec<String> {
@@ -211,17 +212,17 @@ mod tests {
     #[test]
     fn turns_that_extend_each_other_are_one_conversation_and_branches_are_two() {
         let calls = [
-            chat(json!([user("a")]), assistant("b")),
+            chat(&json!([user("a")]), &assistant("b")),
             chat(
-                json!([user("a"), assistant("b"), user("c")]),
-                assistant("d"),
+                &json!([user("a"), &assistant("b"), user("c")]),
+                &assistant("d"),
             ),
             chat(
-                json!([user("a"), assistant("b"), user("e")]),
-                assistant("f"),
+                &json!([user("a"), &assistant("b"), user("e")]),
+                &assistant("f"),
             ),
-            chat(json!([user("x")]), assistant("y")),
-            chat(json!([user("x")]), assistant("y")),
+            chat(&json!([user("x")]), &assistant("y")),
+            chat(&json!([user("x")]), &assistant("y")),
         ];
         assert_eq!(
             texts(&calls),
@@ -238,10 +239,10 @@ mod tests {
         let mut thought = assistant("b");
         thought["reasoning_content"] = json!("hm");
         let calls = [
-            chat(json!([user("a")]), thought),
+            chat(&json!([user("a")]), &thought),
             chat(
-                json!([user("a"), assistant("b"), user("c")]),
-                assistant("d"),
+                &json!([user("a"), &assistant("b"), user("c")]),
+                &assistant("d"),
             ),
         ];
         assert_eq!(
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_shown_only_when_nothing_was_answered() {
-        let mut refused = chat(json!([user("a")]), Value::Null);
+        let mut refused = chat(&json!([user("a")]), &Value::Null);
         refused.call.status = 502;
         refused.call.error = Some("no such host".to_owned());
         refused.body.response = Bytes::from_static(b"{}");
@@ -400,7 +401,7 @@ mod tests {
             texts(std::slice::from_ref(&refused)),
             ["user: a | error: status 502: no such host"]
         );
-        let calls = [refused, chat(json!([user("a")]), assistant("b"))];
+        let calls = [refused, chat(&json!([user("a")]), &assistant("b"))];
         assert_eq!(texts(&calls), ["user: a | assistant: b"]);
         assert_eq!(texts(&[]), Vec::<String>::new());
     }
