@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from osmosis_ai.areal.arrays import plain
 from osmosis_ai.areal.io_struct import ModelResponse
 from osmosis_ai.areal.results import (
     Episode,
@@ -32,6 +33,16 @@ class Tensor:
         return self._values
 
 
+class TrackedTensor(Tensor):
+    """As torch's tensors that have a gradient: only `tolist` can be called without a detour."""
+
+    def __array__(self) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def __float__(self) -> float:
+        raise AssertionError("a warning of torch's for each number")
+
+
 class Array:
     """Only the array protocol."""
 
@@ -52,7 +63,22 @@ def numpy_array(values: Any) -> Any:
     return pytest.importorskip("numpy").array(values)
 
 
-@pytest.mark.parametrize("make", [list, Tensor, Array, numpy_array, tuple])
+def torch_tensor(values: Any) -> Any:
+    return pytest.importorskip("torch", reason="several gigabytes").tensor(values)
+
+
+def torch_tensor_with_gradient(values: Any) -> Any:
+    tensor = torch_tensor(values)
+    return tensor.requires_grad_() if tensor.is_floating_point() else tensor
+
+
+LIBRARIES = [
+    *(list, tuple, Tensor, TrackedTensor, Array, numpy_array),
+    *(torch_tensor, torch_tensor_with_gradient),
+]
+
+
+@pytest.mark.parametrize("make", LIBRARIES)
 def test_arrays_of_every_library_are_read_and_padding_is_cut(make: Any) -> None:
     returned = {
         "input_ids": make([[5, 6, 7, 8, 0], [9, 10, 0, 0, 0]]),
@@ -168,6 +194,17 @@ def test_an_interaction_with_missing_logprobs_is_named() -> None:
 )
 def test_a_number_is_the_last_reward(returned: Any) -> None:
     assert read_agent_reward(returned) == LastReward(1.0)
+
+
+def test_torch_numbers_are_numbers() -> None:
+    torch = pytest.importorskip("torch", reason="several gigabytes")
+    for kind in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        assert read_agent_reward(torch.tensor(0.5, dtype=kind)) == LastReward(0.5)
+        assert read_agent_reward({"a": torch.tensor([0.5], dtype=kind)}) == RewardsById({"a": 0.5})
+    assert read_agent_reward(torch.tensor([1.0], requires_grad=True)) == LastReward(1.0)
+    assert read_agent_reward(torch.tensor(True)) == LastReward(1.0)
+    assert plain([torch.tensor(1), torch.tensor(2)]) == [1, 2]
+    assert plain(torch.tensor([[1, 2], [3, 4]]).T) == [[1, 3], [2, 4]]
 
 
 def test_numpy_numbers_are_numbers() -> None:

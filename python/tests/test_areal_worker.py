@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from osmosis_ai.worker.frames import Fork, Forked
-from tests.engine import loaded_worker
+from osmosis_ai.worker.frames import (
+    Cancel,
+    Fork,
+    Forked,
+    Loaded,
+    RunDone,
+    TaskCancelled,
+    TaskFailed,
+)
+from tests.engine import Engine, loaded_worker, run_task
 from tests.test_areal_rewards import wait_until_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers fork on Linux")
@@ -66,6 +76,82 @@ async def test_forked_workers_have_reward_processes_of_their_own_that_end_with_t
             await asyncio.to_thread(wait_until_gone, pid)
         process.kill()
         for pid in seen[2]["processes"]:
+            await asyncio.to_thread(wait_until_gone, pid)
+
+
+SUBPROCESS = """
+import asyncio, os, subprocess, time
+
+class Agent:
+    async def run(self, data, **extra_kwargs):
+        child = subprocess.Popen(["sleep", "1000"])
+        with open(data["pids"] + ".new", "w") as file:
+            file.write(f"{os.getpid()} {child.pid}")
+        os.rename(data["pids"] + ".new", data["pids"])
+        match data["do"]:
+            case "wait": await asyncio.sleep(1000)
+            case "block": time.sleep(1000)
+            case "crash": os.abort()
+        return 1.0
+"""
+
+
+@contextlib.asynccontextmanager
+async def subprocess_worker(folder: Path) -> AsyncIterator[tuple[Any, Any]]:
+    (folder / "main.py").write_text(SUBPROCESS)
+    async with Engine(folder) as engine:
+        worker, process = await engine.start(folder)
+        answer = await worker.load(folder, workflow={"mode": "subproc"})
+        assert isinstance(answer, Loaded), answer
+        yield worker, process
+
+
+async def processes_in(path: Path) -> list[int]:
+    while not path.exists():
+        await asyncio.sleep(0.01)
+    return [int(pid) for pid in path.read_text().split()]
+
+
+@pytest.mark.parametrize("do", ["wait", "block"])
+async def test_a_cancelled_rollout_ends_its_process_and_what_that_started(
+    tmp_path: Path, do: str
+) -> None:
+    pids = tmp_path / "pids"
+    async with subprocess_worker(tmp_path) as (worker, _):
+        worker.send(run_task(task=1, row=json.dumps({"do": do, "pids": str(pids)})))
+        found = await asyncio.wait_for(processes_in(pids), 30)
+        worker.send(Cancel(1))
+        await worker.expect(TaskCancelled, task=1)
+        for pid in found:
+            await asyncio.to_thread(wait_until_gone, pid)
+        # The others are not concerned.
+        again = tmp_path / "again"
+        row = json.dumps({"do": "return", "pids": str(again)})
+        done = await worker.answer(run_task(task=2, row=row))
+        assert isinstance(done, RunDone), done
+        assert done.samples[0].reward == 1.0
+        # What it left behind has ended with it.
+        for pid in await processes_in(again):
+            await asyncio.to_thread(wait_until_gone, pid)
+
+
+async def test_a_killed_worker_takes_the_processes_of_its_rollouts_along(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    async with subprocess_worker(tmp_path) as (worker, process):
+        worker.send(run_task(task=1, row=json.dumps({"do": "block", "pids": str(pids)})))
+        found = await asyncio.wait_for(processes_in(pids), 30)
+        process.kill()
+        for pid in found:
+            await asyncio.to_thread(wait_until_gone, pid)
+
+
+async def test_a_crashed_process_is_a_failure_that_says_how(tmp_path: Path) -> None:
+    async with subprocess_worker(tmp_path) as (worker, _):
+        row = json.dumps({"do": "crash", "pids": str(tmp_path / "pids")})
+        failed = await worker.answer(run_task(task=1, row=row))
+        assert isinstance(failed, TaskFailed), failed
+        assert "ended with code -6" in failed.failure.message
+        for pid in await processes_in(tmp_path / "pids"):
             await asyncio.to_thread(wait_until_gone, pid)
 
 

@@ -3,10 +3,10 @@
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
 use osmosis_core::frame::Manifest;
-use osmosis_data::{Dataset, Report, Row, Taking};
+use osmosis_data::{Dataset, Row, Taking};
 use osmosis_store::NewRow;
 
-use crate::dataset::{check, data_error};
+use crate::dataset::{checked, data_error};
 use crate::error::CliError;
 use crate::workspace::Workspace;
 
@@ -100,10 +100,4 @@ impl CheckedDataset {
         )
         .hint("submit again with `--fresh`, so that the run holds one version of it"))
     }
-}
-
-fn checked(dataset: &Dataset) -> Result<Report, CliError> {
-    let report = dataset.validate().map_err(|error| data_error(&error))?;
-    check(&report)?;
-    Ok(report)
 }

@@ -2,7 +2,7 @@
 
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
-use osmosis_data::{DataError, Report};
+use osmosis_data::{DataError, Dataset, Report, Taking};
 use serde_json::json;
 
 use crate::error::{CliError, Exit};
@@ -11,6 +11,7 @@ use crate::workspace::{Workspace, absolute};
 
 pub(crate) fn validate(
     file: &Utf8Path,
+    taking: Taking,
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, CliError> {
@@ -33,15 +34,33 @@ pub(crate) fn validate(
             }
         }
     };
-    let report = osmosis_data::validate(&path).map_err(|error| data_error(&error))?;
-    check(&report)?;
+    let dataset = Dataset::open(&path).map_err(|error| data_error(&error))?;
+    let dataset = dataset.with(taking);
+    let report = checked(&dataset).map_err(|error| {
+        let whole = dataset.with(Taking::WholeRows);
+        if taking == Taking::Columns && checked(&whole).is_ok() {
+            error.hint(
+                "a workflow of AReaL's shape takes rows with any columns: these would do, see \
+                 `--any-columns`",
+            )
+        } else {
+            error
+        }
+    })?;
     output.line(format_args!("{path}: {} rows, all good", report.rows));
     output.operation("valid", &report);
     Ok(Exit::Ok)
 }
 
+/// Reads every row, and refuses a dataset with a bad one.
+pub(crate) fn checked(dataset: &Dataset) -> Result<Report, CliError> {
+    let report = dataset.validate().map_err(|error| data_error(&error))?;
+    check(&report)?;
+    Ok(report)
+}
+
 /// Refuses a dataset with bad rows, naming each with its line.
-pub(crate) fn check(report: &Report) -> Result<(), CliError> {
+fn check(report: &Report) -> Result<(), CliError> {
     if report.error_count > 0 {
         let message = format!(
             "`{}` has {} bad rows:\n{}",

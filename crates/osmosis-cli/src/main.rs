@@ -41,6 +41,7 @@ use clap::Parser;
 
 use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
 use error::{CliError, Exit};
+use osmosis_data::Taking;
 use output::Output;
 
 /// Bodies are made by one thread and freed by another, which the system's allocator is slow at.
@@ -74,8 +75,15 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
             command: RolloutCommand::Init(init),
         } => rollout_init::run(&init, workspace, output),
         Command::Dataset {
-            command: DatasetCommand::Validate { file },
-        } => dataset::validate(&file, workspace, output),
+            command: DatasetCommand::Validate { file, any_columns },
+        } => {
+            let taking = if any_columns {
+                Taking::WholeRows
+            } else {
+                Taking::Columns
+            };
+            dataset::validate(&file, taking, workspace, output)
+        }
         Command::Export(export) => runtime()?.block_on(export::run(&export, workspace, output)),
         Command::Doctor { python } => {
             runtime()?.block_on(doctor::run(python.as_deref(), workspace, output))

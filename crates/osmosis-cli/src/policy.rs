@@ -12,6 +12,7 @@ use osmosis_gateway::{
 };
 use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
 use osmosis_store::RunKind;
+use osmosis_tokens::ChatFormat;
 use osmosis_train::checkpoints::{self, Which};
 use serde_json::{Value, json};
 
@@ -186,6 +187,18 @@ pub(crate) fn open_model(
         }
     };
     opened.map_err(|error| model_error(model, &error))
+}
+
+/// The tokenizer of a model that runs in this process; `None` when there is none, or it can't be had
+/// without the weights.
+pub(crate) fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<ChatFormat>> {
+    let folder = match model {
+        ModelPath::Builtin(name) => return Some(EmbeddedModel::builtin(name).ok()?.chat),
+        ModelPath::Run { name, step } => checkpoint(name.as_str(), *step, workspace).ok()?,
+        ModelPath::Local(path) => local(path, workspace).ok()?,
+        ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => return None,
+    };
+    Some(Arc::new(ChatFormat::load(&folder).ok()?))
 }
 
 fn model_error(model: &ModelPath, error: &PolicyError) -> CliError {

@@ -39,18 +39,20 @@ fn rewarded(
     let mut by_sample: BTreeMap<&SampleId, Vec<Interaction>> = BTreeMap::new();
     let mut unknown = Vec::new();
     for InteractionReward { completion, reward } in interactions {
-        // An upstream may give one id twice; the latest is the one that the workflow still has.
-        match given.iter().rev().find(|given| given.id == completion) {
-            Some(found) => by_sample
-                .entry(&found.sample)
-                .or_default()
-                .push(Interaction {
-                    completion,
-                    calls: found.calls.clone(),
-                    reward,
-                }),
-            None => unknown.push(completion),
+        let mut found = given.iter().filter(|given| given.id == completion);
+        let Some(one) = found.next() else {
+            unknown.push(completion);
+            continue;
+        };
+        let more = found.count();
+        if more > 0 {
+            return Err(ambiguous_completion(&completion, more + 1));
         }
+        by_sample.entry(&one.sample).or_default().push(Interaction {
+            completion,
+            calls: one.calls.clone(),
+            reward,
+        });
     }
     if !unknown.is_empty() {
         return Err(unknown_completions(&unknown, given));
@@ -81,6 +83,18 @@ fn sample(id: SampleId, interactions: Vec<Interaction>) -> Result<Sample, Failur
                 .map_err(|error| internal(error.to_string()))?,
         ),
     })
+}
+
+/// The policy's server gave one id to several answers, so a reward by id has no one place.
+fn ambiguous_completion(id: &str, times: usize) -> Failure {
+    Failure::new(
+        ErrorCategory::ValidationError,
+        "ambiguous_completion",
+        format!(
+            "`run` returned a reward for `{id}`, an id that the policy's server gave to {times} \
+             answers of this rollout; return one number, or use a server whose ids differ"
+        ),
+    )
 }
 
 fn unknown_completions(unknown: &[String], given: &[GivenCompletion]) -> Failure {
@@ -168,5 +182,23 @@ mod tests {
             "`run` returned a reward for `x`, which this rollout was never given; its completions are `a`"
         );
         assert_eq!(samples, []);
+    }
+
+    #[test]
+    fn a_reward_for_an_id_that_two_answers_have_is_a_failure() {
+        let calls = [
+            given("a", "main", 0),
+            given("b", "main", 1),
+            given("a", "main", 2),
+        ];
+        let rewards = vec![reward("b", 1.0), reward("a", 1.0)];
+        let (outcome, _) = own_grade(vec![], rewards, &calls, 1.0);
+        let Outcome::AgentFailed { failure } = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(failure.kind, "ambiguous_completion");
+        assert!(failure.message.contains("`a`"), "{}", failure.message);
+        let (outcome, _) = own_grade(vec![], vec![reward("b", 1.0)], &calls, 1.0);
+        assert!(outcome.passed());
     }
 }

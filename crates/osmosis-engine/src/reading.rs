@@ -1,8 +1,9 @@
 //! What a claimed row asks for: a dataset row, or a request that a rollout server accepted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use osmosis_core::JsonText;
+use osmosis_core::{JsonText, JsonTextError};
 use osmosis_data::Row;
 use osmosis_store::Claim;
 use serde::Deserialize;
@@ -35,6 +36,30 @@ pub(crate) struct Assigned {
     /// Its own deadlines, which go before those of the run.
     pub(crate) agent_limit: Option<Duration>,
     pub(crate) grade_limit: Option<Duration>,
+}
+
+impl Assigned {
+    /// What a workflow that is its own grader gets: the row as it is, or what a request has of one,
+    /// its messages, its label, and the fields of its metadata.
+    pub(crate) fn for_own_grader(&self) -> Result<JsonText, JsonTextError> {
+        if let Some(whole) = &self.whole {
+            return Ok(whole.clone());
+        }
+        let label = self.label.as_ref().map(JsonText::of).transpose()?;
+        let mut fields: BTreeMap<String, &RawValue> = BTreeMap::new();
+        fields.insert(
+            "messages".to_owned(),
+            serde_json::from_str(self.prompt.as_str())?,
+        );
+        if let Some(label) = &label {
+            fields.insert("label".to_owned(), serde_json::from_str(label.as_str())?);
+        }
+        if let Some(metadata) = &self.metadata {
+            let more: BTreeMap<String, &RawValue> = serde_json::from_str(metadata.as_str())?;
+            fields.extend(more);
+        }
+        JsonText::of(&fields)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,6 +143,10 @@ mod tests {
             r#"[{"role":"user","content":"a \u00e9","n":1.50}]"#
         );
         assert_eq!(assigned.label.as_deref(), Some("7"));
+        assert_eq!(
+            assigned.for_own_grader().unwrap().as_str(),
+            r#"{"a":1,"label":"7","messages":[{"role":"user","content":"a \u00e9","n":1.50}]}"#
+        );
         assert_eq!(assigned.metadata.unwrap().as_str(), r#"{"a": 1}"#);
         assert_eq!(assigned.agent_limit, Some(Duration::from_millis(1500)));
         assert_eq!(assigned.grade_limit, Some(Duration::from_hours(365 * 24)));

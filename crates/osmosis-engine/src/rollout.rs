@@ -46,6 +46,15 @@ pub(crate) async fn execute(
     let door = parts
         .gateway
         .open_as(claim.id.clone(), claim.attempt, alias);
+    let self_graded = parts.executor.self_graded();
+    let whole = if self_graded {
+        Some(row.for_own_grader().map_err(|error| EngineError::Row {
+            row_index: claim.row_index,
+            message: error.to_string(),
+        })?)
+    } else {
+        None
+    };
     let job = RunJob {
         rollout_id: claim.id.clone(),
         prompt: row.prompt.clone(),
@@ -54,10 +63,9 @@ pub(crate) async fn execute(
         chat_completions_url: parts.gateway.url().to_owned(),
         api_key: door.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
-        row: row.whole.clone(),
+        row: whole,
         is_eval: parts.options.is_eval,
     };
-    let self_graded = parts.executor.self_graded();
     if self_graded {
         door.keep_completions();
     }

@@ -82,7 +82,8 @@ impl Route {
             let known = |name: &RolloutId| name.as_str() == claimed;
             if !known(rollout) && !alias.is_some_and(known) {
                 return Err(ErrorReply::forbidden(format!(
-                    "rollout `{}` is not the one this key opens",
+                    "rollout `{}` is not the one this key opens; leave `{ROLLOUT_HEADER}` and the \
+                     rollout in the URL out, the key says whose call it is",
                     shortened(claimed)
                 )));
             }

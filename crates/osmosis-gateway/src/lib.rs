@@ -33,6 +33,9 @@ mod error;
 mod error_reply;
 mod events;
 mod exchange;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 mod given_id;
 mod identity;

@@ -24,7 +24,12 @@ pub struct Session {
     bounds: Option<Bounds>,
     /// Pools of servers and the one of each that answered last: it still holds the conversation's prefix.
     servers: Mutex<Vec<(u64, usize)>>,
+    /// Answers that have an id made of what was asked, and how often each was given.
+    given: Mutex<HashMap<[u8; 32], u32>>,
 }
+
+/// How many such answers a standing door remembers.
+const REMEMBERED_ANSWERS: usize = 4096;
 
 /// How many pools a session remembers a server of: the run's policy, a judge or two.
 const REMEMBERED_POOLS: usize = 8;
@@ -60,7 +65,19 @@ impl Session {
                 samples: REMEMBERED_SAMPLES,
             }),
             servers: Mutex::default(),
+            given: Mutex::default(),
         }
+    }
+
+    /// How often this was given before, so that equal questions can have answers of different ids.
+    pub(crate) fn given_before(&self, answer: [u8; 32]) -> u32 {
+        let mut given = self.given.lock();
+        if self.bounds.is_some() && given.len() >= REMEMBERED_ANSWERS {
+            given.clear();
+        }
+        let times = given.entry(answer).or_insert(0);
+        *times += 1;
+        *times - 1
     }
 
     /// The server of this pool that the rollout stays with.
@@ -264,6 +281,7 @@ mod tests {
             samples: Mutex::default(),
             bounds: Some(Bounds { calls, samples }),
             servers: Mutex::default(),
+            given: Mutex::default(),
         }
     }
 

@@ -79,7 +79,7 @@ impl SseWatch {
         if !self.done {
             let rest = self.held.split().freeze();
             // An event without its blank line is no event, but some servers hang up right after this.
-            if rest.trim_ascii_end() == b"data: [DONE]" {
+            if rest.trim_ascii() == b"data: [DONE]" {
                 self.done = true;
                 last = rest;
             }
@@ -334,6 +334,7 @@ mod tests {
             (&[CHUNK, FINISH], StreamEnd::Whole),
             (&[CHUNK, "data: [DONE]"], StreamEnd::Whole),
             (&[CHUNK, "data: [DONE]\n"], StreamEnd::Whole),
+            (&[CHUNK, "\ndata: [DONE]"], StreamEnd::Whole),
             (&[CHUNK, COMMENT], StreamEnd::CutShort),
             (&[CHUNK, torn], StreamEnd::CutShort),
             (&[], StreamEnd::CutShort),

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pickle
 import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osmosis_ai.areal import reward_setup
-from osmosis_ai.areal.reward_process import END, HELLO, PRELOAD, START, STARTED, UNLOADABLE
+from osmosis_ai.areal.reward_nursery import Nursery
+from osmosis_ai.areal.reward_process import HELLO, STARTED, UNLOADABLE
 from osmosis_ai.areal.reward_slot import Call, Crashed, Outcome, Phase, Replied, Slot, TimedOut
 from osmosis_ai.areal.reward_template import Template
 
@@ -51,10 +50,8 @@ class RewardPool:
         self._idle: list[Slot] = []
         self._largest = 0
         self._unwanted: list[Call] = []
-        self._ending: dict[int, Call | None] = {}
         self._outcomes: list[tuple[Call, Outcome]] = []
-        self._template: Template | None = None
-        self._preloaded: set[str] = set()
+        self._nursery = Nursery(self._settle)
         self._selector: selectors.BaseSelector | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._woken = False
@@ -122,8 +119,7 @@ class RewardPool:
             self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
-        if self._template is not None:
-            self._template.abandon()
+        self._nursery.abandon()
 
     # From here on everything happens with the lock held, most of it in the supervisor's thread.
 
@@ -131,6 +127,7 @@ class RewardPool:
         self._wake_reader.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._nursery.open(self._selector)
         self._thread = threading.Thread(target=self._run, name="osmosis-rewards", daemon=True)
         self._thread.start()
 
@@ -144,15 +141,14 @@ class RewardPool:
         with self._lock:
             self._closed = True
             waiting = [*self._queue, *(call for slot in self._slots for call in slot.calls)]
-            waiting += [call for call in self._ending.values() if call]
+            waiting += self._nursery.ending
             for slot in self._slots:
                 slot.kill()
             self._slots.clear()
             for call in waiting:
                 self._settle(call, Crashed(None, call.attempts, problem))
         self._deliver()
-        if self._template is not None:
-            self._template.close()
+        self._nursery.close()
         if self._selector is not None:
             self._selector.close()
         self._wake_reader.close()
@@ -167,7 +163,7 @@ class RewardPool:
                 if isinstance(key.data, Slot):
                     self._attend(key.data, mask)
                 elif isinstance(key.data, Template):
-                    self._hear(key.data)
+                    self._nursery.hear(key.data)
                 else:
                     self._woken = False
                     with contextlib.suppress(BlockingIOError):
@@ -219,7 +215,7 @@ class RewardPool:
         elif kind == STARTED:
             slot.started()
             if slot.running is not None and not payload[0]:
-                self._preload(slot.running.module)
+                self._nursery.preload(slot.running.module)
         elif kind == UNLOADABLE and self._outdated(slot):
             # This process has learnt to import more since that one was prepared.
             call = slot.finish()
@@ -347,8 +343,7 @@ class RewardPool:
                 self._settle(lost, Crashed(None, lost.attempts, "it did not start"))
             return
         # How it ended is known once the template has collected it.
-        self._ending[slot.pid] = lost
-        self._tell_template(END, slot.pid.to_bytes(8, "little"))
+        self._nursery.end(slot.pid, lost)
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
         if not call.settled:
@@ -378,7 +373,7 @@ class RewardPool:
         assert self._selector is not None
         self._selector.register(slot, selectors.EVENT_READ, slot)
         with theirs:
-            self._tell_template(START, b"", [theirs.fileno(), claims[0]])
+            self._nursery.start([theirs.fileno(), claims[0]])
         slot.prepare(reward_setup.setup())
         return slot
 
@@ -402,53 +397,6 @@ class RewardPool:
             self._woken = True
             with contextlib.suppress(OSError):
                 self._wake_writer.send(b"\0")
-
-    def _preload(self, module: str) -> None:
-        if module not in self._preloaded:
-            self._preloaded.add(module)
-            self._tell_template(PRELOAD, pickle.dumps((reward_setup.setup(), module)))
-
-    def _tell_template(self, kind: int, payload: bytes, fds: Sequence[int] = ()) -> None:
-        """Sends to the template, starting it when there is none."""
-        for _ in range(2):
-            if self._template is None:
-                if kind != START:
-                    # Whatever it is about ended with the last template.
-                    return
-                self._template = Template()
-                assert self._selector is not None
-                self._selector.register(self._template, selectors.EVENT_READ, self._template)
-            try:
-                self._template.send(kind, payload, fds)
-                return
-            except OSError:
-                self._lose_template()
-
-    def _hear(self, template: Template) -> None:
-        if template is not self._template:
-            return
-        try:
-            ended = template.ended()
-        except EOFError:
-            self._lose_template()
-            return
-        for pid, code in ended:
-            call = self._ending.pop(pid, None)
-            if call is not None:
-                self._settle(call, Crashed(code, call.attempts))
-
-    def _lose_template(self) -> None:
-        """Somebody killed it: its processes go with it, the next one starts afresh."""
-        template, self._template = self._template, None
-        if template is not None:
-            if self._selector is not None:
-                self._selector.unregister(template)
-            template.close()
-        self._preloaded.clear()
-        for call in self._ending.values():
-            if call is not None:
-                self._settle(call, Crashed(None, call.attempts))
-        self._ending.clear()
 
 
 def _resolve(delivered: list[tuple[Call, Outcome]]) -> None:

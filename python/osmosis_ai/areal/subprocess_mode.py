@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import json
 import os
+import select
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,30 +45,37 @@ class Ended:
 async def run_in_subprocess(
     load: dict[str, Any], data: dict[str, Any], extra: dict[str, Any], context: WorkflowContext
 ) -> Ended:
-    """Runs the workflow there. A cancelled task kills the process and all it started."""
+    """Runs the workflow there. What it started ends with it, with a cancelled task, and with us."""
     request = dump_json(
         {"load": load, "data": data, "extra": extra, "context": asdict(context)}, "data"
     )
     answer_fd, theirs = os.pipe()
+    lifeline, ours = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            "from osmosis_ai.areal.subprocess_mode import main; main()",
-            str(theirs),
-            stdin=asyncio.subprocess.PIPE,
-            pass_fds=[theirs],
-            start_new_session=True,
-            env=_environment(extra),
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "from osmosis_ai.areal.subprocess_mode import main; main()",
+                str(theirs),
+                str(lifeline),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=[theirs, lifeline],
+                start_new_session=True,
+                env=_environment(extra),
+            )
+        finally:
+            os.close(theirs)
+            os.close(lifeline)
+        try:
+            answer, _ = await asyncio.gather(
+                _read(answer_fd), process.communicate(request.encode())
+            )
+        finally:
+            _kill(process.pid)
+            await process.wait()
     finally:
-        os.close(theirs)
-    try:
-        answer, _ = await asyncio.gather(_read(answer_fd), process.communicate(request.encode()))
-    except BaseException:
-        _kill(process.pid)
-        await process.wait()
-        raise
+        os.close(ours)
     if not answer:
         raise SubprocessError(f"the rollout's process ended with code {process.returncode}")
     result = json.loads(answer)
@@ -95,7 +104,7 @@ async def _read(fd: int) -> bytes:
 
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, 9)
+        os.killpg(pid, signal.SIGKILL)
 
 
 async def _run(workflow: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -113,14 +122,48 @@ async def _run(workflow: Any, request: dict[str, Any]) -> dict[str, Any]:
     return {"returned": returned, "numbers": tracked.numbers()}
 
 
+def _leave_guard(answer_fd: int, lifeline: int) -> None:
+    """Goes on in a child. What stays behind ends the whole session when the worker is gone.
+
+    It runs no user code, so nothing can keep it from that; the kernel would end one process only.
+    """
+    from osmosis_ai.worker.process import die_with_parent
+
+    news, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    guard = os.getpid()
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in (news, told, lifeline):
+            os.close(fd)
+        die_with_parent(guard)
+        return
+    os.close(answer_fd)
+    while True:
+        readable, _, _ = select.select([lifeline, news], [], [])
+        if lifeline in readable:
+            os.killpg(0, signal.SIGKILL)
+        os.read(news, 64)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                os.kill(guard, -code)
+            os._exit(abs(code))
+
+
 def main() -> None:
     """The process: one rollout, then its end."""
     from osmosis_ai.rollout.discovery import discover_rollout
-    from osmosis_ai.worker.process import die_with_parent
 
-    die_with_parent(os.getppid())
-    answer_fd = int(sys.argv[1])
-    os.set_inheritable(answer_fd, False)
+    answer_fd, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    for fd in (answer_fd, lifeline):
+        os.set_inheritable(fd, False)
+    _leave_guard(answer_fd, lifeline)
     request = json.loads(sys.stdin.read())
     runtime.enter_worker()
     install_alias()

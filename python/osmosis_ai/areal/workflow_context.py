@@ -7,6 +7,7 @@ close with it, or when the worker calls `close`.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -50,11 +51,20 @@ def stat_scope() -> str:
 def entered(ctx: WorkflowContext) -> Iterator[stats_tracker.Collected]:
     """Around one rollout: its context, and the numbers that it tracks."""
     token = _current.set(ctx)
+    _tell_installed(ctx)
     try:
         with stats_tracker.collecting() as collected:
             yield collected
     finally:
         _current.reset(token)
+        _tell_installed(_OUTSIDE)
+
+
+def _tell_installed(ctx: WorkflowContext) -> None:
+    """Code that imports an `areal` that is installed asks that one."""
+    installed: Any = sys.modules.get("areal.infra.workflow_context")
+    if installed is not None and installed is not sys.modules[__name__]:
+        installed.set(installed.WorkflowContext(is_eval=ctx.is_eval, task_id=ctx.task_id))
 
 
 async def get_aiohttp_session() -> aiohttp.ClientSession:

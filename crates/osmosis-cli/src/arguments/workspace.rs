@@ -43,6 +43,10 @@ pub(crate) enum DatasetCommand {
     Validate {
         /// Dataset file, or a bare name for `data/NAME.jsonl` of the workspace
         file: Utf8PathBuf,
+
+        /// Rows may have any columns, as for a workflow of AReaL's shape, which takes them whole
+        #[arg(long)]
+        any_columns: bool,
     },
 }
 

@@ -1,22 +1,28 @@
 //! `osmosis eval|train show RUN ROW`: one rollout as a transcript.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use camino::Utf8Path;
-use osmosis_core::{Outcome, Sample};
+use osmosis_core::config::ModelPath;
+use osmosis_core::credit::Credit;
+use osmosis_core::{Outcome, Sample, SampleId};
 use osmosis_store::{
     CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
+use osmosis_tokens::ChatFormat;
 use owo_colors::Style;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::artifacts::Artifacts;
-use super::transcript;
+use super::recorded::{self, Recorded, RewardsById};
+use super::transcript::{self, Entry};
 use super::{Pinned, RegradedFrom};
 use crate::command_line;
 use crate::error::{CliError, Exit};
 use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
+use crate::policy;
 use crate::run_folder::{RunFolder, index_line};
 use crate::workspace::Workspace;
 
@@ -65,10 +71,16 @@ pub(crate) async fn run(
             attempt: None,
         };
         let recorded = store.calls(query).await?;
+        let asked: Vec<CallRecord> = recorded
+            .iter()
+            .filter(|call| call.purpose == CallPurpose::Policy)
+            .cloned()
+            .collect();
+        let spoken = spoken(&store, workspace, &samples, &asked).await?;
         let left_in = folder.artifacts().join(rollout.id.as_str());
         let artifacts = Artifacts::of(&left_in);
         if output.is_json() {
-            let mut shown = details_of(rollout, &samples, &recorded)?;
+            let mut shown = details_of(rollout, &samples, &spoken, &recorded)?;
             shown["artifacts"] = artifacts.to_json(&left_in);
             if let Some(from) = &regraded_from {
                 shown["regraded_from"] = json!(from.run);
@@ -76,7 +88,7 @@ pub(crate) async fn run(
             }
             details.push(shown);
         } else {
-            let mut text = render(rollout, &samples, &recorded, calls)?;
+            let mut text = render(rollout, &samples, &spoken, &recorded, calls)?;
             if let Some(from) = &regraded_from {
                 push_origin(&mut text, from, rollout, workspace);
             }
@@ -86,6 +98,64 @@ pub(crate) async fn run(
     }
     output.details(&details);
     Ok(Exit::Ok)
+}
+
+/// What was said in a sample that brings no messages.
+struct Spoken {
+    sample: SampleId,
+    /// Each from its beginning to its end.
+    conversations: Vec<Vec<Entry>>,
+}
+
+/// Reads from the recorded calls what samples without messages said, and those that never came to be.
+async fn spoken(
+    store: &SqliteStore,
+    workspace: &Workspace,
+    samples: &[Sample],
+    calls: &[CallRecord],
+) -> Result<Vec<Spoken>, CliError> {
+    let mut silent = recorded::samples_of(calls);
+    let mut rewards = RewardsById::new();
+    for sample in samples {
+        if !messages_of(sample)?.is_empty() {
+            silent.retain(|id| *id != sample.id);
+        }
+        // Fields of the user's own may have any shape.
+        let credit = Credit::read(sample.extra_fields.as_ref()).unwrap_or_default();
+        let interactions = credit.interactions.into_iter();
+        rewards.extend(interactions.map(|one| (one.completion, one.reward.get())));
+    }
+    let mut read = vec![];
+    for call in calls.iter().filter(|call| silent.contains(&call.sample_id)) {
+        if let Some(body) = store.call_body(call.call_id).await? {
+            let call = call.clone();
+            read.push(Recorded { call, body });
+        }
+    }
+    let in_tokens = read.iter().any(|one| one.call.dialect == "generate");
+    let tokenizer = if in_tokens {
+        tokenizer_of(store, workspace).await?
+    } else {
+        None
+    };
+    let spoken = silent.into_iter().map(|sample| Spoken {
+        conversations: recorded::conversations(&sample, &read, &rewards, tokenizer.as_deref()),
+        sample,
+    });
+    Ok(spoken.collect())
+}
+
+/// The tokenizer of the run's policy, when it has one that can be had without the weights.
+async fn tokenizer_of(
+    store: &SqliteStore,
+    workspace: &Workspace,
+) -> Result<Option<Arc<ChatFormat>>, CliError> {
+    let Some(run) = store.run().await? else {
+        return Ok(None);
+    };
+    let model = Pinned::read(&run.pinned)?.text("experiment.model_path");
+    let model = model.and_then(|text| text.parse::<ModelPath>().ok());
+    Ok(model.and_then(|model| policy::tokenizer(&model, workspace)))
 }
 
 /// `3` or `3.1`.
@@ -113,6 +183,7 @@ fn messages_of(sample: &Sample) -> Result<Vec<Value>, CliError> {
 fn render(
     rollout: &RolloutRecord,
     samples: &[Sample],
+    spoken: &[Spoken],
     recorded: &[CallRecord],
     with_calls: bool,
 ) -> Result<String, CliError> {
@@ -173,12 +244,23 @@ fn render(
             "\n{}  {reward}",
             paint(&format!("sample {}", sample.id), bold)
         );
-        for entry in transcript::entries(&messages_of(sample)?) {
-            push_entry(&mut text, &entry.speaker, &entry.text);
+        let messages = transcript::entries(&messages_of(sample)?);
+        if messages.is_empty()
+            && let Some(spoken) = spoken.iter().find(|spoken| spoken.sample == sample.id)
+        {
+            push_conversations(&mut text, &spoken.conversations);
         }
+        push_entries(&mut text, &messages);
         if let Some(metrics) = &sample.metrics {
             push_entry(&mut text, "metrics", metrics.as_str());
         }
+    }
+    // A rollout without a result may have said something all the same.
+    let unfinished = |id: &SampleId| samples.iter().all(|sample| sample.id != *id);
+    for spoken in spoken.iter().filter(|spoken| unfinished(&spoken.sample)) {
+        let title = format!("sample {}", spoken.sample);
+        let _ = writeln!(text, "\n{}  no result", paint(&title, bold));
+        push_conversations(&mut text, &spoken.conversations);
     }
     if let Some(outcome) = &rollout.outcome {
         push_failure(&mut text, outcome);
@@ -187,6 +269,22 @@ fn render(
         push_calls(&mut text, recorded);
     }
     Ok(text)
+}
+
+fn push_conversations(text: &mut String, conversations: &[Vec<Entry>]) {
+    for (index, said) in conversations.iter().enumerate() {
+        if conversations.len() > 1 {
+            let title = format!("path {} of {}", index + 1, conversations.len());
+            let _ = writeln!(text, "{}", paint(&title, Style::new().dimmed()));
+        }
+        push_entries(text, said);
+    }
+}
+
+fn push_entries(text: &mut String, entries: &[Entry]) {
+    for entry in entries {
+        push_entry(text, &entry.speaker, &entry.text);
+    }
 }
 
 fn push_entry(text: &mut String, speaker: &str, said: &str) {
@@ -294,6 +392,7 @@ fn outcome_text(outcome: &Outcome) -> String {
 fn details_of(
     rollout: &RolloutRecord,
     samples: &[Sample],
+    spoken: &[Spoken],
     calls: &[CallRecord],
 ) -> Result<Value, CliError> {
     let mut details = index_line(rollout);
@@ -305,6 +404,10 @@ fn details_of(
             "extra_fields": sample.extra_fields,
         }));
     }
+    let spoken: Map<String, Value> = spoken
+        .iter()
+        .map(|one| (one.sample.to_string(), json!(one.conversations)))
+        .collect();
     let calls: Vec<Value> = calls
         .iter()
         .map(|call| {
@@ -323,6 +426,7 @@ fn details_of(
         .collect();
     if let Some(map) = details.as_object_mut() {
         map.insert("samples".to_owned(), json!(shown));
+        map.insert("conversations".to_owned(), Value::Object(spoken));
         map.insert("calls".to_owned(), json!(calls));
         map.insert("outcome_details".to_owned(), json!(rollout.outcome));
     }

@@ -1,16 +1,27 @@
 //! Messages as a readable transcript, whatever framework's shape they have.
 
+use serde::Serialize;
 use serde_json::Value;
 
 /// One thing that was said or done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Entry {
     /// `user`, `assistant`, `tool call`, …
     pub(crate) speaker: String,
     pub(crate) text: String,
 }
 
-/// The entries of a conversation: Chat Completions messages, Responses items or Strands messages.
+impl Entry {
+    pub(crate) fn new(speaker: &str, text: String) -> Self {
+        Self {
+            speaker: speaker.to_owned(),
+            text,
+        }
+    }
+}
+
+/// The entries of a conversation: messages of Chat Completions, of Anthropic's dialect or of Strands, or
+/// Responses items.
 /// What has an unknown shape is shown as JSON rather than left out.
 pub(crate) fn entries(messages: &[Value]) -> Vec<Entry> {
     messages.iter().flat_map(message_entries).collect()
@@ -34,6 +45,11 @@ fn role_entries(message: &Value) -> Vec<Entry> {
     };
     let mut found = vec![];
     let mut text = String::new();
+    let mut thought = ["reasoning_content", "reasoning"]
+        .iter()
+        .find_map(|name| message[*name].as_str())
+        .unwrap_or_default()
+        .to_owned();
     match &message["content"] {
         Value::Array(blocks) => {
             for block in blocks {
@@ -41,6 +57,12 @@ fn role_entries(message: &Value) -> Vec<Entry> {
                     found.push(tool_call(&tool["name"], &tool["input"]));
                 } else if let Some(result) = block.get("toolResult") {
                     found.push(entry("tool result", text_of(&result["content"])));
+                } else if block["type"] == "tool_use" {
+                    found.push(tool_call(&block["name"], &block["input"]));
+                } else if block["type"] == "tool_result" {
+                    found.push(entry("tool result", text_of(&block["content"])));
+                } else if block["type"] == "thinking" {
+                    push_line(&mut thought, &text_of(&block["thinking"]));
                 } else if block["type"] == "toolcall" {
                     let function = &block["function"];
                     found.push(tool_call(&function["name"], &function["arguments"]));
@@ -55,6 +77,9 @@ fn role_entries(message: &Value) -> Vec<Entry> {
     }
     if !text.is_empty() {
         found.insert(0, entry(role, text));
+    }
+    if !thought.is_empty() {
+        found.insert(0, entry("reasoning", thought));
     }
     if let Some(calls) = message["tool_calls"].as_array() {
         for call in calls {
@@ -116,10 +141,7 @@ fn push_line(text: &mut String, line: &str) {
 }
 
 fn entry(speaker: &str, text: String) -> Entry {
-    Entry {
-        speaker: speaker.to_owned(),
-        text,
-    }
+    Entry::new(speaker, text)
 }
 
 #[cfg(test)]

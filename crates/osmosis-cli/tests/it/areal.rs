@@ -57,6 +57,10 @@ class Obedient:
                 return {"chatcmpl-of-another": 1}
             case "each":
                 return {replies[0].id: 0.0, replies[1].id: 1.0}
+            case "same":
+                asked = {"model": "default", "messages": ask}
+                same = [await client.chat.completions.create(**asked) for _ in range(2)]
+                return {same[0].id: 0.0, same[1].id: 0.5}
         assert workflow_context.get().is_eval
         stats_tracker.get(workflow_context.stat_scope()).scalar(calls=2)
         return await self.reward(replies[1].choices[0].message.content, "42") + self.bonus
@@ -144,6 +148,7 @@ fn check_all_kinds_of_results(mode: &str) -> Workspace {
         "anthropic",
         "agents",
         "environment",
+        "same",
     ];
     let workspace = Workspace::new(AGENT, SCRIPT, &doing(&what));
     workspace.config(&format!(
@@ -163,6 +168,7 @@ fn check_all_kinds_of_results(mode: &str) -> Workspace {
             scored(0.25),
             scored(1.0),
             scored(2.0),
+            scored(0.25),
         ]
     );
     let errors: Vec<String> = (1..4)
@@ -179,6 +185,53 @@ fn an_agent_workflow_is_evaluated_with_every_sdk_and_every_kind_of_result() {
     let workspace = check_all_kinds_of_results("");
     assert_eq!(workspace.read("rollouts/r/built"), "once\n");
     check_metrics(&workspace);
+    check_conversations(&workspace);
+}
+
+/// What `eval show` prints of a row.
+#[track_caller]
+fn shown(workspace: &Workspace, row: &str) -> String {
+    let ran = workspace.osmosis(&["eval", "show", "t", row]).expect(0);
+    let lines: Vec<&str> = ran.stdout.lines().map(str::trim).collect();
+    lines.join("\n")
+}
+
+#[track_caller]
+fn check_conversations(workspace: &Workspace) {
+    let turn = "user  6 times 7?\nassistant  The answer is 42";
+    for (row, parts) in [
+        // Two calls, of which the second leaves out the first's answer: two paths.
+        ("0", &["sample main  reward 2", "path 2 of 2", turn][..]),
+        (
+            "1",
+            &[
+                "sample main  no result",
+                turn,
+                "rejected  `run` returned None",
+            ],
+        ),
+        ("2", &["sample main  no result", turn, "on purpose"]),
+        (
+            "4",
+            &[
+                "reward  0\npath 2 of 2",
+                "user  again\nassistant  The answer is 42\nreward  1",
+            ],
+        ),
+        ("5", &[turn, "reward  0.25"]),
+        ("6", &[turn]),
+    ] {
+        let text = shown(workspace, row);
+        for part in parts {
+            assert!(text.contains(part), "row {row}: no {part:?} in\n{text}");
+        }
+    }
+    let json = workspace
+        .osmosis(&["eval", "show", "t", "5", "--json"])
+        .expect(0)
+        .json();
+    let said = &json["data"][0]["conversations"]["main"][0];
+    assert_eq!(said[1]["speaker"], "assistant", "{json}");
 }
 
 #[track_caller]
@@ -193,7 +246,7 @@ fn check_metrics(workspace: &Workspace) {
 fn an_agent_workflow_in_processes_of_its_own_gives_the_same() {
     let workspace = check_all_kinds_of_results("mode = \"subproc\"\n");
     // Once to see whether it can be built, and once for each rollout.
-    assert_eq!(workspace.read("rollouts/r/built").lines().count(), 9);
+    assert_eq!(workspace.read("rollouts/r/built").lines().count(), 10);
     check_metrics(&workspace);
 }
 
@@ -208,6 +261,10 @@ fn a_workflow_in_tokens_is_evaluated_on_the_model_that_is_part_of_the_program() 
     workspace.submit(&[]).expect(0);
     assert_eq!(workspace.outcomes(), ["scored", "scored", "rejected"]);
     assert_eq!(workspace.index()[0]["model_calls"], 1);
+    let text = shown(&workspace, "0");
+    assert!(text.contains("\ntokens in  "), "{text}");
+    assert!(text.contains("\ntokens out  "), "{text}");
+    assert!(!text.contains(" ids"), "tokens are decoded: {text}");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 
 mod again;
 mod areal;
+mod areal_outside;
+mod areal_processes;
 mod artifacts;
 mod bad_configs;
 mod bad_training;

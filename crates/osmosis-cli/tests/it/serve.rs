@@ -96,7 +96,7 @@ fn controller(scenario: &str, url: &str, model: &ModelServer) -> Command {
     command
 }
 
-fn result_of(scenario: &str, url: &str, model: &ModelServer) -> Value {
+pub(crate) fn result_of(scenario: &str, url: &str, model: &ModelServer) -> Value {
     let output = controller(scenario, url, model).output().unwrap();
     Ran::of(&output).expect(0).json()
 }

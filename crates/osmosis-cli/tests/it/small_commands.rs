@@ -82,6 +82,27 @@ fn a_dataset_is_validated_by_path_and_by_name() {
 }
 
 #[test]
+fn a_dataset_for_whole_rows_is_validated_when_that_is_asked_for() {
+    let workspace = workspace();
+    workspace.write("data/any.jsonl", "{\"ids\": [1]}\n{\"ids\": [2]}\n");
+    let ran = workspace.osmosis(&["dataset", "validate", "any"]).expect(1);
+    assert!(
+        ran.stderr.contains("missing column `user_prompt`"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("`--any-columns`"), "{}", ran.stderr);
+    let asked = &["dataset", "validate", "any", "--any-columns"];
+    let ran = workspace.osmosis(asked).expect(0);
+    assert!(ran.stdout.contains("2 rows, all good"), "{}", ran.stdout);
+    workspace.write("data/any.jsonl", "{\"ids\": [1]}\n[2]\n");
+    let ran = workspace.osmosis(asked).expect(1);
+    assert!(ran.stderr.contains("any.jsonl:2"), "{}", ran.stderr);
+    let ran = workspace.osmosis(&["dataset", "validate", "any"]).expect(1);
+    assert!(!ran.stderr.contains("--any-columns"), "{}", ran.stderr);
+}
+
+#[test]
 fn runs_are_listed_newest_first_and_shown() {
     let workspace = workspace();
     let none = workspace.osmosis(&["eval", "list"]).expect(0);

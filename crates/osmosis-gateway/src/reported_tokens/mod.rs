@@ -188,3 +188,15 @@ impl Watched {
         passed.freeze()
     }
 }
+
+/// A reply without what is said of tokens; `None` when it stays as it is.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn stripped_reply(body: &[u8]) -> Option<String> {
+    reply::read(body, reply::Wanted::NOTHING)?.stripped
+}
+
+/// The same for an event of a stream.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn stripped_event(event: &[u8]) -> Option<String> {
+    reply::read_event(event, reply::Wanted::NOTHING)?.stripped
+}

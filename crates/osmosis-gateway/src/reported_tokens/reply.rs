@@ -13,6 +13,14 @@ pub(super) struct Wanted {
     pub(super) logprobs: bool,
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+impl Wanted {
+    pub(super) const NOTHING: Self = Self {
+        token_ids: false,
+        logprobs: false,
+    };
+}
+
 /// What was read.
 #[derive(Debug, PartialEq)]
 pub(super) struct Read {
@@ -135,10 +143,7 @@ pub(super) fn read_event(event: &[u8], wanted: Wanted) -> Option<Read> {
 mod tests {
     use super::*;
 
-    const NOTHING: Wanted = Wanted {
-        token_ids: false,
-        logprobs: false,
-    };
+    const NOTHING: Wanted = Wanted::NOTHING;
 
     #[test]
     fn a_whole_reply_is_read_and_stripped() {

@@ -335,14 +335,19 @@ fn pick<'v>(
     &variants[0]
 }
 
+/// Another for each call of a rollout, also for calls that ask the same.
 fn completion_id(call: &ChatCall, turn: u64) -> String {
     let body = hex(&Sha256::digest(&call.body).into(), 32);
-    let hash = digest(&[
+    let mut hash = digest(&[
         call.rollout_id.as_str(),
         call.sample_id.as_str(),
         &turn.to_string(),
         &body,
     ]);
+    let before = call.session.given_before(hash);
+    if before > 0 {
+        hash = digest(&[&hex(&hash, 32), &before.to_string()]);
+    }
     format!("chatcmpl-{}", hex(&hash, 12))
 }
 

@@ -100,7 +100,7 @@ async fn the_openai_client_speaks_responses_with_a_chat_server() {
 }
 
 const STRUCTURED: &str = r#"
-import openai
+import asyncio, openai
 from pydantic import BaseModel
 
 class Product(BaseModel):
@@ -114,6 +114,15 @@ with client.responses.stream(model="m", input="hi", text_format=Product) as stre
     assert stream.get_final_response().output_parsed == Product(a=6, b=7)
 reply = client.chat.completions.parse(model="m", messages=[{"role": "user", "content": "hi"}], response_format=Product)
 assert reply.choices[0].message.parsed == Product(a=6, b=7), reply
+hi = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "response_format": Product}
+with client.chat.completions.stream(**hi) as stream:
+    assert stream.get_final_completion().choices[0].message.parsed == Product(a=6, b=7)
+
+async def concurrently():
+    async with openai.AsyncOpenAI(max_retries=0) as client:
+        reply = await client.chat.completions.parse(**hi)
+        assert reply.choices[0].message.parsed == Product(a=6, b=7), reply
+asyncio.run(concurrently())
 import anthropic
 client = anthropic.Anthropic(max_retries=0)
 reply = client.messages.parse(
@@ -129,8 +138,69 @@ async fn structured_answers_are_parsed_by_the_clients() {
     run(&house, STRUCTURED).await;
     assert_eq!(
         answered(&house),
-        ["responses", "responses", "chat_completions", "messages"]
+        [
+            &["responses"; 2][..],
+            &["chat_completions"; 3],
+            &["messages"]
+        ]
+        .concat()
     );
+}
+
+const CHAT: &str = r#"
+import asyncio, openai
+from pydantic import BaseModel
+
+tools = [{"type": "function", "function": {"name": "multiply", "parameters": {"type": "object"}}}]
+ask = {"model": "m", "messages": [{"role": "user", "content": "What is 6 times 7?"}], "tools": tools}
+hello = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+client = openai.OpenAI(max_retries=0)
+reply = client.chat.completions.create(**hello)
+assert reply.choices[0].message.content == "Hello from the model server.", reply
+pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**hello, stream=True) if chunk.choices]
+assert "".join(pieces) == "Hello from the model server." and len(pieces) > 2, pieces
+
+async def main():
+    async with openai.AsyncOpenAI(max_retries=0) as client:
+        chat = client.chat.completions
+        replies = await asyncio.gather(*(chat.create(**ask) for _ in range(8)))
+        for reply in replies:
+            (call,) = reply.choices[0].message.tool_calls
+            assert (call.id, call.function.arguments) == ("call_6_7", '{"a":6,"b":7}'), reply
+        streamed = await chat.create(**hello, stream=True, stream_options={"include_usage": True})
+        chunks = [chunk async for chunk in streamed]
+        assert chunks[-1].usage.completion_tokens == 5 and not chunks[-1].choices, chunks[-1]
+        assert all(chunk.usage is None for chunk in chunks[:-1])
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+        assert text == "Hello from the model server.", text
+        async with chat.stream(**ask) as stream:
+            final = await stream.get_final_completion()
+        assert final.choices[0].message.tool_calls[0].function.name == "multiply", final
+        async with client.chat.completions.with_streaming_response.create(**hello) as raw:
+            assert raw.status_code == 200 and (await raw.json())["object"] == "chat.completion"
+        stopped = await chat.create(**hello, stream=True)
+        async for _ in stopped:
+            break
+        await stopped.close()
+        try:
+            await chat.create(model="m", messages="hi")
+        except openai.BadRequestError as error:
+            assert "`messages` is not an array" in str(error), error
+        else:
+            raise AssertionError("a text was taken for messages")
+asyncio.run(main())
+print("all is well")
+"#;
+
+#[tokio::test]
+async fn the_openai_client_speaks_chat_plain_streamed_and_async() {
+    let (house, _server) = House::upstream(Behaviour::Answers).await;
+    run(&house, CHAT).await;
+    let calls = house.store.calls();
+    assert!(calls.iter().all(|call| call.dialect == "chat_completions"));
+    let statuses = calls.iter().filter(|call| call.status == 200).count();
+    assert_eq!((calls.len(), statuses), (15, 14));
 }
 
 const MESSAGES: &str = r#"

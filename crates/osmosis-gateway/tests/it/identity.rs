@@ -50,6 +50,9 @@ async fn ids_that_contradict_the_key_are_refused_and_leave_no_record() {
         );
         if *expected != 200 {
             assert!(!answer.error_message().is_empty());
+            let fixed = answer.error_message().contains("leave `x-rollout-id`");
+            let rollout = *expected == 403 && !below.contains("samples");
+            assert_eq!(fixed, rollout, "{below} {}", answer.text);
             assert_eq!(answer.headers["x-should-retry"], "false");
         }
     }

@@ -26,6 +26,7 @@ mod remote_engine;
 mod reported_tokens;
 mod rust_client;
 mod scripted;
+mod spans;
 mod streaming;
 mod toy;
 mod upstream;

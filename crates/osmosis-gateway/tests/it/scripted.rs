@@ -52,6 +52,24 @@ async fn a_script_answers_a_tool_conversation_the_same_way_every_time() {
 }
 
 #[tokio::test]
+async fn calls_that_ask_the_same_get_ids_of_their_own_and_the_same_ones_every_time() {
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let house = House::scripted(MULTIPLY).await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let answer = house.send(&user("What is 12 times 3?")).await.json();
+            let call = &answer["choices"][0]["message"]["tool_calls"][0];
+            ids.extend([answer["id"].to_string(), call["id"].to_string()]);
+        }
+        runs.push(ids);
+    }
+    assert_eq!(runs[0], runs[1]);
+    let different: std::collections::HashSet<&String> = runs[0].iter().collect();
+    assert_eq!(different.len(), 6, "{:?}", runs[0]);
+}
+
+#[tokio::test]
 async fn plain_and_streamed_replies_say_the_same() {
     let house = House::scripted("[[reply]]\ntext = 'Well, {last_user} it is.'\n").await;
     let plain = house.send(&user("tea")).await;
