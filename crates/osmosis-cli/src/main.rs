@@ -26,6 +26,7 @@ mod secrets;
 mod serve;
 mod source_digest;
 mod stop_signals;
+mod talk;
 mod train;
 mod user_code;
 mod workspace;
