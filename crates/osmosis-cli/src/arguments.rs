@@ -14,7 +14,7 @@ mod workspace;
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{EvalCommand, ReachArguments, ResumeArguments, SubmitArguments};
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
-pub(crate) use run::ThroughputArguments;
+pub(crate) use run::{LogArguments, ThroughputArguments};
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{TrainCommand, TrainResumeArguments, TrainSubmitArguments};
 pub(crate) use workspace::{

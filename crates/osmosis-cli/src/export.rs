@@ -52,7 +52,13 @@ pub(crate) async fn run(
             match &mut writer.export {
                 Either::Records(export) => export.write(&exported),
                 Either::Talks(export, run) => {
-                    let talks = talk::of(&store, &id, &exported.samples, writer.with_tokens);
+                    let talks = talk::of(
+                        &store,
+                        &id,
+                        &exported.samples,
+                        &run.model,
+                        writer.with_tokens,
+                    );
                     export.write(run, &exported, &talks.await?)
                 }
             }

@@ -27,6 +27,7 @@ mod serve;
 mod source_digest;
 mod stop_signals;
 mod talk;
+mod tracking;
 mod train;
 mod user_code;
 mod workspace;

@@ -12,11 +12,12 @@ use serde_json::Value;
 use crate::error::CliError;
 
 /// The conversations of a rollout: of its samples, then of calls that became no sample. Token ids are
-/// read when they are asked for.
+/// read when they are asked for. `model` is the run's: what callers name means it, whatever it is.
 pub(crate) async fn of(
     store: &dyn Store,
     rollout: &RolloutId,
     samples: &[Sample],
+    model: &str,
     with_tokens: bool,
 ) -> Result<Vec<SampleTalk>, CliError> {
     let mut heard: Vec<Heard> = Vec::new();
@@ -31,7 +32,7 @@ pub(crate) async fn of(
             heard.push(Heard::new(call.sample_id.clone()));
             heard.len() - 1
         });
-        heard[place].hear(&call, &body, with_tokens);
+        heard[place].hear(&call, &body, model, with_tokens);
     }
     let mut talks = Vec::new();
     for sample in samples {
@@ -90,7 +91,7 @@ impl Heard {
         }
     }
 
-    fn hear(&mut self, call: &CallRecord, body: &CallBody, with_tokens: bool) {
+    fn hear(&mut self, call: &CallRecord, body: &CallBody, model: &str, with_tokens: bool) {
         let tokens: Vec<CallTokens> = if with_tokens {
             body.tokens
                 .iter()
@@ -102,7 +103,7 @@ impl Heard {
         self.tree.add(&RecordedCall {
             call_id: call.call_id,
             dialect: &call.dialect,
-            model: &call.model,
+            model: if model.is_empty() { &call.model } else { model },
             status: call.status,
             error: call.error.as_deref(),
             request: &body.request,

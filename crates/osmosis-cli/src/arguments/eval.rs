@@ -6,7 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 use osmosis_server::{Url, parse_url};
 
-use super::run::{SecretArguments, StopArguments, ThroughputArguments};
+use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
@@ -107,6 +107,9 @@ pub(crate) struct SubmitArguments {
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
 
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+
     /// Do not ask before a run that goes to a remote model
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -133,6 +136,9 @@ pub(crate) struct ResumeArguments {
 
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use camino::Utf8Path;
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_server::{Callbacks, RemoteRollouts, RemoteServer};
@@ -31,6 +32,16 @@ impl Ready<'_> {
     pub(super) fn digest(&self) -> Option<&str> {
         match self {
             Self::Here(_, prepared, _) => Some(prepared.digest()),
+            Self::AtServer(..) => None,
+        }
+    }
+}
+
+impl Ready<'_> {
+    /// The rollout's own Python, when it has one here.
+    pub(super) fn interpreter(&self) -> Option<&Utf8Path> {
+        match self {
+            Self::Here(_, prepared, _) => prepared.interpreter(),
             Self::AtServer(..) => None,
         }
     }

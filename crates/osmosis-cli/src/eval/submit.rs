@@ -13,7 +13,7 @@ use super::drive::{Ready, Surroundings};
 use super::plan::{Plan, Request, UserSide};
 use super::progress::Progress;
 use super::report::Report;
-use crate::arguments::{ResumeArguments, SubmitArguments, ThroughputArguments};
+use crate::arguments::{LogArguments, ResumeArguments, SubmitArguments, ThroughputArguments};
 use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
@@ -23,6 +23,7 @@ use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::tracking::{self, TrackedRun};
 use crate::workspace::{Workspace, absolute, read_config};
 
 const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
@@ -56,6 +57,7 @@ pub(crate) async fn submit(
         name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
+        log: arguments.log,
         copy_to: arguments.output,
         output: *output,
     };
@@ -105,6 +107,7 @@ pub(crate) async fn resume(
         name: record.name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
+        log: arguments.log,
         copy_to: arguments.output,
         output: *output,
     };
@@ -118,6 +121,7 @@ pub(super) struct Job {
     pub(super) folder: RunFolder,
     retry_failed: bool,
     pub(super) throughput: ThroughputArguments,
+    log: LogArguments,
     copy_to: Option<Utf8PathBuf>,
     pub(super) output: Output,
 }
@@ -172,10 +176,14 @@ impl Job {
         let ready = signals.unless_stopped(self.prepare()).await?;
         let asking = self.ask_workflow(ready, &display);
         let ready = signals.unless_stopped(asking).await?;
+        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        let trackers = signals.unless_stopped(trackers).await?;
         let pinned = self.plan.pinned(ready.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
+        let tracked = self.tracked(&pinned);
+        let tracking = trackers.begin(&tracked, &store, self.output).await;
         let began = Instant::now();
         let around = Surroundings {
             signals: &signals,
@@ -188,6 +196,7 @@ impl Job {
         let end = match driven {
             Ok(end) => end,
             Err(error) => {
+                tracking.finish(&Value::Null, false).await;
                 // Closing makes what was recorded whole; the first error is the one to tell.
                 let _ = store.close().await;
                 return Err(command_line::with_resume_hint(
@@ -205,6 +214,8 @@ impl Job {
             Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed()).await?;
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
+        let complete = status == RunStatus::Finished;
+        tracking.finish(&report.json(), complete).await;
         store.close().await?;
         if let Some(target) = &self.copy_to {
             self.folder.copy_results(&absolute(target)?)?;
@@ -236,6 +247,17 @@ impl Job {
                 self.output.operation("completed", &report.json());
                 Exit::Ok
             }
+        }
+    }
+
+    fn tracked<'a>(&'a self, pinned: &'a Pinned) -> TrackedRun<'a> {
+        TrackedRun {
+            name: self.name.as_str(),
+            kind: RunKind::Evaluation,
+            folder: &self.folder.path,
+            shared_folder: self.plan.workspace.root.join(".osmosis"),
+            project: self.plan.config.experiment.rollout.as_str(),
+            facts: &pinned.0,
         }
     }
 
