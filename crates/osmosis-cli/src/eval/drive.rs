@@ -12,6 +12,7 @@ use osmosis_worker::WorkerPool;
 use super::at_server::AtServer;
 use super::plan::UserSide;
 use super::submit::Job;
+use super::trace::{TracedRun, Tracer};
 use crate::display::Display;
 use crate::error::CliError;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
@@ -182,18 +183,37 @@ impl Job {
         executor: &Arc<impl Executor + 'static>,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, CliError> {
+        let tracer = Tracer::start(
+            gateway.rollout_spans(),
+            self.traced(),
+            around.store,
+            around.display.run_events(),
+        );
         let engine = Engine::new(
             Arc::clone(around.store),
             Arc::clone(gateway),
             Arc::clone(executor),
             self.engine_options(),
-            around.display.run_events(),
+            tracer.events(),
         );
         let stop = Stop {
             drain: around.signals.drain.clone(),
             now: around.signals.now.clone(),
         };
-        Ok(engine.run(&stop).await?)
+        let end = engine.run(&stop).await;
+        drop(engine);
+        tracer.finish(self.output).await;
+        Ok(end?)
+    }
+
+    fn traced(&self) -> TracedRun {
+        let experiment = &self.plan.config.experiment;
+        TracedRun {
+            name: self.name.to_string(),
+            rollout: experiment.rollout.to_string(),
+            model: experiment.model_path.to_string(),
+            redactor: self.redactor(),
+        }
     }
 
     fn engine_options(&self) -> EngineOptions {

@@ -7,6 +7,7 @@ mod plan;
 mod progress;
 mod report;
 mod submit;
+mod trace;
 
 use camino::Utf8Path;
 use osmosis_store::RunKind;

@@ -117,7 +117,7 @@ pub(crate) async fn resume(
 /// One evaluation to be run.
 pub(super) struct Job {
     pub(super) plan: Plan,
-    name: RunName,
+    pub(super) name: RunName,
     pub(super) folder: RunFolder,
     retry_failed: bool,
     pub(super) throughput: ThroughputArguments,

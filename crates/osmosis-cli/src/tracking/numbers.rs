@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use osmosis_core::OutcomeKind;
 use osmosis_store::{RunKind, Store, StoreError};
@@ -151,10 +150,7 @@ fn put(numbers: &mut BTreeMap<String, f64>, path: &str, fields: &Map<String, Val
 }
 
 fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    })
+    jiff::Timestamp::now().as_millisecond()
 }
 
 #[cfg(test)]
