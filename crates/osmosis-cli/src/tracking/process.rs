@@ -15,7 +15,7 @@ use crate::error::CliError;
 
 const SCRIPT: &str = include_str!("tracker.py");
 /// A package that has to import half the world, on a machine with much to do.
-const BEGIN_LIMIT: Duration = Duration::from_secs(120);
+const BEGIN_LIMIT: Duration = Duration::from_mins(2);
 /// More than this and the run would wait for its tracker.
 const LOG_LIMIT: Duration = Duration::from_secs(30);
 
@@ -73,14 +73,13 @@ impl Process {
     pub(super) async fn begin(&mut self, run: &TrackedRun<'_>) -> Result<String, String> {
         // The same for a resume, and for nothing else.
         let digest = Sha256::digest(run.folder.as_str().as_bytes());
-        let digest: String = digest
+        let digest = digest
             .iter()
             .take(4)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+            .fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
         let message = json!({"run": {
             "name": run.name,
-            "id": format!("{}-{digest}", run.name),
+            "id": format!("{}-{digest:08x}", run.name),
             "folder": run.folder,
             "shared_folder": run.shared_folder,
             "project": run.project,

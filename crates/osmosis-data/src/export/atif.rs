@@ -291,8 +291,9 @@ fn metrics(call: &CallFacts) -> Value {
 }
 
 fn final_metrics(conversation: &Conversation, steps: usize) -> Value {
+    type Count = fn(&CallFacts) -> Option<u64>;
     let mut metrics = json!({ "total_steps": steps });
-    let sums: [(&str, fn(&CallFacts) -> Option<u64>); 3] = [
+    let sums: [(&str, Count); 3] = [
         ("total_prompt_tokens", |call| call.usage.prompt_tokens),
         ("total_completion_tokens", |call| {
             call.usage.completion_tokens

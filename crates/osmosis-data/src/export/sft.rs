@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::ExportRecord;
 use super::talk::{SampleTalk, SftFilter};
-use crate::conversation::{Conversation, Role};
+use crate::conversation::{Conversation, Role, Turn};
 
 /// What dialects say of a reply that was cut off.
 const CUT_OFF: [&str; 4] = [
@@ -49,10 +49,7 @@ fn row(
     if finish.is_some_and(|reason| CUT_OFF.contains(&reason)) {
         return None;
     }
-    let messages: Vec<Value> = turns[..=last]
-        .iter()
-        .map(|turn| turn.chat_message())
-        .collect();
+    let messages: Vec<Value> = turns[..=last].iter().map(Turn::chat_message).collect();
     let mut row = json!({ "messages": messages });
     // A column that is empty everywhere has no type for those who read it.
     if !conversation.tools.is_empty() {

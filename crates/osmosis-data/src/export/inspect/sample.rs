@@ -9,7 +9,7 @@ use super::super::ExportRecord;
 use super::super::line::rfc_3339;
 use super::super::talk::{RunFacts, SampleTalk};
 use super::transcript::{Transcript, message};
-use crate::conversation::{CallFacts, Conversation, Role};
+use crate::conversation::{CallFacts, Conversation, Role, Turn};
 
 /// Longer texts of the list are cut, as Inspect does.
 const SUMMARY_LENGTH: usize = 1024;
@@ -26,7 +26,8 @@ pub(super) fn sample(run: &RunFacts, record: &ExportRecord, samples: &[SampleTal
         .iter()
         .rev()
         .find(|turn| turn.role == Role::Assistant);
-    let scores = scores(record, samples, answer.map(|turn| turn.text()));
+    let said = answer.map(Turn::text);
+    let scores = scores(record, samples, said.as_deref());
     let messages: Vec<Value> = main
         .turns
         .iter()
@@ -82,7 +83,7 @@ fn input(record: &ExportRecord, main: &Conversation) -> String {
         .iter()
         .take_while(|turn| turn.role != Role::Assistant);
     let asked = before.filter(|turn| turn.role == Role::User).last();
-    asked.map_or_else(|| record.row.as_str().to_owned(), |turn| turn.text())
+    asked.map_or_else(|| record.row.as_str().to_owned(), Turn::text)
 }
 
 fn output(run: &RunFacts, call: Option<&CallFacts>, last: Option<&Value>) -> Value {
@@ -115,7 +116,7 @@ pub(super) fn usage(call: &CallFacts) -> Value {
 }
 
 /// What was graded. A rollout that failed did not pass; one that never really ran has no score.
-fn scores(record: &ExportRecord, samples: &[SampleTalk], answer: Option<String>) -> Value {
+fn scores(record: &ExportRecord, samples: &[SampleTalk], answer: Option<&str>) -> Value {
     let mut scores = Map::new();
     let Some(outcome) = record.outcome.filter(|outcome| outcome.ran()) else {
         return Value::Object(scores);
