@@ -189,8 +189,9 @@ fn run_facts(run: &RunRecord) -> RunFacts {
         rollout: text("experiment.rollout"),
         model: text("experiment.model_path"),
         dataset: text("experiment.dataset"),
-        n: pinned["evaluation.n"]
-            .as_u64()
+        n: ["evaluation.n", "training.n_samples_per_prompt"]
+            .iter()
+            .find_map(|name| pinned[*name].as_u64())
             .and_then(|n| u32::try_from(n).ok())
             .unwrap_or(1),
         finished: run.status == RunStatus::Finished,

@@ -48,7 +48,7 @@ pub(crate) enum DatasetCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet\n  \
+    after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet\n  \
                   osmosis export multiply-20260101-120000 --format sft --passed -o train.jsonl\n  \
                   osmosis export multiply-20260101-120000 --format inspect -o logs/multiply.eval"
 )]

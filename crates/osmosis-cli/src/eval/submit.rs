@@ -130,7 +130,10 @@ impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(Progress::new(self.output));
-        let found = match signals.unless_stopped(self.prepare()).await? {
+        let ready = signals.unless_stopped(self.prepare()).await?;
+        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        signals.unless_stopped(trackers).await?;
+        let found = match ready {
             Ready::Here(code, prepared, _) => {
                 let starting = self.start_workers(code, &prepared, &display);
                 let pool = signals.unless_stopped(starting).await?;

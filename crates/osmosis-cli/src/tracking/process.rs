@@ -43,6 +43,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            // Ctrl-C is for the run, which still has numbers to tell.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
