@@ -19,7 +19,7 @@ pub(crate) use eval::{
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
-pub(crate) use run::ThroughputArguments;
+pub(crate) use run::{LogArguments, ThroughputArguments};
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{TrainCommand, TrainResumeArguments, TrainSubmitArguments};
 pub(crate) use workspace::{

@@ -1,12 +1,17 @@
 //! `osmosis export RUN`: its rollouts as a file that other programs open.
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::config::{EvalConfig, TrainConfig};
 use osmosis_core::{Redactor, RunName};
 use osmosis_data::Row;
-use osmosis_data::export::{Export, ExportFormat, ExportRecord, JsonlExport};
-use osmosis_store::{RolloutPages, RolloutQuery, RolloutRecord, SqliteStore, Store};
-use serde_json::json;
+use osmosis_data::export::{
+    Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SftFilter, TalkExport, TalkFormat,
+};
+use osmosis_store::{
+    RolloutPages, RolloutQuery, RolloutRecord, RunRecord, RunStatus, SqliteStore, Store,
+};
+use serde_json::{Value, json};
 
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::dataset::data_error;
@@ -14,6 +19,7 @@ use crate::error::{CliError, Exit};
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::secrets;
+use crate::talk;
 use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn run(
@@ -31,49 +37,181 @@ pub(crate) async fn run(
         )
     })?;
     let redactor = redactor(arguments, &record.config_toml, output);
-    let format = match arguments.format {
-        ExportFormatArgument::Jsonl => ExportFormat::Jsonl,
-        ExportFormatArgument::Parquet => ExportFormat::Parquet,
-    };
-    let to_stdout = arguments.output.as_deref() == Some(Utf8Path::new("-"));
-    let path = match &arguments.output {
-        Some(path) if !to_stdout => absolute(path)?,
-        _ => absolute(Utf8Path::new(&format!(
-            "{}.{}",
-            record.name,
-            format.as_str()
-        )))?,
-    };
-    let mut export = match (to_stdout, format) {
-        (true, ExportFormat::Jsonl) => Export::Jsonl(JsonlExport::to(std::io::stdout(), redactor)),
-        (true, ExportFormat::Parquet) => {
-            return Err(
-                CliError::usage("usage", "parquet can't be written to a terminal or pipe")
-                    .hint("name a file with `--output FILE`"),
-            );
-        }
-        (false, format) => {
-            Export::create(format, &path, redactor).map_err(|error| data_error(&error))?
-        }
-    };
+    let mut writer = Writer::begin(arguments, &record, redactor)?;
     let query = RolloutQuery {
         finished_only: !arguments.all,
         ..RolloutQuery::default()
     };
+    let bar = progress_bar(output, &store).await?;
     let mut pages = RolloutPages::new(&store, query);
+    let mut rollouts = 0;
     while let Some(page) = pages.next().await? {
         for rollout in page {
-            let record = exported(&store, &record.name, rollout).await?;
-            export.write(&record).map_err(|error| data_error(&error))?;
+            let id = rollout.id.clone();
+            let exported = exported(&store, &record.name, rollout).await?;
+            match &mut writer.export {
+                Either::Records(export) => export.write(&exported),
+                Either::Talks(export, run) => {
+                    let talks = talk::of(
+                        &store,
+                        &id,
+                        &exported.samples,
+                        &run.model,
+                        writer.with_tokens,
+                    );
+                    export.write(run, &exported, &talks.await?)
+                }
+            }
+            .map_err(|error| data_error(&error))?;
+            rollouts += 1;
+            bar.inc(1);
         }
     }
-    let count = export.finish().map_err(|error| data_error(&error))?;
-    if !to_stdout {
-        output.line(format_args!("{count} rollouts in {path}"));
-        let resource = json!({"path": path, "format": format.as_str(), "rollouts": count});
+    bar.finish_and_clear();
+    let path = writer.path.clone();
+    let format = writer.format.clone();
+    let records = writer.finish()?;
+    if let Some(path) = path {
+        let of = if records == rollouts {
+            String::new()
+        } else {
+            format!("{records} records of ")
+        };
+        output.line(format_args!("{of}{rollouts} rollouts in {path}"));
+        let resource = json!({"path": path, "format": format, "rollouts": rollouts,
+            "records": records});
         output.operation("exported", &resource);
     }
     Ok(Exit::Ok)
+}
+
+/// What the rollouts are written to.
+struct Writer {
+    export: Either,
+    format: String,
+    /// `None`: standard output.
+    path: Option<Utf8PathBuf>,
+    with_tokens: bool,
+}
+
+enum Either {
+    Records(Box<Export>),
+    Talks(Box<TalkExport>, RunFacts),
+}
+
+impl Writer {
+    fn begin(
+        arguments: &ExportArguments,
+        run: &RunRecord,
+        redactor: Redactor,
+    ) -> Result<Self, CliError> {
+        let no_text = |format: &str| {
+            CliError::usage(
+                "usage",
+                format!("{format} can't be written to a terminal or pipe"),
+            )
+            .hint("name a file with `--output FILE`")
+        };
+        let filtered = arguments.passed || arguments.min_reward.is_some();
+        if filtered && arguments.format != ExportFormatArgument::Sft {
+            return Err(CliError::usage(
+                "usage",
+                "`--passed` and `--min-reward` choose rows for fine-tuning",
+            )
+            .hint("add `--format sft`"));
+        }
+        let format = match arguments.format {
+            ExportFormatArgument::Jsonl => Ok(ExportFormat::Jsonl),
+            ExportFormatArgument::Parquet => Ok(ExportFormat::Parquet),
+            ExportFormatArgument::Messages => Err(TalkFormat::Messages),
+            ExportFormatArgument::Sft => Err(TalkFormat::Sft),
+            ExportFormatArgument::Atif => Err(TalkFormat::Atif),
+            ExportFormatArgument::Inspect => Err(TalkFormat::Inspect),
+        };
+        let suffix = match format {
+            Ok(format) => format.as_str(),
+            Err(format) => format.suffix(),
+        };
+        let path = match &arguments.output {
+            Some(path) if path == "-" => None,
+            Some(path) if path.as_str().ends_with('/') => Some(absolute(path)?.join("")),
+            Some(path) => Some(absolute(path)?),
+            None => Some(absolute(Utf8Path::new(&format!("{}.{suffix}", run.name)))?),
+        };
+        let unwritable = |error: osmosis_data::DataError| data_error(&error);
+        let export = match (format, &path) {
+            (Ok(format), Some(path)) => Either::Records(Box::new(
+                Export::create(format, path, redactor).map_err(unwritable)?,
+            )),
+            (Ok(ExportFormat::Jsonl), None) => Either::Records(Box::new(Export::Jsonl(
+                JsonlExport::to(std::io::stdout(), redactor),
+            ))),
+            (Ok(ExportFormat::Parquet), None) => return Err(no_text("parquet")),
+            (Err(format), path) => {
+                let facts = run_facts(run);
+                let filter = SftFilter {
+                    min_reward: arguments.min_reward,
+                    passed: arguments.passed,
+                };
+                let export = match path {
+                    Some(path) => TalkExport::create(format, path, filter, &facts, redactor)
+                        .map_err(unwritable)?,
+                    None => TalkExport::to(format, std::io::stdout(), filter, redactor)
+                        .ok_or_else(|| no_text("a log of Inspect"))?,
+                };
+                Either::Talks(Box::new(export), facts)
+            }
+        };
+        Ok(Self {
+            export,
+            format: clap::ValueEnum::to_possible_value(&arguments.format)
+                .map_or_else(String::new, |value| value.get_name().to_owned()),
+            path,
+            with_tokens: format == Err(TalkFormat::Atif),
+        })
+    }
+
+    fn finish(self) -> Result<u64, CliError> {
+        match self.export {
+            Either::Records(export) => export.finish(),
+            Either::Talks(export, run) => export.finish(&run),
+        }
+        .map_err(|error| data_error(&error))
+    }
+}
+
+/// What the run's own record says of it.
+fn run_facts(run: &RunRecord) -> RunFacts {
+    let pinned: Value = run.pinned.read().unwrap_or_default();
+    let text = |name: &str| pinned[name].as_str().unwrap_or_default().to_owned();
+    RunFacts {
+        name: run.name.clone(),
+        rollout: text("experiment.rollout"),
+        model: text("experiment.model_path"),
+        dataset: text("experiment.dataset"),
+        n: ["evaluation.n", "training.n_samples_per_prompt"]
+            .iter()
+            .find_map(|name| pinned[*name].as_u64())
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(1),
+        finished: run.status == RunStatus::Finished,
+        created_at_ms: run.created_at_ms,
+        finished_at_ms: run.finished_at_ms,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// Moves on a terminal, and is not there elsewhere.
+async fn progress_bar(output: &Output, store: &SqliteStore) -> Result<ProgressBar, CliError> {
+    if !output.moves() {
+        return Ok(ProgressBar::hidden());
+    }
+    let total = store.counts().await?.total();
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} rollouts {eta}") {
+        bar.set_style(style.progress_chars("━╸ "));
+    }
+    Ok(bar)
 }
 
 /// Takes out the run's secrets, as far as their values are known here.

@@ -30,6 +30,8 @@ mod secrets;
 mod serve;
 mod source_digest;
 mod stop_signals;
+mod talk;
+mod tracking;
 mod train;
 mod user_code;
 mod workspace;

@@ -62,6 +62,14 @@ impl Prepared {
         }
     }
 
+    /// The rollout's Python, when it is written in Python.
+    pub(crate) fn interpreter(&self) -> Option<&Utf8Path> {
+        match self {
+            Self::Python(prepared) => Some(&prepared.python),
+            Self::Rust(_) => None,
+        }
+    }
+
     pub(crate) fn launch(
         &self,
         rollout_dir: &Utf8Path,

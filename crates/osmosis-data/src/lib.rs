@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod conversation;
 mod csv;
 mod dataset;
 mod decompress;

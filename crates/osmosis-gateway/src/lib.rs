@@ -81,7 +81,7 @@ pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
 pub use secret::Secret;
 pub use server::{Annex, Gateway};
 pub use session::Session;
-pub use telemetry::TelemetryOptions;
+pub use telemetry::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
 pub use token_engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
 pub use token_policy::{TokenPolicy, TokenPolicyOptions};
 pub use upstream::{

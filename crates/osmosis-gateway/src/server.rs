@@ -35,7 +35,7 @@ use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry, Served};
 use crate::replay;
 use crate::secret::Secret;
 use crate::session::Session;
-use crate::telemetry::{Telemetry, TraceParent};
+use crate::telemetry::{RolloutSpans, Telemetry, TraceParent};
 
 /// Answers what is not for the gateway itself, on the same address: every request whose path is not
 /// below `/v1/`.
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     pub(crate) control_key: ControlKey,
     pub(crate) open_metrics: bool,
     pub(crate) metrics: Metrics,
-    pub(crate) telemetry: Option<Telemetry>,
+    pub(crate) telemetry: Option<Arc<Telemetry>>,
     /// `None` for a gateway that records nothing.
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) sampling: Sampling,
@@ -138,7 +138,8 @@ impl Gateway {
         let telemetry = options
             .telemetry
             .map(|options| Telemetry::start(options, Arc::clone(&metrics.spans_dropped)))
-            .transpose()?;
+            .transpose()?
+            .map(Arc::new);
         let shared = Arc::new(Shared {
             registry: Registry::new(policy),
             hold: options.hold,
@@ -300,6 +301,12 @@ impl Gateway {
             Session::bounded(),
             &self.shared.everything,
         )
+    }
+
+    /// Where the spans of rollouts go; `None` when spans go nowhere. From now on the calls of a rollout
+    /// belong to its span, so whoever asks has to send it.
+    pub fn rollout_spans(&self) -> Option<RolloutSpans> {
+        self.shared.telemetry.clone().map(RolloutSpans::new)
     }
 
     /// Stops accepting, waits for what runs; `false` when the grace period ran out. What still ran then

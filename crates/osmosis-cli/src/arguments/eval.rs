@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use osmosis_server::{Url, parse_url};
 
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
-use super::run::{SecretArguments, StopArguments, ThroughputArguments};
+use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 use crate::eval::progress::ProgressMode;
 
 #[derive(Debug, Subcommand)]
@@ -121,6 +121,9 @@ pub(crate) struct SubmitArguments {
     #[command(flatten)]
     pub(crate) watch: WatchArguments,
 
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+
     /// Do not ask before a run that goes to a remote model
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -208,6 +211,9 @@ pub(crate) struct ResumeArguments {
 
     #[command(flatten)]
     pub(crate) watch: WatchArguments,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]

@@ -4,12 +4,25 @@ use camino::Utf8PathBuf;
 use clap::Args;
 
 use crate::runs::stop::Ask;
+use crate::tracking::TrackerKind;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArguments {
     /// File of NAME=VALUE lines for the config's [secrets]; names it lacks come from the environment
     #[arg(long, value_name = "FILE")]
     pub(crate) secrets_file: Option<Utf8PathBuf>,
+}
+
+/// Where else the numbers of a run go.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LogArguments {
+    /// Also keep the numbers in these trackers while the run goes on; `docs/tracking.md`
+    #[arg(long, value_enum, value_name = "TRACKERS", value_delimiter = ',')]
+    pub(crate) log: Vec<TrackerKind>,
+
+    /// Python interpreter that has the packages of `--log` [default: the rollout's]
+    #[arg(long, value_name = "PATH", requires = "log")]
+    pub(crate) log_python: Option<Utf8PathBuf>,
 }
 
 /// Settings that change how fast a run goes, never what it means.

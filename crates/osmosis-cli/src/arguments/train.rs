@@ -3,7 +3,7 @@
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
-use super::run::{SecretArguments, StopArguments, ThroughputArguments};
+use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
@@ -81,6 +81,9 @@ pub(crate) struct TrainSubmitArguments {
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
 
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+
     /// Never ask (training does not; scripts may give it to every command)
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -100,4 +103,7 @@ pub(crate) struct TrainResumeArguments {
 
     #[command(flatten)]
     pub(crate) throughput: ThroughputArguments,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }

@@ -52,7 +52,9 @@ pub(crate) enum DatasetCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet"
+    after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet\n  \
+                  osmosis export multiply-20260101-120000 --format sft --passed -o train.jsonl\n  \
+                  osmosis export multiply-20260101-120000 --format inspect -o logs/multiply.eval"
 )]
 pub(crate) struct ExportArguments {
     /// Name of the run
@@ -62,13 +64,22 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_enum, default_value_t = ExportFormatArgument::Jsonl)]
     pub(crate) format: ExportFormatArgument,
 
-    /// File to write, `-` for standard output [default: RUN.FORMAT]
+    /// File to write, `-` for standard output; a folder for one file per ATIF trajectory
+    /// [default: RUN and the format's ending]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<Utf8PathBuf>,
 
     /// Also rollouts that have no result yet
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Only samples with at least this reward; for `--format sft`
+    #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
+    pub(crate) min_reward: Option<f64>,
+
+    /// Only rollouts that passed; for `--format sft`
+    #[arg(long)]
+    pub(crate) passed: bool,
 
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,
@@ -80,4 +91,12 @@ pub(crate) enum ExportFormatArgument {
     Jsonl,
     /// Columns with types
     Parquet,
+    /// The conversation of each sample in the shape of Chat Completions
+    Messages,
+    /// Rows for fine-tuning: conversations that were scored, with their tools
+    Sft,
+    /// Trajectories of the Agent Trajectory Interchange Format 1.7
+    Atif,
+    /// A log that `inspect view` opens
+    Inspect,
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use camino::Utf8Path;
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_server::{Callbacks, RemoteRollouts, RemoteServer};
@@ -12,6 +13,7 @@ use super::at_server::AtServer;
 use super::money::Money;
 use super::plan::UserSide;
 use super::submit::Job;
+use super::trace::{TracedRun, Tracer};
 use crate::display::Display;
 use crate::error::CliError;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
@@ -32,6 +34,16 @@ impl Ready<'_> {
     pub(super) fn digest(&self) -> Option<&str> {
         match self {
             Self::Here(_, prepared, _) => Some(prepared.digest()),
+            Self::AtServer(..) => None,
+        }
+    }
+}
+
+impl Ready<'_> {
+    /// The rollout's own Python, when it has one here.
+    pub(super) fn interpreter(&self) -> Option<&Utf8Path> {
+        match self {
+            Self::Here(_, prepared, _) => prepared.interpreter(),
             Self::AtServer(..) => None,
         }
     }
@@ -180,12 +192,18 @@ impl Job {
         let policy = &self.plan.ready.policy;
         self.sight
             .open(gateway, policy, around.money.prices, before);
+        let tracer = Tracer::start(
+            gateway.rollout_spans(),
+            self.traced(),
+            around.store,
+            around.display.run_events(),
+        );
         let mut engine = Engine::new(
             Arc::clone(around.store),
             Arc::clone(gateway),
             Arc::clone(executor),
             self.engine_options(),
-            around.display.run_events(),
+            tracer.events(),
         );
         let stop = Stop {
             drain: around.signals.drain.clone(),
@@ -194,7 +212,20 @@ impl Job {
         if let Some(budget) = &around.money.budget {
             engine = engine.begins_while(budget.may_begin(gateway, before));
         }
-        Ok(engine.run(&stop).await?)
+        let end = engine.run(&stop).await;
+        drop(engine);
+        tracer.finish(self.output).await;
+        Ok(end?)
+    }
+
+    fn traced(&self) -> TracedRun {
+        let experiment = &self.plan.config.experiment;
+        TracedRun {
+            name: self.name.to_string(),
+            rollout: experiment.rollout.to_string(),
+            model: experiment.model_path.to_string(),
+            redactor: self.redactor(),
+        }
     }
 
     fn engine_options(&self) -> EngineOptions {

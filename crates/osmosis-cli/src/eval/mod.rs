@@ -17,6 +17,7 @@ mod regrade;
 mod report;
 mod sight;
 mod submit;
+mod trace;
 
 use camino::Utf8Path;
 use osmosis_store::RunKind;

@@ -22,8 +22,8 @@ use super::regrade;
 use super::report::Report;
 use super::sight::Sight;
 use crate::arguments::{
-    CostArguments, GateArguments, ResumeArguments, SubmitArguments, ThroughputArguments,
-    WatchArguments,
+    CostArguments, GateArguments, LogArguments, ResumeArguments, SubmitArguments,
+    ThroughputArguments, WatchArguments,
 };
 use crate::command_line;
 use crate::display::Display;
@@ -35,6 +35,7 @@ use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::tracking::{self, TrackedRun};
 use crate::workspace::{Workspace, absolute, read_config};
 
 pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
@@ -72,6 +73,7 @@ pub(crate) async fn submit(
         gates: arguments.gates,
         watch: arguments.watch,
         sight: Sight::default(),
+        log: arguments.log,
         copy_to: arguments.output,
         output: *output,
     };
@@ -132,6 +134,7 @@ pub(crate) async fn resume(
         gates: arguments.gates,
         watch: arguments.watch,
         sight: Sight::default(),
+        log: arguments.log,
         copy_to: arguments.output,
         output: *output,
     };
@@ -143,7 +146,7 @@ pub(crate) async fn resume(
 /// One evaluation to be run.
 pub(super) struct Job {
     pub(super) plan: Plan,
-    name: RunName,
+    pub(super) name: RunName,
     pub(super) folder: RunFolder,
     retry_failed: bool,
     pub(super) throughput: ThroughputArguments,
@@ -151,6 +154,7 @@ pub(super) struct Job {
     gates: GateArguments,
     watch: WatchArguments,
     pub(super) sight: Sight,
+    log: LogArguments,
     copy_to: Option<Utf8PathBuf>,
     pub(super) output: Output,
 }
@@ -160,7 +164,10 @@ impl Job {
         let signals = StopSignals::listen()?;
         let display = Display::start(self.progress()?);
         let probed = signals.unless_stopped(self.probe()).await?;
-        let found = match signals.unless_stopped(self.prepare()).await? {
+        let ready = signals.unless_stopped(self.prepare()).await?;
+        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        signals.unless_stopped(trackers).await?;
+        let found = match ready {
             Ready::Here(code, prepared, _) => {
                 let starting = self.start_workers(code, &prepared, &display);
                 let pool = signals.unless_stopped(starting).await?;
@@ -211,6 +218,8 @@ impl Job {
         let ready = signals.unless_stopped(self.prepare()).await?;
         let asking = self.ask_workflow(ready, &display);
         let ready = signals.unless_stopped(asking).await?;
+        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        let trackers = signals.unless_stopped(trackers).await?;
         let mut pinned = self.plan.pinned(ready.digest())?;
         Prices::remember(Prices::given(self.cost.prices), &mut pinned);
         let Opened { store, resumed } = self.open_store(&pinned).await?;
@@ -224,6 +233,8 @@ impl Job {
         }
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
+        let tracked = self.tracked(&pinned);
+        let tracking = trackers.begin(&tracked, &store, self.output).await;
         let began = Instant::now();
         let around = Surroundings {
             signals: &signals,
@@ -237,6 +248,7 @@ impl Job {
         let end = match driven {
             Ok(end) => end,
             Err(error) => {
+                tracking.finish(&Value::Null, false).await;
                 // Closing makes what was recorded whole; the first error is the one to tell.
                 let _ = store.close().await;
                 return Err(command_line::with_resume_hint(
@@ -256,6 +268,8 @@ impl Job {
         self.write_junit(&*store).await?;
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
+        let complete = status == RunStatus::Finished;
+        tracking.finish(&report.json(), complete).await;
         store.close().await?;
         if let Some(target) = &self.copy_to {
             self.folder.copy_results(&absolute(target)?)?;
@@ -336,6 +350,17 @@ impl Job {
             .await?
             .write(store, &absolute(file)?)
             .await
+    }
+
+    fn tracked<'a>(&'a self, pinned: &'a Pinned) -> TrackedRun<'a> {
+        TrackedRun {
+            name: self.name.as_str(),
+            kind: RunKind::Evaluation,
+            folder: &self.folder.path,
+            shared_folder: self.plan.workspace.root.join(".osmosis"),
+            project: self.plan.config.experiment.rollout.as_str(),
+            facts: &pinned.0,
+        }
     }
 
     pub(super) fn amount(&self) -> String {

@@ -11,13 +11,15 @@ use osmosis_policy::Sampler;
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::curve::Curve;
 use super::plan::{Plan, Request};
 use super::report::Report;
 use super::view::TrainView;
-use crate::arguments::{ThroughputArguments, TrainResumeArguments, TrainSubmitArguments};
+use crate::arguments::{
+    LogArguments, ThroughputArguments, TrainResumeArguments, TrainSubmitArguments,
+};
 use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
@@ -30,6 +32,7 @@ use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::tracking::{self, TrackedRun, TrackerKind};
 use crate::workspace::{Workspace, read_config};
 
 /// A kept sample passes from this reward on.
@@ -51,6 +54,7 @@ pub(crate) async fn submit(
     let mut job = Job::new(plan, name, *output)?;
     job.throughput = arguments.throughput;
     job.tensorboard = arguments.tensorboard;
+    job.log = arguments.log;
     if arguments.dry_run {
         return job.dry_run().await;
     }
@@ -86,6 +90,7 @@ pub(crate) async fn resume(
     let mut job = Job::new(plan, Some(record.name), *output)?;
     job.throughput = arguments.throughput;
     job.tensorboard = arguments.tensorboard;
+    job.log = arguments.log;
     job.run_and_tell().await
 }
 
@@ -97,6 +102,7 @@ pub(crate) struct Job {
     pub(crate) folder: RunFolder,
     pub(crate) throughput: ThroughputArguments,
     tensorboard: bool,
+    log: LogArguments,
     output: Output,
 }
 
@@ -122,6 +128,7 @@ impl Job {
             name,
             throughput: ThroughputArguments::default(),
             tensorboard: false,
+            log: LogArguments::default(),
             output,
         })
     }
@@ -190,18 +197,33 @@ impl Job {
         if self.plan.depends_on_workflow() {
             signals.unless_stopped(self.ask_workflow(&prepared)).await?;
         }
+        // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
+        let mut log = self.log.clone();
+        log.log.retain(|kind| *kind != TrackerKind::Tensorboard);
+        let trackers = tracking::Ready::check(&log, prepared.interpreter());
+        let trackers = signals.unless_stopped(trackers).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         let so_far = Curve::of(&*store).await?;
         let mut display = Display::start(TrainView::new(self.output, &so_far));
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
 
+        let tracked = TrackedRun {
+            name: self.name.as_str(),
+            kind: RunKind::Training,
+            folder: &self.folder.path,
+            shared_folder: self.plan.workspace.root.join(".osmosis"),
+            project: self.plan.config.experiment.rollout.as_str(),
+            facts: &pinned.0,
+        };
+        let tracking = trackers.begin(&tracked, &store, self.output).await;
         let began = Instant::now();
         let driven = self.drive(&signals, &prepared, &store, &display).await;
         display.finish().await;
         let end = match driven {
             Ok(end) => end,
             Err(error) => {
+                tracking.finish(&Value::Null, false).await;
                 // Closing makes what was recorded whole; the first error is the one to tell.
                 let _ = store.set_status(RunStatus::Interrupted).await;
                 let _ = store.close().await;
@@ -221,6 +243,8 @@ impl Job {
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
         report.write_curve()?;
+        let complete = status == RunStatus::Finished;
+        tracking.finish(&report.json(), complete).await;
         store.close().await?;
         Ok(Trained { end, report })
     }
@@ -314,7 +338,7 @@ impl Job {
             sampler: Arc::clone(&sampler),
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
-            tensorboard: self.tensorboard,
+            tensorboard: self.tensorboard || self.log.log.contains(&TrackerKind::Tensorboard),
         };
         let stop = Stop {
             drain: signals.drain.clone(),

@@ -92,7 +92,7 @@ impl Line {
 }
 
 /// In UTC and always with milliseconds, so that texts sort like the times they are.
-fn rfc_3339(milliseconds: i64) -> Option<String> {
+pub(super) fn rfc_3339(milliseconds: i64) -> Option<String> {
     let time = Timestamp::from_millisecond(milliseconds).ok()?;
     Some(format!("{time:.3}"))
 }

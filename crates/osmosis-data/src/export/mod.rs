@@ -1,5 +1,5 @@
 //! Rollouts as files that other programs open: one record for each rollout, in JSON lines or
-//! parquet. `docs/export.md` describes them.
+//! parquet, or what was said in each sample ([`TalkExport`]). `docs/export.md` describes them.
 //!
 //! ```
 //! use osmosis_core::{JsonText, Redactor, RolloutId, RunName};
@@ -12,10 +12,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod atif;
+mod inspect;
 mod jsonl;
 mod line;
+mod lines;
+mod messages;
 mod parquet;
 mod redact;
+mod sft;
+mod talk;
 mod target;
 
 use camino::Utf8Path;
@@ -25,6 +31,7 @@ use osmosis_core::{
 
 pub use self::jsonl::JsonlExport;
 pub use self::parquet::ParquetExport;
+pub use self::talk::{RunFacts, SampleTalk, SftFilter, TalkExport, TalkFormat};
 use crate::DataError;
 
 /// The meaning of the fields; it changes when one of them changes its meaning or goes.

@@ -15,6 +15,7 @@ mod memory;
 mod parquet;
 mod resolving;
 mod streaming;
+mod talks;
 mod whole_rows;
 
 use camino::Utf8PathBuf;

@@ -1,12 +1,13 @@
-//! Spans for OpenTelemetry, one for each call, sent to a collector as OTLP over HTTP in its JSON form.
+//! Spans for OpenTelemetry, of calls and of the rollouts they belong to, sent to a collector as OTLP over HTTP in its JSON form.
 //!
 //! The form is small and documented; the crates that speak it bring gRPC and protobuf along.
 
+mod rollout;
 mod settings;
 mod span;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use self::rollout::{Attribute, RolloutSpan, RolloutSpans, SpanEvent};
 pub use self::settings::TelemetryOptions;
 pub(crate) use self::span::{CallSpan, TraceParent};
 use crate::upstream::HttpClients;
@@ -29,6 +31,10 @@ const RETRY_WAIT: Duration = Duration::from_millis(500);
 pub(crate) struct Telemetry {
     spans: Mutex<Option<mpsc::Sender<Value>>>,
     dropped: Arc<AtomicU64>,
+    /// Makes the ids of rollouts this process's own.
+    seed: [u8; 16],
+    /// Somebody sends the spans that calls are part of.
+    rollouts_are_traced: AtomicBool,
     task: tokio::sync::Mutex<JoinSet<()>>,
 }
 
@@ -45,13 +51,24 @@ impl Telemetry {
         Ok(Self {
             spans: Mutex::new(Some(spans)),
             dropped,
+            seed: rand::random(),
+            rollouts_are_traced: AtomicBool::new(false),
             task: tokio::sync::Mutex::new(task),
         })
     }
 
     pub(crate) fn send(&self, span: &CallSpan<'_>) {
+        let traced = self.rollouts_are_traced.load(Ordering::Relaxed);
+        let of_rollout = || {
+            let call = span.call;
+            traced.then(|| self.of_attempt(&call.rollout_id, call.attempt))
+        };
+        self.enqueue(span.to_json(span.parent.or_else(of_rollout)));
+    }
+
+    fn enqueue(&self, span: Value) {
         let sent = match &*self.spans.lock() {
-            Some(spans) => spans.try_send(span.to_json()).is_ok(),
+            Some(spans) => spans.try_send(span).is_ok(),
             None => false,
         };
         if !sent {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 /// The trace a caller is in, from the `traceparent` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceParent {
-    trace: u128,
-    span: u64,
-    sampled: bool,
+    pub(super) trace: u128,
+    pub(super) span: u64,
+    pub(super) sampled: bool,
 }
 
 impl TraceParent {
@@ -60,7 +60,7 @@ pub(crate) struct CallSpan<'a> {
 
 impl CallSpan<'_> {
     /// The span in OTLP's JSON form. Prompts and answers are not in it.
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self, parent: Option<TraceParent>) -> Value {
         let call = self.call;
         // Responses and messages are conversations as well.
         let operation = match &*call.dialect {
@@ -100,7 +100,7 @@ impl CallSpan<'_> {
             }
         }
         let mut span = json!({
-            "traceId": format!("{:032x}", self.parent.map_or_else(rand::random, |parent| parent.trace)),
+            "traceId": format!("{:032x}", parent.map_or_else(rand::random, |parent| parent.trace)),
             "spanId": format!("{:016x}", rand::random::<u64>()),
             "name": format!("{operation} {}", self.model),
             "kind": KIND_CLIENT,
@@ -117,7 +117,7 @@ impl CallSpan<'_> {
             }
         }
         span["events"] = events.into();
-        if let Some(parent) = self.parent {
+        if let Some(parent) = parent {
             span["parentSpanId"] = json!(format!("{:016x}", parent.span));
         }
         if let Some(error) = self.error_type {
@@ -133,22 +133,22 @@ impl CallSpan<'_> {
 }
 
 const KIND_CLIENT: u8 = 3;
-const STATUS_ERROR: u8 = 2;
+pub(super) const STATUS_ERROR: u8 = 2;
 
 pub(super) fn text(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
 /// 64-bit numbers are texts in this form.
-fn number(key: &str, value: u64) -> Value {
+pub(super) fn number(key: &str, value: u64) -> Value {
     json!({ "key": key, "value": { "intValue": value.to_string() } })
 }
 
-fn boolean(key: &str, value: bool) -> Value {
+pub(super) fn boolean(key: &str, value: bool) -> Value {
     json!({ "key": key, "value": { "boolValue": value } })
 }
 
-fn nanoseconds(ms: i64) -> String {
+pub(super) fn nanoseconds(ms: i64) -> String {
     (i128::from(ms) * 1_000_000).to_string()
 }
 
