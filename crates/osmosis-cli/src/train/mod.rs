@@ -32,8 +32,12 @@ pub(crate) async fn run(
     const KIND: RunKind = RunKind::Training;
     let found = || Workspace::find(workspace, None);
     match command {
-        TrainCommand::Submit(arguments) => submit::submit(arguments, workspace, output).await,
-        TrainCommand::Resume(arguments) => submit::resume(arguments, workspace, output).await,
+        TrainCommand::Submit(arguments) => {
+            Box::pin(submit::submit(arguments, workspace, output)).await
+        }
+        TrainCommand::Resume(arguments) => {
+            Box::pin(submit::resume(arguments, workspace, output)).await
+        }
         TrainCommand::List => list::run(&found()?, KIND, output).await,
         TrainCommand::Info { run } => info::run(&found()?, &run, output).await,
         TrainCommand::Show { run, row, calls } => {
