@@ -275,6 +275,11 @@ impl Job {
             self.folder.copy_results(&absolute(target)?)?;
         }
         self.output.line(report.render(&self.plan.workspace));
+        if money.budget.is_some() && report.cost().is_none() {
+            self.output.warn(
+                "--max-cost could not be kept: the model server does not tell how many tokens it took",
+            );
+        }
         let over_budget = money.is_spent() && !signals.now.is_cancelled();
         Ok(self.conclude(end, &report, over_budget))
     }

@@ -279,3 +279,31 @@ fn a_run_stops_at_its_budget_and_goes_on_with_a_larger_one() {
     resume(&[]).expect(0);
     assert_eq!(workspace.outcomes(), ["scored"; 6]);
 }
+
+#[test]
+fn a_server_that_tells_no_tokens_has_no_known_cost_and_no_budget() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let untold = Behaviour::Garbage(
+        r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#,
+    );
+    let server = runtime.block_on(ModelServer::start(untold)).unwrap();
+    let mut workspace = Workspace::new(PLAIN, "", &product_rows(2));
+    workspace.model("m", "");
+    workspace.variable("OPENAI_BASE_URL", server.url());
+    let ran = workspace
+        .submit(&[&A_DOLLAR_EACH[..], &["--max-cost", "1"]].concat())
+        .expect(0);
+    assert!(
+        ran.stdout
+            .contains("unknown: the model server does not tell"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        ran.stderr.contains("--max-cost could not be kept"),
+        "{}",
+        ran.stderr
+    );
+    let info = workspace.osmosis(&["eval", "info", "t", "--json"]).json();
+    assert_eq!(info["data"]["cost"]["total"], Value::Null);
+}
