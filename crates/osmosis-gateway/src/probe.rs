@@ -41,10 +41,14 @@ pub enum Finding {
 /// Why no call can succeed. No message holds a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    #[error("the model server {message}")]
-    Unreachable { message: String },
-    #[error("the model server {message}")]
-    Key { message: String, has_key: bool },
+    #[error("the model server at {endpoint} {message}")]
+    Unreachable { endpoint: String, message: String },
+    #[error("the model server at {endpoint} {message}")]
+    Key {
+        endpoint: String,
+        message: String,
+        has_key: bool,
+    },
     #[error("the model server at {endpoint} has no model `{model}`: {message}")]
     Model {
         endpoint: String,
@@ -83,7 +87,7 @@ impl ProbeError {
 
     pub fn hint(&self) -> String {
         match self {
-            Self::Unreachable { message } => unreachable_hint(message).to_owned(),
+            Self::Unreachable { message, .. } => unreachable_hint(message).to_owned(),
             Self::Key { has_key: false, .. } => "no key was sent; give it one".to_owned(),
             Self::Key { has_key: true, .. } => {
                 "check the key: is it this server's, whole, and still valid?".to_owned()
@@ -224,10 +228,7 @@ impl Target<'_> {
             };
         }
         Judged::Is(match reply.status {
-            402 => Finding::Broken(ProbeError::Key {
-                message: self.refused(reply.status, &message),
-                has_key: self.has_key,
-            }),
+            402 => self.no_such_key(&self.refused(reply.status, &message)),
             405 => self.no_such_path(message),
             400 | 422 if speaks_of_no_such_model(&lower) => self.no_such_model(message),
             status => Finding::Doubtful {
@@ -238,18 +239,26 @@ impl Target<'_> {
 
     fn of_fault(&self, fault: Fault) -> Finding {
         match fault.kind {
-            FaultKind::Misconfigured => match fault.status {
-                401 | 403 => Finding::Broken(ProbeError::Key {
-                    message: fault.message,
-                    has_key: self.has_key,
-                }),
-                404 if fault.message.to_lowercase().contains("model") => {
-                    self.no_such_model(fault.message)
+            FaultKind::Misconfigured => {
+                let lower = fault.message.to_lowercase();
+                // Engines that are asked in token ids have a status of their own for all of these.
+                match status_in(&lower).unwrap_or(fault.status) {
+                    401 | 403 => self.no_such_key(&fault.message),
+                    404 if lower.contains("model") => self.no_such_model(fault.message),
+                    400 | 422 if speaks_of_no_such_model(&lower) => {
+                        self.no_such_model(fault.message)
+                    }
+                    400 | 422 => Finding::Doubtful { why: fault.message },
+                    _ => self.no_such_path(fault.message),
                 }
-                _ => self.no_such_path(fault.message),
-            },
+            }
+            // Somebody was there: it may be starting.
+            FaultKind::Unreachable if fault.message.contains("broke the connection") => {
+                Finding::Doubtful { why: fault.message }
+            }
             FaultKind::Unreachable => Finding::Broken(ProbeError::Unreachable {
-                message: format!("at {}", fault.message),
+                endpoint: self.endpoint.to_owned(),
+                message: self.without_endpoint(fault.message),
             }),
             FaultKind::Garbage => Finding::Broken(ProbeError::NotAModelServer {
                 message: fault.message,
@@ -261,6 +270,14 @@ impl Target<'_> {
             | FaultKind::QueueFull
             | FaultKind::Paused => Finding::Doubtful { why: fault.message },
         }
+    }
+
+    fn no_such_key(&self, message: &str) -> Finding {
+        Finding::Broken(ProbeError::Key {
+            endpoint: self.endpoint.to_owned(),
+            message: self.without_endpoint(message.to_owned()),
+            has_key: self.has_key,
+        })
     }
 
     fn no_such_model(&self, message: String) -> Finding {
@@ -282,7 +299,7 @@ impl Target<'_> {
     /// Faults begin with the endpoint, which the error names already.
     fn without_endpoint(&self, message: String) -> String {
         match message.strip_prefix(self.endpoint) {
-            Some(rest) => rest.trim_start().to_owned(),
+            Some(rest) => rest.trim_start_matches([':', ' ']).to_owned(),
             None => message,
         }
     }
@@ -290,6 +307,13 @@ impl Target<'_> {
     fn refused(&self, status: u16, message: &str) -> String {
         format!("{} answered with status {status}: {message}", self.endpoint)
     }
+}
+
+/// The status that a message tells: `… with status 404: …`.
+fn status_in(message: &str) -> Option<u16> {
+    let (_, rest) = message.split_once("status ")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
 }
 
 /// Some servers answer 400 instead of 404.
@@ -375,7 +399,18 @@ mod tests {
             ProbeErrorKind,
             &'static str,
         );
-        let cases: [Case; 7] = [
+        let cases: [Case; 8] = [
+            (
+                || {
+                    fault(
+                        FaultKind::Misconfigured,
+                        502,
+                        "answered with status 401: no",
+                    )
+                },
+                ProbeErrorKind::Key,
+                "still valid",
+            ),
             (
                 || {
                     fault(

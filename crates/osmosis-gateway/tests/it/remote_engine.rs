@@ -6,8 +6,8 @@ use std::time::Duration;
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::LogprobsOf;
 use osmosis_gateway::{
-    EngineKind, FaultKind, GatewayOptions, RemoteEngine, RemoteEngineOptions, Secret,
-    ServerLogprobs, TokenPolicy,
+    EngineKind, FaultKind, Finding, GatewayOptions, Policy as _, ProbeErrorKind, RemoteEngine,
+    RemoteEngineOptions, Secret, ServerLogprobs, TokenPolicy,
 };
 use osmosis_tokens::{CallTree, Origin};
 use serde_json::{Value, json};
@@ -235,6 +235,33 @@ async fn a_server_that_is_down_is_unreachable() {
     let answer = house.send(&user("hello")).await;
     assert_eq!(answer.status, 502);
     assert!(answer.error_message().contains("vllm cannot be reached"));
+}
+
+#[tokio::test]
+async fn a_probe_tells_a_wrong_key_from_a_server_that_is_down() {
+    for kind in KINDS {
+        let probed = |address: String| async move {
+            let mut options = RemoteEngineOptions::new(kind, address, "real-model");
+            options.api_key = Some(Secret::new(API_KEY));
+            options.retries = 0;
+            let engine = Arc::new(RemoteEngine::new(options).unwrap());
+            let policy = TokenPolicy::new(engine, Arc::new(toy::chat_format()), toy::options());
+            policy.probe().await.remove(0).finding
+        };
+        let server = EngineServer::start([Says::Text("hi"), Says::Status(401, None)]).await;
+        assert_eq!(probed(server.v1()).await, Finding::Works);
+        assert_eq!(server.asked().len(), 1);
+        let Finding::Broken(error) = probed(server.v1()).await else {
+            panic!("a key was not refused");
+        };
+        assert_eq!(error.kind(), ProbeErrorKind::Key, "{error}");
+        let address = server.v1();
+        drop(server);
+        let Finding::Broken(error) = probed(address).await else {
+            panic!("it is down");
+        };
+        assert_eq!(error.kind(), ProbeErrorKind::Address, "{error}");
+    }
 }
 
 #[tokio::test]
