@@ -278,25 +278,18 @@ fn an_embedded_model_can_judge_and_is_asked_without_a_response_format() {
 }
 
 #[test]
-fn training_learns_from_what_a_judge_says_and_never_from_how_it_says_it() {
+fn a_grader_has_its_judge_in_training_too() {
+    // A model this small gives no score; what counts is that it was asked, and how that is told.
     let main = crate::workspace::CHECKSUM.replace(
         "        ctx.set_reward(sum",
-        "        from osmosis_ai import evaluate_rubric\n        \
-         await evaluate_rubric(rubric='Is it?', messages=ctx.sample.messages)\n        \
+        "        from osmosis_ai import JudgeError, evaluate_rubric\n        \
+         try:\n            await evaluate_rubric(rubric='?', solution_str='x', max_tokens=4)\n        \
+         except JudgeError:\n            pass\n        \
          ctx.set_reward(sum",
     );
-    let workspace = judged(&main, &scores("1"), 2);
-    workspace.training(
-        "builtin/tiny",
-        "steps = 1",
-        "[grader]\njudge_model = \"builtin/tiny\"\n",
-    );
-    // The judge is a model with tokens; were they trained on, the step would have twice the rows.
-    workspace.write("rollouts/r/main.py", &main.replace(
-        "await evaluate_rubric(rubric='Is it?', messages=ctx.sample.messages)",
-        "\n        try:\n            await evaluate_rubric(rubric='Is it?', solution_str='x', max_tokens=4)\n        \
-         except Exception:\n            pass",
-    ));
+    let workspace = Workspace::new(&main, "", &echo_rows(2));
+    let judge = "[grader]\njudge_model = \"builtin/tiny\"\n";
+    workspace.training("builtin/tiny", "steps = 1", judge);
     workspace.train(&[]).expect(0);
     let path = workspace.training_folder("t").join("run.db");
     let database = Connection::open(path).unwrap();
@@ -308,16 +301,11 @@ fn training_learns_from_what_a_judge_says_and_never_from_how_it_says_it() {
     };
     assert_eq!(count("policy"), 8);
     assert!(count("judge") >= 8, "{}", count("judge"));
-    let metrics: String = database
-        .query_row("SELECT metrics FROM steps WHERE step = 1", [], |row| {
-            row.get(0)
-        })
+    let sums = "SELECT sum(model_calls), sum(judge_calls) > 8 FROM rollouts";
+    let sums: (i64, bool) = database
+        .query_row(sums, [], |row| Ok((row.get(0)?, row.get(1)?)))
         .unwrap();
-    let metrics: Value = serde_json::from_str(&metrics).unwrap();
-    let rows = metrics["batch/rows"].as_f64().or(metrics["rows"].as_f64());
-    if let Some(rows) = rows {
-        assert!(rows <= 8.0, "{metrics}");
-    }
+    assert_eq!(sums, (8, true));
 }
 
 /// `eval regrade RUN --json`; its `resource`.

@@ -32,7 +32,7 @@ use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
-use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name};
+use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
@@ -173,6 +173,10 @@ impl Job {
         let mut display = Display::start(self.progress()?);
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
+        if self.folder.exists() {
+            let there = record_of(&self.folder, self.name.as_str()).await?;
+            Pinned::read(&there.pinned)?.check(&pinned, self.name.as_str())?;
+        }
         // Before anything is written: a rollout that grades itself leaves no empty run behind.
         let starting = self.start_workers(&prepared, &display);
         let workers = Arc::new(signals.unless_stopped(starting).await?);
