@@ -7,6 +7,7 @@ use osmosis_gateway::{Gateway, Policy};
 use serde_json::Value;
 
 use crate::error::CliError;
+use crate::eval::probe::Server;
 use crate::policy::{self, ReadyPolicy};
 use crate::workspace::Workspace;
 
@@ -18,6 +19,7 @@ pub(crate) struct ReadyJudge {
     pub(crate) identity: Value,
     /// `None` when it is the model that plays the policy.
     own: Option<ReadyPolicy>,
+    model: ModelPath,
 }
 
 impl ReadyJudge {
@@ -40,6 +42,7 @@ impl ReadyJudge {
                 policy: Arc::clone(&ready.policy),
                 identity: ready.identity.clone(),
                 own: None,
+                model: model.clone(),
             }));
         }
         let own = policy::open(model, seed, workspace).map_err(|error| CliError {
@@ -50,6 +53,7 @@ impl ReadyJudge {
             policy: Arc::clone(&own.policy),
             identity: own.identity.clone(),
             own: Some(own),
+            model: model.clone(),
         }))
     }
 
@@ -65,6 +69,16 @@ impl ReadyJudge {
     /// Its calls leave this machine and may cost money.
     pub(crate) fn is_remote(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.remote)
+    }
+
+    /// What can be asked whether it works; `None` for what runs in this process.
+    pub(crate) fn server(&self) -> Option<Server<'_>> {
+        let own = self.own.as_ref().filter(|own| !own.is_embedded())?;
+        Some(Server {
+            key: "judge_model",
+            model: &self.model,
+            policy: &*own.policy,
+        })
     }
 
     /// Where it is, for people.

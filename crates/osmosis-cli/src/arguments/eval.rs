@@ -8,7 +8,6 @@ use osmosis_server::{Url, parse_url};
 
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
-use crate::eval::progress::ProgressMode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
@@ -170,9 +169,8 @@ pub(crate) struct RegradeArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// How it shows that it goes on: `auto`, `plain`, `none`, `ndjson` or `ndjson:FILE`
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub(crate) progress: ProgressMode,
+    #[command(flatten)]
+    pub(crate) watch: WatchArguments,
 
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,

@@ -11,7 +11,7 @@ mod junit;
 mod money;
 mod plan;
 pub(crate) mod prices;
-mod probe;
+pub(crate) mod probe;
 pub(crate) mod progress;
 mod regrade;
 mod report;

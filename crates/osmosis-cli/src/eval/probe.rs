@@ -2,10 +2,9 @@
 
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelPath;
-use osmosis_gateway::{Finding, ProbeError, ProbeErrorKind, Probed};
+use osmosis_gateway::{Finding, Policy, ProbeError, ProbeErrorKind, Probed};
 use serde_json::json;
 
-use super::plan::Plan;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -28,37 +27,46 @@ impl ProbeResult {
     }
 }
 
-/// Nothing is asked of a policy in this process: it was opened, so it works.
+/// A model behind an endpoint, and what names it in the config.
+pub(crate) struct Server<'a> {
+    pub(crate) key: &'static str,
+    pub(crate) model: &'a ModelPath,
+    pub(crate) policy: &'a dyn Policy,
+}
+
 pub(crate) async fn probe(
-    plan: &Plan,
+    server: &Server<'_>,
     redactor: &Redactor,
     output: &Output,
 ) -> Result<ProbeResult, CliError> {
-    if plan.ready.is_embedded() {
-        return Ok(ProbeResult::NotAsked);
-    }
     let mut result = ProbeResult::NotAsked;
-    for Probed { endpoint, finding } in plan.ready.policy.probe().await {
+    for Probed { endpoint, finding } in server.policy.probe().await {
         match finding {
             Finding::Works if result == ProbeResult::NotAsked => result = ProbeResult::Works,
             Finding::Works => {}
             Finding::Doubtful { why } => {
                 result = ProbeResult::Doubtful;
                 output.warn(format_args!(
-                    "the model server may not work: {}",
+                    "the server of {} may not work: {}",
+                    server.key,
                     redactor.clean(&why)
                 ));
             }
             Finding::Broken(error) => {
-                return Err(broken(&error, &endpoint, plan, redactor));
+                return Err(broken(&error, &endpoint, server, redactor));
             }
         }
     }
     Ok(result)
 }
 
-fn broken(error: &ProbeError, endpoint: &str, plan: &Plan, redactor: &Redactor) -> CliError {
-    let model = &plan.config.experiment.model_path;
+fn broken(
+    error: &ProbeError,
+    endpoint: &str,
+    server: &Server<'_>,
+    redactor: &Redactor,
+) -> CliError {
+    let Server { key, model, .. } = server;
     let variables = match model {
         ModelPath::Provider { provider, .. } => {
             Some((provider.base_url_variable, provider.api_key_variable))
@@ -79,13 +87,10 @@ fn broken(error: &ProbeError, endpoint: &str, plan: &Plan, redactor: &Redactor) 
         ProbeErrorKind::Key => "model_key_refused",
         ProbeErrorKind::Model => "model_not_found",
     };
-    CliError::failed(
-        code,
-        redactor.clean(&format!("model_path `{model}`: {error}")),
-    )
-    .hint(redactor.clean(&format!(
-        "{}{from} (`--no-probe` runs without this check)",
-        error.hint()
-    )))
-    .details(json!({ "endpoint": endpoint, "model_path": model.to_string() }))
+    CliError::failed(code, redactor.clean(&format!("{key} `{model}`: {error}")))
+        .hint(redactor.clean(&format!(
+            "{}{from} (`--no-probe` runs without this check)",
+            error.hint()
+        )))
+        .details(json!({ "endpoint": endpoint, *key: model.to_string() }))
 }

@@ -16,7 +16,7 @@ use super::junit::JunitReport;
 use super::money::Money;
 use super::plan::{Plan, Request, UserSide};
 use super::prices::{Prices, dollars_text};
-use super::probe::{ProbeResult, probe};
+use super::probe::{ProbeResult, Server, probe};
 use super::progress::Progress;
 use super::regrade;
 use super::report::Report;
@@ -336,7 +336,20 @@ impl Job {
         if self.watch.no_probe {
             return Ok(ProbeResult::NotAsked);
         }
-        probe(&self.plan, &self.redactor(), &self.output).await
+        let (plan, redactor) = (&self.plan, self.redactor());
+        if let Some(judge) = plan.judge.as_ref().and_then(ReadyJudge::server) {
+            probe(&judge, &redactor, &self.output).await?;
+        }
+        // What runs in this process was opened, so it works.
+        if plan.ready.is_embedded() {
+            return Ok(ProbeResult::NotAsked);
+        }
+        let policy = Server {
+            key: "model_path",
+            model: &plan.config.experiment.model_path,
+            policy: &*plan.ready.policy,
+        };
+        probe(&policy, &redactor, &self.output).await
     }
 
     fn check_gates(&self) -> Result<(), CliError> {

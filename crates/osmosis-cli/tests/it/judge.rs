@@ -169,14 +169,19 @@ fn a_real_openai_client_asks_the_judge_and_the_config_keeps_to_its_own_fields() 
 }
 
 /// A run whose judge is behind `HOSTED_VLLM_BASE_URL` and behaves like this.
-fn remote(behaviour: Behaviour) -> (Ran, Workspace, ModelServer, tokio::runtime::Runtime) {
+fn judged_remotely(behaviour: Behaviour) -> (Workspace, ModelServer, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(ModelServer::start(behaviour)).unwrap();
     let mut workspace = Workspace::new(&graded_by(BY_RUBRIC), ECHO_SCRIPT, &echo_rows(1));
     workspace.config("[grader]\njudge_model = \"hosted_vllm/big-judge\"\n");
     workspace.variable("HOSTED_VLLM_BASE_URL", server.url());
     workspace.variable("HOSTED_VLLM_API_KEY", KEY);
-    let ran = workspace.submit(&["--json"]);
+    (workspace, server, runtime)
+}
+
+fn remote(behaviour: Behaviour) -> (Ran, Workspace, ModelServer, tokio::runtime::Runtime) {
+    let (workspace, server, runtime) = judged_remotely(behaviour);
+    let ran = workspace.submit(&["--json", "--no-probe"]);
     for file in ["logs.txt", "index.jsonl", "run.db"] {
         let bytes = std::fs::read(workspace.run_folder("t").join(file)).unwrap();
         assert!(
@@ -235,6 +240,21 @@ fn a_judge_that_refuses_the_key_is_told_as_what_it_is() {
     ran.expect(3);
     assert_eq!(workspace.outcomes(), ["infrastructure_failed"]);
     assert_eq!(server.requests().len(), 1, "a wrong key is not tried again");
+}
+
+#[test]
+fn a_judge_that_cannot_be_asked_is_found_before_anything_runs() {
+    let (workspace, server, _runtime) = judged_remotely(Behaviour::Refuses { status: 401 });
+    let error = workspace.submit(&["--json"]).expect(1).error();
+    assert_eq!(error["code"], "model_key_refused", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("judge_model `hosted_vllm/big-judge`"),
+        "{message}"
+    );
+    assert!(!error.to_string().contains(KEY), "{error}");
+    assert_eq!(server.requests().len(), 1);
+    assert!(!workspace.run_folder("t").exists(), "nothing was begun");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_server_that_is_only_overloaded_is_warned_of_and_used() {
     let case = case(overloaded);
     let ran = case.workspace.submit(&[]).expect(0);
     assert!(
-        ran.stderr.contains("the model server may not work"),
+        ran.stderr.contains("the server of model_path may not work"),
         "{}",
         ran.stderr
     );

@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 use self::flips::Flips;
 use self::plan::{Asked, RegradePlan};
 use self::source::Source;
-use super::progress::{Progress, ProgressMode};
+use super::probe::probe;
+use super::progress::Progress;
 use super::report::Report;
 use super::sight::Sight;
 use super::submit::DEFAULT_MAX_IN_FLIGHT;
-use crate::arguments::{RegradeArguments, ResumeArguments, ThroughputArguments};
+use crate::arguments::{RegradeArguments, ResumeArguments, ThroughputArguments, WatchArguments};
 use crate::command_line;
 use crate::display::Display;
 use crate::error::{CliError, Exit};
@@ -75,7 +76,7 @@ pub(crate) async fn regrade(
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
         copy_to: arguments.output,
-        progress: arguments.progress,
+        watch: arguments.watch,
         output: *output,
     };
     if arguments.dry_run {
@@ -121,7 +122,7 @@ pub(super) async fn resume(
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput,
         copy_to: arguments.output,
-        progress: arguments.watch.progress,
+        watch: arguments.watch,
         output: *output,
     };
     job.run().await
@@ -135,7 +136,7 @@ struct Job {
     retry_failed: bool,
     throughput: ThroughputArguments,
     copy_to: Option<Utf8PathBuf>,
-    progress: ProgressMode,
+    watch: WatchArguments,
     output: Output,
 }
 
@@ -143,6 +144,7 @@ impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(self.progress()?);
+        signals.unless_stopped(self.probe()).await?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let starting = self.start_workers(&prepared, &display);
         let workers = signals.unless_stopped(starting).await?;
@@ -171,6 +173,7 @@ impl Job {
     async fn run(self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(self.progress()?);
+        signals.unless_stopped(self.probe()).await?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
         if self.folder.exists() {
@@ -375,11 +378,21 @@ impl Job {
         )
     }
 
+    /// Whether the judge answers, when there is one to be asked.
+    async fn probe(&self) -> Result<(), CliError> {
+        if let Some(judge) = self.plan.judge.as_ref().and_then(ReadyJudge::server)
+            && !self.watch.no_probe
+        {
+            probe(&judge, &self.redactor(), &self.output).await?;
+        }
+        Ok(())
+    }
+
     /// The policy is not asked, so there is nothing to see of it.
     fn progress(&self) -> Result<Progress, CliError> {
         Progress::new(
             self.output,
-            &self.progress,
+            &self.watch.progress,
             Sight::default(),
             self.redactor(),
         )
