@@ -74,6 +74,10 @@ const CODES: &[(&str, &str)] = &[
         "no model server answers at the address",
     ),
     (
+        "no_grader",
+        "the rollout grades itself, so there is nothing to grade a run again with",
+    ),
+    (
         "no_rollout_server",
         "the entrypoint makes no rollout server",
     ),
@@ -82,6 +86,10 @@ const CODES: &[(&str, &str)] = &[
         "runs that are to be compared have no row in common",
     ),
     ("no_workers", "no worker could be started"),
+    (
+        "nothing_to_grade",
+        "no rollout of the run, among the rows asked for, has a result",
+    ),
     ("rollout_exists", "a rollout of that name is there already"),
     (
         "rollout_not_found",
@@ -112,6 +120,10 @@ const CODES: &[(&str, &str)] = &[
     ("stop_failed", "the run could not be stopped"),
     ("store", "the run's database can't be read or written"),
     ("tokenizer_invalid", "the tokenizer folder can't be used"),
+    (
+        "tracker_unavailable",
+        "the package that `--log` needs is not there, or can't be used",
+    ),
     ("training", "the training could not go on"),
     (
         "usage",
