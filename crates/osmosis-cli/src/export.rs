@@ -1,12 +1,14 @@
 //! `osmosis export RUN`: its rollouts as a file that other programs open.
 
 use camino::{Utf8Path, Utf8PathBuf};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::config::{EvalConfig, TrainConfig};
 use osmosis_core::{Redactor, RunName};
 use osmosis_data::Row;
 use osmosis_data::export::{
-    Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SftFilter, TalkExport, TalkFormat,
+    Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
+    TalkFormat,
 };
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RunRecord, RunStatus, SqliteStore, Store,
@@ -18,9 +20,13 @@ use crate::dataset::data_error;
 use crate::error::{CliError, Exit};
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, RegradedFrom};
 use crate::secrets;
 use crate::talk;
 use crate::workspace::{Workspace, absolute};
+
+/// Rollouts that are read at once: enough that reading and writing never wait for each other.
+const AT_ONCE: usize = 8;
 
 pub(crate) async fn run(
     arguments: &ExportArguments,
@@ -43,24 +49,16 @@ pub(crate) async fn run(
         ..RolloutQuery::default()
     };
     let bar = progress_bar(output, &store).await?;
+    let telling = writer.telling(&workspace, &record, output).await?;
     let mut pages = RolloutPages::new(&store, query);
     let mut rollouts = 0;
     while let Some(page) = pages.next().await? {
-        for rollout in page {
-            let id = rollout.id.clone();
-            let exported = exported(&store, &record.name, rollout).await?;
+        let read = |rollout| read(&store, &record.name, rollout, telling.as_ref());
+        let mut read = stream::iter(page).map(read).buffered(AT_ONCE);
+        while let Some((exported, talks)) = read.try_next().await? {
             match &mut writer.export {
                 Either::Records(export) => export.write(&exported),
-                Either::Talks(export, run) => {
-                    let talks = talk::of(
-                        &store,
-                        &id,
-                        &exported.samples,
-                        &run.model,
-                        writer.with_tokens,
-                    );
-                    export.write(run, &exported, &talks.await?)
-                }
+                Either::Talks(export, run) => export.write(run, &exported, &talks),
             }
             .map_err(|error| data_error(&error))?;
             rollouts += 1;
@@ -171,6 +169,34 @@ impl Writer {
         })
     }
 
+    /// How conversations are read, when they are what is written.
+    async fn telling(
+        &self,
+        workspace: &Workspace,
+        run: &RunRecord,
+        output: &Output,
+    ) -> Result<Option<Telling>, CliError> {
+        let Either::Talks(_, facts) = &self.export else {
+            return Ok(None);
+        };
+        let mut calls_in = None;
+        if let Some(from) = RegradedFrom::of(&Pinned::read(&run.pinned)?) {
+            calls_in = from.open_calls(workspace).await;
+            if calls_in.is_none() {
+                output.warn(format_args!(
+                    "run `{}` is not here as it was when its samples were graded again, so what was \
+                     said is taken from the samples' messages: without tools, usage and times",
+                    from.calls_in
+                ));
+            }
+        }
+        Ok(Some(Telling {
+            calls_in,
+            model: facts.model.clone(),
+            with_tokens: self.with_tokens,
+        }))
+    }
+
     fn finish(self) -> Result<u64, CliError> {
         match self.export {
             Either::Records(export) => export.finish(),
@@ -178,6 +204,14 @@ impl Writer {
         }
         .map_err(|error| data_error(&error))
     }
+}
+
+/// How conversations are read.
+struct Telling {
+    /// The run that has the calls, when it is another.
+    calls_in: Option<SqliteStore>,
+    model: String,
+    with_tokens: bool,
 }
 
 /// What the run's own record says of it.
@@ -234,6 +268,23 @@ fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redac
         }
     }
     Redactor::new(values)
+}
+
+async fn read(
+    store: &SqliteStore,
+    run_name: &RunName,
+    rollout: RolloutRecord,
+    telling: Option<&Telling>,
+) -> Result<(ExportRecord, Vec<SampleTalk>), CliError> {
+    let id = rollout.id.clone();
+    let exported = exported(store, run_name, rollout).await?;
+    let Some(telling) = telling else {
+        return Ok((exported, vec![]));
+    };
+    let store = telling.calls_in.as_ref().unwrap_or(store);
+    let samples = &exported.samples;
+    let talks = talk::of(store, &id, samples, &telling.model, telling.with_tokens).await?;
+    Ok((exported, talks))
 }
 
 async fn exported(

@@ -1,18 +1,20 @@
 //! What was said in the samples of a rollout, from what the store has of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use osmosis_core::{Reward, RolloutId, Sample, SampleId};
 use osmosis_data::conversation::{CallTokens, Conversation, ConversationTree, RecordedCall, Usage};
 use osmosis_data::export::SampleTalk;
 use osmosis_store::{CallBody, CallPurpose, CallQuery, CallRecord, Store};
 use osmosis_tokens::{Origin, TokenRecord};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::error::CliError;
 
-/// The conversations of a rollout: of its samples, then of calls that became no sample. Token ids are
-/// read when they are asked for. `model` is the run's: what callers name means it, whatever it is.
+/// The conversations of a rollout: of its samples, then of calls that became no sample. `store` is where
+/// the calls are. Token ids are read when they are asked for. `model` is the run's: what callers name means it, whatever it is.
 pub(crate) async fn of(
     store: &dyn Store,
     rollout: &RolloutId,
@@ -20,20 +22,7 @@ pub(crate) async fn of(
     model: &str,
     with_tokens: bool,
 ) -> Result<Vec<SampleTalk>, CliError> {
-    let mut heard: Vec<Heard> = Vec::new();
-    for call in policy_calls(store, rollout).await? {
-        let Some(body) = store.call_body(call.call_id).await? else {
-            continue;
-        };
-        let place = heard
-            .iter()
-            .position(|heard| heard.sample == call.sample_id);
-        let place = place.unwrap_or_else(|| {
-            heard.push(Heard::new(call.sample_id.clone()));
-            heard.len() - 1
-        });
-        heard[place].hear(&call, &body, model, with_tokens);
-    }
+    let mut heard = hear(store, rollout, model, with_tokens).await?;
     let mut talks = Vec::new();
     for sample in samples {
         let messages: Vec<Value> = sample.messages.read().unwrap_or_default();
@@ -65,15 +54,36 @@ pub(crate) async fn of(
     Ok(talks)
 }
 
-/// The calls of the policy; those of a judge are no part of a conversation.
-async fn policy_calls(store: &dyn Store, rollout: &RolloutId) -> Result<Vec<CallRecord>, CliError> {
+/// The calls of the policy, sample by sample; those of a judge are no part of a conversation.
+async fn hear(
+    store: &dyn Store,
+    rollout: &RolloutId,
+    model: &str,
+    with_tokens: bool,
+) -> Result<Vec<Heard>, CliError> {
     let query = CallQuery {
         rollout_id: rollout.clone(),
         attempt: None,
     };
-    let mut calls = store.calls(query).await?;
-    calls.retain(|call| call.purpose == CallPurpose::Policy);
-    Ok(calls)
+    let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
+    let hearing = Arc::clone(&heard);
+    let model = model.to_owned();
+    let visit = move |call: &CallRecord, body: &CallBody| {
+        let mut heard = hearing.lock();
+        let place = heard
+            .iter()
+            .position(|heard| heard.sample == call.sample_id);
+        let place = place.unwrap_or_else(|| {
+            heard.push(Heard::new(call.sample_id.clone()));
+            heard.len() - 1
+        });
+        heard[place].hear(call, body, &model, with_tokens);
+    };
+    store
+        .visit_calls(query, CallPurpose::Policy, Box::new(visit))
+        .await?;
+    let heard = std::mem::take(&mut *heard.lock());
+    Ok(heard)
 }
 
 /// The calls of one sample so far.
@@ -113,7 +123,9 @@ impl Heard {
             usage: Usage {
                 prompt_tokens: call.prompt_tokens,
                 completion_tokens: call.completion_tokens,
-                ..Usage::default()
+                cached_tokens: call.cached_tokens,
+                reasoning_tokens: call.reasoning_tokens,
+                cost: None,
             },
             queued_at_ms: call.queued_at_ms,
             first_byte_at_ms: call.first_byte_at_ms,

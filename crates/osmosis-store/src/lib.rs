@@ -41,6 +41,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, Sample, SampleId};
 
+/// What is shown calls, on a thread that may block.
+pub type CallVisitor = Box<dyn FnMut(&CallRecord, &CallBody) + Send>;
+
 /// Everything durable about one run.
 ///
 /// Writes are acknowledged when they would survive a power cut, except [`Store::record_call`],
@@ -130,6 +133,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// The exact bytes of one call.
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
+
+    /// Shows the calls of a purpose that [`Store::calls`] lists to `visit`, with their bodies, in that
+    /// order. One body is in memory at a time, and all are read in one go.
+    async fn visit_calls(
+        &self,
+        query: CallQuery,
+        purpose: CallPurpose,
+        visit: CallVisitor,
+    ) -> Result<(), StoreError>;
 
     /// The token records of the policy's calls in one rollout, with the samples they belong to, in the order the calls
     /// finished; of its accepted attempt, or of the latest while it has no result. Reads no bodies.
