@@ -126,7 +126,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError>;
 
+    /// The rows of these indices, in that order, read in one go; those that are not there are left out.
+    async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError>;
+
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError>;
+
+    /// The samples of each of these rollouts, read in one go.
+    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError>;
 
     /// The calls of one rollout in the order they finished; by default of its accepted attempt.
     async fn calls(&self, query: CallQuery) -> Result<Vec<CallRecord>, StoreError>;
@@ -134,11 +140,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The exact bytes of one call.
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
 
-    /// Shows the calls of a purpose that [`Store::calls`] lists to `visit`, with their bodies, in that
-    /// order. One body is in memory at a time, and all are read in one go.
+    /// Shows the calls of a purpose that [`Store::calls`] lists for each of the rollouts to `visit`,
+    /// with their bodies, in that order. All are read in one go, and one body is in memory at a time.
     async fn visit_calls(
         &self,
-        query: CallQuery,
+        rollouts: &[RolloutId],
         purpose: CallPurpose,
         visit: CallVisitor,
     ) -> Result<(), StoreError>;

@@ -424,10 +424,24 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
+        let row_indices = row_indices.to_vec();
+        self.readers
+            .read(move |connection| rollouts::rows(connection, &row_indices))
+            .await
+    }
+
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError> {
         let id = id.clone();
         self.readers
             .read(move |connection| rollouts::samples(connection, &id))
+            .await
+    }
+
+    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        let ids = ids.to_vec();
+        self.readers
+            .read(move |connection| rollouts::samples_of(connection, &ids))
             .await
     }
 
@@ -446,13 +460,13 @@ impl Store for SqliteStore {
 
     async fn visit_calls(
         &self,
-        query: CallQuery,
+        rollouts: &[RolloutId],
         purpose: CallPurpose,
         visit: CallVisitor,
     ) -> Result<(), StoreError> {
-        let segments = self.segments.clone();
+        let (segments, ids) = (self.segments.clone(), rollouts.to_vec());
         self.readers
-            .read(move |connection| bodies::visit(connection, &segments, &query, purpose, visit))
+            .read(move |connection| bodies::visit(connection, &segments, &ids, purpose, visit))
             .await
     }
 

@@ -24,7 +24,7 @@ use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
 use crate::policy;
 use crate::run_folder::{RunFolder, index_line};
-use crate::talk;
+use crate::talk::{self, Telling};
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -128,7 +128,7 @@ async fn spoken(
     if asked.all(|call| told.contains(&&call.sample_id)) {
         return Ok(vec![]);
     }
-    let mut talks = talk::of(store, &rollout.id, samples, "", false).await?;
+    let mut talks = talk::of(store, &rollout.id, samples, &Telling::default()).await?;
     talks.retain(|talk| !told.contains(&&talk.id) && !talk.conversations.is_empty());
     let conversations = talks.iter().flat_map(|talk| &talk.conversations);
     let mut turns = conversations.flat_map(|conversation| &conversation.turns);

@@ -140,6 +140,12 @@ impl Store for MemoryStore {
     async fn row(&self, _: u64) -> Result<Option<RowRecord>, StoreError> {
         Err(StoreError::Closed)
     }
+    async fn rows(&self, _: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn samples_of(&self, _: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        Err(StoreError::Closed)
+    }
     async fn samples(&self, _: &RolloutId) -> Result<Vec<Sample>, StoreError> {
         Err(StoreError::Closed)
     }
@@ -151,7 +157,7 @@ impl Store for MemoryStore {
     }
     async fn visit_calls(
         &self,
-        _: CallQuery,
+        _: &[RolloutId],
         _: CallPurpose,
         _: CallVisitor,
     ) -> Result<(), StoreError> {

@@ -31,21 +31,29 @@ pub(crate) fn body(
     Bodies::new(connection, segments).read(call_id)
 }
 
-/// Shows every call of a purpose that [`calls`] would list to `visit`, one after the other.
+/// Shows every call of a purpose that [`calls`] would list for each rollout to `visit`.
 pub(crate) fn visit(
     connection: &Connection,
     segments: &Utf8Path,
-    query: &CallQuery,
+    ids: &[RolloutId],
     purpose: CallPurpose,
     mut visit: CallVisitor,
 ) -> Result<(), SqlError> {
+    // One look at the database costs less than many.
+    let _snapshot = connection.unchecked_transaction()?;
     let mut bodies = Bodies::new(connection, segments);
-    for call in calls(connection, query)? {
-        if call.purpose != purpose {
-            continue;
-        }
-        if let Some(body) = bodies.read(call.call_id)? {
-            visit(&call, &body);
+    for id in ids {
+        let query = CallQuery {
+            rollout_id: id.clone(),
+            attempt: None,
+        };
+        for call in calls(connection, &query)? {
+            if call.purpose != purpose {
+                continue;
+            }
+            if let Some(body) = bodies.read(call.call_id)? {
+                visit(&call, &body);
+            }
         }
     }
     Ok(())

@@ -361,17 +361,13 @@ async fn the_tables_can_be_read_by_hand() {
 /// The requests of the policy's calls, as they are shown.
 async fn visited(store: &dyn Store, id: &RolloutId) -> Vec<String> {
     let (shown, requests) = std::sync::mpsc::channel();
-    let query = CallQuery {
-        rollout_id: id.clone(),
-        attempt: None,
-    };
     let visit = move |_: &CallRecord, body: &CallBody| {
         let request = String::from_utf8(body.request.to_vec()).unwrap();
         shown.send(request).unwrap();
     };
     let visit = Box::new(visit);
     store
-        .visit_calls(query, CallPurpose::Policy, visit)
+        .visit_calls(std::slice::from_ref(id), CallPurpose::Policy, visit)
         .await
         .unwrap();
     requests.into_iter().collect()
