@@ -1,15 +1,17 @@
 //! `osmosis export RUN`: its rollouts as a file that other programs open.
 
 use camino::{Utf8Path, Utf8PathBuf};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::config::{EvalConfig, TrainConfig};
-use osmosis_core::{Redactor, RunName};
+use osmosis_core::{Redactor, RolloutId, RunName, Sample};
 use osmosis_data::Row;
 use osmosis_data::export::{
-    Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SftFilter, TalkExport, TalkFormat,
+    Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
+    TalkFormat,
 };
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RunRecord, RunStatus, SqliteStore, Store,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, SqliteStore, Store,
 };
 use serde_json::{Value, json};
 
@@ -18,9 +20,15 @@ use crate::dataset::data_error;
 use crate::error::{CliError, Exit};
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, RegradedFrom};
 use crate::secrets;
-use crate::talk;
+use crate::talk::{self, Telling};
 use crate::workspace::{Workspace, absolute};
+
+/// Rollouts that are read in one go: few enough that long ones fit into memory.
+const BATCH: usize = 8;
+/// Batches that are read while one is written.
+const AT_ONCE: usize = 3;
 
 pub(crate) async fn run(
     arguments: &ExportArguments,
@@ -43,28 +51,32 @@ pub(crate) async fn run(
         ..RolloutQuery::default()
     };
     let bar = progress_bar(output, &store).await?;
-    let mut pages = RolloutPages::new(&store, query);
+    let telling = writer.telling();
+    let calls_in = match &telling {
+        Some(_) => elsewhere(&record, &workspace, output).await?,
+        None => None,
+    };
+    let source = Source {
+        store,
+        run_name: record.name,
+        telling,
+        calls_in,
+    };
+    let mut pages = RolloutPages::new(&source.store, query);
     let mut rollouts = 0;
     while let Some(page) = pages.next().await? {
-        for rollout in page {
-            let id = rollout.id.clone();
-            let exported = exported(&store, &record.name, rollout).await?;
-            match &mut writer.export {
-                Either::Records(export) => export.write(&exported),
-                Either::Talks(export, run) => {
-                    let talks = talk::of(
-                        &store,
-                        &id,
-                        &exported.samples,
-                        &run.model,
-                        writer.with_tokens,
-                    );
-                    export.write(run, &exported, &talks.await?)
+        let batches = stream::iter(page.chunks(BATCH));
+        let mut batches = batches.map(|batch| source.read(batch)).buffered(AT_ONCE);
+        while let Some(batch) = batches.try_next().await? {
+            for (record, talks) in batch.records.iter().zip(&batch.talks) {
+                match &mut writer.export {
+                    Either::Records(export) => export.write(record),
+                    Either::Talks(export, run) => export.write(run, record, talks),
                 }
+                .map_err(|error| data_error(&error))?;
+                rollouts += 1;
+                bar.inc(1);
             }
-            .map_err(|error| data_error(&error))?;
-            rollouts += 1;
-            bar.inc(1);
         }
     }
     bar.finish_and_clear();
@@ -83,6 +95,26 @@ pub(crate) async fn run(
         output.operation("exported", &resource);
     }
     Ok(Exit::Ok)
+}
+
+/// The run that has the calls of one that was only graded again.
+async fn elsewhere(
+    run: &RunRecord,
+    workspace: &Workspace,
+    output: &Output,
+) -> Result<Option<SqliteStore>, CliError> {
+    let Some(from) = RegradedFrom::of(&Pinned::read(&run.pinned)?) else {
+        return Ok(None);
+    };
+    let found = from.open_calls(workspace).await;
+    if found.is_none() {
+        output.warn(format_args!(
+            "run `{}`, which has the model calls, is not here as it was: what was said is taken from \
+             the samples' messages, without tools, usage and times",
+            from.calls_in
+        ));
+    }
+    Ok(found)
 }
 
 /// What the rollouts are written to.
@@ -171,6 +203,17 @@ impl Writer {
         })
     }
 
+    /// How conversations are read, when they are what is written.
+    fn telling(&self) -> Option<Telling> {
+        match &self.export {
+            Either::Records(_) => None,
+            Either::Talks(_, facts) => Some(Telling {
+                model: facts.model.clone(),
+                with_tokens: self.with_tokens,
+            }),
+        }
+    }
+
     fn finish(self) -> Result<u64, CliError> {
         match self.export {
             Either::Records(export) => export.finish(),
@@ -236,35 +279,74 @@ fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redac
     Redactor::new(values)
 }
 
-async fn exported(
-    store: &SqliteStore,
-    run_name: &RunName,
-    rollout: RolloutRecord,
-) -> Result<ExportRecord, CliError> {
-    let damaged = |message: String| CliError::failed("run_damaged", message);
-    let stored = store
-        .row(rollout.row_index)
-        .await?
-        .ok_or_else(|| damaged(format!("row {} is missing", rollout.row_index)))?;
+/// Some of the run's rollouts, and what was said in them when that is wanted.
+struct Batch {
+    records: Vec<ExportRecord>,
+    talks: Vec<Vec<SampleTalk>>,
+}
+
+/// Where rollouts are read.
+struct Source {
+    store: SqliteStore,
+    run_name: RunName,
+    /// `None` when records are all that is wanted.
+    telling: Option<Telling>,
+    /// The run that has the calls, when it is another.
+    calls_in: Option<SqliteStore>,
+}
+
+impl Source {
+    async fn read(&self, rollouts: &[RolloutRecord]) -> Result<Batch, CliError> {
+        let ids: Vec<RolloutId> = rollouts.iter().map(|rollout| rollout.id.clone()).collect();
+        let mut row_indices: Vec<u64> = rollouts.iter().map(|rollout| rollout.row_index).collect();
+        row_indices.dedup();
+        let rows = self.store.rows(&row_indices).await?;
+        let samples = self.store.samples_of(&ids).await?;
+        let mut records = vec![];
+        for (rollout, samples) in rollouts.iter().zip(samples) {
+            let row = rows.iter().find(|row| row.row_index == rollout.row_index);
+            let row = row.ok_or_else(|| {
+                let message = format!("row {} is missing", rollout.row_index);
+                CliError::failed("run_damaged", message)
+            })?;
+            records.push(exported(self.run_name.clone(), rollout, row, samples));
+        }
+        let talks = match &self.telling {
+            Some(telling) => {
+                let store = self.calls_in.as_ref().unwrap_or(&self.store);
+                let samples = records.iter().map(|record| record.samples.as_slice());
+                talk::of_each(store, &ids, samples, telling).await?
+            }
+            None => vec![vec![]; records.len()],
+        };
+        Ok(Batch { records, talks })
+    }
+}
+
+fn exported(
+    run_name: RunName,
+    rollout: &RolloutRecord,
+    stored: &RowRecord,
+    samples: Vec<Sample>,
+) -> ExportRecord {
     // Rows were checked when the run was made. What has no columns is for a workflow that takes it whole.
     let row = Row::from_body(stored.row_index, stored.line, &stored.body).ok();
     let (label, metadata) = row.map_or((None, None), |row| (row.label, row.metadata));
-    let samples = store.samples(&rollout.id).await?;
     let mut record = ExportRecord::new(
-        run_name.clone(),
-        rollout.id,
+        run_name,
+        rollout.id.clone(),
         rollout.row_index,
         rollout.run_index,
-        stored.body,
+        stored.body.clone(),
     );
     if let Some(outcome) = &rollout.outcome {
         record = record.ended(outcome);
     }
-    Ok(ExportRecord {
+    ExportRecord {
         attempts: rollout.attempts,
         label,
         metadata,
-        metrics: rollout.metrics,
+        metrics: rollout.metrics.clone(),
         samples,
         model_calls: rollout.calls.model_calls,
         prompt_tokens: rollout.calls.prompt_tokens,
@@ -273,5 +355,5 @@ async fn exported(
         started_at_ms: rollout.started_at_ms,
         finished_at_ms: rollout.finished_at_ms,
         ..record
-    })
+    }
 }

@@ -1,39 +1,56 @@
 //! What was said in the samples of a rollout, from what the store has of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use osmosis_core::{Reward, RolloutId, Sample, SampleId};
 use osmosis_data::conversation::{CallTokens, Conversation, ConversationTree, RecordedCall, Usage};
 use osmosis_data::export::SampleTalk;
-use osmosis_store::{CallBody, CallPurpose, CallQuery, CallRecord, Store};
+use osmosis_store::{CallBody, CallPurpose, CallRecord, Store};
 use osmosis_tokens::{Origin, TokenRecord};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::error::CliError;
 
-/// The conversations of a rollout: of its samples, then of calls that became no sample. Token ids are
-/// read when they are asked for. `model` is the run's: what callers name means it, whatever it is.
+/// How conversations are told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Telling {
+    /// The run's: what callers name means it, whatever it is. Empty: what they name.
+    pub(crate) model: String,
+    /// Tell also the token ids of calls.
+    pub(crate) with_tokens: bool,
+}
+
+/// The conversations of one rollout; `store` is where its calls are.
 pub(crate) async fn of(
     store: &dyn Store,
     rollout: &RolloutId,
     samples: &[Sample],
-    model: &str,
-    with_tokens: bool,
+    telling: &Telling,
 ) -> Result<Vec<SampleTalk>, CliError> {
-    let mut heard: Vec<Heard> = Vec::new();
-    for call in policy_calls(store, rollout).await? {
-        let Some(body) = store.call_body(call.call_id).await? else {
-            continue;
-        };
-        let place = heard
-            .iter()
-            .position(|heard| heard.sample == call.sample_id);
-        let place = place.unwrap_or_else(|| {
-            heard.push(Heard::new(call.sample_id.clone()));
-            heard.len() - 1
-        });
-        heard[place].hear(&call, &body, model, with_tokens);
-    }
+    let mut heard = hear(store, std::slice::from_ref(rollout), telling).await?;
+    let heard = heard.remove(rollout).unwrap_or_default();
+    Ok(talks(samples, heard))
+}
+
+/// The conversations of several rollouts, read in one go.
+pub(crate) async fn of_each(
+    store: &dyn Store,
+    rollouts: &[RolloutId],
+    samples: impl IntoIterator<Item = &[Sample]>,
+    telling: &Telling,
+) -> Result<Vec<Vec<SampleTalk>>, CliError> {
+    let mut heard = hear(store, rollouts, telling).await?;
+    let told = rollouts.iter().zip(samples).map(|(rollout, samples)| {
+        let heard = heard.remove(rollout).unwrap_or_default();
+        talks(samples, heard)
+    });
+    Ok(told.collect())
+}
+
+/// The conversations of the samples, then of calls that became no sample.
+fn talks(samples: &[Sample], mut heard: Vec<Heard>) -> Vec<SampleTalk> {
     let mut talks = Vec::new();
     for sample in samples {
         let messages: Vec<Value> = sample.messages.read().unwrap_or_default();
@@ -62,18 +79,35 @@ pub(crate) async fn of(
             conversations,
         });
     }
-    Ok(talks)
+    talks
 }
 
-/// The calls of the policy; those of a judge are no part of a conversation.
-async fn policy_calls(store: &dyn Store, rollout: &RolloutId) -> Result<Vec<CallRecord>, CliError> {
-    let query = CallQuery {
-        rollout_id: rollout.clone(),
-        attempt: None,
+/// The calls of the policy, sample by sample; those of a judge are no part of a conversation.
+async fn hear(
+    store: &dyn Store,
+    rollouts: &[RolloutId],
+    telling: &Telling,
+) -> Result<HashMap<RolloutId, Vec<Heard>>, CliError> {
+    let heard: Arc<Mutex<HashMap<RolloutId, Vec<Heard>>>> = Arc::default();
+    let hearing = Arc::clone(&heard);
+    let telling = telling.clone();
+    let visit = move |call: &CallRecord, body: &CallBody| {
+        let mut hearing = hearing.lock();
+        let samples = hearing.entry(call.rollout_id.clone()).or_default();
+        let place = samples
+            .iter()
+            .position(|heard| heard.sample == call.sample_id);
+        let place = place.unwrap_or_else(|| {
+            samples.push(Heard::new(call.sample_id.clone()));
+            samples.len() - 1
+        });
+        samples[place].hear(call, body, &telling);
     };
-    let mut calls = store.calls(query).await?;
-    calls.retain(|call| call.purpose == CallPurpose::Policy);
-    Ok(calls)
+    store
+        .visit_calls(rollouts, CallPurpose::Policy, Box::new(visit))
+        .await?;
+    let heard = std::mem::take(&mut *heard.lock());
+    Ok(heard)
 }
 
 /// The calls of one sample so far.
@@ -93,8 +127,8 @@ impl Heard {
         }
     }
 
-    fn hear(&mut self, call: &CallRecord, body: &CallBody, model: &str, with_tokens: bool) {
-        let tokens: Vec<CallTokens> = if with_tokens {
+    fn hear(&mut self, call: &CallRecord, body: &CallBody, telling: &Telling) {
+        let tokens: Vec<CallTokens> = if telling.with_tokens {
             body.tokens
                 .iter()
                 .map(|record| self.tokens(record))
@@ -105,7 +139,11 @@ impl Heard {
         self.tree.add(&RecordedCall {
             call_id: call.call_id,
             dialect: &call.dialect,
-            model: if model.is_empty() { &call.model } else { model },
+            model: if telling.model.is_empty() {
+                &call.model
+            } else {
+                &telling.model
+            },
             status: call.status,
             error: call.error.as_deref(),
             request: &body.request,
@@ -113,7 +151,9 @@ impl Heard {
             usage: Usage {
                 prompt_tokens: call.prompt_tokens,
                 completion_tokens: call.completion_tokens,
-                ..Usage::default()
+                cached_tokens: call.cached_tokens,
+                reasoning_tokens: call.reasoning_tokens,
+                cost: None,
             },
             queued_at_ms: call.queued_at_ms,
             first_byte_at_ms: call.first_byte_at_ms,

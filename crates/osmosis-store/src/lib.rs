@@ -41,6 +41,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, Sample, SampleId};
 
+/// What is shown calls, on a thread that may block.
+pub type CallVisitor = Box<dyn FnMut(&CallRecord, &CallBody) + Send>;
+
 /// Everything durable about one run.
 ///
 /// Writes are acknowledged when they would survive a power cut, except [`Store::record_call`],
@@ -123,13 +126,28 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError>;
 
+    /// The rows of these indices, in that order, read in one go; those that are not there are left out.
+    async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError>;
+
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError>;
+
+    /// The samples of each of these rollouts, read in one go.
+    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError>;
 
     /// The calls of one rollout in the order they finished; by default of its accepted attempt.
     async fn calls(&self, query: CallQuery) -> Result<Vec<CallRecord>, StoreError>;
 
     /// The exact bytes of one call.
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError>;
+
+    /// Shows the calls of a purpose that [`Store::calls`] lists for each of the rollouts to `visit`,
+    /// with their bodies, in that order. All are read in one go, and one body is in memory at a time.
+    async fn visit_calls(
+        &self,
+        rollouts: &[RolloutId],
+        purpose: CallPurpose,
+        visit: CallVisitor,
+    ) -> Result<(), StoreError>;
 
     /// The token records of the policy's calls in one rollout, with the samples they belong to, in the order the calls
     /// finished; of its accepted attempt, or of the latest while it has no result. Reads no bodies.

@@ -1,5 +1,6 @@
 //! One run in one folder: `run.db`, `segments/`, `run.lock`.
 
+mod bodies;
 mod calls;
 mod delta;
 #[cfg(test)]
@@ -32,9 +33,10 @@ use self::sql::SqlError;
 use self::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
 use crate::lock::{self, RunLock};
 use crate::{
-    CallBody, CallQuery, CallRecord, CallSummary, Claim, Clock, Completion, CompletionReceipt,
-    Holder, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery,
-    RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
+    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim, Clock,
+    Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
+    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store,
+    StoreError, SystemClock,
 };
 
 const DATABASE_FILE: &str = "run.db";
@@ -422,10 +424,24 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
+        let row_indices = row_indices.to_vec();
+        self.readers
+            .read(move |connection| rollouts::rows(connection, &row_indices))
+            .await
+    }
+
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError> {
         let id = id.clone();
         self.readers
             .read(move |connection| rollouts::samples(connection, &id))
+            .await
+    }
+
+    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        let ids = ids.to_vec();
+        self.readers
+            .read(move |connection| rollouts::samples_of(connection, &ids))
             .await
     }
 
@@ -438,14 +454,26 @@ impl Store for SqliteStore {
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError> {
         let segments = self.segments.clone();
         self.readers
-            .read(move |connection| calls::body(connection, &segments, call_id))
+            .read(move |connection| bodies::body(connection, &segments, call_id))
+            .await
+    }
+
+    async fn visit_calls(
+        &self,
+        rollouts: &[RolloutId],
+        purpose: CallPurpose,
+        visit: CallVisitor,
+    ) -> Result<(), StoreError> {
+        let (segments, ids) = (self.segments.clone(), rollouts.to_vec());
+        self.readers
+            .read(move |connection| bodies::visit(connection, &segments, &ids, purpose, visit))
             .await
     }
 
     async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
         let (segments, id) = (self.segments.clone(), id.clone());
         self.readers
-            .read(move |connection| calls::token_records(connection, &segments, &id))
+            .read(move |connection| bodies::token_records(connection, &segments, &id))
             .await
     }
 

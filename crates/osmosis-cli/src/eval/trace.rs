@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::error::CliError;
 use crate::output::Output;
-use crate::talk;
+use crate::talk::{self, Telling};
 
 /// Finished rollouts that wait to be told; what comes on top is dropped, and counted.
 const QUEUE: usize = 4096;
@@ -193,7 +193,11 @@ impl Teller {
         let attempt = calls
             .last()
             .map_or(Attempt(rollout.attempts), |call| call.attempt);
-        let talks = talk::of(&*self.store, id, &samples, &self.run.model, false).await?;
+        let telling = Telling {
+            model: self.run.model.clone(),
+            with_tokens: false,
+        };
+        let talks = talk::of(&*self.store, id, &samples, &telling).await?;
         let from = rollout.started_at_ms.unwrap_or_default();
         let to = rollout.finished_at_ms.unwrap_or(from);
 

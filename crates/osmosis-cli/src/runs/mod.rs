@@ -5,7 +5,6 @@ pub(crate) mod list;
 pub(crate) mod logs;
 mod names;
 mod pinned;
-mod recorded;
 mod regraded;
 pub(crate) mod show;
 pub(crate) mod stop;

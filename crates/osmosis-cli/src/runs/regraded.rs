@@ -1,9 +1,12 @@
 //! What a run that only grades knows of the one whose samples it grades.
 
-use osmosis_store::RunRecord;
+use osmosis_core::RunName;
+use osmosis_store::{RunKind, RunRecord, SqliteStore, Store as _};
 use serde_json::Value;
 
 use super::Pinned;
+use crate::run_folder::RunFolder;
+use crate::workspace::Workspace;
 
 const RUN: &str = "regraded_from";
 const CREATED: &str = "regraded_from_created_at_ms";
@@ -37,6 +40,25 @@ impl RegradedFrom {
             created_at_ms: pinned.0.get(CREATED).and_then(Value::as_i64).unwrap_or(0),
             run,
         })
+    }
+
+    /// The run that has the policy's calls. `None` when it is gone, or another has its name by now; for
+    /// what was regraded several times, also when one of the runs between is.
+    pub(crate) async fn open_calls(&self, workspace: &Workspace) -> Option<SqliteStore> {
+        let mut from = self.clone();
+        loop {
+            let name = RunName::new(from.run).ok()?;
+            let folder = RunFolder::of(workspace, RunKind::Evaluation, &name);
+            let store = SqliteStore::open_read_only(&folder.path).ok()?;
+            let record = store.run().await.ok()??;
+            if record.created_at_ms != from.created_at_ms {
+                return None;
+            }
+            match Self::of(&Pinned::read(&record.pinned).ok()?) {
+                Some(before) => from = before,
+                None => return Some(store),
+            }
+        }
     }
 
     pub(crate) fn pin(&self, facts: &mut Pinned) {

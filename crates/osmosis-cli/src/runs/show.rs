@@ -7,6 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::config::ModelPath;
 use osmosis_core::credit::Credit;
 use osmosis_core::{Outcome, Sample, SampleId};
+use osmosis_data::conversation::Conversation;
 use osmosis_store::{
     CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
@@ -15,8 +16,7 @@ use owo_colors::Style;
 use serde_json::{Map, Value, json};
 
 use super::artifacts::Artifacts;
-use super::recorded::{self, Recorded, RewardsById};
-use super::transcript::{self, Entry};
+use super::transcript::{Entry, Transcriber};
 use super::{Pinned, RegradedFrom};
 use crate::command_line;
 use crate::error::{CliError, Exit};
@@ -24,6 +24,7 @@ use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
 use crate::policy;
 use crate::run_folder::{RunFolder, index_line};
+use crate::talk::{self, Telling};
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -71,12 +72,7 @@ pub(crate) async fn run(
             attempt: None,
         };
         let recorded = store.calls(query).await?;
-        let asked: Vec<CallRecord> = recorded
-            .iter()
-            .filter(|call| call.purpose == CallPurpose::Policy)
-            .cloned()
-            .collect();
-        let spoken = spoken(&store, workspace, &samples, &asked).await?;
+        let spoken = spoken(&store, workspace, rollout, &samples, &recorded).await?;
         let left_in = folder.artifacts().join(rollout.id.as_str());
         let artifacts = Artifacts::of(&left_in);
         if output.is_json() {
@@ -104,43 +100,44 @@ pub(crate) async fn run(
 struct Spoken {
     sample: SampleId,
     /// Each from its beginning to its end.
-    conversations: Vec<Vec<Entry>>,
+    paths: Vec<Vec<Entry>>,
 }
 
 /// Reads from the recorded calls what samples without messages said, and those that never came to be.
 async fn spoken(
     store: &SqliteStore,
     workspace: &Workspace,
+    rollout: &RolloutRecord,
     samples: &[Sample],
     calls: &[CallRecord],
 ) -> Result<Vec<Spoken>, CliError> {
-    let mut silent = recorded::samples_of(calls);
-    let mut rewards = RewardsById::new();
+    let mut transcriber = Transcriber::default();
+    let mut told = vec![];
     for sample in samples {
         if !messages_of(sample)?.is_empty() {
-            silent.retain(|id| *id != sample.id);
+            told.push(&sample.id);
         }
         // Fields of the user's own may have any shape.
         let credit = Credit::read(sample.extra_fields.as_ref()).unwrap_or_default();
         let interactions = credit.interactions.into_iter();
-        rewards.extend(interactions.map(|one| (one.completion, one.reward.get())));
+        let rewards = interactions.map(|one| (one.completion, one.reward.get()));
+        transcriber.rewards.extend(rewards);
     }
-    let mut read = vec![];
-    for call in calls.iter().filter(|call| silent.contains(&call.sample_id)) {
-        if let Some(body) = store.call_body(call.call_id).await? {
-            let call = call.clone();
-            read.push(Recorded { call, body });
-        }
+    let of_policy = |call: &&CallRecord| call.purpose == CallPurpose::Policy;
+    let mut asked = calls.iter().filter(of_policy);
+    if asked.all(|call| told.contains(&&call.sample_id)) {
+        return Ok(vec![]);
     }
-    let in_tokens = read.iter().any(|one| one.call.dialect == "generate");
-    let tokenizer = if in_tokens {
-        tokenizer_of(store, workspace).await?
-    } else {
-        None
-    };
-    let spoken = silent.into_iter().map(|sample| Spoken {
-        conversations: recorded::conversations(&sample, &read, &rewards, tokenizer.as_deref()),
-        sample,
+    let mut talks = talk::of(store, &rollout.id, samples, &Telling::default()).await?;
+    talks.retain(|talk| !told.contains(&&talk.id) && !talk.conversations.is_empty());
+    let conversations = talks.iter().flat_map(|talk| &talk.conversations);
+    let mut turns = conversations.flat_map(|conversation| &conversation.turns);
+    if turns.any(|turn| turn.token_ids.is_some()) {
+        transcriber.tokenizer = tokenizer_of(store, workspace).await?;
+    }
+    let spoken = talks.into_iter().map(|talk| Spoken {
+        paths: transcriber.paths(&talk.conversations),
+        sample: talk.id,
     });
     Ok(spoken.collect())
 }
@@ -244,11 +241,12 @@ fn render(
             "\n{}  {reward}",
             paint(&format!("sample {}", sample.id), bold)
         );
-        let messages = transcript::entries(&messages_of(sample)?);
+        let messages = Conversation::of_messages(&messages_of(sample)?);
+        let messages = Transcriber::default().entries(&messages);
         if messages.is_empty()
             && let Some(spoken) = spoken.iter().find(|spoken| spoken.sample == sample.id)
         {
-            push_conversations(&mut text, &spoken.conversations);
+            push_paths(&mut text, &spoken.paths);
         }
         push_entries(&mut text, &messages);
         if let Some(metrics) = &sample.metrics {
@@ -260,7 +258,7 @@ fn render(
     for spoken in spoken.iter().filter(|spoken| unfinished(&spoken.sample)) {
         let title = format!("sample {}", spoken.sample);
         let _ = writeln!(text, "\n{}  no result", paint(&title, bold));
-        push_conversations(&mut text, &spoken.conversations);
+        push_paths(&mut text, &spoken.paths);
     }
     if let Some(outcome) = &rollout.outcome {
         push_failure(&mut text, outcome);
@@ -271,10 +269,10 @@ fn render(
     Ok(text)
 }
 
-fn push_conversations(text: &mut String, conversations: &[Vec<Entry>]) {
-    for (index, said) in conversations.iter().enumerate() {
-        if conversations.len() > 1 {
-            let title = format!("path {} of {}", index + 1, conversations.len());
+fn push_paths(text: &mut String, paths: &[Vec<Entry>]) {
+    for (index, said) in paths.iter().enumerate() {
+        if paths.len() > 1 {
+            let title = format!("path {} of {}", index + 1, paths.len());
             let _ = writeln!(text, "{}", paint(&title, Style::new().dimmed()));
         }
         push_entries(text, said);
@@ -283,7 +281,7 @@ fn push_conversations(text: &mut String, conversations: &[Vec<Entry>]) {
 
 fn push_entries(text: &mut String, entries: &[Entry]) {
     for entry in entries {
-        push_entry(text, &entry.speaker, &entry.text);
+        push_entry(text, entry.speaker, &entry.text);
     }
 }
 
@@ -406,7 +404,7 @@ fn details_of(
     }
     let spoken: Map<String, Value> = spoken
         .iter()
-        .map(|one| (one.sample.to_string(), json!(one.conversations)))
+        .map(|one| (one.sample.to_string(), json!(one.paths)))
         .collect();
     let calls: Vec<Value> = calls
         .iter()

@@ -1,223 +1,288 @@
-//! Messages as a readable transcript, whatever framework's shape they have.
+//! Conversations as readable transcripts.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use osmosis_data::conversation::{Conversation, Role, Turn};
+use osmosis_tokens::ChatFormat;
 use serde::Serialize;
-use serde_json::Value;
 
 /// One thing that was said or done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Entry {
     /// `user`, `assistant`, `tool call`, …
-    pub(crate) speaker: String,
+    pub(crate) speaker: &'static str,
     pub(crate) text: String,
 }
 
-impl Entry {
-    pub(crate) fn new(speaker: &str, text: String) -> Self {
-        Self {
-            speaker: speaker.to_owned(),
-            text,
-        }
-    }
+/// What is known besides what was said.
+#[derive(Debug, Default)]
+pub(crate) struct Transcriber {
+    /// Rewards of single calls, by the ids of their replies.
+    pub(crate) rewards: HashMap<String, f64>,
+    /// Reads what was said in token ids.
+    pub(crate) tokenizer: Option<Arc<ChatFormat>>,
 }
 
-/// The entries of a conversation: messages of Chat Completions, of Anthropic's dialect or of Strands, or
-/// Responses items.
-/// What has an unknown shape is shown as JSON rather than left out.
-pub(crate) fn entries(messages: &[Value]) -> Vec<Entry> {
-    messages.iter().flat_map(message_entries).collect()
-}
-
-fn message_entries(message: &Value) -> Vec<Entry> {
-    match message["type"].as_str() {
-        Some("function_call") => vec![tool_call(&message["name"], &message["arguments"])],
-        Some("function_call_output") => vec![entry("tool result", text_of(&message["output"]))],
-        Some("reasoning") => vec![entry("reasoning", reasoning(message))],
-        Some("message") | None if message["role"].is_string() => role_entries(message),
-        _ => vec![entry("item", message.to_string())],
-    }
-}
-
-fn role_entries(message: &Value) -> Vec<Entry> {
-    let role = match message["role"].as_str() {
-        Some("tool") => "tool result",
-        Some(role) => role,
-        None => "unknown",
-    };
-    let mut found = vec![];
-    let mut text = String::new();
-    let mut thought = ["reasoning_content", "reasoning"]
-        .iter()
-        .find_map(|name| message[*name].as_str())
-        .unwrap_or_default()
-        .to_owned();
-    match &message["content"] {
-        Value::Array(blocks) => {
-            for block in blocks {
-                if let Some(tool) = block.get("toolUse") {
-                    found.push(tool_call(&tool["name"], &tool["input"]));
-                } else if let Some(result) = block.get("toolResult") {
-                    found.push(entry("tool result", text_of(&result["content"])));
-                } else if block["type"] == "tool_use" {
-                    found.push(tool_call(&block["name"], &block["input"]));
-                } else if block["type"] == "tool_result" {
-                    found.push(entry("tool result", text_of(&block["content"])));
-                } else if block["type"] == "thinking" {
-                    push_line(&mut thought, &text_of(&block["thinking"]));
-                } else if block["type"] == "toolcall" {
-                    let function = &block["function"];
-                    found.push(tool_call(&function["name"], &function["arguments"]));
-                } else if block["type"] == "toolresult" {
-                    found.push(entry("tool result", text_of(&block["content"])));
-                } else {
-                    push_line(&mut text, &text_of(block));
-                }
+impl Transcriber {
+    /// Every path once: what another one begins with is read there.
+    pub(crate) fn paths(&self, conversations: &[Conversation]) -> Vec<Vec<Entry>> {
+        let mut paths: Vec<Vec<Entry>> = vec![];
+        for conversation in conversations {
+            let path = self.entries(conversation);
+            if paths.iter().any(|other| other.starts_with(&path)) {
+                continue;
             }
+            paths.retain(|other| !path.starts_with(other));
+            paths.push(path);
         }
-        other => text = text_of(other),
+        paths
     }
-    if !text.is_empty() {
-        found.insert(0, entry(role, text));
+
+    pub(crate) fn entries(&self, conversation: &Conversation) -> Vec<Entry> {
+        let mut entries = vec![];
+        for turn in &conversation.turns {
+            self.push_turn(&mut entries, turn);
+        }
+        if let Some(error) = &conversation.error {
+            push(&mut entries, "error", error.clone());
+        }
+        entries
     }
-    if !thought.is_empty() {
-        found.insert(0, entry("reasoning", thought));
-    }
-    if let Some(calls) = message["tool_calls"].as_array() {
-        for call in calls {
-            let function = &call["function"];
-            found.push(tool_call(&function["name"], &function["arguments"]));
+
+    fn push_turn(&self, entries: &mut Vec<Entry>, turn: &Turn) {
+        let before = entries.len();
+        if let Some(thought) = &turn.reasoning {
+            push(entries, "reasoning", thought.clone());
+        }
+        if let Some(ids) = &turn.token_ids {
+            push(entries, in_tokens(turn.role), self.decoded(ids));
+        }
+        let text = turn.text();
+        if !text.is_empty() {
+            push(entries, speaker(turn.role), text);
+        }
+        for call in &turn.tool_calls {
+            let text = format!("{}({})", call.name, call.arguments);
+            push(entries, "tool call", text);
+        }
+        if entries.len() == before {
+            push(entries, speaker(turn.role), String::new());
+        }
+        let reply_id = turn.call.as_ref().and_then(|call| call.reply_id.as_ref());
+        if let Some(reward) = reply_id.and_then(|id| self.rewards.get(id)) {
+            push(entries, "reward", reward.to_string());
         }
     }
-    if found.is_empty() {
-        found.push(entry(role, String::new()));
-    }
-    found
-}
 
-fn tool_call(name: &Value, arguments: &Value) -> Entry {
-    let arguments = match arguments {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let name = name.as_str().unwrap_or("?");
-    entry("tool call", format!("{name}({arguments})"))
-}
-
-fn reasoning(message: &Value) -> String {
-    let summary = text_of(&message["summary"]);
-    if summary.is_empty() {
-        text_of(&message["content"])
-    } else {
-        summary
+    /// The text, or how many ids it has.
+    fn decoded(&self, ids: &[u32]) -> String {
+        let tokenizer = self.tokenizer.as_ref();
+        let text = tokenizer.and_then(|tokenizer| tokenizer.decode(ids, false).ok());
+        text.unwrap_or_else(|| match ids.len() {
+            1 => "1 id".to_owned(),
+            count => format!("{count} ids"),
+        })
     }
 }
 
-/// The text in a content value: a string, a block, or a list of either.
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(blocks) => {
-            let mut text = String::new();
-            for block in blocks {
-                push_line(&mut text, &text_of(block));
-            }
-            text
-        }
-        Value::Object(block) => ["text", "refusal", "content"]
-            .iter()
-            .find_map(|key| block.get(*key)?.as_str())
-            .map(str::to_owned)
-            .or_else(|| Some(block.get("value")?.to_string()))
-            .unwrap_or_else(|| content.to_string()),
-        other => other.to_string(),
+fn speaker(role: Role) -> &'static str {
+    match role {
+        Role::Tool => "tool result",
+        other => other.as_str(),
     }
 }
 
-fn push_line(text: &mut String, line: &str) {
-    if !text.is_empty() && !line.is_empty() {
-        text.push('\n');
+fn in_tokens(role: Role) -> &'static str {
+    match role {
+        Role::Assistant => "tokens out",
+        Role::System | Role::User | Role::Tool => "tokens in",
     }
-    text.push_str(line);
 }
 
-fn entry(speaker: &str, text: String) -> Entry {
-    Entry::new(speaker, text)
+fn push(entries: &mut Vec<Entry>, speaker: &'static str, text: String) {
+    entries.push(Entry { speaker, text });
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use osmosis_data::conversation::{RecordedCall, Usage};
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn check(message: Value, expected: &[(&str, &str)]) {
-        let found = entries(&[message]);
-        let found: Vec<(&str, &str)> = found
+    fn call(dialect: &str, request: &Value, response: &Value) -> (String, String, String) {
+        (
+            dialect.to_owned(),
+            request.to_string(),
+            response.to_string(),
+        )
+    }
+
+    fn chat(messages: &Value, answer: &Value) -> (String, String, String) {
+        let response = json!({"id": "c", "choices": [{"index": 0, "message": answer}]});
+        call(
+            "chat_completions",
+            &json!({"messages": messages}),
+            &response,
+        )
+    }
+
+    fn conversations(calls: &[(String, String, String)]) -> Vec<Conversation> {
+        let calls = calls.iter().map(|(dialect, request, response)| {
+            let failed = response == "null";
+            RecordedCall {
+                call_id: 1,
+                dialect,
+                model: "m",
+                status: if failed { 502 } else { 200 },
+                error: failed.then_some("no such host"),
+                request: request.as_bytes(),
+                response: response.as_bytes(),
+                usage: Usage::default(),
+                queued_at_ms: 0,
+                first_byte_at_ms: None,
+                done_at_ms: 0,
+                tokens: &[],
+            }
+        });
+        Conversation::of_sample(calls, &[])
+    }
+
+    /// One line for each path.
+    fn shown(calls: &[(String, String, String)], transcriber: &Transcriber) -> Vec<String> {
+        let paths = transcriber.paths(&conversations(calls));
+        paths.iter().map(|path| line(path)).collect()
+    }
+
+    fn texts(calls: &[(String, String, String)]) -> Vec<String> {
+        shown(calls, &Transcriber::default())
+    }
+
+    fn line(entries: &[Entry]) -> String {
+        let each: Vec<String> = entries
             .iter()
-            .map(|e| (e.speaker.as_str(), e.text.as_str()))
+            .map(|entry| format!("{}: {}", entry.speaker, entry.text))
             .collect();
-        assert_eq!(found, expected);
+        each.join(" | ")
+    }
+
+    fn user(text: &str) -> Value {
+        json!({"role": "user", "content": text})
+    }
+
+    fn assistant(text: &str) -> Value {
+        json!({"role": "assistant", "content": text})
+    }
+
+    #[track_caller]
+    fn check(messages: &Value, expected: &str) {
+        let conversation = Conversation::of_messages(messages.as_array().unwrap());
+        let entries = Transcriber::default().entries(&conversation);
+        assert_eq!(line(&entries), expected);
     }
 
     #[test]
-    fn chat_messages_are_readable() {
-        check(json!({"role": "user", "content": "hi"}), &[("user", "hi")]);
+    fn messages_are_readable_whatever_framework_made_them() {
+        let expected = "user: 6 * 7? | assistant: let me see | tool call: f({\"a\":1}) | \
+            tool result: 42";
+        for messages in [
+            json!([user("6 * 7?"),
+                {"role": "assistant", "content": "let me see", "tool_calls": [{"id": "c",
+                    "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+                {"role": "tool", "tool_call_id": "c", "content": "42"}]),
+            json!([user("6 * 7?"),
+                {"type": "message", "role": "assistant",
+                    "content": [{"type": "output_text", "text": "let me see"}]},
+                {"type": "function_call", "name": "f", "arguments": "{\"a\":1}", "call_id": "c"},
+                {"type": "function_call_output", "call_id": "c", "output": "42"}]),
+            json!([user("6 * 7?"),
+                {"role": "assistant", "content": [{"text": "let me see"},
+                    {"toolUse": {"name": "f", "input": {"a": 1}, "toolUseId": "c"}}]},
+                {"role": "user", "content": [{"toolResult": {"toolUseId": "c",
+                    "content": [{"text": "42"}]}}]}]),
+        ] {
+            check(&messages, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_empty_is_shown_and_not_dropped() {
         check(
-            json!({"role": "assistant", "content": null, "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]}),
-            &[("tool call", "f({\"a\":1})")],
+            &json!([{"type": "web_search_call", "id": "w"}]),
+            "assistant: {\"type\":\"web_search_call\",\"id\":\"w\"}",
         );
-        check(
-            json!({"role": "tool", "tool_call_id": "1", "content": "3"}),
-            &[("tool result", "3")],
+        check(&json!([assistant("")]), "assistant: ");
+    }
+
+    #[test]
+    fn turns_that_extend_each_other_are_one_path_and_branches_are_two() {
+        let calls = [
+            chat(&json!([user("a")]), &assistant("b")),
+            chat(
+                &json!([user("a"), assistant("b"), user("c")]),
+                &assistant("d"),
+            ),
+            chat(
+                &json!([user("a"), assistant("b"), user("e")]),
+                &assistant("f"),
+            ),
+            chat(&json!([user("x")]), &assistant("y")),
+            chat(&json!([user("x")]), &assistant("y")),
+        ];
+        assert_eq!(
+            texts(&calls),
+            [
+                "user: a | assistant: b | user: c | assistant: d",
+                "user: a | assistant: b | user: e | assistant: f",
+                "user: x | assistant: y",
+            ]
         );
     }
 
     #[test]
-    fn responses_items_are_readable() {
-        check(
-            json!({"type": "message", "role": "assistant", "content": [
-                {"type": "output_text", "text": "six"}]}),
-            &[("assistant", "six")],
-        );
-        check(
-            json!({"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}),
-            &[("tool call", "f({})")],
-        );
-        check(
-            json!({"type": "function_call_output", "call_id": "c", "output": "42"}),
-            &[("tool result", "42")],
-        );
-    }
-
-    #[test]
-    fn strands_messages_are_readable() {
-        check(
-            json!({"role": "assistant", "content": [
-                {"text": "let me see"}, {"toolUse": {"name": "f", "input": {"a": 1}, "toolUseId": "t"}}]}),
-            &[("assistant", "let me see"), ("tool call", "f({\"a\":1})")],
+    fn every_choice_is_a_path_and_rewards_stand_by_their_answers() {
+        let response = json!({"id": "c1", "choices": [
+            {"index": 0, "message": assistant("b")}, {"index": 1, "message": assistant("c")}]});
+        let calls = [call(
+            "chat_completions",
+            &json!({"messages": [user("a")]}),
+            &response,
+        )];
+        let transcriber = Transcriber {
+            rewards: HashMap::from([("c1".to_owned(), 0.5)]),
+            ..Transcriber::default()
+        };
+        assert_eq!(
+            shown(&calls, &transcriber),
+            [
+                "user: a | assistant: b | reward: 0.5",
+                "user: a | assistant: c | reward: 0.5"
+            ]
         );
     }
 
     #[test]
-    fn rig_messages_are_readable() {
-        check(
-            json!({"role": "assistant", "content": [
-                {"type": "toolcall", "id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]}),
-            &[("tool call", "f({\"a\":1})")],
-        );
-        check(
-            json!({"role": "user", "content": [
-                {"type": "toolresult", "name": "f", "content": [{"type": "json", "value": 6}]}]}),
-            &[("tool result", "6")],
-        );
+    fn tokens_without_a_tokenizer_are_counted() {
+        let response = json!({"output_ids": [4], "stop_reason": "stop"});
+        let calls = [call(
+            "generate",
+            &json!({"input_ids": [1, 2, 3]}),
+            &response,
+        )];
+        assert_eq!(texts(&calls), ["tokens in: 3 ids | tokens out: 1 id"]);
     }
 
     #[test]
-    fn an_unknown_item_is_shown_and_not_dropped() {
-        check(
-            json!({"type": "web_search_call", "id": "w"}),
-            &[("item", "{\"type\":\"web_search_call\",\"id\":\"w\"}")],
+    fn a_failure_is_shown_unless_it_was_asked_again() {
+        let refused = chat(&json!([user("a")]), &Value::Null);
+        let refused = (refused.0, refused.1, "null".to_owned());
+        assert_eq!(
+            texts(std::slice::from_ref(&refused)),
+            ["user: a | error: no such host"]
         );
+        let calls = [refused, chat(&json!([user("a")]), &assistant("b"))];
+        assert_eq!(texts(&calls), ["user: a | assistant: b"]);
+        assert_eq!(texts(&[]), Vec::<String>::new());
     }
 }

@@ -133,6 +133,15 @@ pub(super) fn tool_call(id: &Value, name: &Value, arguments: Option<&Value>) -> 
     }
 }
 
+/// A turn of a call that was made in token ids.
+pub(super) fn in_tokens(role: Role, ids: &Value) -> Turn {
+    let ids = ids.as_array().into_iter().flatten();
+    let ids = ids.filter_map(|id| u32::try_from(id.as_u64()?).ok());
+    let mut turn = Turn::new(role);
+    turn.token_ids = Some(ids.collect());
+    turn
+}
+
 pub(super) fn text_at(value: &Value, key: &str) -> Option<String> {
     value[key].as_str().map(str::to_owned)
 }

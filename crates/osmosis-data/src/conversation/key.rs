@@ -39,6 +39,7 @@ fn hash_turn(turn: &Turn, ids: Ids, hasher: &mut DefaultHasher) {
             Part::Other(value) => value.to_string().hash(hasher),
         }
     }
+    turn.token_ids.hash(hasher);
     // Null, an empty text and a text with a line end are the same reply to many frameworks.
     text.trim().hash(hasher);
     for call in &turn.tool_calls {

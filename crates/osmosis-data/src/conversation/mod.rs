@@ -64,6 +64,8 @@ impl Role {
 pub struct Turn {
     pub role: Role,
     pub content: Vec<Part>,
+    /// What was said in token ids, by a call that has nothing else.
+    pub token_ids: Option<Vec<u32>>,
     /// What the model thought, as far as it was told.
     pub reasoning: Option<String>,
     pub tool_calls: Vec<ToolCall>,
@@ -101,6 +103,8 @@ pub struct ToolCall {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CallFacts {
     pub call_id: u64,
+    /// The id that the reply gave itself.
+    pub reply_id: Option<String>,
     pub model: String,
     pub usage: Usage,
     /// `stop`, `tool_calls`, `length`, … as the dialect says it.
@@ -195,6 +199,7 @@ impl Turn {
         Self {
             role,
             content: Vec::new(),
+            token_ids: None,
             reasoning: None,
             tool_calls: Vec::new(),
             answers: None,

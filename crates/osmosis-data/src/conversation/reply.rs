@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::items::turns;
+use super::items::{in_tokens, turns};
 use super::stream;
 use super::{Role, Turn, Usage};
 
@@ -16,6 +16,7 @@ pub(super) struct Choice {
 /// What a reply said.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Reply {
+    pub(super) id: Option<String>,
     pub(super) choices: Vec<Choice>,
     pub(super) usage: Usage,
 }
@@ -31,16 +32,16 @@ pub(super) fn read(dialect: &str, body: &[u8]) -> Reply {
             turns: body["output"]
                 .as_array()
                 .map_or_else(Vec::new, |list| turns(list)),
-            finish_reason: reason(&body["incomplete_details"]["reason"])
-                .or_else(|| reason(&body["status"])),
+            finish_reason: text(&body["incomplete_details"]["reason"])
+                .or_else(|| text(&body["status"])),
         }],
         "messages" => vec![Choice {
             turns: turns(&[json!({"role": "assistant", "content": body["content"]})]),
-            finish_reason: reason(&body["stop_reason"]),
+            finish_reason: text(&body["stop_reason"]),
         }],
         "generate" => vec![Choice {
-            turns: vec![Turn::new(Role::Assistant)],
-            finish_reason: reason(&body["meta_info"]["finish_reason"]["type"]),
+            turns: vec![in_tokens(Role::Assistant, &body["output_ids"])],
+            finish_reason: text(&body["meta_info"]["finish_reason"]["type"]),
         }],
         _ => {
             let choices = body["choices"].as_array().into_iter().flatten();
@@ -52,6 +53,7 @@ pub(super) fn read(dialect: &str, body: &[u8]) -> Reply {
         .filter(|choice| !choice.turns.is_empty())
         .collect();
     Reply {
+        id: text(&body["id"]),
         choices,
         usage: usage(&body["usage"]),
     }
@@ -70,12 +72,12 @@ fn choice(choice: &Value) -> Choice {
     };
     Choice {
         turns,
-        finish_reason: reason(&choice["finish_reason"]),
+        finish_reason: text(&choice["finish_reason"]),
     }
 }
 
-fn reason(reason: &Value) -> Option<String> {
-    reason.as_str().map(str::to_owned)
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 /// What the reply says of its tokens, in either of the three ways.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::items::{push_content, turns};
+use super::items::{in_tokens, push_content, turns};
 use super::{Role, Turn};
 
 /// What a request asked.
@@ -37,8 +37,7 @@ pub(super) fn read(dialect: &str, body: &[u8]) -> Request {
             push_content(&mut turn, &mut Vec::new(), &body["prompt"]);
             said.push(turn);
         }
-        // Ids are all there is; the token records have them.
-        "generate" => said.push(Turn::new(Role::User)),
+        "generate" => said.push(in_tokens(Role::User, &body["input_ids"])),
         _ => said.extend(list(&body["messages"])),
     }
     let mut tools = match body["tools"].take() {

@@ -21,8 +21,11 @@ pub(super) fn assemble(dialect: &str, body: &[u8]) -> Option<Value> {
 /// Chunks of Chat Completions, or of plain completions.
 fn chat(chunks: impl Iterator<Item = Value>) -> Value {
     let mut choices: Vec<Value> = Vec::new();
-    let mut usage = Value::Null;
+    let (mut id, mut usage) = (Value::Null, Value::Null);
     for mut chunk in chunks {
+        if id.is_null() {
+            id = chunk["id"].take();
+        }
         if chunk["usage"].is_object() {
             usage = chunk["usage"].take();
         }
@@ -39,7 +42,7 @@ fn chat(chunks: impl Iterator<Item = Value>) -> Value {
             }
         }
     }
-    json!({"choices": choices, "usage": usage})
+    json!({"id": id, "choices": choices, "usage": usage})
 }
 
 fn chat_delta(message: &mut Value, delta: &Map<String, Value>) {
@@ -73,9 +76,11 @@ fn chat_delta(message: &mut Value, delta: &Map<String, Value>) {
 
 /// Events of Responses: the last has the whole response, unless the stream broke off.
 fn response(events: impl Iterator<Item = Value>) -> Value {
+    let mut id = Value::Null;
     let mut output = Vec::new();
     for mut event in events {
         match event["type"].as_str() {
+            Some("response.created") => id = event["response"]["id"].take(),
             Some("response.completed" | "response.incomplete" | "response.failed") => {
                 return event["response"].take();
             }
@@ -83,7 +88,7 @@ fn response(events: impl Iterator<Item = Value>) -> Value {
             _ => {}
         }
     }
-    json!({"output": output})
+    json!({"id": id, "output": output})
 }
 
 /// Events of Anthropic's Messages.
@@ -183,7 +188,7 @@ mod tests {
         check(
             "chat_completions",
             &[
-                json!({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
+                json!({"id": "r", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
                 json!({"choices": [{"index": 0, "delta": {"reasoning_content": "h"}}]}),
                 json!({"choices": [{"index": 0, "delta": {"reasoning_content": "m"}}]}),
                 json!({"choices": [{"index": 0, "delta": {"content": "let me"}}]}),
@@ -201,7 +206,7 @@ mod tests {
                 json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
                 json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}),
             ],
-            &json!({"choices": [{"finish_reason": "tool_calls", "message": {
+            &json!({"id": "r", "choices": [{"finish_reason": "tool_calls", "message": {
                 "content": "let me see", "reasoning_content": "hm", "tool_calls": [
                     {"id": "c", "function": {"name": "f", "arguments": "{\"a\":6}"}},
                     {"id": "d", "function": {"name": "g", "arguments": "{}"}}]}}],
@@ -219,7 +224,12 @@ mod tests {
         let completed = json!({"type": "response.completed", "response": whole});
         check("responses", &[done.clone(), completed], &whole);
         // Broken off before its end.
-        check("responses", &[done], &json!({"output": output}));
+        let created = json!({"type": "response.created", "response": {"id": "r", "output": []}});
+        check(
+            "responses",
+            &[created, done],
+            &json!({"id": "r", "output": output}),
+        );
     }
 
     #[test]
@@ -229,7 +239,7 @@ mod tests {
         check(
             "messages",
             &[
-                json!({"type": "message_start", "message": {"role": "assistant", "content": [],
+                json!({"type": "message_start", "message": {"id": "r", "role": "assistant", "content": [],
                     "usage": {"input_tokens": 9, "output_tokens": 1}}}),
                 start(0, json!({"type": "thinking", "thinking": ""})),
                 delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
@@ -252,7 +262,7 @@ mod tests {
                     "usage": {"output_tokens": 4}}),
                 json!({"type": "message_stop"}),
             ],
-            &json!({"stop_reason": "tool_use", "content": [
+            &json!({"id": "r", "stop_reason": "tool_use", "content": [
                 {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "let me see"},
                 {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 6}}],
                 "usage": {"input_tokens": 9, "output_tokens": 4}}),

@@ -98,6 +98,7 @@ impl ConversationTree {
         for (index, choice) in reply.choices.into_iter().enumerate() {
             let facts = CallFacts {
                 call_id: call.call_id,
+                reply_id: reply.id.clone(),
                 model: call.model.to_owned(),
                 // All choices were paid for together.
                 usage: if index == 0 {

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    CallBody, CallQuery, CallRecord, CallSummary, Claim, Completion, CompletionReceipt, NewCall,
-    NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
+    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim, Completion,
+    CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage,
+    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::watch;
 
@@ -140,6 +140,12 @@ impl Store for MemoryStore {
     async fn row(&self, _: u64) -> Result<Option<RowRecord>, StoreError> {
         Err(StoreError::Closed)
     }
+    async fn rows(&self, _: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn samples_of(&self, _: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        Err(StoreError::Closed)
+    }
     async fn samples(&self, _: &RolloutId) -> Result<Vec<Sample>, StoreError> {
         Err(StoreError::Closed)
     }
@@ -147,6 +153,14 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn call_body(&self, _: u64) -> Result<Option<CallBody>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn visit_calls(
+        &self,
+        _: &[RolloutId],
+        _: CallPurpose,
+        _: CallVisitor,
+    ) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
     async fn close(&self) -> Result<(), StoreError> {

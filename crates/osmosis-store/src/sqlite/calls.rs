@@ -1,15 +1,14 @@
-//! Model calls: one row each, the bodies in segments.
+//! Model calls: one row each, the bodies in segments, which `bodies` reads.
 
-use bytes::{Buf as _, Bytes};
-use camino::Utf8Path;
+use bytes::Bytes;
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::delta::{Base, Conversations, MAX_CHAIN, Shared};
+use super::delta::{Base, Conversations};
 use super::rollouts::call_summary;
-use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter};
+use super::segment::{HEADER_BYTES, Place, SegmentWriter};
 use super::sql::{SqlError, number, optional_number, to_sql};
-use crate::{CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
+use crate::{CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
 
 /// Why a call was not recorded.
 pub(crate) enum CallFailure {
@@ -172,7 +171,10 @@ pub(crate) fn calls(
 }
 
 /// The accepted attempt, or the latest that made a call.
-fn shown_attempt(connection: &Connection, id: &RolloutId) -> Result<Option<u32>, SqlError> {
+pub(super) fn shown_attempt(
+    connection: &Connection,
+    id: &RolloutId,
+) -> Result<Option<u32>, SqlError> {
     let accepted = connection
         .prepare_cached("SELECT attempt FROM rollouts WHERE rollout_id = ?1 AND state = 'done'")?
         .query_row([id.as_str()], |row| row.get(0))
@@ -215,136 +217,7 @@ fn purpose(text: &str) -> Result<CallPurpose, SqlError> {
     CallPurpose::parse(text).ok_or_else(|| SqlError::Senseless(format!("purpose `{text}`")))
 }
 
-/// Where the bodies of a call are, and how they are told.
-struct Stored {
-    request: Place,
-    response: Place,
-    base_call_id: Option<i64>,
-    shared: Shared,
-    request_bytes: usize,
-    response_bytes: usize,
-    tokens: Option<Place>,
-    token_records: usize,
-}
-
-pub(crate) fn body(
-    connection: &Connection,
-    segments: &Utf8Path,
-    call_id: u64,
-) -> Result<Option<CallBody>, SqlError> {
-    let Some(wanted) = stored(connection, to_sql(call_id)?)? else {
-        return Ok(None);
-    };
-    let mut segments = SegmentReader::new(segments);
-    let response = segments.read(wanted.response)?;
-    if response.len() != wanted.response_bytes {
-        return Err(SqlError::Senseless(format!(
-            "the response of call {call_id} has the wrong length"
-        )));
-    }
-    let tokens = match wanted.tokens {
-        None => Vec::new(),
-        Some(place) => parted(segments.read(place)?.into(), wanted.token_records)
-            .ok_or_else(|| senseless_tokens(call_id))?,
-    };
-    // From the call back to the one that is stored whole, then forward again.
-    let mut chain = vec![wanted];
-    while let Some(base) = chain.last().and_then(|last| last.base_call_id) {
-        if chain.len() > MAX_CHAIN as usize {
-            return Err(SqlError::Senseless(format!(
-                "call {call_id} is told by too many others"
-            )));
-        }
-        chain.push(stored(connection, base)?.ok_or_else(|| {
-            SqlError::Senseless(format!(
-                "call {base} is missing, which call {call_id} extends"
-            ))
-        })?);
-    }
-    let mut request = Vec::new();
-    for link in chain.iter().rev() {
-        let middle = segments.read(link.request)?;
-        request = link
-            .shared
-            .join(&request, &middle)
-            .filter(|request| request.len() == link.request_bytes)
-            .ok_or_else(|| {
-                SqlError::Senseless(format!(
-                    "the request of call {call_id} does not fit together"
-                ))
-            })?;
-    }
-    Ok(Some(CallBody {
-        request: request.into(),
-        response: response.into(),
-        tokens,
-    }))
-}
-
-fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlError> {
-    let mut select = connection.prepare_cached(
-        "SELECT segment, request_offset, response_offset, base_call_id, shared_prefix_bytes,
-            shared_suffix_bytes, request_bytes, response_bytes, tokens_offset, token_records
-         FROM calls WHERE call_id = ?1",
-    )?;
-    let mut rows = select.query([call_id])?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    let segment = number(row, 0)?;
-    Ok(Some(Stored {
-        request: Place {
-            segment,
-            offset: number(row, 1)?,
-        },
-        response: Place {
-            segment,
-            offset: number(row, 2)?,
-        },
-        base_call_id: row.get(3)?,
-        shared: Shared {
-            prefix: number(row, 4)?,
-            suffix: number(row, 5)?,
-        },
-        request_bytes: number(row, 6)?,
-        response_bytes: number(row, 7)?,
-        tokens: optional_number(row, 8)?.map(|offset| Place { segment, offset }),
-        token_records: number(row, 9)?,
-    }))
-}
-
-/// The token records of the policy's calls in the attempt that [`calls`] would list.
-pub(crate) fn token_records(
-    connection: &Connection,
-    segments: &Utf8Path,
-    id: &RolloutId,
-) -> Result<Vec<(SampleId, Bytes)>, SqlError> {
-    let Some(attempt) = shown_attempt(connection, id)? else {
-        return Ok(Vec::new());
-    };
-    let mut select = connection.prepare_cached(
-        "SELECT call_id, sample_id, segment, tokens_offset, token_records FROM calls
-         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL AND purpose = 'policy'
-         ORDER BY call_id",
-    )?;
-    let mut rows = select.query(params![id.as_str(), attempt])?;
-    let mut segments = SegmentReader::new(segments);
-    let mut records = Vec::new();
-    while let Some(row) = rows.next()? {
-        let sample = SampleId::new(row.get::<_, String>(1)?)?;
-        let place = Place {
-            segment: number(row, 2)?,
-            offset: number(row, 3)?,
-        };
-        let Some(of_call) = parted(segments.read(place)?.into(), number(row, 4)?) else {
-            return Err(senseless_tokens(number(row, 0)?));
-        };
-        records.extend(of_call.into_iter().map(|record| (sample.clone(), record)));
-    }
-    Ok(records)
-}
-
-/// Records as one payload, each with its length before it.
+/// Records as one payload, each with its length before it; `bodies::parted` parts them again.
 fn joined(records: &[Bytes]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(records.iter().map(|record| record.len() + 4).sum());
     for record in records {
@@ -354,23 +227,4 @@ fn joined(records: &[Bytes]) -> Vec<u8> {
         payload.extend_from_slice(record);
     }
     payload
-}
-
-/// What [`joined`] joined; `None` when it is not that.
-fn parted(mut payload: Bytes, count: usize) -> Option<Vec<Bytes>> {
-    let mut records = Vec::new();
-    while !payload.is_empty() {
-        let length = usize::try_from(payload.try_get_u32_le().ok()?).ok()?;
-        if length > payload.len() {
-            return None;
-        }
-        records.push(payload.split_to(length));
-    }
-    (records.len() == count).then_some(records)
-}
-
-fn senseless_tokens(call_id: u64) -> SqlError {
-    SqlError::Senseless(format!(
-        "the token records of call {call_id} do not fit together"
-    ))
 }

@@ -383,6 +383,25 @@ pub(crate) fn row(connection: &Connection, row_index: u64) -> Result<Option<RowR
     }))
 }
 
+pub(crate) fn rows(
+    connection: &Connection,
+    row_indices: &[u64],
+) -> Result<Vec<RowRecord>, SqlError> {
+    // One look at the database costs less than many.
+    let _snapshot = connection.unchecked_transaction()?;
+    let rows = row_indices.iter();
+    let rows = rows.filter_map(|row_index| row(connection, *row_index).transpose());
+    rows.collect()
+}
+
+pub(crate) fn samples_of(
+    connection: &Connection,
+    ids: &[RolloutId],
+) -> Result<Vec<Vec<Sample>>, SqlError> {
+    let _snapshot = connection.unchecked_transaction()?;
+    ids.iter().map(|id| samples(connection, id)).collect()
+}
+
 pub(crate) fn samples(connection: &Connection, id: &RolloutId) -> Result<Vec<Sample>, SqlError> {
     let mut select = connection
         .prepare_cached("SELECT * FROM samples WHERE rollout_id = ?1 ORDER BY position")?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
 use osmosis_store::{
-    CallPurpose, CallQuery, SqliteOptions, SqliteStore, StepRecord, Store, StoreError,
-    StoreErrorKind,
+    CallBody, CallPurpose, CallQuery, CallRecord, SqliteOptions, SqliteStore, StepRecord, Store,
+    StoreError, StoreErrorKind,
 };
 use osmosis_testkit::store_conformance::{call, claim_one, plan, scored};
 use rusqlite::Connection;
@@ -358,6 +358,43 @@ async fn the_tables_can_be_read_by_hand() {
     );
 }
 
+/// The requests of the policy's calls, as they are shown.
+async fn visited(store: &dyn Store, id: &RolloutId) -> Vec<String> {
+    let (shown, requests) = std::sync::mpsc::channel();
+    let visit = move |_: &CallRecord, body: &CallBody| {
+        let request = String::from_utf8(body.request.to_vec()).unwrap();
+        shown.send(request).unwrap();
+    };
+    let visit = Box::new(visit);
+    store
+        .visit_calls(std::slice::from_ref(id), CallPurpose::Policy, visit)
+        .await
+        .unwrap();
+    requests.into_iter().collect()
+}
+
+#[tokio::test]
+async fn calls_of_two_samples_and_a_judge_are_told_apart_when_they_are_visited() {
+    let (_keep, path) = folder();
+    let store = open(&path).unwrap();
+    plan(&store, 1, 1).await.unwrap();
+    let claim = claim_one(&store).await.unwrap();
+    let mut expected = vec![];
+    // Requests of a sample extend one another, though others stand between them.
+    for turn in 1..4 {
+        for sample in ["a", "b"] {
+            let request = format!("{{\"messages\":[{}]}}", sample.repeat(200 * turn));
+            let mut new = call(&claim, sample, request.clone(), "ok").unwrap();
+            store.record_call(new.clone()).await.unwrap();
+            expected.push(request);
+            new.purpose = CallPurpose::Judge;
+            store.record_call(new).await.unwrap();
+        }
+    }
+    store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
+    assert_eq!(visited(&store, &claim.id).await, expected);
+}
+
 #[tokio::test]
 async fn a_long_conversation_is_stored_once_and_read_in_bounded_steps() {
     let (_keep, path) = folder();
@@ -377,7 +414,7 @@ async fn a_long_conversation_is_stored_once_and_read_in_bounded_steps() {
     }
     store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
     let query = CallQuery {
-        rollout_id: claim.id,
+        rollout_id: claim.id.clone(),
         attempt: None,
     };
     let calls = store.calls(query).await.unwrap();
@@ -385,6 +422,7 @@ async fn a_long_conversation_is_stored_once_and_read_in_bounded_steps() {
         let body = store.call_body(recorded.call_id).await.unwrap().unwrap();
         assert_eq!(body.request, request);
     }
+    assert_eq!(visited(&store, &claim.id).await, requests);
     store.close().await.unwrap();
 
     let sent: usize = requests.iter().map(String::len).sum();
