@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::window::TokenVersions;
 
-/// The place of a group in the stream of all groups of a run, from 0: the n-th row to be visited.
+/// The place of a group in the stream of all groups of a run, from 0. Of `r` rows it is row `id % r` in the
+/// order of epoch `id / r`, which is how the synchronous schedule goes through them, too.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

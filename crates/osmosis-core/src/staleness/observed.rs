@@ -125,6 +125,15 @@ impl World {
         (oldest..=self.version()).contains(&version)
     }
 
+    /// The scored members that a group needs.
+    fn least(&self) -> usize {
+        let wanted = self.plan.members.get() as usize;
+        match self.plan.incomplete_groups {
+            IncompleteGroups::Drop => wanted,
+            IncompleteGroups::Keep => wanted.min(2),
+        }
+    }
+
     pub(super) fn groups_in(&self, state: State) -> Vec<GroupId> {
         let of_state = self.states.iter().filter(|(_, found)| **found == state);
         of_state.map(|(group, _)| *group).collect()
@@ -326,11 +335,10 @@ impl World {
                 .collect();
             let found: Vec<u32> = group.members.iter().map(|member| member.number).collect();
             if self.asynchronous() {
-                let least = match self.plan.incomplete_groups {
-                    IncompleteGroups::Drop => self.plan.members.get(),
-                    IncompleteGroups::Keep => self.plan.members.get().min(2),
-                };
-                prop_assert!(found.len() >= least as usize);
+                prop_assert!(found.len() >= self.least());
+                let all: Vec<u64> = scored.iter().flat_map(|(_, all)| *all).copied().collect();
+                let any_fresh = all.iter().any(|version| self.fresh(*version));
+                prop_assert!(all.is_empty() || any_fresh, "nothing is left to train on");
             }
             prop_assert!(found == expected || (found.is_empty() && !self.asynchronous()));
             for (number, tokens) in scored.iter().filter(|(number, _)| found.contains(number)) {
@@ -399,6 +407,10 @@ impl World {
                 .filter(|m| m.group == *group && !self.cancelled.contains(m));
             let to_come = alive.count() + (wanted + spares - started) as usize;
             let scored = self.scored(*group).len();
+            prop_assert!(
+                !self.asynchronous() || scored + to_come >= self.least(),
+                "hopeless, and still open"
+            );
             prop_assert!(
                 to_come > 0 && scored < wanted as usize,
                 "complete, and still open"

@@ -60,7 +60,18 @@ prop_compose! {
     }
 }
 
+/// Seconds in CI; more when the environment asks for more.
+fn enough_cases() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig {
+        cases: default.cases.max(1000),
+        ..default
+    }
+}
+
 proptest! {
+    #![proptest_config(enough_cases())]
+
     #[test]
     fn any_order_of_events_keeps_the_bounds_and_comes_to_an_end(
         plan in plans(), events in prop::collection::vec(events(), 0..150)
