@@ -1,5 +1,5 @@
 //! The vocabulary and the pure decisions of Osmosis: ids, samples, rewards, outcomes, run config,
-//! worker frames and statistics.
+//! worker frames, statistics and the staleness of training data.
 //!
 //! Nothing in here awaits, opens a file or opens a socket. Everything the other crates exchange is
 //! defined here once; they bring the I/O.
@@ -24,6 +24,7 @@ mod redact;
 mod reward;
 pub mod row_selection;
 mod sample;
+pub mod staleness;
 pub mod statistics;
 
 pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, SampleId};
