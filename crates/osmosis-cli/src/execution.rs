@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::Redactor;
-use osmosis_core::config::Sampling as SamplingConfig;
+use osmosis_core::config::{Evaluation, Sampling as SamplingConfig};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::{
     Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
@@ -59,6 +59,23 @@ pub(crate) struct DriveSettings {
     pub(crate) pass_threshold: f64,
     pub(crate) is_eval: bool,
     pub(crate) redactor: Redactor,
+}
+
+impl DriveSettings {
+    pub(crate) fn of_evaluation(
+        evaluation: &Evaluation,
+        max_in_flight: u32,
+        redactor: Redactor,
+    ) -> Self {
+        Self {
+            max_in_flight,
+            agent_limit: evaluation.agent_timeout(),
+            grade_limit: evaluation.grader_timeout(),
+            pass_threshold: evaluation.pass_threshold,
+            is_eval: true,
+            redactor,
+        }
+    }
 }
 
 pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOptions {

@@ -8,6 +8,7 @@ use osmosis_store::{RolloutPages, RolloutRecord, RunKind, SqliteStore, Store};
 use serde_json::{Map, Value, json};
 
 use crate::error::{CliError, io};
+use crate::output::Output;
 use crate::workspace::Workspace;
 
 /// The command that a kind of run belongs to.
@@ -88,8 +89,11 @@ impl RunFolder {
         folder.exists().then_some(folder)
     }
 
-    /// Moves the run out of the way, into `.osmosis/archive/`; nothing is deleted.
-    pub(crate) fn put_away(&self, workspace: &Workspace) -> Result<Utf8PathBuf, CliError> {
+    /// Moves a run that is here out of the way, into `.osmosis/archive/`; nothing is deleted.
+    pub(crate) fn make_way(&self, workspace: &Workspace, output: &Output) -> Result<(), CliError> {
+        if !self.exists() {
+            return Ok(());
+        }
         if let Some(holder) = SqliteStore::holder(&self.path) {
             return Err(CliError::failed(
                 "run_held",
@@ -106,7 +110,8 @@ impl RunFolder {
             .find(|target| !target.exists())
             .unwrap_or_else(|| archive.join(name));
         std::fs::rename(&self.path, &target).map_err(|error| io(&target, &error))?;
-        Ok(target)
+        output.note(format_args!("The earlier run `{name}` is now at {target}"));
+        Ok(())
     }
 
     pub(crate) fn exists(&self) -> bool {

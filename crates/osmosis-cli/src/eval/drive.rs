@@ -230,14 +230,8 @@ impl Job {
 
     fn engine_options(&self) -> EngineOptions {
         let evaluation = &self.plan.config.evaluation;
-        let settings = DriveSettings {
-            max_in_flight: self.max_in_flight(),
-            agent_limit: evaluation.agent_timeout(),
-            grade_limit: evaluation.grader_timeout(),
-            pass_threshold: evaluation.pass_threshold,
-            is_eval: true,
-            redactor: self.redactor(),
-        };
+        let in_flight = self.max_in_flight();
+        let settings = DriveSettings::of_evaluation(evaluation, in_flight, self.redactor());
         execution::engine_options(settings, &self.folder)
     }
 }

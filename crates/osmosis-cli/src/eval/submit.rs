@@ -87,12 +87,8 @@ pub(crate) async fn submit(
     if job.plan.goes_out() && !arguments.yes && !job.folder.exists() && output.can_ask() {
         confirm(&job.plan)?;
     }
-    if arguments.fresh && job.folder.exists() {
-        let archive = job.folder.put_away(&job.plan.workspace)?;
-        output.note(format_args!(
-            "The earlier run `{}` is now at {archive}",
-            job.name
-        ));
+    if arguments.fresh {
+        job.folder.make_way(&job.plan.workspace, output)?;
     }
     job.run().await
 }

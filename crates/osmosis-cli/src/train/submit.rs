@@ -58,12 +58,8 @@ pub(crate) async fn submit(
     if arguments.dry_run {
         return job.dry_run().await;
     }
-    if arguments.fresh && job.folder.exists() {
-        let archive = job.folder.put_away(&job.plan.workspace)?;
-        output.note(format_args!(
-            "The earlier run `{}` is now at {archive}",
-            job.name
-        ));
+    if arguments.fresh {
+        job.folder.make_way(&job.plan.workspace, output)?;
     }
     job.run_and_tell().await
 }

@@ -220,6 +220,8 @@ fn check_conversations(workspace: &Workspace) {
         ),
         ("5", &[turn, "reward  0.25"]),
         ("6", &[turn]),
+        // The same question and answer twice, worth something else each time.
+        ("8", &["reward  0\npath 4 of 4", "reward  0.5"]),
     ] {
         let text = shown(workspace, row);
         for part in parts {

@@ -131,6 +131,44 @@ fn every_flip_is_listed_and_the_run_stays_as_it_was() {
         "{}",
         back.stdout
     );
+    check_exports(&workspace);
+}
+
+/// What was said in `v`, which grades what `u` graded, is read from the calls of `t` while they are there.
+#[track_caller]
+fn check_exports(workspace: &Workspace) {
+    let said = |run: &str| {
+        let ran = workspace.osmosis(&["export", run, "--format", "messages", "-o", "-"]);
+        let ran = ran.expect(0);
+        let lines = ran.stdout.lines().map(serde_json::from_str::<Value>);
+        let lines: Vec<Value> = lines.map(Result::unwrap).collect();
+        let facts = |line: &Value, names: &[&str]| -> Vec<Value> {
+            names.iter().map(|name| line[*name].clone()).collect()
+        };
+        let each = |names: &[&str]| -> Vec<Vec<Value>> {
+            lines.iter().map(|line| facts(line, names)).collect()
+        };
+        (
+            each(&["rollout_id", "messages"]),
+            each(&["model_calls", "prompt_tokens"]),
+            ran.stderr,
+        )
+    };
+    let (messages, counted, _) = said("t");
+    assert_eq!(counted[0][0], 1);
+    let (same_messages, same_counted, warnings) = said("v");
+    assert_eq!((&same_messages, &same_counted), (&messages, &counted));
+    assert!(!warnings.contains("is not here"), "{warnings}");
+
+    // Another run has its name now: the samples know what was said, and nothing else.
+    workspace.submit(&["--fresh"]).expect(0);
+    let (same_messages, uncounted, warnings) = said("v");
+    assert_eq!(same_messages, messages);
+    assert_eq!(uncounted[0][0], 0);
+    assert!(
+        warnings.contains("run `t`, which has the model calls, is not here as it was"),
+        "{warnings}"
+    );
 }
 
 #[test]

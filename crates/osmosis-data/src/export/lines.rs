@@ -36,8 +36,17 @@ impl JsonLines {
     }
 
     pub fn write(&mut self, document: &Value) -> Result<(), DataError> {
-        clean(&self.redactor, document)
-            .and_then(|clean| self.writer.write_all(clean.as_str().as_bytes()))
+        self.write_line(|writer, redactor| {
+            writer.write_all(clean(redactor, document)?.as_str().as_bytes())
+        })
+    }
+
+    /// Writes a line by hand; whoever does takes out the secrets.
+    pub(super) fn write_line(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<Target>, &Redactor) -> io::Result<()>,
+    ) -> Result<(), DataError> {
+        write(&mut self.writer, &self.redactor)
             .and_then(|()| self.writer.write_all(b"\n"))
             .map_err(|error| DataError::Unwritable {
                 to: self.writer.get_ref().name().to_owned(),

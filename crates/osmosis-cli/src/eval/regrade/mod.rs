@@ -82,12 +82,8 @@ pub(crate) async fn regrade(
     if arguments.dry_run {
         return job.dry_run().await;
     }
-    if arguments.fresh && job.folder.exists() {
-        let archive = job.folder.put_away(&job.plan.workspace)?;
-        output.note(format_args!(
-            "The earlier run `{}` is now at {archive}",
-            job.name
-        ));
+    if arguments.fresh {
+        job.folder.make_way(&job.plan.workspace, output)?;
     }
     job.run().await
 }
@@ -353,14 +349,8 @@ impl Job {
 
     fn engine_options(&self) -> EngineOptions {
         let evaluation = &self.plan.config.evaluation;
-        let settings = DriveSettings {
-            max_in_flight: self.max_in_flight(),
-            agent_limit: evaluation.agent_timeout(),
-            grade_limit: evaluation.grader_timeout(),
-            pass_threshold: evaluation.pass_threshold,
-            is_eval: true,
-            redactor: self.redactor(),
-        };
+        let in_flight = self.max_in_flight();
+        let settings = DriveSettings::of_evaluation(evaluation, in_flight, self.redactor());
         execution::engine_options(settings, &self.folder)
     }
 
