@@ -227,8 +227,9 @@ class _Asked:
         return MalformedJudgementError(
             self._where,
             self._endpoint.model,
-            f"no score in {len(problems)} replies ({_listed(problems)}); "
-            f"the last was: {prompt.shown(reply) or '(empty)'}",
+            # On a line of its own: reports put failures together by the first line.
+            f"no score in {len(problems)} replies ({_listed(problems)})\n"
+            f"the last reply was: {prompt.shown(reply) or '(empty)'}",
         )
 
 
