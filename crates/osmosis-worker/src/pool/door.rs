@@ -1,6 +1,6 @@
 //! Where workers dial in. Only who brings a token that we gave out is let in, once per channel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,8 @@ const MAX_SOCKET_PATH: usize = 100;
 pub(super) struct Door {
     address: String,
     expected: Mutex<HashMap<String, Expected>>,
+    /// Tokens of processes that were given up before they came: who brings one is late, and no stranger.
+    given_up: Mutex<HashSet<String>>,
     /// Holds the socket; removed when the door goes.
     folder: Mutex<Option<TempDir>>,
 }
@@ -86,7 +88,11 @@ impl Expectation {
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        self.door.expected.lock().remove(&self.token);
+        let left = self.door.expected.lock().remove(&self.token);
+        if left.is_some_and(|entry| entry.control.is_some() || entry.output.is_some()) {
+            let token = std::mem::take(&mut self.token);
+            self.door.given_up.lock().insert(token);
+        }
     }
 }
 
@@ -124,6 +130,7 @@ impl Door {
         let door = Arc::new(Self {
             address,
             expected: Mutex::default(),
+            given_up: Mutex::default(),
             folder: Mutex::new(folder),
         });
         tasks.spawn({
@@ -243,6 +250,10 @@ impl Door {
             return;
         }
         match self.redeem(&hello) {
+            None if self.given_up.lock().contains(&hello.token) => {
+                tracing::debug!("a worker that was given up came late");
+                answer_refused(writer, "it is too late").await;
+            }
             None => refuse(writer, "the token is unknown or already used").await,
             Some((worker, Admission::Output(sink))) => {
                 if welcome(&mut writer, worker).await {
@@ -333,8 +344,12 @@ async fn welcome(writer: &mut WriteHalf, worker: u64) -> bool {
     }
 }
 
-async fn refuse(mut writer: WriteHalf, reason: &str) {
+async fn refuse(writer: WriteHalf, reason: &str) {
     tracing::warn!(reason, "a connection to the worker socket was refused");
+    answer_refused(writer, reason).await;
+}
+
+async fn answer_refused(mut writer: WriteHalf, reason: &str) {
     let refused = ToWorker::Refused {
         reason: reason.to_owned(),
     };
