@@ -24,6 +24,7 @@
 pub mod batch;
 pub mod checkpoints;
 mod crediting;
+pub mod delivery;
 mod durable_file;
 mod error;
 mod evaluation;
