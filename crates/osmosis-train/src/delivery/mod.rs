@@ -4,6 +4,7 @@
 //! is the same rows each time, in JSON (serde) and as an Arrow stream ([`to_arrow`]).
 
 mod arrow;
+mod weights;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use osmosis_tokens::TrainingRow;
 use serde::{Deserialize, Serialize};
 
 pub use self::arrow::to_arrow;
+pub use self::weights::AnnouncedWeights;
 use crate::TrainError;
 
 /// Stands in [`DeliveredRow::versions`] where the policy did not sample the token.
