@@ -23,6 +23,7 @@
 
 pub mod batch;
 pub mod checkpoints;
+mod clock;
 mod crediting;
 mod durable_file;
 mod error;
@@ -36,6 +37,7 @@ mod phase_clock;
 mod plan;
 mod report;
 mod rollout_phase;
+mod rollout_stream;
 pub mod schedule;
 mod step;
 pub mod tensorboard;
@@ -44,5 +46,5 @@ mod trainer;
 pub use error::{TrainError, TrainErrorKind};
 pub use event::{TrainEnd, TrainEvent};
 pub use plan::{TrainParts, TrainPlan};
-pub use report::{EvaluationReport, SkipReason, StepReport};
+pub use report::{AsyncReport, EvaluationReport, SkipReason, StepReport};
 pub use trainer::Trainer;
