@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use osmosis_core::Redactor;
 use osmosis_core::config::{Evaluation, Sampling as SamplingConfig};
-use osmosis_engine::EngineOptions;
+use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
     Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
 };
@@ -57,7 +57,7 @@ pub(crate) struct DriveSettings {
     pub(crate) agent_limit: Duration,
     pub(crate) grade_limit: Duration,
     pub(crate) pass_threshold: f64,
-    pub(crate) is_eval: bool,
+    pub(crate) measuring: Measuring,
     pub(crate) redactor: Redactor,
 }
 
@@ -72,7 +72,7 @@ impl DriveSettings {
             agent_limit: evaluation.agent_timeout(),
             grade_limit: evaluation.grader_timeout(),
             pass_threshold: evaluation.pass_threshold,
-            is_eval: true,
+            measuring: Measuring::Everything,
             redactor,
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> Eng
         retry_wait: RETRY_WAIT,
         lease: LEASE,
         artifacts_root: Some(folder.artifacts()),
-        is_eval: settings.is_eval,
+        measuring: settings.measuring,
         redactor: settings.redactor,
     }
 }

@@ -21,7 +21,7 @@ pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
 pub use executor::{Executor, GradeReport, Terms};
-pub use options::{EngineOptions, RunEnd, Stop};
+pub use options::{EngineOptions, Measuring, RunEnd, Stop};
 /// What an [`Executor`] is given and gives back.
 pub use osmosis_worker::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
 pub use regrade::Recorded;

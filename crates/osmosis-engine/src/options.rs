@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -24,10 +26,29 @@ pub struct EngineOptions {
     pub lease: Duration,
     /// Each rollout gets a folder of its own below this.
     pub artifacts_root: Option<Utf8PathBuf>,
-    /// Rollouts measure; nothing is learned from them. User code may ask.
-    pub is_eval: bool,
+    /// User code may ask.
+    pub measuring: Measuring,
     /// Takes secrets out of error texts before they are recorded.
     pub redactor: Redactor,
+}
+
+/// Which rollouts measure, so that nothing is learned from them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Measuring {
+    Nothing,
+    Everything,
+    /// Those of these dataset rows.
+    Rows(Arc<BTreeSet<u64>>),
+}
+
+impl Measuring {
+    pub(crate) fn is_eval(&self, row_index: u64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Everything => true,
+            Self::Rows(rows) => rows.contains(&row_index),
+        }
+    }
 }
 
 /// How a run is asked to end early. *Drain* finishes what runs; *now* does not.

@@ -64,7 +64,7 @@ pub(crate) async fn execute(
         api_key: door.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
         row: whole,
-        is_eval: parts.options.is_eval,
+        is_eval: parts.options.measuring.is_eval(claim.row_index),
     };
     if self_graded {
         door.keep_completions();

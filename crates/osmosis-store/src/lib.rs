@@ -28,7 +28,7 @@ pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
 pub use lock::Holder;
 pub use model::{
-    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
     CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
     RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
 };
@@ -159,6 +159,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// The steps of training so far, in order.
     async fn steps(&self) -> Result<Vec<StepRecord>, StoreError>;
+
+    /// Records which rollouts make up a batch, before it is trained on. One that is there already is
+    /// replaced, unless it was acknowledged: then this changes nothing.
+    async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError>;
+
+    /// A trainer from outside has trained on a batch, for good. `false` when it was said before, or when
+    /// there is no such batch.
+    async fn acknowledge_batch(&self, number: u64, at_ms: i64) -> Result<bool, StoreError>;
+
+    /// The batches so far, in order.
+    async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError>;
 
     /// Makes everything queued durable and closes; later calls fail with `Closed`, except another
     /// `close`, which has nothing to do.

@@ -336,6 +336,21 @@ pub struct StepRecord {
     pub finished_at_ms: i64,
 }
 
+/// A batch of rollouts to train on, of a run in which the order they finish in decides which these are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchRecord {
+    /// From 1.
+    pub number: u64,
+    /// That the age of its tokens was looked at with.
+    pub version: PolicyVersion,
+    /// Which rollouts it is made of, a JSON value.
+    pub content: JsonText,
+    /// Milliseconds since 1970, as is the next.
+    pub formed_at_ms: i64,
+    /// When a trainer from outside said that it has trained on it.
+    pub acknowledged_at_ms: Option<i64>,
+}
+
 /// Which calls to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallQuery {

@@ -1,5 +1,6 @@
 //! One run in one folder: `run.db`, `segments/`, `run.lock`.
 
+mod batches;
 mod bodies;
 mod calls;
 mod delta;
@@ -33,10 +34,10 @@ use self::sql::SqlError;
 use self::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
 use crate::lock::{self, RunLock};
 use crate::{
-    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim, Clock,
-    Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
-    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store,
-    StoreError, SystemClock,
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
+    Clock, Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally,
+    QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus,
+    StepRecord, Store, StoreError, SystemClock,
 };
 
 const DATABASE_FILE: &str = "run.db";
@@ -484,6 +485,20 @@ impl Store for SqliteStore {
 
     async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
         self.readers.read(steps::steps).await
+    }
+
+    async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError> {
+        self.write(move |desk| batches::record(desk.connection, &batch))
+            .await
+    }
+
+    async fn acknowledge_batch(&self, number: u64, at_ms: i64) -> Result<bool, StoreError> {
+        self.write(move |desk| batches::acknowledge(desk.connection, number, at_ms))
+            .await
+    }
+
+    async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError> {
+        self.readers.read(batches::batches).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

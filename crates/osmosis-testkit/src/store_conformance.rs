@@ -67,6 +67,7 @@ macro_rules! for_each_store_behaviour {
             token_records_come_back_without_the_bodies
             rollouts_come_by_id_in_the_order_asked_for
             a_step_is_kept_and_can_be_replaced
+            a_batch_stays_as_it_was_acknowledged
             reopening_keeps_everything
             a_closed_store_says_so
         }

@@ -12,6 +12,7 @@
 //! every row has the sample's advantage.
 
 use osmosis_core::config::Algorithm;
+use osmosis_core::staleness::GroupId;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_policy::LossRow;
 use osmosis_tokens::TrainingRow;
@@ -20,7 +21,10 @@ use osmosis_tokens::TrainingRow;
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdvantagedSample {
     pub rollout: RolloutId,
+    /// Which visit to which dataset row it belongs to.
+    pub visit: GroupId,
     pub sample: SampleId,
+    pub reward: f64,
     pub advantage: f64,
     pub rows: Vec<TrainingRow>,
 }
@@ -142,6 +146,8 @@ mod tests {
         AdvantagedSample {
             rollout: RolloutId::of(0, run),
             sample: SampleId::main(),
+            visit: GroupId(0),
+            reward: 0.0,
             advantage,
             rows,
         }

@@ -37,4 +37,9 @@ pub enum TrainEnd {
     Stopped {
         steps: u64,
     },
+    /// Ended early, because the rewards of so many groups in a row did not differ.
+    NothingToLearn {
+        steps: u64,
+        groups: u64,
+    },
 }

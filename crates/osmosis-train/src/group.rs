@@ -1,6 +1,6 @@
 //! Groups and advantages: what a reward says about the rollout that earned it.
 //!
-//! A *group* is one dataset row times one sample name: its members answered the same prompt, so their
+//! A *group* is one visit to a dataset row times one sample name: its members answered the same prompt, so their
 //! rewards can be compared. Calls with rewards of their own are compared with calls of the same turn: what
 //! is still to come differs from turn to turn. Only rewards count. A rollout that failed, timed out, was rejected, cancelled
 //! or left ungraded has none, and is never taken for one with reward 0.
@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use osmosis_core::config::{Algorithm, IncompleteGroups};
+use osmosis_core::staleness::GroupId;
 use osmosis_core::{RolloutId, SampleId};
 
 /// Keeps the division finite. Groups whose rewards are equal never get that far.
@@ -28,7 +29,8 @@ pub struct GroupName {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupMember {
     pub id: RolloutId,
-    pub row_index: u64,
+    /// Which visit to which dataset row it belongs to.
+    pub visit: GroupId,
     /// The reward of each kept sample, or several when its parts have rewards of their own; `None` when the
     /// rollout was not scored.
     pub rewards: Option<Vec<(GroupName, f64)>>,
@@ -50,12 +52,12 @@ pub struct Groups {
 
 /// Puts the rollouts of a step into groups.
 pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteGroups) -> Groups {
-    let mut rows: BTreeMap<u64, Vec<&GroupMember>> = BTreeMap::new();
+    let mut visits: BTreeMap<GroupId, Vec<&GroupMember>> = BTreeMap::new();
     for member in members {
-        rows.entry(member.row_index).or_default().push(member);
+        visits.entry(member.visit).or_default().push(member);
     }
     let mut groups = Groups::default();
-    for members in rows.values() {
+    for members in visits.values() {
         let names: BTreeSet<&GroupName> = members
             .iter()
             .flat_map(|member| member.rewards.iter().flatten().map(|(name, _)| name))
@@ -136,7 +138,7 @@ mod tests {
     fn member(row: u64, run: u32, rewards: Option<&[(&str, f64)]>) -> GroupMember {
         GroupMember {
             id: RolloutId::of(row, run),
-            row_index: row,
+            visit: GroupId(row),
             rewards: rewards.map(|rewards| {
                 rewards
                     .iter()

@@ -1,7 +1,6 @@
 //! The steps that are done: in the store, in `metrics.jsonl`, and in TensorBoard's files.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use camino::Utf8PathBuf;
 use osmosis_core::{JsonText, PolicyVersion};
@@ -10,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::metrics_file::MetricsFile;
 use crate::tensorboard::EventFile;
-use crate::{EvaluationReport, StepReport, TrainError};
+use crate::{EvaluationReport, StepReport, TrainError, clock};
 
 /// The store is the truth; the files are what people and tools read, and are made of it.
 #[derive(Debug)]
@@ -69,7 +68,7 @@ impl Journal {
             step,
             version: PolicyVersion(step),
             metrics,
-            finished_at_ms: now_ms(),
+            finished_at_ms: clock::now_ms(),
         };
         self.store.record_step(record.clone()).await?;
         self.records.retain(|other| other.step < step);
@@ -136,14 +135,6 @@ fn joined(one: &JsonText, other: &JsonText) -> Result<JsonText, TrainError> {
 
 fn internal(error: impl std::fmt::Display) -> TrainError {
     TrainError::Internal(error.to_string())
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }
 
 #[cfg(test)]

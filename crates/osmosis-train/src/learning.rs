@@ -127,6 +127,20 @@ impl Learning {
         .await
     }
 
+    /// Hands the learner over to somebody who updates it while others go on.
+    pub(crate) fn lend(&mut self) -> Self {
+        Self {
+            learner: self.learner.take(),
+            reference: self.reference.clone(),
+            ..*self
+        }
+    }
+
+    /// Takes back what was lent.
+    pub(crate) fn take_back(&mut self, lent: Self) {
+        self.learner = lent.learner;
+    }
+
     async fn with_learner<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Learner) -> Result<T, TrainError> + Send + 'static,

@@ -23,6 +23,7 @@
 
 pub mod batch;
 pub mod checkpoints;
+mod clock;
 mod crediting;
 pub mod delivery;
 mod durable_file;
@@ -37,6 +38,7 @@ mod phase_clock;
 mod plan;
 mod report;
 mod rollout_phase;
+mod rollout_stream;
 pub mod schedule;
 mod step;
 pub mod tensorboard;
@@ -45,5 +47,5 @@ mod trainer;
 pub use error::{TrainError, TrainErrorKind};
 pub use event::{TrainEnd, TrainEvent};
 pub use plan::{TrainParts, TrainPlan};
-pub use report::{EvaluationReport, SkipReason, StepReport};
+pub use report::{AsyncReport, EvaluationReport, SkipReason, StepReport};
 pub use trainer::Trainer;

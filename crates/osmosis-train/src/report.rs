@@ -1,5 +1,6 @@
 //! The numbers of steps and evaluations, under the names they have in `metrics.jsonl`.
 
+use osmosis_core::staleness::StalenessHistogram;
 use osmosis_core::statistics::{OutcomeCounts, RolloutFact, RunNumbers};
 use osmosis_store::RolloutRecord;
 use serde::ser::SerializeMap;
@@ -76,9 +77,37 @@ pub struct StepReport {
     /// All of it but saving and evaluating.
     #[serde(rename = "time/step")]
     pub time_step: f64,
+    /// What there is to say when rollouts go on during updates.
+    #[serde(flatten)]
+    pub asynchronous: Option<AsyncReport>,
     /// The evaluation with the weights after this step, when there was one.
     #[serde(flatten)]
     pub evaluation: Option<EvaluationReport>,
+}
+
+/// The numbers of a step that only exist when `max_staleness` is not 0.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct AsyncReport {
+    /// How many versions old the tokens were that were trained on: over the tokens, and the oldest.
+    #[serde(rename = "staleness/mean")]
+    pub staleness_mean: Option<f64>,
+    #[serde(rename = "staleness/max")]
+    pub staleness_max: Option<u64>,
+    /// `staleness/tokens_<versions>`
+    #[serde(flatten, serialize_with = "by_staleness")]
+    pub staleness: StalenessHistogram,
+    /// Tokens that were too old and masked.
+    #[serde(rename = "tokens/masked")]
+    pub tokens_masked: u64,
+    /// Groups that were too old when they were complete, or became so.
+    #[serde(rename = "groups/stale")]
+    pub groups_stale: u64,
+    /// Seconds in which the learner had no batch.
+    #[serde(rename = "time/wait_rollouts")]
+    pub time_wait_rollouts: f64,
+    /// Seconds in which there was room for rollouts, and none might begin before the next weights.
+    #[serde(rename = "time/wait_update")]
+    pub time_wait_update: f64,
 }
 
 /// Why a step made no update.
@@ -166,6 +195,17 @@ fn by_outcome<S: Serializer>(counts: &OutcomeCounts, serializer: S) -> Result<S:
     let mut map = serializer.serialize_map(None)?;
     for kind in osmosis_core::OutcomeKind::ALL {
         map.serialize_entry(&format!("rollouts/{kind}"), &counts.get(kind))?;
+    }
+    map.end()
+}
+
+fn by_staleness<S: Serializer>(
+    histogram: &StalenessHistogram,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (versions, tokens) in histogram.counts() {
+        map.serialize_entry(&format!("staleness/tokens_{versions}"), &tokens)?;
     }
     map.end()
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use osmosis_core::{OutcomeKind, RolloutId};
-use osmosis_engine::{Engine, EngineOptions, Stop};
+use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
 use osmosis_store::{NewRollout, NewRow, RolloutRecord};
 use tokio::sync::mpsc;
 
@@ -137,7 +137,11 @@ async fn drive(
 ) -> Result<PhaseClock, TrainError> {
     let (sender, mut told) = mpsc::channel(EVENTS_WAITING);
     let options = EngineOptions {
-        is_eval,
+        measuring: if is_eval {
+            Measuring::Everything
+        } else {
+            Measuring::Nothing
+        },
         ..parts.engine.clone()
     };
     let engine = Engine::new(
@@ -164,7 +168,7 @@ async fn drive(
 }
 
 /// A phase in which nothing ran says nothing, and the next one would not be better.
-fn refuse_nothing(name: &str, rollouts: &[RolloutRecord]) -> Result<(), TrainError> {
+pub(crate) fn refuse_nothing(name: &str, rollouts: &[RolloutRecord]) -> Result<(), TrainError> {
     let mut outcomes = rollouts
         .iter()
         .filter_map(|rollout| rollout.outcome.as_ref());

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use osmosis_core::RolloutId;
 use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::staleness::Pace;
 use osmosis_store::NewRollout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -22,6 +23,8 @@ pub struct Schedule {
     rows: Vec<u64>,
     batch: usize,
     samples: u32,
+    /// Run indices that a visit to a row has: its rollouts, and those it may be topped up with.
+    stride: u32,
     steps: u64,
     seed: u64,
 }
@@ -51,10 +54,21 @@ impl Schedule {
                 "a dataset row occurs twice in the plan".to_owned(),
             ));
         }
+        let samples = training.n_samples_per_prompt.max(1);
+        let pace = Pace::of(
+            training.max_staleness,
+            training.stale_rows,
+            training.stragglers,
+        );
         let schedule = Self {
             rows: rows.to_vec(),
             batch: training.rollout_batch_size.max(1) as usize,
-            samples: training.n_samples_per_prompt.max(1),
+            samples,
+            stride: if pace.tops_up() {
+                samples.saturating_mul(2)
+            } else {
+                samples
+            },
             steps: 0,
             seed,
         };
@@ -63,7 +77,7 @@ impl Schedule {
             .unwrap_or_else(|| schedule.steps_per_epoch() * u64::from(training.total_epochs));
         // The last run index must fit: it is part of every rollout's id.
         let epochs = steps.div_ceil(schedule.steps_per_epoch());
-        match epochs.checked_mul(u64::from(schedule.samples)) {
+        match epochs.checked_mul(u64::from(schedule.stride)) {
             Some(runs) if u32::try_from(runs).is_ok() => Ok(Self { steps, ..schedule }),
             Some(_) | None => Err(TrainError::TooManySteps { steps }),
         }
@@ -89,10 +103,10 @@ impl Schedule {
             .skip(batch.saturating_mul(self.batch))
             .take(self.batch)
             .collect();
-        let samples = u64::from(self.samples);
+        let (samples, stride) = (u64::from(self.samples), u64::from(self.stride));
         let rollouts = rows
             .iter()
-            .flat_map(|row| (0..samples).map(move |k| rollout(*row, epoch * samples + k)))
+            .flat_map(|row| (0..samples).map(move |k| rollout(*row, epoch * stride + k)))
             .collect();
         PlannedStep {
             step,
@@ -102,9 +116,18 @@ impl Schedule {
         }
     }
 
+    /// Rows of an epoch.
+    pub(crate) fn epoch_length(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    pub(crate) fn stride(&self) -> u32 {
+        self.stride
+    }
+
     /// The rows in the order of an epoch. Fisher-Yates written out, because a run must resume the same
     /// under a later version of any library.
-    fn shuffled(&self, epoch: u64) -> Vec<u64> {
+    pub(crate) fn shuffled(&self, epoch: u64) -> Vec<u64> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         random.set_stream(epoch);
         let mut rows = self.rows.clone();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use osmosis_core::config::Training;
 use osmosis_core::credit::Credit;
+use osmosis_core::staleness::GroupId;
 use osmosis_core::{Outcome, PolicyVersion, RolloutId, SampleId};
 use osmosis_store::{RolloutRecord, Store};
 use osmosis_tokens::TokenRecord;
@@ -18,6 +19,9 @@ use crate::{SkipReason, TrainError};
 pub(crate) struct Lesson {
     pub(crate) groups: Groups,
     pub(crate) batch: Batch,
+    /// What the batch is made of.
+    pub(crate) samples: Vec<AdvantagedSample>,
+    /// Rollouts that were left out because of their age.
     pub(crate) stale: u64,
 }
 
@@ -36,63 +40,106 @@ impl Lesson {
     }
 }
 
-/// Reads the tokens of a step's rollouts and makes the batch of them. `version` is that of the weights
-/// that are about to be updated.
-pub(crate) async fn lesson(
+/// A rollout of a step, as far as there is something to learn from it.
+#[derive(Debug, Clone)]
+pub(crate) struct Studied {
+    pub(crate) id: RolloutId,
+    /// Which visit to which dataset row it belongs to.
+    pub(crate) visit: GroupId,
+    /// `None` when it was not scored, or is too old.
+    pub(crate) units: Option<Vec<Unit>>,
+}
+
+/// What a rollout earned, and the tokens that earned it; `None` unless it was scored.
+pub(crate) async fn units_of(
+    store: &dyn Store,
+    rollout: &RolloutRecord,
+    training: &Training,
+    self_graded: bool,
+) -> Result<Option<Vec<Unit>>, TrainError> {
+    let Some(scored) = &rewards_of(rollout) else {
+        return Ok(None);
+    };
+    let records = read_records(store, &rollout.id).await?;
+    refuse_untrainable(rollout, scored, &records)?;
+    let credits = if self_graded {
+        read_credits(store, &rollout.id).await?
+    } else {
+        BTreeMap::new()
+    };
+    let crediting = Crediting {
+        training,
+        records,
+        credits,
+    };
+    crediting.units(&rollout.id, scored).map(Some)
+}
+
+/// The lesson of a planned step: all of its rollouts were sampled by `version`, the weights that are about
+/// to be updated, or are left out.
+pub(crate) async fn planned_lesson(
     store: &dyn Store,
     rollouts: &[RolloutRecord],
     training: &Training,
     self_graded: bool,
     version: PolicyVersion,
 ) -> Result<Lesson, TrainError> {
-    let mut members = Vec::with_capacity(rollouts.len());
-    let mut units_of: BTreeMap<RolloutId, Vec<Unit>> = BTreeMap::new();
+    let mut studied = Vec::with_capacity(rollouts.len());
     let mut stale = 0;
     for rollout in rollouts {
-        let mut compared = None;
-        if let Some(scored) = &rewards_of(rollout) {
-            let records = read_records(store, &rollout.id).await?;
-            refuse_untrainable(rollout, scored, &records)?;
-            let credits = if self_graded {
-                read_credits(store, &rollout.id).await?
-            } else {
-                BTreeMap::new()
-            };
-            let units = Crediting {
-                training,
-                records,
-                credits,
-            }
-            .units(&rollout.id, scored)?;
-            if units
-                .iter()
-                .all(|unit| fresh(&unit.rows, version, training.max_staleness))
-            {
-                let earned = units.iter().map(|unit| (unit.group.clone(), unit.reward));
-                compared = Some(earned.collect());
-                units_of.insert(rollout.id.clone(), units);
-            } else {
+        let units = units_of(store, rollout, training, self_graded).await?;
+        let is_fresh = |unit: &Unit| fresh(&unit.rows, version, training.max_staleness);
+        let units = match units {
+            Some(units) if units.iter().all(is_fresh) => Some(units),
+            Some(_) => {
                 stale += 1;
+                None
             }
-        }
-        members.push(GroupMember {
+            None => None,
+        };
+        studied.push(Studied {
             id: rollout.id.clone(),
-            row_index: rollout.row_index,
-            rewards: compared,
+            // In one step a row is visited once.
+            visit: GroupId(rollout.row_index),
+            units,
         });
     }
+    let lesson = lesson(studied, training);
+    Ok(Lesson { stale, ..lesson })
+}
+
+/// Compares the rollouts of each visit and makes the batch of them. Their order decides how sums round.
+pub(crate) fn lesson(studied: Vec<Studied>, training: &Training) -> Lesson {
+    let members: Vec<GroupMember> = studied
+        .iter()
+        .map(|one| group_member(&one.id, one.visit, one.units.as_deref()))
+        .collect();
     let groups = groups(&members, training.algorithm, training.incomplete_groups);
     let weighing = Weighing {
         algorithm: training.algorithm,
         samples: groups.samples,
         max_response_length: training.max_response_length,
     };
-    let samples = advantaged(rollouts, &groups, units_of);
-    Ok(Lesson {
+    let samples = advantaged(studied, &groups);
+    Lesson {
         batch: batch(&samples, weighing),
         groups,
-        stale,
-    })
+        samples,
+        stale: 0,
+    }
+}
+
+/// What groups need to know of a rollout.
+pub(crate) fn group_member(id: &RolloutId, visit: GroupId, units: Option<&[Unit]>) -> GroupMember {
+    let earned = |units: &[Unit]| {
+        let each = units.iter();
+        each.map(|unit| (unit.group.clone(), unit.reward)).collect()
+    };
+    GroupMember {
+        id: id.clone(),
+        visit,
+        rewards: units.map(earned),
+    }
 }
 
 /// The rewards of the kept samples of a scored rollout.
@@ -176,24 +223,22 @@ fn refuse_untrainable(
 }
 
 /// What has an advantage, in the order of the step's rollouts: the order decides how sums round.
-fn advantaged(
-    rollouts: &[RolloutRecord],
-    groups: &Groups,
-    mut units_of: BTreeMap<RolloutId, Vec<Unit>>,
-) -> Vec<AdvantagedSample> {
+fn advantaged(studied: Vec<Studied>, groups: &Groups) -> Vec<AdvantagedSample> {
     let mut samples = Vec::new();
-    for rollout in rollouts {
+    for Studied { id, visit, units } in studied {
         let mut taken: BTreeMap<GroupName, usize> = BTreeMap::new();
-        for Unit { group, rows, .. } in units_of.remove(&rollout.id).unwrap_or_default() {
-            let place = taken.entry(group.clone()).or_default();
-            let key = (rollout.id.clone(), group.clone());
+        for unit in units.unwrap_or_default() {
+            let place = taken.entry(unit.group.clone()).or_default();
+            let key = (id.clone(), unit.group.clone());
             let advantages = groups.advantages.get(&key);
             if let Some(advantage) = advantages.and_then(|all| all.get(*place)) {
                 samples.push(AdvantagedSample {
-                    rollout: rollout.id.clone(),
-                    sample: group.sample,
+                    rollout: id.clone(),
+                    visit,
+                    sample: unit.group.sample,
+                    reward: unit.reward,
                     advantage: *advantage,
-                    rows,
+                    rows: unit.rows,
                 });
             }
             *place += 1;

@@ -1,5 +1,8 @@
 //! The loop: rollouts, update, swap, record, save, evaluate; and how it begins again.
 
+mod asynchronous;
+mod replay;
+
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -17,7 +20,7 @@ use crate::learning::{Learning, blocking};
 use crate::report::numbers_of;
 use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
-use crate::step::{Lesson, lesson};
+use crate::step::{Lesson, planned_lesson};
 use crate::{
     EvaluationReport, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan,
 };
@@ -70,6 +73,11 @@ impl Trainer {
         let step = checkpoint.as_ref().map_or(0, |c| c.state.step);
         let saved = checkpoint.is_some().then_some(step);
         let mut learning = Learning::begin(&plan.training, parts.model.clone(), checkpoint).await?;
+        let step = if plan.training.max_staleness > 0 {
+            replay::replay(&plan.training, &parts, &mut learning, step).await?
+        } else {
+            step
+        };
         let weights = learning.weights().await?;
         swap(&parts, weights, step).await?;
 
@@ -120,6 +128,9 @@ impl Trainer {
         for message in std::mem::take(&mut self.warnings) {
             tell(&events, TrainEvent::Warning { message }).await;
         }
+        if self.plan.training.max_staleness > 0 {
+            return self.run_without_waiting(stop, &events).await;
+        }
         if self.evaluation_missing() && !self.evaluate_again(stop, &events).await? {
             return self.stopped(&events).await;
         }
@@ -163,7 +174,7 @@ impl Trainer {
 
         tell(events, TrainEvent::Updating { step }).await;
         let updating = Instant::now();
-        let lesson = lesson(
+        let lesson = planned_lesson(
             &*self.parts.store,
             &results.rollouts,
             &self.plan.training,

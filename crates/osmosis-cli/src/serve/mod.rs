@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::{Redactor, RunName};
-use osmosis_engine::{Engine, EngineOptions, RunEvent};
+use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{Gateway, Policy, RelayPolicy, Sampling, Secret};
 use osmosis_server::{Listening, RolloutService, Served, ServerError, ServerOptions};
 use osmosis_store::{RunKind, RunStatus, Store};
@@ -234,7 +234,7 @@ impl Server {
             agent_limit: Duration::from_secs(self.arguments.agent_timeout.into()),
             grade_limit: Duration::from_secs(self.arguments.grader_timeout.into()),
             pass_threshold: 1.0,
-            is_eval: true,
+            measuring: Measuring::Everything,
             redactor: self.redactor.clone(),
         };
         EngineOptions {

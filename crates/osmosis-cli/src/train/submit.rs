@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use camino::Utf8Path;
 use osmosis_core::{Redactor, RunName};
-use osmosis_engine::{EngineOptions, Stop};
+use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_policy::Sampler;
 use osmosis_store::{RunKind, RunStatus, Store};
@@ -175,6 +175,13 @@ impl Job {
                 self.output.operation("completed", resource);
                 Exit::Ok
             }
+            TrainEnd::NothingToLearn { steps, .. } => {
+                self.output.operation("completed", resource);
+                self.output.note(format_args!(
+                    "Ended after step {steps}: there is nothing more to learn from these rewards."
+                ));
+                Exit::Ok
+            }
             TrainEnd::Stopped { steps } => {
                 self.output.operation("interrupted", resource);
                 self.output.note(format_args!(
@@ -230,7 +237,7 @@ impl Job {
             }
         };
         let status = match end {
-            TrainEnd::Complete { .. } => RunStatus::Finished,
+            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
             TrainEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
@@ -386,7 +393,7 @@ impl Job {
             agent_limit: training.agent_timeout(),
             grade_limit: training.grader_timeout(),
             pass_threshold: PASS_THRESHOLD,
-            is_eval: false,
+            measuring: Measuring::Nothing,
             redactor: self.redactor(),
         };
         execution::engine_options(settings, &self.folder)

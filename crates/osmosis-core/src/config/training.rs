@@ -6,6 +6,7 @@ use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::{DatasetRef, DatasetRefError, error::listed};
+use crate::staleness::{StaleRows, Straggler};
 
 /// `[training]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,6 +41,27 @@ pub struct Training {
     pub turn_discount: f64,
     #[serde(skip_serializing_if = "is_default")]
     pub export_style: ExportStyle,
+    /// What becomes of rollouts that are too old to be trained on. Like the next two it matters only when
+    /// `max_staleness` is not 0.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stale_rows: StaleRows,
+    #[serde(skip_serializing_if = "is_default")]
+    pub stragglers: Straggler,
+    /// A rollout straggles when it takes so many times as long as the median of those of its group that
+    /// have ended.
+    #[serde(skip_serializing_if = "is_default")]
+    pub straggler_factor: StragglerFactor,
+}
+
+/// `straggler_factor`, at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct StragglerFactor(pub f64);
+
+impl Default for StragglerFactor {
+    fn default() -> Self {
+        Self(3.0)
+    }
 }
 
 #[expect(
@@ -130,6 +152,9 @@ impl Default for Training {
             incomplete_groups: IncompleteGroups::Drop,
             turn_discount: 1.0,
             export_style: ExportStyle::Individual,
+            stale_rows: StaleRows::Drop,
+            stragglers: Straggler::Wait,
+            straggler_factor: StragglerFactor::default(),
         }
     }
 }
@@ -215,6 +240,25 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             ],
         )
         .unwrap_or(default.export_style),
+        stale_rows: choice(
+            reader,
+            "stale_rows",
+            &[("drop", StaleRows::Drop), ("mask", StaleRows::Mask)],
+        )
+        .unwrap_or(default.stale_rows),
+        stragglers: choice(
+            reader,
+            "stragglers",
+            &[
+                ("wait", Straggler::Wait),
+                ("top_up", Straggler::TopUp),
+                ("drop", Straggler::Drop),
+            ],
+        )
+        .unwrap_or(default.stragglers),
+        straggler_factor: reader
+            .number(section, "straggler_factor", NumberRange::AT_LEAST_1)
+            .map_or(default.straggler_factor, StragglerFactor),
     }
 }
 

@@ -7,6 +7,21 @@ use super::decision::{AdmissionError, Counts, Decision, DiscardReason, Place, Wa
 use super::group::{GroupId, MemberEnd, MemberId, OpenGroup, Scored};
 use super::plan::{GroupCount, Plan, RolloutCount, Straggler};
 
+/// Where a run stood when its process ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// That rollouts sample from.
+    pub version: PolicyVersion,
+    /// Batches that were trained on for good. As many as versions, where each batch makes one.
+    pub trained_batches: u64,
+    /// The first group that was not admitted.
+    pub next: GroupId,
+    /// Admitted, and neither trained on nor taken: these come first.
+    pub again: BTreeSet<GroupId>,
+    /// The batch that a trainer has.
+    pub taken: Option<BTreeSet<GroupId>>,
+}
+
 /// Decides which rollouts start, and which groups are trained on.
 ///
 /// The driver starts what [`admit`](Self::admit) says and reports how each ended with
@@ -23,7 +38,7 @@ pub struct Admission {
     next: GroupId,
     open: BTreeMap<GroupId, OpenGroup>,
     ready: BTreeMap<GroupId, Scored>,
-    taken: Option<BTreeMap<GroupId, Scored>>,
+    taken: Option<BTreeSet<GroupId>>,
     /// Told to cancel and not ended yet. They use a slot, and nothing else comes of them.
     leaving: BTreeSet<MemberId>,
     trained_batches: u64,
@@ -32,28 +47,33 @@ pub struct Admission {
 
 impl Admission {
     pub fn begin(plan: Plan) -> Self {
-        Self::resume(plan, PolicyVersion(0), GroupId(0), [])
+        Self::resume(plan, Standing::default())
     }
 
-    /// Goes on after `version` steps. What an earlier process admitted and did not train on is in `again`,
-    /// below `next`, the first that it did not admit: these come first, and those of their rollouts whose
-    /// results are known are reported as finished as soon as they are admitted.
-    pub fn resume(
-        plan: Plan,
-        version: PolicyVersion,
-        next: GroupId,
-        again: impl IntoIterator<Item = GroupId>,
-    ) -> Self {
+    /// Goes on where an earlier process stood. Those rollouts of `again` whose results are known are
+    /// reported as finished as soon as they are admitted.
+    pub fn resume(plan: Plan, standing: Standing) -> Self {
+        let Standing {
+            version,
+            trained_batches,
+            next,
+            again,
+            taken,
+        } = standing;
+        let is_taken = |group: &GroupId| taken.as_ref().is_some_and(|all| all.contains(group));
         Self {
             plan,
             version,
-            again: again.into_iter().filter(|group| *group < next).collect(),
+            again: again
+                .into_iter()
+                .filter(|group| *group < next && !is_taken(group))
+                .collect(),
             next,
             open: BTreeMap::new(),
             ready: BTreeMap::new(),
-            taken: None,
+            taken,
             leaving: BTreeSet::new(),
-            trained_batches: version.0,
+            trained_batches,
             discarded: BTreeMap::new(),
         }
     }
@@ -214,8 +234,6 @@ impl Admission {
     }
 
     /// The rewards of a ready group don't differ: there is nothing to learn from it.
-    ///
-    /// A group of a taken batch is not ready: [`give_back`](Self::give_back) the batch before.
     pub fn skip(&mut self, group: GroupId) -> Result<Place, AdmissionError> {
         if !self.ready.contains_key(&group) {
             return Err(AdmissionError::NotReady(group));
@@ -241,7 +259,7 @@ impl Admission {
         };
         let taken = std::mem::replace(&mut self.ready, rest);
         let batch = Batch::of(&self.plan, self.version, &taken);
-        self.taken = Some(taken);
+        self.taken = Some(taken.into_keys().collect());
         Some(batch)
     }
 
@@ -252,13 +270,6 @@ impl Admission {
     fn batch_ready(&self) -> bool {
         let over = self.plan.batches.over(self.trained_batches);
         !over && self.taken.is_none() && self.ready.len() as u64 >= self.batch_size()
-    }
-
-    /// The taken batch was not trained on: its groups are ready again, as far as they are still fresh.
-    pub fn give_back(&mut self) -> Result<Vec<Decision>, AdmissionError> {
-        let taken = self.taken.take().ok_or(AdmissionError::NothingTaken)?;
-        self.ready.extend(taken);
-        Ok(self.discard_stale())
     }
 
     /// The taken batch was trained on, for good: none of its groups comes again.

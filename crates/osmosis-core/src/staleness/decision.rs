@@ -87,7 +87,7 @@ pub enum AdmissionError {
     NotRunning(MemberId),
     #[error("group `{0}` is to be skipped, and it is not ready")]
     NotReady(GroupId),
-    #[error("a batch is reported as trained or given back, and none was taken")]
+    #[error("a batch is reported as trained, and none was taken")]
     NothingTaken,
     #[error("version `{announced}` is announced after version `{current}`")]
     OlderVersion { current: u64, announced: u64 },

@@ -73,7 +73,7 @@ mod histogram;
 mod plan;
 mod window;
 
-pub use admission::Admission;
+pub use admission::{Admission, Standing};
 pub use batch::{Batch, BatchGroup, BatchMember, Trainable};
 pub use decision::{AdmissionError, Counts, Decision, DiscardReason, Place, WaitsFor};
 pub use group::{GroupId, MemberEnd, MemberId};

@@ -16,7 +16,6 @@ pub(super) enum Event {
     Straggle(Index),
     Skip(Index),
     Take,
-    GiveBack,
     Train,
     Advance(u64),
 }
@@ -172,17 +171,6 @@ impl World {
                 }
             }
             Event::Take => self.take()?,
-            Event::GiveBack => {
-                let taken = self.groups_in(State::Taken);
-                match self.admission.give_back() {
-                    Ok(decisions) => {
-                        prop_assert!(!taken.is_empty());
-                        self.move_all(&taken, State::Ready);
-                        self.note(&decisions)?;
-                    }
-                    Err(_) => prop_assert!(taken.is_empty()),
-                }
-            }
             Event::Train => {
                 let taken = self.groups_in(State::Taken);
                 prop_assert_eq!(self.admission.trained().is_ok(), !taken.is_empty());
@@ -437,14 +425,22 @@ impl World {
 
     /// Another process goes on with what was saved.
     pub(super) fn resume(&mut self) {
-        let unfinished = [State::Open, State::Ready, State::Taken];
+        let unfinished = [State::Open, State::Ready];
         let left = unfinished
             .into_iter()
             .flat_map(|state| self.groups_in(state));
         self.left.extend(left.collect::<Vec<_>>());
-        let (plan, version) = (self.plan.clone(), self.admission.version());
-        self.admission = Admission::resume(plan, version, self.next, self.left.clone());
-        self.states.retain(|_, state| *state == State::Trained);
+        let taken: BTreeSet<GroupId> = self.groups_in(State::Taken).into_iter().collect();
+        let standing = Standing {
+            version: self.admission.version(),
+            trained_batches: self.batches as u64,
+            next: self.next,
+            again: self.left.clone(),
+            taken: (!taken.is_empty()).then_some(taken),
+        };
+        self.admission = Admission::resume(self.plan.clone(), standing);
+        self.states
+            .retain(|_, state| matches!(state, State::Trained | State::Taken));
         let states = &self.states;
         self.started.retain(|group, _| states.contains_key(group));
         self.tokens

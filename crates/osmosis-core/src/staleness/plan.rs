@@ -133,6 +133,11 @@ impl Pace {
         }
     }
 
+    /// Whether a group may have more rollouts than `n_samples_per_prompt`.
+    pub fn tops_up(self) -> bool {
+        self.straggler() == Straggler::TopUp
+    }
+
     pub(super) fn straggler(self) -> Straggler {
         match self {
             Self::Synchronous => Straggler::Wait,

@@ -267,26 +267,50 @@ fn a_skipped_group_leaves_in_the_asynchronous_pace_only() {
 }
 
 #[test]
-fn a_batch_that_is_given_back_can_be_taken_again_without_what_was_skipped() {
+fn one_batch_is_taken_at_a_time() {
     let mut admission = Admission::begin(asynchronous(StaleRows::Drop, Straggler::Wait));
     admission.admit();
-    complete(&mut admission, 0..3, &[0]);
-    let first = admission.take_batch().unwrap();
-    assert_eq!(admission.take_batch(), None, "one at a time");
-    admission.give_back().unwrap();
-    assert_eq!(admission.take_batch().as_ref(), Some(&first));
-    admission.give_back().unwrap();
-    admission.skip(GroupId(0)).unwrap();
-    let ids: Vec<GroupId> = train(&mut admission).groups.iter().map(|g| g.id).collect();
-    assert_eq!(ids, [GroupId(1), GroupId(2)]);
+    complete(&mut admission, 0..4, &[0]);
+    assert!(admission.take_batch().is_some());
+    assert_eq!(admission.take_batch(), None);
+    admission.trained().unwrap();
     assert_eq!(admission.trained(), Err(AdmissionError::NothingTaken));
+    assert!(admission.take_batch().is_some());
+}
+
+#[test]
+fn a_resumed_run_has_the_batch_that_its_trainer_had() {
+    let plan = asynchronous(StaleRows::Drop, Straggler::Wait);
+    let groups = |ids: &[u64]| ids.iter().copied().map(GroupId).collect();
+    let mut admission = Admission::resume(
+        plan,
+        Standing {
+            version: PolicyVersion(4),
+            trained_batches: 4,
+            next: GroupId(11),
+            again: groups(&[7, 8, 9]),
+            taken: Some(groups(&[8, 10])),
+        },
+    );
+    assert_eq!(admission.waits_for(), WaitsFor::Training);
+    let mut again: Vec<u64> = admission.admit().iter().map(|m| m.group.0).collect();
+    again.dedup();
+    assert_eq!(again, [7, 9]);
+    admission.trained().unwrap();
+    assert_eq!(admission.counts().accepted(), GroupCount(10));
 }
 
 #[test]
 fn a_resumed_run_has_accepted_its_steps_and_takes_up_what_was_left() {
     let plan = asynchronous(StaleRows::Drop, Straggler::Wait);
-    let again = [GroupId(9), GroupId(7)];
-    let mut admission = Admission::resume(plan, PolicyVersion(4), GroupId(11), again);
+    let standing = Standing {
+        version: PolicyVersion(4),
+        trained_batches: 4,
+        next: GroupId(11),
+        again: [GroupId(9), GroupId(7)].into(),
+        taken: None,
+    };
+    let mut admission = Admission::resume(plan, standing);
     assert_eq!(admission.counts().accepted(), GroupCount(8));
     let mut groups: Vec<u64> = admission.admit().iter().map(|m| m.group.0).collect();
     groups.dedup();

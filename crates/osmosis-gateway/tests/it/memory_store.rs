@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim, Completion,
-    CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts, RolloutPage,
-    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
+    Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
+    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store,
+    StoreError,
 };
 use tokio::sync::watch;
 
@@ -135,6 +136,15 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn record_batch(&self, _: BatchRecord) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn acknowledge_batch(&self, _: u64, _: i64) -> Result<bool, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError> {
         Err(StoreError::Closed)
     }
     async fn row(&self, _: u64) -> Result<Option<RowRecord>, StoreError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::{JsonText, Outcome, OutcomeKind, Redactor, RolloutId, RunName};
-use osmosis_engine::{Engine, EngineOptions, RunEnd, Stop};
+use osmosis_engine::{Engine, EngineOptions, Measuring, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, ScriptedPolicy};
 use osmosis_server::{Callbacks, RemoteOptions, RemoteRollouts, RemoteServer, parse_url};
 use osmosis_store::{
@@ -157,7 +157,7 @@ fn engine_options(agent_limit: Duration) -> EngineOptions {
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
-        is_eval: true,
+        measuring: Measuring::Everything,
         redactor: Redactor::default(),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RunName};
-use osmosis_engine::{Engine, EngineOptions, Stop};
+use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy, UpstreamOptions};
 use osmosis_server::{
     CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions,
@@ -341,7 +341,7 @@ fn engine_options(max_in_flight: usize, agent_limit: Duration) -> EngineOptions 
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
-        is_eval: true,
+        measuring: Measuring::Everything,
         redactor: osmosis_core::Redactor::default(),
     }
 }

@@ -9,6 +9,7 @@
 //! | `samples` | sample of a finished rollout, `messages` as JSON text |
 //! | `calls` | model call, of every attempt, in the order they finished |
 //! | `steps` | step of training that is done, `metrics` as JSON text |
+//! | `batches` | batch of groups to train on, `content` (which rollouts) as JSON text |
 //!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
@@ -39,7 +40,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -165,6 +166,16 @@ ALTER TABLE rollouts ADD COLUMN judge_prompt_tokens INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE rollouts ADD COLUMN judge_completion_tokens INTEGER NOT NULL DEFAULT 0;
 ";
 
+const VERSION_4: &str = "
+CREATE TABLE batches (
+    number              INTEGER PRIMARY KEY,
+    policy_version      INTEGER NOT NULL,
+    content             TEXT NOT NULL,
+    formed_at_ms        INTEGER NOT NULL,
+    acknowledged_at_ms  INTEGER
+) STRICT;
+";
+
 /// The columns that a version brought, with what they are in an older database: what a reader that must
 /// not write sees, for itself alone, in their place.
 const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
@@ -187,11 +198,19 @@ const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
 ];
 
 /// The same for whole tables, which are empty there.
-const ADDED_TABLES: &[(i64, &str, &str)] = &[(
-    2,
-    "steps",
-    "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms",
-)];
+const ADDED_TABLES: &[(i64, &str, &str)] = &[
+    (
+        2,
+        "steps",
+        "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms",
+    ),
+    (
+        4,
+        "batches",
+        "0 AS number, 0 AS policy_version, '' AS content, 0 AS formed_at_ms,
+            NULL AS acknowledged_at_ms",
+    ),
+];
 
 /// Brings a database to [`KNOWN_VERSION`], each step in a transaction of its own.
 pub(crate) fn migrate(connection: &mut Connection, path: &Utf8Path) -> Result<(), StoreError> {

@@ -215,6 +215,7 @@ fn make_version_2(path: &Utf8Path) {
              ALTER TABLE rollouts DROP COLUMN judge_calls;
              ALTER TABLE rollouts DROP COLUMN judge_prompt_tokens;
              ALTER TABLE rollouts DROP COLUMN judge_completion_tokens;
+             DROP TABLE batches;
              PRAGMA user_version = 2;",
         )
         .unwrap();
@@ -233,6 +234,7 @@ async fn has_no_tokens(store: &dyn Store) {
     assert_eq!((&body.response[..], body.tokens.len()), (&b"answer"[..], 0));
     assert_eq!(store.token_records(&id).await.unwrap(), []);
     assert_eq!(store.steps().await.unwrap(), []);
+    assert_eq!(store.batches().await.unwrap(), []);
 }
 
 #[tokio::test]

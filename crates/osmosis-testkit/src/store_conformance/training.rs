@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use osmosis_core::{JsonText, PolicyVersion, RolloutId, SampleId};
-use osmosis_store::{CallPurpose, Claim, NewCall, RolloutQuery, StepRecord};
+use osmosis_store::{BatchRecord, CallPurpose, Claim, NewCall, RolloutQuery, StepRecord};
 
 use super::records::{body_of, calls_of};
 use super::{Fixture, LEASE, Verdict, call, claim_one, plan, scored};
@@ -125,5 +125,37 @@ pub async fn a_step_is_kept_and_can_be_replaced(mut fixture: Fixture) -> Verdict
     fixture.store.record_step(again.clone()).await?;
     fixture.reopen().await?;
     assert_eq!(fixture.store.steps().await?, [first, again, third]);
+    Ok(())
+}
+
+/// A batch may be formed anew until it was acknowledged, and is acknowledged once.
+pub async fn a_batch_stays_as_it_was_acknowledged(mut fixture: Fixture) -> Verdict {
+    let batch = |number: u64, content: &str| {
+        anyhow::Ok(BatchRecord {
+            number,
+            version: PolicyVersion(u64::MAX),
+            content: JsonText::parse(content)?,
+            formed_at_ms: 1_700_000_000_000,
+            acknowledged_at_ms: None,
+        })
+    };
+    assert_eq!(fixture.store.batches().await?, []);
+    let second = batch(2, "[3,  4]")?;
+    let first = batch(1, "[0,1]")?;
+    for formed in [&second, &first] {
+        fixture.store.record_batch(formed.clone()).await?;
+    }
+    let again = batch(1, "[0,2]")?;
+    fixture.store.record_batch(again.clone()).await?;
+    assert!(fixture.store.acknowledge_batch(1, 5).await?);
+    assert!(!fixture.store.acknowledge_batch(1, 6).await?);
+    assert!(!fixture.store.acknowledge_batch(3, 6).await?);
+    fixture.store.record_batch(first).await?;
+    fixture.reopen().await?;
+    let acknowledged = BatchRecord {
+        acknowledged_at_ms: Some(5),
+        ..again
+    };
+    assert_eq!(fixture.store.batches().await?, [acknowledged, second]);
     Ok(())
 }

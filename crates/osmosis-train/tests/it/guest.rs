@@ -33,6 +33,10 @@ impl AgentWorkflow for Speaker {
             "fail every fourth" if run_index(ctx.rollout().rollout_id()) % 4 == 3 => {
                 return Err(TaskError::http("no luck").into());
             }
+            // Until it is cancelled.
+            "hang every eighth" if run_index(ctx.rollout().rollout_id()) % 8 == 7 => {
+                std::future::pending::<()>().await;
+            }
             "speak under another name" => {
                 let reply = ask(ctx, "elsewhere", &messages).await?;
                 messages.push(reply);
@@ -64,7 +68,7 @@ impl Grader for Judge {
         match wanted(ctx.metadata()) {
             "always the same" => ctx.set_reward(0.5)?,
             // The later in the alphabet the better, so that hardly any two rewards are equal.
-            "climb" => ctx.set_reward(
+            "climb" | "hang every eighth" => ctx.set_reward(
                 answer
                     .bytes()
                     .map(|b| f64::from(b.saturating_sub(b'a')))

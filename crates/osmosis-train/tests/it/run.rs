@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Checkpoints, Training};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, PolicyVersion, RunName};
-use osmosis_engine::{EngineOptions, Stop};
+use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
 use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
@@ -240,6 +240,35 @@ impl Run {
             .collect()
     }
 
+    /// The batches that were trained on, as the store has them: for each the groups with their rollouts.
+    pub(crate) fn batches(&self) -> Vec<Vec<(u64, Vec<String>)>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let store = SqliteStore::open_read_only(&self.folder).unwrap();
+        let batches = runtime.block_on(store.batches()).unwrap();
+        let group = |group: &Value| {
+            let members = group["members"].as_array().unwrap().iter();
+            let rollout = |member: &Value| member["rollout"].as_str().unwrap().to_owned();
+            (
+                group["id"].as_u64().unwrap(),
+                members.map(rollout).collect(),
+            )
+        };
+        batches
+            .iter()
+            .map(|batch| {
+                let content: Value = batch.content.read().unwrap();
+                content["groups"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(group)
+                    .collect()
+            })
+            .collect()
+    }
+
     pub(crate) fn saved_steps(&self) -> Vec<u64> {
         let all = checkpoints::list(&self.folder).unwrap();
         all.iter().map(|checkpoint| checkpoint.step).collect()
@@ -321,7 +350,7 @@ fn engine_options() -> EngineOptions {
         retry_wait: Duration::from_millis(1),
         lease: LONG,
         artifacts_root: None,
-        is_eval: false,
+        measuring: Measuring::Nothing,
         redactor: osmosis_core::Redactor::default(),
     }
 }

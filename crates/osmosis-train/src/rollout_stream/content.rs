@@ -1,0 +1,104 @@
+//! Which rollouts a batch is made of, as the store keeps it: enough to make the same batch again.
+
+use osmosis_core::staleness::{GroupId, Window};
+use osmosis_core::{JsonText, PolicyVersion, RolloutId};
+use osmosis_store::{BatchRecord, Store};
+use serde::{Deserialize, Serialize};
+
+use osmosis_core::config::Training;
+
+use crate::crediting::Unit;
+use crate::step::{Lesson, Studied, lesson, units_of};
+use crate::{TrainError, clock};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchContent {
+    pub(crate) groups: Vec<GroupContent>,
+    /// What was given up since the batch before, so that a resume does not take it up again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) discarded: Vec<GroupId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupContent {
+    pub(crate) id: GroupId,
+    pub(crate) members: Vec<MemberContent>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemberContent {
+    pub(crate) rollout: RolloutId,
+    /// Its stale tokens are masked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) fresh_only: bool,
+}
+
+impl BatchContent {
+    pub(crate) fn read(record: &BatchRecord) -> Result<Self, TrainError> {
+        record.content.read().map_err(|error| {
+            TrainError::Internal(format!("batch {} can't be read: {error}", record.number))
+        })
+    }
+
+    pub(crate) fn record(
+        &self,
+        number: u64,
+        version: PolicyVersion,
+    ) -> Result<BatchRecord, TrainError> {
+        let content =
+            JsonText::of(self).map_err(|error| TrainError::Internal(error.to_string()))?;
+        Ok(BatchRecord {
+            number,
+            version,
+            content,
+            formed_at_ms: clock::now_ms(),
+            acknowledged_at_ms: None,
+        })
+    }
+
+    /// The same lesson as when the batch was formed, from what the store has.
+    pub(crate) async fn lesson_again(
+        &self,
+        store: &dyn Store,
+        training: &Training,
+        self_graded: bool,
+        version: PolicyVersion,
+    ) -> Result<Lesson, TrainError> {
+        let window = Window {
+            version,
+            max_staleness: training.max_staleness,
+        };
+        let mut studied = Vec::new();
+        for group in &self.groups {
+            for member in &group.members {
+                let found = store.rollout(&member.rollout).await?;
+                let units = match &found {
+                    Some(record) => units_of(store, record, training, self_graded).await?,
+                    None => None,
+                };
+                let mut units = units.ok_or_else(|| {
+                    TrainError::Internal(format!(
+                        "rollout `{}` was trained on, and has no reward any more",
+                        member.rollout
+                    ))
+                })?;
+                if member.fresh_only {
+                    mask(&window, &mut units);
+                }
+                studied.push(Studied {
+                    id: member.rollout.clone(),
+                    visit: group.id,
+                    units: Some(units),
+                });
+            }
+        }
+        Ok(lesson(studied, training))
+    }
+}
+
+/// Takes the tokens that are too old out of what is trained on.
+pub(super) fn mask(window: &Window, units: &mut [Unit]) {
+    for row in units.iter_mut().flat_map(|unit| &mut unit.rows) {
+        window.mask(&row.versions, &mut row.loss_mask);
+    }
+}

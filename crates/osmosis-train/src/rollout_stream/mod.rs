@@ -1,0 +1,562 @@
+//! Rollouts that never stop: which begin, which groups are complete, what is trained on next.
+//!
+//! It does what [`Admission`] decides, and tells it what happened. Its driver waits for the
+//! [next](RolloutStream::next) thing to happen, has it [noted](RolloutStream::note), and asks for what may
+//! [begin](RolloutStream::admit) and for a [batch](RolloutStream::take_batch) after it.
+
+mod content;
+mod numbering;
+mod resumption;
+mod stragglers;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use osmosis_core::config::Training;
+use osmosis_core::staleness::{
+    Admission, Batches, Decision, DiscardReason, GroupId, MemberEnd, MemberId, Pace, Place, Plan,
+    StalenessHistogram, Straggler, TokenVersions, Trainable, WaitsFor, Window,
+};
+use osmosis_core::{Outcome, Phase, PolicyVersion, RolloutId};
+use osmosis_engine::{Engine, EngineError, EngineOptions, Measuring, RunEvent, Stop};
+use osmosis_gateway::Gateway;
+use osmosis_store::{BatchRecord, NewRollout, NewRow, RolloutRecord, Store};
+use osmosis_worker::WorkerPool;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+pub(crate) use self::content::BatchContent;
+use self::content::{GroupContent, MemberContent, mask};
+use self::numbering::Numbering;
+pub(crate) use self::resumption::{Left, Trained};
+use self::stragglers::Stragglers;
+use crate::TrainError;
+use crate::crediting::Unit;
+use crate::group::groups;
+use crate::schedule::Schedule;
+use crate::step::{Lesson, Studied, group_member, lesson, units_of};
+
+/// Events that may wait between the engine and the stream.
+const EVENTS_WAITING: usize = 256;
+/// Rollouts in a row that could not be run, after which going on is of no use; at least a batch.
+const NOTHING_RAN: usize = 8;
+
+/// What rollouts are run with.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamParts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) workers: Arc<WorkerPool>,
+    /// `max_in_flight` of it is for the rollouts to train on; those that measure come on top.
+    pub(crate) engine: EngineOptions,
+}
+
+/// What rollouts are run for.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamPlan {
+    pub(crate) rows: Vec<NewRow>,
+    /// Rows that are measured on while the others go on.
+    pub(crate) held_out: BTreeSet<u64>,
+    pub(crate) training: Training,
+    pub(crate) schedule: Schedule,
+}
+
+/// Something happened; see [`RolloutStream::next`].
+#[derive(Debug)]
+pub(crate) enum Happening {
+    Engine(RunEvent),
+    /// Time to look for stragglers.
+    Look,
+    /// The engine has ended, because it was asked to or in trouble.
+    Ended(Result<(), EngineError>),
+}
+
+/// A batch to train on.
+#[derive(Debug)]
+pub(crate) struct TakenBatch {
+    /// From 1.
+    pub(crate) number: u64,
+    /// Of the weights that are about to be updated.
+    pub(crate) version: PolicyVersion,
+    /// The pass over the rows that its first group belongs to.
+    pub(crate) epoch: u64,
+    pub(crate) lesson: Lesson,
+    pub(crate) staleness: StalenessHistogram,
+    pub(crate) masked_tokens: u64,
+    pub(crate) stale_rollouts: u64,
+}
+
+/// What ended since it was asked the last time.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    /// Trained on or not.
+    pub(crate) rollouts: Vec<RolloutRecord>,
+    pub(crate) discarded: BTreeMap<DiscardReason, u64>,
+}
+
+/// A rollout that was scored.
+#[derive(Debug)]
+struct ScoredMember {
+    id: RolloutId,
+    units: Vec<Unit>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RolloutStream {
+    store: Arc<dyn Store>,
+    engine: Engine,
+    serving: JoinSet<Result<(), EngineError>>,
+    events: mpsc::Receiver<RunEvent>,
+    wake: Arc<Notify>,
+    stop: Stop,
+    rows: HashMap<u64, NewRow>,
+    training: Training,
+    self_graded: bool,
+    max_concurrent: u64,
+    numbering: Numbering,
+    admission: Admission,
+    running: HashMap<RolloutId, MemberId>,
+    /// Of the groups that are open or ready.
+    scored: BTreeMap<GroupId, BTreeMap<u32, ScoredMember>>,
+    /// `None` when nobody does anything about them.
+    stragglers: Option<Stragglers>,
+    trained_batches: u64,
+    recent: Recent,
+    /// Given up since the last batch.
+    discarded: Vec<GroupId>,
+    /// Groups in a row whose rewards did not differ.
+    flat: u64,
+    /// Rollouts in a row that could not be run.
+    failures: usize,
+}
+
+impl RolloutStream {
+    /// Goes on where an earlier process stood, or begins. The second is the batch that a trainer from
+    /// outside still has.
+    pub(crate) async fn open(
+        parts: StreamParts,
+        plan: StreamPlan,
+        version: PolicyVersion,
+        counts: Trained,
+        stop: &Stop,
+    ) -> Result<(Self, Option<BatchRecord>), TrainError> {
+        let training = plan.training;
+        let epoch_length = plan.schedule.epoch_length();
+        let steps = plan.schedule.steps();
+        let mut numbering = Numbering::new(plan.schedule);
+        let left = resumption::read(&*parts.store, &mut numbering, version, counts).await?;
+        let max_concurrent = parts.engine.max_in_flight.max(1);
+        let measuring = plan.held_out.len().min(max_concurrent);
+        let options = EngineOptions {
+            max_in_flight: max_concurrent + measuring,
+            measuring: Measuring::Rows(Arc::new(plan.held_out)),
+            ..parts.engine
+        };
+        let pace = Pace::of(
+            training.max_staleness,
+            training.stale_rows,
+            training.stragglers,
+        );
+        let members = NonZeroU32::new(training.n_samples_per_prompt).unwrap_or(NonZeroU32::MIN);
+        let admission_plan = Plan {
+            batches: Batches {
+                groups: NonZeroU32::new(training.rollout_batch_size).unwrap_or(NonZeroU32::MIN),
+                rows: NonZeroU64::new(epoch_length),
+                steps: Some(steps),
+            },
+            members,
+            max_concurrent: NonZeroU64::new(max_concurrent as u64).unwrap_or(NonZeroU64::MIN),
+            pace,
+            incomplete_groups: training.incomplete_groups,
+        };
+        let watched = match pace {
+            Pace::Asynchronous { straggler, .. } => straggler != Straggler::Wait,
+            Pace::Synchronous => false,
+        };
+        let stragglers =
+            watched.then(|| Stragglers::new(training.straggler_factor.0, members.get()));
+
+        let (sender, events) = mpsc::channel(EVENTS_WAITING);
+        let self_graded = parts.workers.manifest().self_graded;
+        let engine = Engine::new(
+            parts.store.clone(),
+            parts.gateway,
+            parts.workers,
+            options,
+            sender,
+        );
+        let wake = Arc::new(Notify::new());
+        let stop = Stop {
+            drain: stop.drain.child_token(),
+            now: stop.now.child_token(),
+        };
+        let mut serving = JoinSet::new();
+        serving.spawn({
+            let (engine, wake, stop) = (engine.clone(), Arc::clone(&wake), stop.clone());
+            async move { engine.serve(&stop, &wake).await }
+        });
+        let Left {
+            standing,
+            discarded,
+            outstanding,
+        } = left;
+        let stream = Self {
+            store: parts.store,
+            engine,
+            serving,
+            events,
+            wake,
+            stop,
+            rows: plan
+                .rows
+                .into_iter()
+                .map(|row| (row.row_index, row))
+                .collect(),
+            training,
+            self_graded,
+            max_concurrent: max_concurrent as u64,
+            numbering,
+            trained_batches: standing.trained_batches,
+            admission: Admission::resume(admission_plan, standing),
+            running: HashMap::new(),
+            scored: BTreeMap::new(),
+            stragglers,
+            recent: Recent::default(),
+            discarded,
+            flat: 0,
+            failures: 0,
+        };
+        Ok((stream, outstanding))
+    }
+
+    /// Waits for the next thing to happen. Nothing is lost when it is given up.
+    pub(crate) async fn next(&mut self) -> Happening {
+        let look = async {
+            match &mut self.stragglers {
+                Some(stragglers) => stragglers.tick().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // What the engine told comes before that it has ended.
+            biased;
+            Some(event) = self.events.recv() => Happening::Engine(event),
+            Some(ended) = self.serving.join_next() => Happening::Ended(
+                ended.unwrap_or_else(|error| Err(EngineError::Task(error.to_string()))),
+            ),
+            () = look => Happening::Look,
+        }
+    }
+
+    /// Takes note of something that happened.
+    pub(crate) async fn note(&mut self, happening: &Happening) -> Result<(), TrainError> {
+        match happening {
+            Happening::Engine(RunEvent::PhaseBegan {
+                id,
+                phase: Phase::Agent,
+            }) => {
+                if let (Some(member), Some(stragglers)) =
+                    (self.running.get(id), &mut self.stragglers)
+                {
+                    stragglers.begins(*member);
+                }
+                Ok(())
+            }
+            Happening::Engine(RunEvent::Finished { id, .. }) => {
+                let Some(member) = self.running.remove(id) else {
+                    // It measures, or an earlier process queued it and it was not admitted yet.
+                    return Ok(());
+                };
+                let record = self.store.rollout(id).await?.ok_or_else(|| {
+                    TrainError::Internal(format!(
+                        "rollout `{id}` has ended and is not in the store"
+                    ))
+                })?;
+                self.land(member, record).await
+            }
+            Happening::Engine(_) | Happening::Ended(_) => Ok(()),
+            Happening::Look => {
+                let found = self.stragglers.as_ref().map(Stragglers::now);
+                for member in found.unwrap_or_default() {
+                    let decisions = self.admission.straggling(member);
+                    self.act(decisions).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins what may begin.
+    pub(crate) async fn admit(&mut self) -> Result<(), TrainError> {
+        loop {
+            let members = self.admission.admit();
+            if members.is_empty() {
+                return Ok(());
+            }
+            let mut planned: HashMap<RolloutId, (MemberId, NewRollout)> = HashMap::new();
+            for member in members {
+                self.scored.entry(member.group).or_default();
+                let rollout = self.numbering.rollout(member)?;
+                planned.insert(rollout.id.clone(), (member, rollout));
+            }
+            let ids: Vec<RolloutId> = planned.keys().cloned().collect();
+            // An earlier process may have got that far.
+            let known = self.store.rollouts_by_id(&ids).await?;
+            let mut ended: Vec<(MemberId, RolloutRecord)> = Vec::new();
+            for record in known {
+                if record.outcome.is_some()
+                    && let Some((member, _)) = planned.remove(&record.id)
+                {
+                    ended.push((member, record));
+                }
+            }
+            let mut rollouts = Vec::with_capacity(planned.len());
+            for (id, (member, rollout)) in planned {
+                self.running.insert(id, member);
+                rollouts.push(rollout);
+            }
+            self.enqueue(rollouts).await?;
+            ended.sort_by_key(|(member, _)| *member);
+            for (member, record) in ended {
+                self.land(member, record).await?;
+            }
+        }
+    }
+
+    async fn enqueue(&self, rollouts: Vec<NewRollout>) -> Result<(), TrainError> {
+        let of_rollouts: BTreeSet<u64> = rollouts.iter().map(|r| r.row_index).collect();
+        let rows = of_rollouts.iter().filter_map(|row| self.rows.get(row));
+        self.run(rows.cloned().collect(), rollouts).await
+    }
+
+    /// Has rollouts run that are no business of the stream: it only tells of their end.
+    pub(crate) async fn run(
+        &self,
+        rows: Vec<NewRow>,
+        rollouts: Vec<NewRollout>,
+    ) -> Result<(), TrainError> {
+        if !rollouts.is_empty() {
+            self.store.enqueue(rows, rollouts).await?;
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// A rollout has ended.
+    async fn land(&mut self, member: MemberId, record: RolloutRecord) -> Result<(), TrainError> {
+        self.watch_failures(&record)?;
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.ends(member);
+        }
+        let units = units_of(&*self.store, &record, &self.training, self.self_graded).await?;
+        let end = match units {
+            None => MemberEnd::Unscored,
+            Some(units) => {
+                let tokens = versions(&units);
+                // Its group may be gone: then it was cancelled, and ended before it knew.
+                if let Some(group) = self.scored.get_mut(&member.group) {
+                    let id = record.id.clone();
+                    group.insert(member.number, ScoredMember { id, units });
+                }
+                MemberEnd::Scored { tokens }
+            }
+        };
+        self.recent.rollouts.push(record);
+        let decisions = self.admission.finished(member, end).map_err(internal)?;
+        self.act(decisions).await
+    }
+
+    async fn act(&mut self, decisions: Vec<Decision>) -> Result<(), TrainError> {
+        for decision in decisions {
+            match decision {
+                Decision::Cancel(member) => {
+                    let rollout = self.numbering.rollout(member)?;
+                    self.engine.cancel(&rollout.id).await?;
+                    self.wake.notify_one();
+                }
+                // `admit` names it.
+                Decision::TopUp(_) => {}
+                Decision::Ready(group) => {
+                    if self.teaches(group) {
+                        self.flat = 0;
+                    } else if self.admission.skip(group).map_err(internal)? == Place::Freed {
+                        self.flat += 1;
+                        self.give_up(group, DiscardReason::NoVariance);
+                    }
+                }
+                Decision::Discard { group, reason } => self.give_up(group, reason),
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, group: GroupId, reason: DiscardReason) {
+        tracing::debug!(group = group.0, ?reason, "a group is not trained on");
+        self.scored.remove(&group);
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.forget(group);
+        }
+        self.discarded.push(group);
+        *self.recent.discarded.entry(reason).or_default() += 1;
+    }
+
+    /// Whether the rewards of a complete group differ somewhere.
+    fn teaches(&self, group: GroupId) -> bool {
+        let members: Vec<_> = self
+            .scored
+            .get(&group)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(|member| group_member(&member.id, group, Some(&member.units)))
+            .collect();
+        let training = &self.training;
+        groups(&members, training.algorithm, training.incomplete_groups).used > 0
+    }
+
+    /// The next batch, durable; `None` while there is none, or while one is taken.
+    pub(crate) async fn take_batch(&mut self) -> Result<Option<TakenBatch>, TrainError> {
+        let Some(batch) = self.admission.take_batch() else {
+            return Ok(None);
+        };
+        let window = Window {
+            version: batch.version,
+            max_staleness: self.training.max_staleness,
+        };
+        let mut content = BatchContent {
+            discarded: std::mem::take(&mut self.discarded),
+            ..BatchContent::default()
+        };
+        let mut studied = Vec::new();
+        for group in &batch.groups {
+            let mut scored = self.scored.remove(&group.id).unwrap_or_default();
+            if let Some(stragglers) = &mut self.stragglers {
+                stragglers.forget(group.id);
+            }
+            let mut members = Vec::with_capacity(group.members.len());
+            for member in &group.members {
+                let Some(mut found) = scored.remove(&member.number) else {
+                    continue;
+                };
+                let fresh_only = member.trainable == Trainable::FreshOnly;
+                if fresh_only {
+                    mask(&window, &mut found.units);
+                }
+                members.push(MemberContent {
+                    rollout: found.id.clone(),
+                    fresh_only,
+                });
+                studied.push(Studied {
+                    id: found.id,
+                    visit: group.id,
+                    units: Some(found.units),
+                });
+            }
+            content.groups.push(GroupContent {
+                id: group.id,
+                members,
+            });
+        }
+        let number = self.trained_batches + 1;
+        let record = content.record(number, batch.version)?;
+        self.store.record_batch(record).await?;
+        let epoch = batch.groups.first().map(|group| group.id);
+        Ok(Some(TakenBatch {
+            number,
+            version: batch.version,
+            epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
+            lesson: lesson(studied, &self.training),
+            staleness: batch.staleness,
+            masked_tokens: batch.masked_tokens,
+            stale_rollouts: batch.stale_rollouts.0,
+        }))
+    }
+
+    /// The batch that was taken is trained on, for good.
+    pub(crate) fn trained(&mut self) -> Result<(), TrainError> {
+        self.admission.trained().map_err(internal)?;
+        self.trained_batches += 1;
+        Ok(())
+    }
+
+    /// Rollouts sample from this version now.
+    pub(crate) async fn advance(&mut self, version: PolicyVersion) -> Result<(), TrainError> {
+        let decisions = self.admission.advance(version).map_err(internal)?;
+        self.act(decisions).await
+    }
+
+    pub(crate) fn version(&self) -> PolicyVersion {
+        self.admission.version()
+    }
+
+    pub(crate) fn waits_for(&self) -> WaitsFor {
+        self.admission.waits_for()
+    }
+
+    /// Whether rollouts could run that may not begin before there are new weights.
+    pub(crate) fn held_back(&self) -> bool {
+        let running = self.admission.counts().running.0;
+        running < self.max_concurrent && self.admission.capacity().0 == 0
+    }
+
+    /// Groups in a row whose rewards did not differ.
+    pub(crate) fn flat(&self) -> u64 {
+        self.flat
+    }
+
+    pub(crate) fn take_recent(&mut self) -> Recent {
+        std::mem::take(&mut self.recent)
+    }
+
+    /// Ends what still runs, down to its model calls, and waits until it has ended.
+    pub(crate) async fn finish(mut self) -> Result<(), TrainError> {
+        for id in self.running.keys() {
+            self.engine.cancel(id).await?;
+        }
+        self.stop.drain.cancel();
+        self.wake.notify_one();
+        loop {
+            if let Happening::Ended(result) = self.next().await {
+                return Ok(result?);
+            }
+        }
+    }
+
+    /// Rollouts of which not one can be run say nothing, and the next ones would not be better.
+    fn watch_failures(&mut self, record: &RolloutRecord) -> Result<(), TrainError> {
+        let outcome = record.outcome.as_ref();
+        match outcome.map(Outcome::kind) {
+            Some(osmosis_core::OutcomeKind::InfrastructureFailed) => self.failures += 1,
+            Some(kind) if kind.ran() => self.failures = 0,
+            Some(_) | None => {}
+        }
+        let batch = u64::from(self.training.rollout_batch_size)
+            * u64::from(self.training.n_samples_per_prompt);
+        let most = usize::try_from(batch)
+            .unwrap_or(usize::MAX)
+            .max(NOTHING_RAN);
+        if self.failures < most {
+            return Ok(());
+        }
+        Err(TrainError::NothingRan {
+            phase: "training in a row".to_owned(),
+            rollouts: self.failures,
+            message: outcome.and_then(Outcome::explanation).unwrap_or_default(),
+        })
+    }
+}
+
+/// Of the tokens that are trained on.
+fn versions(units: &[Unit]) -> TokenVersions {
+    units
+        .iter()
+        .flat_map(|unit| &unit.rows)
+        .flat_map(|row| row.versions.iter().zip(&row.loss_mask))
+        .filter(|(_, trained)| **trained)
+        .map(|(version, _)| *version)
+        .collect()
+}
+
+fn internal(error: impl std::fmt::Display) -> TrainError {
+    TrainError::Internal(error.to_string())
+}

@@ -1,0 +1,195 @@
+//! Training without waiting: it learns, keeps the bound, loses nothing and trains on nothing twice.
+
+use std::collections::BTreeSet;
+
+use osmosis_core::config::IncompleteGroups;
+use osmosis_core::staleness::{StaleRows, Straggler};
+use osmosis_engine::RunEvent;
+use osmosis_train::{TrainEnd, TrainEvent};
+
+use crate::run::{Ended, Fate, Run};
+
+fn asynchronous(doing: &str, max_staleness: u32) -> Run {
+    Run::new(doing).training(|training| {
+        training.max_staleness = max_staleness;
+        training.rollout_batch_size = 2;
+    })
+}
+
+/// Every step has its batch, and no group or rollout is in two of them.
+fn assert_nothing_was_trained_on_twice(run: &Run, moment: &str) {
+    let steps: Vec<u64> = run
+        .metrics()
+        .iter()
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [0, 1, 2, 3, 4], "{moment}");
+    let batches = run.batches();
+    assert_eq!(batches.len(), 4, "{moment}");
+    let (mut groups, mut rollouts) = (BTreeSet::new(), BTreeSet::new());
+    for (group, members) in batches.iter().flatten() {
+        assert!(groups.insert(group), "group {group} twice, {moment}");
+        assert_eq!(members.len(), 8, "{moment}");
+        for rollout in members {
+            assert!(rollouts.insert(rollout), "{rollout} twice, {moment}");
+        }
+    }
+    assert_eq!(groups.len(), 8, "{moment}");
+}
+
+#[test]
+fn the_reward_rises_with_tokens_that_are_a_version_old() {
+    let run = Run::new("answer").training(|training| {
+        training.max_staleness = 2;
+        training.rollout_batch_size = 4;
+        training.steps = Some(20);
+    });
+    let ended = run.live_to_the_end();
+    let steps = match ended {
+        // A policy that is always right has nothing left to learn.
+        Ended::Trained(Ok(
+            TrainEnd::Complete { steps } | TrainEnd::NothingToLearn { steps, .. },
+        )) => steps,
+        other => panic!("{other:?}"),
+    };
+    let rewards = run.numbers("reward/mean");
+    assert_eq!(rewards.len() as u64, steps);
+    let last = rewards.last().unwrap().1;
+    assert!(rewards[0].1 < 0.3 && last > 0.7, "{rewards:?}");
+    let oldest = run.numbers("staleness/max");
+    assert!(oldest.iter().all(|(_, age)| *age <= 2.0), "{oldest:?}");
+    assert!(
+        oldest.iter().any(|(_, age)| *age > 0.0),
+        "rollouts went on during updates: {oldest:?}"
+    );
+    let trained = run.numbers("tokens/trained");
+    let fresh = run.numbers("staleness/tokens_0");
+    assert!(fresh.len() < trained.len() || fresh != trained);
+    assert_eq!(run.numbers("time/wait_rollouts").len() as u64, steps);
+    assert_eq!(run.numbers("time/wait_update").len() as u64, steps);
+}
+
+#[test]
+fn a_run_killed_at_any_moment_trains_on_nothing_twice_and_completes() {
+    let mut events = 0;
+    let whole = asynchronous("climb", 1);
+    whole
+        .live(|_| {
+            events += 1;
+            Fate::GoOn
+        })
+        .complete();
+    assert_nothing_was_trained_on_twice(&whole, "never interrupted");
+    for moment in (0..9).map(|part| 1 + part * (events * 3 / 4) / 8) {
+        let run = asynchronous("climb", 1);
+        let mut told = 0;
+        let mut stepped = Vec::new();
+        let ended = run.live(|event| {
+            told += 1;
+            if let TrainEvent::Stepped(report) = event {
+                stepped.push((report.step, report.loss.unwrap()));
+            }
+            if told == moment {
+                Fate::Die
+            } else {
+                Fate::GoOn
+            }
+        });
+        assert!(matches!(ended, Ended::Died), "{ended:?} at {moment}");
+        run.live_to_the_end().complete();
+        let moment = format!("killed at event {moment} of {events}");
+        assert_nothing_was_trained_on_twice(&run, &moment);
+        for ((step, loss), (_, now)) in stepped.iter().zip(run.numbers("loss")) {
+            // Reading a number may change its last digit.
+            let difference = (now - loss).abs();
+            assert!(
+                difference <= loss.abs() * 1e-12,
+                "step {step} changed, {moment}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_weights_follow_from_the_recorded_batches() {
+    let run = asynchronous("climb", 1);
+    run.live_to_the_end().complete();
+    let bits = run.bits(4);
+    std::fs::remove_dir_all(run.folder.join("checkpoints")).unwrap();
+    run.live(|event| match event {
+        TrainEvent::Rollout(event) => panic!("nothing has to run again: {event:?}"),
+        _ => Fate::GoOn,
+    })
+    .complete();
+    assert!(run.bits(4) == bits);
+}
+
+#[test]
+fn a_run_that_is_stopped_goes_on_where_it_was() {
+    let run = asynchronous("climb", 1);
+    let ended = run.live(|event| match event {
+        TrainEvent::Stepped(report) if report.step == 2 => Fate::Drain,
+        _ => Fate::GoOn,
+    });
+    let Ended::Trained(Ok(TrainEnd::Stopped { steps })) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!((2..4).contains(&steps));
+    let done = run.batches().len();
+    let mut ran = 0;
+    run.live(|event| {
+        if let TrainEvent::Rollout(RunEvent::Finished { .. }) = event {
+            ran += 1;
+        }
+        Fate::GoOn
+    })
+    .complete();
+    assert!(done >= 2 && ran > 0);
+    assert_nothing_was_trained_on_twice(&run, "stopped after step 2");
+}
+
+#[test]
+fn a_straggler_delays_nobody() {
+    for straggler in [Straggler::TopUp, Straggler::Drop] {
+        let run = asynchronous("hang every eighth", 1).training(|training| {
+            training.stragglers = straggler;
+            training.incomplete_groups = IncompleteGroups::Keep;
+            training.stale_rows = StaleRows::Mask;
+        });
+        let mut cancelled = 0;
+        run.live(|event| {
+            if let TrainEvent::Rollout(RunEvent::Finished { outcome, .. }) = event {
+                cancelled += u32::from(*outcome == osmosis_core::Outcome::Cancelled);
+            }
+            Fate::GoOn
+        })
+        .complete();
+        assert!(cancelled >= 4, "{straggler:?}: {cancelled} were cancelled");
+        let sizes: BTreeSet<usize> = run.batches().iter().flatten().map(|g| g.1.len()).collect();
+        match straggler {
+            Straggler::TopUp => assert_eq!(sizes, [8].into(), "another one took its place"),
+            Straggler::Drop | Straggler::Wait => assert_eq!(sizes, [7].into()),
+        }
+    }
+}
+
+#[test]
+fn a_task_without_anything_to_learn_comes_to_an_end() {
+    let run = asynchronous("always the same", 1);
+    let mut warnings = Vec::new();
+    let ended = run.live(|event| {
+        if let TrainEvent::Warning { message } = event {
+            warnings.push(message.clone());
+        }
+        Fate::GoOn
+    });
+    let end = TrainEnd::NothingToLearn {
+        steps: 0,
+        groups: 20,
+    };
+    assert!(
+        matches!(&ended, Ended::Trained(Ok(found)) if *found == end),
+        "{ended:?}"
+    );
+    assert!(warnings[0].contains("20 groups in a row"), "{warnings:?}");
+}
