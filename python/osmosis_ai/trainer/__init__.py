@@ -7,8 +7,8 @@ client = TrainerClient()  # OSMOSIS_TRAINER_URL, OSMOSIS_CONTROL_KEY
 for batch in client.batches():
     update(model, batch.arrays())
     save(model, folder := f"weights/{batch.number}")
-    client.announce(weights=folder)
     batch.ack()
+    client.announce(weights=folder, version=batch.number)
 ```
 
 A batch is given again until it is acknowledged: a trainer that dies and comes back misses none.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from osmosis_ai.trainer.batch import TrainingBatch, from_arrow, from_json
+from osmosis_ai.trainer.errors import TrainerError
 from osmosis_ai.trainer.wire import Wire
 
 _log = logging.getLogger("osmosis_ai.trainer")
@@ -55,8 +56,8 @@ class TrainerClient:
     def batches(self, *, wait: float = 30.0) -> Iterator[TrainingBatch]:
         """Each batch as soon as it is there, beginning with the oldest that is not acknowledged.
 
-        Ends when the run has no more of them. A batch may be acknowledged later than the next one
-        is asked for. `wait` is how long one request is held, in seconds, at most 300.
+        Ends when the run has no more of them. A batch is to be acknowledged before the next one is
+        asked for. `wait` is how long one request is held, in seconds, at most 300.
         """
         after: int | None = None
         told = False
@@ -67,6 +68,10 @@ class TrainerClient:
                 after, told = batch.number, False
             elif waiting_for == "end":
                 return
+            elif waiting_for == "acknowledgement":
+                raise TrainerError(
+                    f"batch {after} is not acknowledged: call `ack()` before the next one"
+                )
             elif waiting_for == "version" and not told:
                 told = True
                 _log.warning(

@@ -55,14 +55,7 @@ impl BatchService {
                 response.headers_mut().insert(WAITING_FOR, reason);
                 Ok(response)
             }
-            Handed::Stopping => Err(ControlRefusal {
-                retry_after: Some(1),
-                ..ControlRefusal::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "stopping",
-                    "the engine is stopping; the batch is to be had when it runs again",
-                )
-            }),
+            Handed::Stopping => Err(stopping()),
         }
     }
 
@@ -71,6 +64,7 @@ impl BatchService {
         let again = match done.map_err(|error| failed(&error))? {
             Acknowledged::Now => false,
             Acknowledged::Before => true,
+            Acknowledged::Stopping => return Err(stopping()),
             Acknowledged::NotHandedOut => {
                 return Err(ControlRefusal::new(
                     StatusCode::CONFLICT,
@@ -153,6 +147,17 @@ fn whole(content_type: &'static str, body: Vec<u8>) -> Response {
         .headers_mut()
         .insert(header::CONTENT_TYPE, content_type);
     response
+}
+
+fn stopping() -> ControlRefusal {
+    ControlRefusal {
+        retry_after: Some(1),
+        ..ControlRefusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            "the engine is stopping; ask again when it runs again",
+        )
+    }
 }
 
 fn wrong_method(message: &str) -> ControlRefusal {

@@ -50,6 +50,7 @@ impl BatchDesk for Desk {
             1 => Acknowledged::Now,
             2 => Acknowledged::Before,
             3 => Acknowledged::NotHandedOut,
+            5 => Acknowledged::Stopping,
             _ => Acknowledged::Unknown,
         })
     }
@@ -144,9 +145,14 @@ async fn a_batch_comes_as_json_or_as_arrow_and_names_itself() {
 
 #[tokio::test]
 async fn without_a_batch_the_answer_says_what_is_waited_for() {
-    let reasons = [WaitingFor::Rollouts, WaitingFor::Version, WaitingFor::End];
+    let reasons = [
+        WaitingFor::Rollouts,
+        WaitingFor::Version,
+        WaitingFor::Acknowledgement,
+        WaitingFor::End,
+    ];
     let served = Served::start(Desk::with(reasons.map(Handed::Nothing))).await;
-    for expected in ["rollouts", "version", "end"] {
+    for expected in ["rollouts", "version", "acknowledgement", "end"] {
         let answer = served.get("/batches?wait=0").await;
         assert_eq!(answer.status(), 204);
         assert_eq!(answer.headers()["osmosis-waiting-for"], expected);
@@ -179,6 +185,7 @@ async fn an_acknowledgement_says_whether_it_was_the_first() {
     for (number, status, words) in [
         (3, 409, "ask for it first"),
         (4, 404, "there is no batch 4"),
+        (5, 503, "stopping"),
     ] {
         let path = format!("/batches/{number}/ack");
         let answer = served.ask(Method::POST, &path, "*/*").await;

@@ -4,6 +4,9 @@
 //! is the same rows each time, in JSON (serde) and as an Arrow stream ([`to_arrow`]).
 
 mod arrow;
+mod counter;
+mod outside;
+mod version;
 mod weights;
 
 use std::fmt;
@@ -17,6 +20,8 @@ use osmosis_tokens::TrainingRow;
 use serde::{Deserialize, Serialize};
 
 pub use self::arrow::to_arrow;
+pub use self::outside::{OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining};
+pub use self::version::AnnouncedVersion;
 pub use self::weights::AnnouncedWeights;
 use crate::TrainError;
 
@@ -114,12 +119,15 @@ pub enum Handed {
 }
 
 /// Why there is no batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WaitingFor {
     /// Groups are on their way.
+    #[default]
     Rollouts,
     /// No rollout may begin, lest it be too old, before the trainer announces another version.
     Version,
+    /// The batch before is not acknowledged.
+    Acknowledgement,
     /// The run has all its batches; there will be no more.
     End,
 }
@@ -130,6 +138,7 @@ impl WaitingFor {
         match self {
             Self::Rollouts => "rollouts",
             Self::Version => "version",
+            Self::Acknowledgement => "acknowledgement",
             Self::End => "end",
         }
     }
@@ -145,6 +154,8 @@ pub enum Acknowledged {
     NotHandedOut,
     /// There is no such batch.
     Unknown,
+    /// The process is about to end: it is to be said to the next one.
+    Stopping,
 }
 
 #[cfg(test)]

@@ -29,10 +29,14 @@ struct Kept {
 
 impl AnnouncedWeights {
     /// Takes weights and keeps none.
-    pub fn of(sampler: Arc<Sampler>, model: EmbeddedModel) -> Self {
+    pub fn of(sampler: Arc<Sampler>, model: &EmbeddedModel) -> Self {
         Self {
             sampler,
-            model,
+            // The sampler has its own form of the weights; nobody needs these.
+            model: EmbeddedModel {
+                weights: Arc::default(),
+                ..model.clone()
+            },
             run: None,
         }
     }
@@ -40,7 +44,7 @@ impl AnnouncedWeights {
     /// Keeps the newest weights below the run's folder, and those of every so many versions.
     pub fn kept_in(
         sampler: Arc<Sampler>,
-        model: EmbeddedModel,
+        model: &EmbeddedModel,
         folder: Utf8PathBuf,
         every: u64,
     ) -> Self {
@@ -50,14 +54,15 @@ impl AnnouncedWeights {
         }
     }
 
-    /// Goes on with the newest weights that were kept, and says which version they are; `None` when
-    /// nothing was ever announced.
-    pub fn restore(&self) -> Result<Option<PolicyVersion>, TrainError> {
+    /// Goes on with the newest weights that were kept, and says which version they are. A run that has
+    /// none keeps those of `first` as version 0, so that a trainer finds them.
+    pub fn restore(&self, first: &EmbeddedModel) -> Result<PolicyVersion, TrainError> {
         let Some(kept) = &self.run else {
-            return Ok(None);
+            return Ok(PolicyVersion(0));
         };
         let Some(Checkpoint { step, folder }) = checkpoints::list(&kept.folder)?.pop() else {
-            return Ok(None);
+            kept.save(first, PolicyVersion(0))?;
+            return Ok(PolicyVersion(0));
         };
         let unusable = |error: PolicyError| TrainError::Checkpoint {
             folder: folder.clone(),
@@ -68,7 +73,7 @@ impl AnnouncedWeights {
         self.sampler
             .swap(&model.config, &model.weights, version)
             .map_err(unusable)?;
-        Ok(Some(version))
+        Ok(version)
     }
 
     fn swap(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), Trouble> {
