@@ -1,9 +1,10 @@
 //! The numbers of a training run over its steps, as they are in the store.
 
+use osmosis_core::staleness::StalenessHistogram;
 use osmosis_core::statistics::Interval;
 use osmosis_store::Store;
 use osmosis_train::{EvaluationReport, StepReport};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
@@ -40,6 +41,24 @@ pub(crate) struct StepNumbers {
     pub(crate) groups_incomplete: u64,
     #[serde(rename = "rollouts/infrastructure_failed")]
     pub(crate) infrastructure_failed: u64,
+    /// Of the tokens that were trained on; none where nothing can be stale. So are the next three.
+    #[serde(rename = "staleness/mean")]
+    pub(crate) staleness_mean: Option<f64>,
+    #[serde(rename = "staleness/max")]
+    pub(crate) staleness_max: Option<u64>,
+    #[serde(rename = "time/wait_rollouts")]
+    pub(crate) wait_rollouts_seconds: Option<f64>,
+    #[serde(rename = "time/wait_update")]
+    pub(crate) wait_update_seconds: Option<f64>,
+    #[serde(rename = "groups/stale")]
+    pub(crate) groups_stale: u64,
+    #[serde(rename = "rollouts/stale")]
+    pub(crate) rollouts_stale: u64,
+    #[serde(rename = "tokens/masked")]
+    pub(crate) tokens_masked: u64,
+    /// `staleness/tokens_N`: tokens by the versions that they were behind.
+    #[serde(flatten, deserialize_with = "by_staleness")]
+    pub(crate) staleness: StalenessHistogram,
     /// Why there was no update.
     pub(crate) skipped: Option<String>,
     #[serde(rename = "time/rollout")]
@@ -115,6 +134,21 @@ impl Curve {
             .collect()
     }
 
+    /// Whether rollouts went on during updates.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| step.wait_rollouts_seconds.is_some())
+    }
+
+    /// All tokens that were trained on, by the versions they were behind.
+    pub(crate) fn staleness(&self) -> StalenessHistogram {
+        let mut all = StalenessHistogram::default();
+        for step in &self.steps {
+            all.merge(&step.staleness);
+        }
+        all
+    }
+
     pub(crate) fn sum(&self, of: impl Fn(&StepNumbers) -> f64) -> f64 {
         self.steps.iter().map(of).sum()
     }
@@ -152,6 +186,18 @@ impl StepNumbers {
     }
 }
 
+/// What stands under `staleness/tokens_N`, of all that the other fields leave over.
+fn by_staleness<'de, D: Deserializer<'de>>(rest: D) -> Result<StalenessHistogram, D::Error> {
+    let mut histogram = StalenessHistogram::default();
+    for (name, value) in serde_json::Map::<String, Value>::deserialize(rest)? {
+        let age = name.strip_prefix("staleness/tokens_");
+        if let (Some(age), Some(tokens)) = (age.and_then(|age| age.parse().ok()), value.as_u64()) {
+            histogram.add(age, tokens);
+        }
+    }
+    Ok(histogram)
+}
+
 impl HeldOutPoint {
     pub(crate) fn json(&self) -> Value {
         json!({
@@ -165,10 +211,24 @@ impl HeldOutPoint {
 
 #[cfg(test)]
 mod tests {
+    use osmosis_train::AsyncReport;
+
     use super::*;
 
     #[test]
     fn the_names_of_a_step_are_those_of_the_trainer() {
+        let mut staleness = StalenessHistogram::default();
+        staleness.add(0, 2);
+        staleness.add(2, 4);
+        let asynchronous = AsyncReport {
+            staleness_mean: staleness.mean(),
+            staleness_max: staleness.max(),
+            staleness: staleness.clone(),
+            tokens_masked: 5,
+            groups_stale: 1,
+            time_wait_rollouts: 0.5,
+            time_wait_update: 0.25,
+        };
         let report = StepReport {
             step: 3,
             reward_mean: Some(0.5),
@@ -183,6 +243,7 @@ mod tests {
             time_update: 3.0,
             time_swap: 4.0,
             logprob_mismatch_max: Some(1e-6),
+            asynchronous: Some(asynchronous),
             evaluation: Some(EvaluationReport {
                 reward_mean: Some(0.75),
                 reward_ci95: Some([0.5, 1.0]),
@@ -193,6 +254,12 @@ mod tests {
         };
         let numbers = StepNumbers::of_step(&report);
         assert_eq!(numbers.step, 3);
+        assert_eq!(numbers.staleness, staleness);
+        assert_eq!(numbers.staleness_mean, staleness.mean());
+        assert_eq!(numbers.staleness_max, Some(2));
+        assert_eq!((numbers.tokens_masked, numbers.groups_stale), (5, 1));
+        assert_eq!(numbers.wait_rollouts_seconds, Some(0.5));
+        assert_eq!(numbers.wait_update_seconds, Some(0.25));
         assert_eq!(numbers.reward, Some(0.5));
         assert_eq!(numbers.pass_rate, Some(0.25));
         assert_eq!((numbers.tokens_sampled, numbers.tokens_trained), (7, 6));

@@ -124,9 +124,12 @@ impl<M: PlannedModel> Plan<M> {
 
     pub(crate) fn default_in_flight(&self) -> u32 {
         let training = &self.config.training;
+        // Those of the steps ahead may be under way, too.
+        let batches = training.max_staleness.saturating_add(1);
         training
             .rollout_batch_size
             .saturating_mul(training.n_samples_per_prompt)
+            .saturating_mul(batches)
             .min(MOST_DEFAULT_IN_FLIGHT)
     }
 

@@ -110,6 +110,7 @@ impl Report {
                 "incomplete": curve.count(|step| step.groups_incomplete),
             },
             "infrastructure_failed": self.infrastructure_failed(),
+            "staleness": self.staleness_json(),
             "seconds": {
                 "rollout": curve.sum(|step| step.rollout_seconds),
                 "grade": curve.sum(|step| step.grade_seconds),
@@ -168,6 +169,9 @@ impl Report {
             ),
         );
         row("time", self.times());
+        if let Some(text) = self.staleness_text() {
+            row("staleness", text);
+        }
         if self.infrastructure_failed() > 0 {
             let count = thousands(self.infrastructure_failed());
             row(
@@ -248,6 +252,57 @@ impl Report {
             curve.sum(|step| step.eval_seconds.unwrap_or(0.0)),
         );
         parts.join(" · ")
+    }
+
+    /// Tokens by the versions they were behind, and what was too old; null where nothing can be.
+    fn staleness_json(&self) -> Value {
+        let curve = &self.curve;
+        let histogram = curve.staleness();
+        if !curve.is_asynchronous() {
+            return Value::Null;
+        }
+        json!({
+            "tokens": histogram,
+            "mean": histogram.mean(),
+            "max": histogram.max(),
+            "groups_discarded": curve.count(|step| step.groups_stale),
+            "rollouts_dropped": curve.count(|step| step.rollouts_stale),
+            "tokens_masked": curve.count(|step| step.tokens_masked),
+            "seconds_waiting": {
+                "rollouts": curve.sum(|step| step.wait_rollouts_seconds.unwrap_or(0.0)),
+                "update": curve.sum(|step| step.wait_update_seconds.unwrap_or(0.0)),
+            },
+        })
+    }
+
+    /// `0: 60.0% · 1: 40.0% of tokens · 2 groups too old · waited 3 s for rollouts, 1 s for updates`.
+    fn staleness_text(&self) -> Option<String> {
+        let curve = &self.curve;
+        let histogram = curve.staleness();
+        let all = histogram.tokens();
+        if !curve.is_asynchronous() || all == 0 {
+            return None;
+        }
+        let shares: Vec<String> = histogram
+            .counts()
+            .map(|(age, tokens)| format!("{age}: {}", percent(tokens as f64 / all as f64)))
+            .collect();
+        let mut text = format!("{} of tokens", shares.join(" · "));
+        let too_old = curve.count(|step| step.groups_stale);
+        if too_old > 0 {
+            let _ = write!(text, " · {} groups too old", thousands(too_old));
+        }
+        let masked = curve.count(|step| step.tokens_masked);
+        if masked > 0 {
+            let _ = write!(text, " · {} tokens masked", thousands(masked));
+        }
+        let _ = write!(
+            text,
+            " · waited {} for rollouts, {} for updates",
+            seconds_text(curve.sum(|step| step.wait_rollouts_seconds.unwrap_or(0.0))),
+            seconds_text(curve.sum(|step| step.wait_update_seconds.unwrap_or(0.0))),
+        );
+        Some(text)
     }
 
     fn checkpoints_text(&self) -> String {

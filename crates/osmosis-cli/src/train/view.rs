@@ -9,7 +9,7 @@ use osmosis_train::TrainEvent;
 
 use super::curve::{Curve, HeldOutPoint, StepNumbers};
 use super::sparkline::sparkline;
-use super::wording::{held_out_line, policy_text, reward_text, speed_text};
+use super::wording::{held_out_line, policy_text, reward_text, speed_text, waiting_text};
 use crate::display::View;
 use crate::figures::{duration_text, number};
 use crate::output::Output;
@@ -31,9 +31,10 @@ struct State {
     step: u64,
     steps: u64,
     phase: Phase,
-    /// Rollouts of this phase with a result, and all that were begun.
+    /// Rollouts of this phase with a result.
     done: u64,
-    total: u64,
+    /// Rollouts that were begun and have none yet; a phase may begin with some.
+    under_way: u64,
     /// By step.
     rewards: Vec<(u64, f64)>,
     last: StepNumbers,
@@ -94,10 +95,13 @@ impl TrainView {
 
     fn rollout(&mut self, event: &RunEvent) {
         match event {
-            RunEvent::Claimed { .. } => self.state.total += 1,
-            RunEvent::Finished { .. } => self.state.done += 1,
+            RunEvent::Claimed { .. } => self.state.under_way += 1,
+            RunEvent::Finished { .. } => {
+                self.state.done += 1;
+                self.state.under_way = self.state.under_way.saturating_sub(1);
+            }
             RunEvent::Retrying { .. } => {
-                self.state.total = self.state.total.saturating_sub(1);
+                self.state.under_way = self.state.under_way.saturating_sub(1);
             }
             RunEvent::Began { .. }
             | RunEvent::PhaseBegan { .. }
@@ -111,7 +115,6 @@ impl TrainView {
     fn phase(&mut self, phase: Phase) {
         self.state.phase = phase;
         self.state.done = 0;
-        self.state.total = 0;
     }
 }
 
@@ -223,6 +226,9 @@ impl State {
             let _ = write!(line, "  no update: {why}");
         }
         let _ = write!(line, "  {}  {}", policy_text(step), speed_text(step));
+        if let Some(waiting) = waiting_text(step) {
+            let _ = write!(line, "  {waiting}");
+        }
         line
     }
 
@@ -234,9 +240,11 @@ impl State {
             (step, Phase::Rollouts) => format!("step {step}/{}  rollouts", self.steps),
             (step, Phase::Update) => format!("step {step}/{}  updating", self.steps),
         };
-        if self.phase != Phase::Update && self.total > 0 {
-            let under_way = self.total.saturating_sub(self.done);
-            let _ = write!(text, ": {} done, {under_way} under way", self.done);
+        if self.phase == Phase::Update && self.under_way > 0 {
+            let _ = write!(text, ", {} rollouts under way", self.under_way);
+        } else if self.done + self.under_way > 0 {
+            let (done, under_way) = (self.done, self.under_way);
+            let _ = write!(text, ": {done} done, {under_way} under way");
         }
         if let Some(left) = self.time_left() {
             let _ = write!(text, "  ETA {}", duration_text(left));
@@ -255,6 +263,9 @@ impl State {
         if self.last.step > 0 && !self.rewards.is_empty() {
             let _ = write!(text, "\n  policy    {}", policy_text(&self.last));
             let _ = write!(text, "\n  speed     {}", speed_text(&self.last));
+            if let Some(waiting) = waiting_text(&self.last) {
+                let _ = write!(text, "\n  waiting   {waiting}");
+            }
         }
         text
     }
@@ -329,7 +340,7 @@ mod tests {
         let mut state = State {
             step: 4,
             steps: 9,
-            total: 12,
+            under_way: 7,
             done: 5,
             ..State::default()
         };
@@ -339,6 +350,35 @@ mod tests {
         }
         state.evaluated(point(3, 0.25));
         insta::assert_snapshot!(state.block());
+    }
+
+    #[test]
+    fn a_step_without_waiting_tells_how_old_its_tokens_were_and_who_waited() {
+        let mut state = State {
+            step: 4,
+            steps: 9,
+            phase: Phase::Update,
+            under_way: 12,
+            ..State::default()
+        };
+        state.stepped(StepNumbers {
+            staleness_mean: Some(0.4),
+            staleness_max: Some(1),
+            wait_rollouts_seconds: Some(0.25),
+            wait_update_seconds: Some(0.0),
+            ..step(3)
+        });
+        let waiting = "staleness 0.40 (at most 1)  waited 250 ms for rollouts, 0 ms for updates";
+        assert!(state.line().ends_with(waiting), "{}", state.line());
+        let block = state.block();
+        assert!(
+            block.starts_with("step 4/9  updating, 12 rollouts under way\n"),
+            "{block}"
+        );
+        assert!(
+            block.contains(&format!("\n  waiting   {waiting}")),
+            "{block}"
+        );
     }
 
     #[test]

@@ -44,6 +44,20 @@ pub(crate) fn speed_text(step: &StepNumbers) -> String {
     )
 }
 
+/// How old the tokens were, and who waited for whom; `None` where nobody trains and samples at once.
+pub(crate) fn waiting_text(step: &StepNumbers) -> Option<String> {
+    let (rollouts, update) = (step.wait_rollouts_seconds?, step.wait_update_seconds?);
+    let age = match (step.staleness_mean, step.staleness_max) {
+        (Some(mean), Some(most)) => format!("staleness {mean:.2} (at most {most})  "),
+        (_, _) => String::new(),
+    };
+    Some(format!(
+        "{age}waited {} for rollouts, {} for updates",
+        seconds_text(rollouts),
+        seconds_text(update)
+    ))
+}
+
 /// `held out before training: reward 0.1 [0.05, 0.15], 100 rollouts`.
 pub(crate) fn held_out_line(point: &HeldOutPoint) -> String {
     let when = match point.step {

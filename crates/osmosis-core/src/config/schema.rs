@@ -71,6 +71,9 @@ pub(super) const SECTIONS: &[Section] = &[
             "incomplete_groups",
             "turn_discount",
             "export_style",
+            "stale_rows",
+            "stragglers",
+            "straggler_factor",
         ]),
     },
     Section {
