@@ -8,7 +8,6 @@ use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
-use parking_lot::RwLock;
 
 use crate::error_reply::ErrorReply;
 
@@ -53,23 +52,16 @@ impl From<ControlRefusal> for ErrorReply {
 }
 
 /// The services by the path they answer below.
-#[derive(Debug, Default)]
-pub(crate) struct Services(RwLock<Vec<(String, Arc<dyn ControlService>)>>);
+#[derive(Debug)]
+pub(crate) struct Services(pub(crate) Vec<(String, Arc<dyn ControlService>)>);
 
 impl Services {
-    pub(crate) fn add(&self, path: &str, service: Arc<dyn ControlService>) {
-        let mut services = self.0.write();
-        services.retain(|(known, _)| known != path);
-        services.push((path.to_owned(), service));
-    }
-
     /// Who answers this path: it is the service's own, or below it.
-    pub(crate) fn at(&self, path: &str) -> Option<Arc<dyn ControlService>> {
-        let services = self.0.read();
-        let found = services.iter().find(|(base, _)| {
+    pub(crate) fn at(&self, path: &str) -> Option<&dyn ControlService> {
+        let found = self.0.iter().find(|(base, _)| {
             path.strip_prefix(base.as_str())
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
-        found.map(|(_, service)| Arc::clone(service))
+        found.map(|(_, service)| &**service)
     }
 }

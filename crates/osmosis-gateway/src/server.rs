@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::control::{self, Control, ControlKey};
-use crate::control_service::{ControlService, Services};
+use crate::control_service::Services;
 use crate::dialect::Dialect;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
@@ -160,7 +160,7 @@ impl Gateway {
             told_of_override: AtomicBool::new(false),
             max_body_bytes: options.max_body_bytes,
             annex,
-            services: Services::default(),
+            services: Services(options.services),
             doors: Doors::default(),
             stop: stop.clone(),
             everything: CancellationToken::new(),
@@ -184,11 +184,6 @@ impl Gateway {
     /// What opens the control API.
     pub fn control_key(&self) -> &Secret {
         &self.shared.control_key.key
-    }
-
-    /// Requests for `path`, and below it, go to this service from now on, if they bring the control key.
-    pub fn serve_control(&self, path: &str, service: Arc<dyn ControlService>) {
-        self.shared.services.add(path, service);
     }
 
     /// The version of the run's policy, each time another one is announced.
@@ -440,7 +435,7 @@ async fn answer(
         return control::serve(&shared, asked, parts, body).await;
     }
     if let Some(service) = shared.services.at(parts.uri.path()) {
-        return control::hand_over(&shared, &*service, parts, body).await;
+        return control::hand_over(&shared, service, parts, body).await;
     }
     let route = Route::parse(parts.uri.path())?;
     let key = key_of(&parts.headers).ok_or_else(|| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_core::config::{ModelPath, TrainConfig};
 use osmosis_engine::Stop;
-use osmosis_gateway::{Gateway, GatewayOptions, Policy, PolicyUpdate, Secret};
+use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_policy::{EmbeddedModel, Sampler};
 use osmosis_server::BatchService;
 use osmosis_store::{RunStatus, Store};
@@ -115,6 +115,7 @@ struct Serving {
 /// What answers the agents.
 struct ServedPolicy {
     gateway: Arc<Gateway>,
+    service: Arc<BatchService>,
     sampler: Option<Arc<Sampler>>,
     /// Where the version is kept of a policy that does not keep it itself.
     version: Option<AnnouncedVersion>,
@@ -162,18 +163,22 @@ impl Serving {
         job.folder.write_index(&*store).await?;
         job.folder.write_metrics(&report.json())?;
         store.close().await?;
-        Ok(self.conclude(end))
+        Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: OutsideEnd) -> Exit {
+    fn conclude(&self, end: OutsideEnd, report: &Report) -> Exit {
         match end {
             OutsideEnd::Complete { batches } => {
+                self.job.output.operation_line("completed", &report.json());
                 self.job.output.note(format_args!(
                     "All {batches} batches are acknowledged, and the trainer knows."
                 ));
                 Exit::Ok
             }
             OutsideEnd::Stopped { batches } => {
+                self.job
+                    .output
+                    .operation_line("interrupted", &report.json());
                 self.job.output.note(format_args!(
                     "Stopped with {batches} batches acknowledged. Go on with:\n  {}",
                     self.again()
@@ -224,8 +229,7 @@ impl Serving {
         };
         let end = match OutsideTraining::open(plan, parts, &stop).await {
             Ok((training, desk)) => {
-                let service = Arc::new(BatchService::new(desk));
-                served.gateway.serve_control(BatchService::PATH, service);
+                served.service.open(desk);
                 self.tell(&served.gateway, &training);
                 training.run(&stop, display.run_events()).await
             }
@@ -284,12 +288,18 @@ impl Serving {
                 (policy, Some(sampler), None)
             }
             OutsideModel::Servers(ready) => {
-                let version = AnnouncedVersion::kept_in(&self.job.folder.path);
-                (Arc::clone(&ready.policy), None, Some(version))
+                let kept = AnnouncedVersion::kept_in(&self.job.folder.path);
+                // Servers do not know what they were announced as.
+                if let Some(version) = kept.read()? {
+                    ready.policy.set_version(version);
+                }
+                (Arc::clone(&ready.policy), None, Some(kept))
             }
         };
         let sampling = execution::sampling(config.sampling, true);
+        let service = Arc::new(BatchService::default());
         let options = GatewayOptions {
+            services: vec![(BatchService::PATH.to_owned(), Arc::clone(&service) as _)],
             control_key: variable(CONTROL_KEY_VARIABLE).map(Secret::new),
             ..execution::gateway_options(self.arguments.listen, sampling)
         };
@@ -306,16 +316,12 @@ impl Serving {
         if let Some(judge) = &self.job.plan.judge {
             judge.serve_at(&gateway);
         }
-        let served = ServedPolicy {
+        Ok(ServedPolicy {
             gateway,
+            service,
             sampler,
             version,
-        };
-        if let Err(error) = go_on_with_version(&served) {
-            served.shut_down().await;
-            return Err(error);
-        }
-        Ok(served)
+        })
     }
 
     fn again(&self) -> String {
@@ -325,22 +331,4 @@ impl Serving {
             &self.job.plan.workspace,
         )
     }
-}
-
-/// Servers do not know which version they were announced as.
-fn go_on_with_version(served: &ServedPolicy) -> Result<(), CliError> {
-    let Some(version) = served.version.as_ref().map(AnnouncedVersion::read) else {
-        return Ok(());
-    };
-    if let Some(version) = version? {
-        let update = PolicyUpdate {
-            version: Some(version),
-            ..PolicyUpdate::default()
-        };
-        served
-            .gateway
-            .update_policy(None, update)
-            .map_err(|error| CliError::failed("gateway", error.to_string()))?;
-    }
-    Ok(())
 }

@@ -239,12 +239,18 @@ impl ControlService for Echo {
     }
 }
 
+async fn with_echo(echo: Arc<Echo>) -> House {
+    let policy = crate::fixture::script_policy("[[reply]]\ntext = 'hi'\n");
+    let options = GatewayOptions {
+        services: vec![("/v1/echo".to_owned(), echo)],
+        ..GatewayOptions::default()
+    };
+    House::with(policy, options, MemoryStore::default()).await
+}
+
 #[tokio::test]
 async fn a_service_of_the_control_api_is_asked_with_the_control_key_alone() {
-    let house = House::scripted("[[reply]]\ntext = 'hi'\n").await;
-    house
-        .gateway
-        .serve_control("/v1/echo", Arc::new(Echo::default()));
+    let house = with_echo(Arc::default()).await;
     let control = house.gateway.control_key().expose();
     for (path, key, status) in [
         ("/v1/echo", control, 200),
@@ -278,11 +284,8 @@ async fn a_service_of_the_control_api_is_asked_with_the_control_key_alone() {
 
 #[tokio::test]
 async fn a_service_that_is_waited_for_does_not_hold_up_the_end() {
-    let house = House::scripted("[[reply]]\ntext = 'hi'\n").await;
-    let echo = Arc::new(Echo::default());
-    house
-        .gateway
-        .serve_control("/v1/echo", Arc::clone(&echo) as _);
+    let echo: Arc<Echo> = Arc::default();
+    let house = with_echo(Arc::clone(&echo)).await;
     let key = house.gateway.control_key().expose();
     let asked = async {
         let sent = request(&house, "/v1/echo/wait", key).send().await.unwrap();

@@ -9,7 +9,7 @@
 
 mod asked;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use axum::body::Body;
@@ -31,21 +31,30 @@ const BATCH: &str = "osmosis-batch";
 const VERSION: &str = "osmosis-version";
 
 /// Serves [`BatchService::PATH`] of a gateway's control API.
-#[derive(Debug)]
+///
+/// It is there before the desk is, so that a trainer that comes too early is told to come again.
+#[derive(Debug, Default)]
 pub struct BatchService {
-    desk: Arc<dyn BatchDesk>,
+    desk: OnceLock<Arc<dyn BatchDesk>>,
 }
 
 impl BatchService {
-    /// Where it belongs: `gateway.serve_control(BatchService::PATH, …)`.
+    /// Where it belongs, in `GatewayOptions::services`.
     pub const PATH: &'static str = "/v1/training";
 
-    pub fn new(desk: Arc<dyn BatchDesk>) -> Self {
-        Self { desk }
+    /// From now on batches are to be had. The first desk stays.
+    pub fn open(&self, desk: Arc<dyn BatchDesk>) {
+        let _ = self.desk.set(desk);
+    }
+
+    fn desk(&self) -> Result<&dyn BatchDesk, ControlRefusal> {
+        let desk = self.desk.get();
+        desk.map(|desk| &**desk)
+            .ok_or_else(|| not_now("starting", "the engine is starting; ask again in a moment"))
     }
 
     async fn batch(&self, poll: Poll) -> Result<Response, ControlRefusal> {
-        let handed = self.desk.next(poll.after, poll.wait).await;
+        let handed = self.desk()?.next(poll.after, poll.wait).await;
         match handed.map_err(|error| failed(&error))? {
             Handed::Batch(batch) => written(batch, poll.form).await,
             Handed::Nothing(waiting_for) => {
@@ -60,7 +69,7 @@ impl BatchService {
     }
 
     async fn acknowledge(&self, number: u64) -> Result<Response, ControlRefusal> {
-        let done = self.desk.acknowledge(number).await;
+        let done = self.desk()?.acknowledge(number).await;
         let again = match done.map_err(|error| failed(&error))? {
             Acknowledged::Now => false,
             Acknowledged::Before => true,
@@ -150,13 +159,16 @@ fn whole(content_type: &'static str, body: Vec<u8>) -> Response {
 }
 
 fn stopping() -> ControlRefusal {
+    not_now(
+        "stopping",
+        "the engine is stopping; ask again when it runs again",
+    )
+}
+
+fn not_now(code: &'static str, message: &str) -> ControlRefusal {
     ControlRefusal {
         retry_after: Some(1),
-        ..ControlRefusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "stopping",
-            "the engine is stopping; ask again when it runs again",
-        )
+        ..ControlRefusal::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
     }
 }
 

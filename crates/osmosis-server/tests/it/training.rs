@@ -86,12 +86,22 @@ impl Served {
     async fn start(desk: Arc<Desk>) -> Self {
         let script = "[[reply]]\ntext = 'hi'\n";
         let policy = ScriptedPolicy::parse(Utf8Path::new("hi.toml"), script).unwrap();
-        let gateway = Gateway::start_unrecorded(GatewayOptions::default(), Arc::new(policy))
+        let service = Arc::new(BatchService::default());
+        let options = GatewayOptions {
+            services: vec![(BatchService::PATH.to_owned(), Arc::clone(&service) as _)],
+            ..GatewayOptions::default()
+        };
+        let gateway = Gateway::start_unrecorded(options, Arc::new(policy))
             .await
             .unwrap();
-        gateway.serve_control(BatchService::PATH, Arc::new(BatchService::new(desk)));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { gateway, client }
+        let served = Self { gateway, client };
+        // Who comes too early is told to come again.
+        let early = served.get("/batches").await;
+        assert_eq!(early.status(), 503);
+        assert_eq!(early.headers()["retry-after"], "1");
+        service.open(desk);
+        served
     }
 
     async fn ask(&self, method: Method, path: &str, accept: &str) -> Response {

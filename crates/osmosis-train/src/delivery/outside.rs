@@ -146,6 +146,11 @@ impl OutsideTraining {
                 Some(again)
             }
         };
+        if let Some(kept) = &parts.version
+            && version > kept.read()?.unwrap_or_default()
+        {
+            kept.write(version)?;
+        }
         let handed = outstanding.as_ref().map_or(0, |one| one.batch.number);
         let (counter, behind) = counter(handed);
         let training = Self {
