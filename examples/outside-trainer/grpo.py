@@ -23,7 +23,14 @@ def loss_of(model: torch.nn.Module, batch: BatchArrays) -> torch.Tensor:
     """The clipped policy gradient: a mean over the tokens of a row, then over the rows."""
     ids, attention, mask, sampled, temperature, advantage = map(
         torch.from_numpy,
-        (batch.ids, batch.attention_mask, batch.loss_mask, batch.logprobs, batch.temperatures, batch.advantages),
+        (
+            batch.ids,
+            batch.attention_mask,
+            batch.loss_mask,
+            batch.logprobs,
+            batch.temperatures,
+            batch.advantages,
+        ),
     )
     logits = model(input_ids=ids, attention_mask=attention).logits[:, :-1]
     logprobs = (logits / temperature[:, 1:, None]).log_softmax(-1)
@@ -36,11 +43,14 @@ def loss_of(model: torch.nn.Module, batch: BatchArrays) -> torch.Tensor:
 
 
 def main() -> None:
+    """Trains until there are no more batches."""
     run, lr = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 3e-4
     client = TrainerClient()
     version = client.version()
     # What answers now: `train serve` keeps a copy of everything that was announced last.
-    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / f"step_{version}", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        run / "checkpoints" / f"step_{version}", dtype=torch.float32
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     for batch in client.batches():
         if batch.number > version:  # else it was trained on before this process began
@@ -55,7 +65,10 @@ def main() -> None:
         batch.ack()
         rewards = [row.reward for row in batch.rows]
         mean = sum(rewards) / len(rewards) if rewards else float("nan")
-        print(f"batch {batch.number}: {len(rewards)} rows, reward {mean:.3f}, now version {version}", flush=True)
+        print(
+            f"batch {batch.number}: {len(rewards)} rows, reward {mean:.3f}, now version {version}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

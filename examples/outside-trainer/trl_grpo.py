@@ -34,10 +34,10 @@ def rollouts(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
         rewards.append(None)
     first = [row.loss_mask.index(1) for row in rows]
     return {
-        "prompt_ids": [row.ids[:at] for row, at in zip(rows, first)],
-        "completion_ids": [row.ids[at:] for row, at in zip(rows, first)],
-        "logprobs": [row.logprobs[at:] for row, at in zip(rows, first)],
-        "env_mask": [row.loss_mask[at:] for row, at in zip(rows, first)],
+        "prompt_ids": [row.ids[:at] for row, at in zip(rows, first, strict=True)],
+        "completion_ids": [row.ids[at:] for row, at in zip(rows, first, strict=True)],
+        "logprobs": [row.logprobs[at:] for row, at in zip(rows, first, strict=True)],
+        "env_mask": [row.loss_mask[at:] for row, at in zip(rows, first, strict=True)],
         "grade": rewards,
     }
 
@@ -51,13 +51,17 @@ class Announce(TrainerCallback):
     """After each step the rollouts go on with the new weights."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Announces, then acknowledges: whoever dies in between finds the version of the batch."""
         batch = current[0]
         with tempfile.TemporaryDirectory() as folder:
             parts["model"].save_pretrained(folder)
             version = client.announce(weights=folder, version=batch.number)
         batch.ack()
         rewards = [row.reward for row in batch.rows]
-        print(f"batch {batch.number}: reward {sum(rewards) / len(rewards):.3f}, now version {version}", flush=True)
+        print(
+            f"batch {batch.number}: reward {sum(rewards) / len(rewards):.3f}, now version {version}",
+            flush=True,
+        )
 
 
 version = client.version()

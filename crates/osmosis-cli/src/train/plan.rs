@@ -8,6 +8,7 @@ use osmosis_core::frame::Manifest;
 use osmosis_policy::EmbeddedModel;
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
+use serde_json::Value;
 
 use super::held_out::held_out_rows;
 use crate::checked_dataset::CheckedDataset;
@@ -59,6 +60,8 @@ impl PlannedModel for EmbeddedModel {
 
     fn pin(&self, facts: &mut Pinned) {
         facts.insert("model_sha256", self.digest());
+        // Not one of those that another process trains.
+        facts.insert("trainer", Value::Null);
     }
 
     fn secrets(&self) -> &[String] {

@@ -45,4 +45,5 @@ for batch in client.batches(wait=5):
     note("acknowledged", batch)
     if batch.number == die_acknowledged:
         os._exit(9)
-    assert client.announce(weights=weights, version=batch.number) == batch.number
+    folder = None if weights == "-" else weights
+    assert client.announce(weights=folder, version=batch.number) == batch.number

@@ -87,6 +87,8 @@ impl Engine {
 struct Trainer<'a> {
     workspace: &'a Workspace,
     url: String,
+    /// What it announces; `-` is nothing but a version.
+    weights: Utf8PathBuf,
 }
 
 impl Trainer<'_> {
@@ -97,14 +99,9 @@ impl Trainer<'_> {
     fn start(&self, order: &[(&str, u64)]) -> Child {
         let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/outside_trainer.py");
-        // What answers first is good enough to be announced again and again.
-        let weights = self
-            .workspace
-            .training_folder("t")
-            .join("checkpoints/step_0");
         let mut command = Command::new(python_environment::python());
         command
-            .args([script, self.journal().as_str(), weights.as_str()])
+            .args([script, self.journal().as_str(), self.weights.as_str()])
             .env("PYTHONPATH", format!("{repository}/python"))
             .env("OSMOSIS_TRAINER_URL", &self.url)
             .env("OSMOSIS_CONTROL_KEY", KEY)
@@ -177,6 +174,8 @@ fn a_trainer_that_dies_and_an_engine_that_is_killed_lose_no_batch_and_repeat_no_
     let trainer = Trainer {
         workspace: &workspace,
         url: engine.url().to_owned(),
+        // What answers first is good enough to be announced again and again.
+        weights: workspace.training_folder("t").join("checkpoints/step_0"),
     };
     trainer.run(&[("DIE_RECEIVED", 2)], 9);
     trainer.run(&[("DIE_ACKNOWLEDGED", 2)], 9);
@@ -240,6 +239,66 @@ fn ctrl_c_stops_a_run_that_only_another_train_serve_goes_on_with() {
     let engine = Engine::start(&workspace, "127.0.0.1:0");
     engine.signal(Signal::TERM);
     engine.ended().expect(130);
+}
+
+/// An `osmosis gateway` that samples, in the place of a server of the trainer's own.
+struct Sampling(Child);
+
+impl Sampling {
+    fn start(workspace: &mut Workspace) -> Self {
+        let arguments = ["gateway", "--model", "builtin/tiny", "--json"];
+        let mut child = workspace
+            .command(&arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+        stdout.read_line(&mut said).unwrap();
+        let envelope: Value = serde_json::from_str(&said).unwrap();
+        let of = |name: &str| envelope["resource"][name].as_str().unwrap().to_owned();
+        workspace.variable("HOSTED_VLLM_BASE_URL", &of("url"));
+        workspace.variable("HOSTED_VLLM_API_KEY", &of("api_key"));
+        Self(child)
+    }
+}
+
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn servers_that_tell_their_token_ids_sample_and_a_restart_knows_their_version() {
+    let mut workspace = served_workspace();
+    let _sampling = Sampling::start(&mut workspace);
+    workspace.training("hosted_vllm/tiny", "steps = 2\nmax_staleness = 1\n", "");
+    let engine = Engine::start(&workspace, "127.0.0.1:0");
+    let address = engine.address().to_owned();
+    let trainer = Trainer {
+        workspace: &workspace,
+        url: engine.url().to_owned(),
+        weights: "-".into(),
+    };
+    trainer.run(&[("DIE_RECEIVED", 2)], 9);
+    engine.signal(Signal::TERM);
+    engine.ended().expect(130);
+
+    let engine = Engine::start(&workspace, &address);
+    assert_eq!(engine.resource["acknowledged"], 1);
+    assert_eq!(engine.resource["version"], 1);
+    trainer.run(&[], 0);
+    engine.ended().expect(0);
+    let noted = trainer.noted();
+    assert_eq!(numbers(&noted, "received"), [1, 2, 2]);
+    assert_eq!(numbers(&noted, "acknowledged"), [1, 2]);
+    assert!(
+        noted.iter().all(|line| line["rows"][0].is_string()),
+        "{noted:?}"
+    );
 }
 
 #[test]
