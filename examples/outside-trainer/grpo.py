@@ -2,7 +2,8 @@
 
     python grpo.py RUN_FOLDER [LEARNING_RATE]
 
-`train serve` prints the folder as `output_path`; OSMOSIS_TRAINER_URL and OSMOSIS_CONTROL_KEY say where it is.
+The folder is `.osmosis/training/NAME`; OSMOSIS_TRAINER_URL and OSMOSIS_CONTROL_KEY say where the
+engine is.
 Versions are numbered like batches, so a trainer that died knows from the version what is done.
 """
 

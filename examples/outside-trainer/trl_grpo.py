@@ -2,8 +2,9 @@
 
     python trl_grpo.py RUN_FOLDER BATCHES ROLLOUT_BATCH_SIZE N_SAMPLES_PER_PROMPT
 
-The numbers are those of the config, with `max_staleness` at least 1: then every batch is full. TRL's prompts are
-placeholders: which prompt is next, what the agent does with it and what it is worth is decided where the rollouts run.
+The numbers are those of the config, with `max_staleness` at least 1: then every batch is full.
+TRL's prompts are placeholders: which prompt is next, what the agent does with it and what it is
+worth is decided where the rollouts run.
 """
 
 import sys
@@ -57,11 +58,8 @@ class Announce(TrainerCallback):
             parts["model"].save_pretrained(folder)
             version = client.announce(weights=folder, version=batch.number)
         batch.ack()
-        rewards = [row.reward for row in batch.rows]
-        print(
-            f"batch {batch.number}: reward {sum(rewards) / len(rewards):.3f}, now version {version}",
-            flush=True,
-        )
+        mean = sum(row.reward for row in batch.rows) / len(batch.rows)
+        print(f"batch {batch.number}: reward {mean:.3f}, now version {version}", flush=True)
 
 
 version = client.version()

@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
+use crate::serving::client;
+
 const ARROW: &str = "application/vnd.apache.arrow.stream";
 
 /// Gives out what it was given.
@@ -94,7 +96,7 @@ impl Served {
         let gateway = Gateway::start_unrecorded(options, Arc::new(policy))
             .await
             .unwrap();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = client(gateway.url());
         let served = Self { gateway, client };
         // Who comes too early is told to come again.
         let early = served.get("/batches").await;

@@ -182,19 +182,20 @@ mod tests {
         assert_eq!(next, nothing(WaitingFor::Acknowledgement));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_waits_gets_the_batch_when_it_is_there() {
         let (counter, behind) = counter(0);
         let forming = async {
-            tokio::time::sleep(Duration::from_secs(20)).await;
+            // By then the other one waits.
+            tokio::task::yield_now().await;
             behind.show(Shown {
                 waiting_for: WaitingFor::Version,
                 ..Shown::default()
             });
-            tokio::time::sleep(Duration::from_secs(9)).await;
+            tokio::task::yield_now().await;
             behind.show(with_batch());
         };
-        let wait = Duration::from_secs(30);
+        let wait = Duration::from_hours(1);
         let (handed, ()) = tokio::join!(counter.next(None, wait), forming);
         assert_eq!(handed.unwrap(), Handed::Batch(Arc::new(batch())));
     }

@@ -79,6 +79,8 @@ pub struct OutsideTraining {
     /// Batches that are acknowledged: those with the first numbers.
     acknowledged: u64,
     outstanding: Option<Outstanding>,
+    /// Rollouts go on while the trainer works.
+    asynchronous: bool,
     /// Groups without anything to learn after which somebody is told.
     flat_limit: u64,
     flat_told: u64,
@@ -163,6 +165,7 @@ impl OutsideTraining {
             steps,
             acknowledged,
             outstanding,
+            asynchronous: training.max_staleness > 0,
             flat_limit,
             flat_told: 0,
             since: Instant::now(),
@@ -370,7 +373,7 @@ impl OutsideTraining {
             tokens_sampled: numbers.completion_tokens,
             skipped: taken.lesson.skipped(),
             time_rollout: waited,
-            asynchronous: Some(AsyncReport {
+            asynchronous: self.asynchronous.then(|| AsyncReport {
                 staleness_mean: taken.staleness.mean(),
                 staleness_max: taken.staleness.max(),
                 staleness: taken.staleness.clone(),
