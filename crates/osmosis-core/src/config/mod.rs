@@ -44,7 +44,9 @@ pub use evaluation::{Evaluation, Sampling};
 pub use experiment::Experiment;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use passed_on::Secrets;
-pub use training::{Algorithm, Checkpoints, ExportStyle, HeldOut, IncompleteGroups, Training};
+pub use training::{
+    Algorithm, Checkpoints, ExportStyle, HeldOut, IncompleteGroups, Objective, Training,
+};
 
 use std::collections::BTreeMap;
 

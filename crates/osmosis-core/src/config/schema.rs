@@ -71,6 +71,8 @@ pub(super) const SECTIONS: &[Section] = &[
             "incomplete_groups",
             "turn_discount",
             "export_style",
+            "objective",
+            "behaviour_weight_cap",
         ]),
     },
     Section {
