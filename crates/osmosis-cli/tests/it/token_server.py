@@ -1,6 +1,7 @@
 """A server that takes and gives token ids as SGLang documents it. Prints its port.
 
-A prompt that begins with 99 gets no answer; the file in the arguments says when its caller left.
+Every token is sampled by weights of its own, the first by version 3. A prompt that begins with 99 gets
+no answer; the file in the arguments says when its caller left.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ async def generate(request):
             "completion_tokens": len(told),
             "output_token_logprobs": told,
             "finish_reason": {"type": "length"} if last else None,
-            "weight_version": "3",
+            "weight_version": str(3 + place),
         }
         await reply.write(b"data: " + json.dumps({"meta_info": meta}).encode() + b"\n\n")
     await reply.write(b"data: [DONE]\n\n")

@@ -8,6 +8,7 @@
 )]
 
 mod asynchronous;
+mod changes;
 mod guest;
 mod interruption;
 mod learning;
