@@ -38,6 +38,7 @@ mod report;
 mod rollout_phase;
 pub mod schedule;
 mod step;
+mod taught;
 pub mod tensorboard;
 mod trainer;
 
@@ -45,4 +46,5 @@ pub use error::{TrainError, TrainErrorKind};
 pub use event::{TrainEnd, TrainEvent};
 pub use plan::{TrainParts, TrainPlan};
 pub use report::{EvaluationReport, SkipReason, StepReport};
+pub use taught::{TaughtRows, Teaching, rows_of, visit_of};
 pub use trainer::Trainer;

@@ -96,7 +96,7 @@ pub(crate) async fn lesson(
 }
 
 /// The rewards of the kept samples of a scored rollout.
-fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
+pub(crate) fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
     match rollout.outcome.as_ref()? {
         Outcome::Scored { .. } => Some(
             rollout
@@ -114,7 +114,7 @@ fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
     }
 }
 
-async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Records, TrainError> {
+pub(crate) async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Records, TrainError> {
     let mut records = Records::new();
     for (sample, bytes) in store.token_records(id).await? {
         let record = TokenRecord::decode(&bytes).map_err(|source| TrainError::Tokens {
