@@ -17,7 +17,7 @@ use osmosis_store::{
 };
 use serde_json::{Value, json};
 
-use self::tokens::{LeftOut, LeftOutCounts, TokenRows};
+use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::dataset::data_error;
 use crate::error::{CliError, Exit};
@@ -56,8 +56,13 @@ pub(crate) async fn run(
     let bar = progress_bar(output, &store).await?;
     let telling = writer.telling();
     let token_rows = match &writer.export {
-        Either::Tokens(..) => Some(TokenRows::of(&record, output)?),
+        Either::Tokens(..) => Some(TokenRows::of(&record)?),
         Either::Records(_) | Either::Talks(..) => None,
+    };
+    let held_out = if writer.kind.is_trained_on() {
+        HeldOutRows::of(&record, output)?
+    } else {
+        HeldOutRows::None
     };
     let calls_in = if telling.is_some() || token_rows.is_some() {
         elsewhere(&record, &workspace, output).await?
@@ -69,6 +74,7 @@ pub(crate) async fn run(
         run_name: record.name,
         telling,
         token_rows,
+        held_out,
         calls_in,
     };
     let mut pages = RolloutPages::new(&source.store, query);
@@ -82,11 +88,11 @@ pub(crate) async fn run(
             for ((record, talks), rows) in records {
                 match (&mut writer.export, rows) {
                     (Either::Records(export), _) => export.write(record),
-                    (Either::Talks(export, run), _) => export.write(run, record, talks),
+                    (Either::Talks(export, run), Ok(_)) => export.write(run, record, talks),
                     (Either::Tokens(export, run), Ok(rows)) => {
                         export.write(run, record, &rows, talks)
                     }
-                    (Either::Tokens(..), Err(why)) => {
+                    (Either::Talks(..) | Either::Tokens(..), Err(why)) => {
                         left_out.add(why);
                         Ok(())
                     }
@@ -98,13 +104,13 @@ pub(crate) async fn run(
         }
     }
     bar.finish_and_clear();
-    let of_tokens = source.token_rows.is_some();
-    if let Either::Tokens(export, _) = &writer.export {
-        if export.rows() == 0 {
-            return Err(left_out.error(&arguments.run));
-        }
-        left_out.tell(output);
+    if let Either::Tokens(export, _) = &writer.export
+        && export.rows() == 0
+    {
+        return Err(left_out.error(&arguments.run));
     }
+    left_out.tell(output);
+    let kind = writer.kind;
     let path = writer.path.clone();
     let format = writer.format.clone();
     let records = writer.finish()?;
@@ -117,8 +123,12 @@ pub(crate) async fn run(
         output.line(format_args!("{of}{rollouts} rollouts in {path}"));
         let mut resource = json!({"path": path, "format": format, "rollouts": rollouts,
             "records": records});
-        if of_tokens {
-            resource["left_out"] = left_out.to_json();
+        match kind {
+            Kind::Tokens(_) => resource["left_out"] = left_out.to_json(),
+            Kind::Talks(TalkFormat::Sft) => {
+                resource["left_out"] = json!({"held_out": left_out.held_out()});
+            }
+            Kind::Talks(_) | Kind::Records(_) => {}
         }
         output.operation("exported", &resource);
     }
@@ -151,8 +161,7 @@ struct Writer {
     format: String,
     /// `None`: standard output.
     path: Option<Utf8PathBuf>,
-    /// Of what is written: whether conversations are told, and whether in token ids too.
-    with_talk: Option<bool>,
+    kind: Kind,
 }
 
 enum Either {
@@ -189,6 +198,15 @@ impl Kind {
             Self::Records(format) => format.as_str(),
             Self::Talks(format) => format.suffix(),
             Self::Tokens(format) => format.suffix(),
+        }
+    }
+
+    /// Whether it is for training, where held-out rows have no place.
+    fn is_trained_on(self) -> bool {
+        match self {
+            Self::Records(_) => false,
+            Self::Talks(format) => format == TalkFormat::Sft,
+            Self::Tokens(_) => true,
         }
     }
 
@@ -272,7 +290,7 @@ impl Writer {
             format: clap::ValueEnum::to_possible_value(&arguments.format)
                 .map_or_else(String::new, |value| value.get_name().to_owned()),
             path,
-            with_talk: kind.with_talk(),
+            kind,
         })
     }
 
@@ -282,7 +300,7 @@ impl Writer {
             Either::Records(_) => None,
             Either::Talks(_, facts) | Either::Tokens(_, facts) => Some(Telling {
                 model: facts.model.clone(),
-                with_tokens: self.with_talk?,
+                with_tokens: self.kind.with_talk()?,
             }),
         }
     }
@@ -357,7 +375,7 @@ fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redac
 struct Batch {
     records: Vec<ExportRecord>,
     talks: Vec<Vec<SampleTalk>>,
-    /// For a trainer; empty when nobody asks for them.
+    /// For a trainer, empty when nobody asks for them; or why the rollout is left out.
     rows: Vec<Result<Vec<TokenRow>, LeftOut>>,
 }
 
@@ -369,6 +387,7 @@ struct Source {
     telling: Option<Telling>,
     /// Set when rows for a trainer are wanted.
     token_rows: Option<TokenRows>,
+    held_out: HeldOutRows,
     /// The run that has the calls, when it is another.
     calls_in: Option<SqliteStore>,
 }
@@ -395,6 +414,7 @@ impl Source {
         let mut rows = vec![];
         for (rollout, record) in rollouts.iter().zip(&records) {
             rows.push(match &self.token_rows {
+                _ if self.held_out.has(rollout.row_index) => Err(LeftOut::HeldOut),
                 Some(token_rows) => token_rows.read(store, rollout, &record.samples).await?,
                 None => Ok(vec![]),
             });

@@ -1,4 +1,4 @@
-//! Rows of tokens for trainers: which rollouts of a run give some, and why the others don't.
+//! What is left out of exports that are trained on, and the rows of tokens for trainers.
 
 use std::collections::HashSet;
 
@@ -19,13 +19,13 @@ pub(super) struct TokenRows {
     training: Training,
     /// Only in training a dataset row is visited more than once.
     visits: bool,
-    held_out: Held,
     /// Rewards of parts of samples are those of the run that was graded again.
     regraded: bool,
 }
 
-/// Which dataset rows a training run never trained on.
-enum Held {
+/// Which dataset rows a training run never trained on. Others must not either, or what was measured on them
+/// means nothing any more.
+pub(super) enum HeldOutRows {
     None,
     Rows(HashSet<u64>),
     /// Those of another dataset, which are numbered from here.
@@ -44,27 +44,12 @@ pub(super) enum LeftOut {
 }
 
 impl TokenRows {
-    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, CliError> {
-        let pinned = Pinned::read(&run.pinned)?;
-        let config = match run.kind {
-            RunKind::Training => TrainConfig::parse("run.toml".into(), &run.config_toml).ok(),
-            RunKind::Evaluation | RunKind::Serving => None,
-        };
-        let training = config.map(|config| config.training);
-        let held_out = training
-            .as_ref()
-            .map_or(Held::None, |training| Held::of(training, &pinned));
-        if matches!(held_out, Held::Unknown) {
-            output.warn(format_args!(
-                "run `{}` does not tell which rows it held out: they are among the exported",
-                run.name
-            ));
-        }
+    pub(super) fn of(run: &RunRecord) -> Result<Self, CliError> {
+        let training = training_of(run);
         Ok(Self {
             visits: training.is_some(),
             training: training.unwrap_or_default(),
-            held_out,
-            regraded: RegradedFrom::of(&pinned).is_some(),
+            regraded: RegradedFrom::of(&Pinned::read(&run.pinned)?).is_some(),
         })
     }
 
@@ -75,9 +60,6 @@ impl TokenRows {
         rollout: &RolloutRecord,
         samples: &[Sample],
     ) -> Result<Result<Vec<TokenRow>, LeftOut>, CliError> {
-        if self.held_out.has(rollout.row_index) {
-            return Ok(Err(LeftOut::HeldOut));
-        }
         let samples = if self.regraded { &[] } else { samples };
         let taught = match rows_of(calls, rollout, samples, &self.training).await? {
             Teaching::Rows(taught) => taught,
@@ -109,8 +91,31 @@ impl TokenRows {
     }
 }
 
-impl Held {
-    fn of(training: &Training, pinned: &Pinned) -> Self {
+/// The settings of a training run.
+fn training_of(run: &RunRecord) -> Option<Training> {
+    match run.kind {
+        RunKind::Training => {
+            let config = TrainConfig::parse("run.toml".into(), &run.config_toml).ok();
+            config.map(|config| config.training)
+        }
+        RunKind::Evaluation | RunKind::Serving => None,
+    }
+}
+
+impl HeldOutRows {
+    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, CliError> {
+        let pinned = Pinned::read(&run.pinned)?;
+        let held_out = training_of(run).map_or(Self::None, |it| Self::in_training(&it, &pinned));
+        if matches!(held_out, Self::Unknown) {
+            output.warn(format_args!(
+                "run `{}` does not tell which rows it held out: they are among the exported",
+                run.name
+            ));
+        }
+        Ok(held_out)
+    }
+
+    fn in_training(training: &Training, pinned: &Pinned) -> Self {
         let Some(held_out) = &training.held_out else {
             return Self::None;
         };
@@ -127,7 +132,7 @@ impl Held {
         }
     }
 
-    fn has(&self, row: u64) -> bool {
+    pub(super) fn has(&self, row: u64) -> bool {
         match self {
             Self::None | Self::Unknown => false,
             Self::Rows(rows) => rows.contains(&row),
@@ -161,6 +166,10 @@ impl LeftOutCounts {
                 self.why_nothing.get_or_insert(why);
             }
         }
+    }
+
+    pub(super) fn held_out(&self) -> u64 {
+        self.held_out
     }
 
     /// For programs.
@@ -210,10 +219,10 @@ impl LeftOutCounts {
                 reasons.push(format!("{} {what}{why}", rollouts(count)));
             }
         }
-        let reasons = match reasons.is_empty() {
-            true => "it has no rollouts with a result".to_owned(),
-            false => reasons.join(", "),
-        };
+        if reasons.is_empty() {
+            reasons.push("it has no rollouts with a result".to_owned());
+        }
+        let reasons = reasons.join(", ");
         let error = CliError::failed(
             "no_training_rows",
             format!("run `{run}` has no rows for a trainer: {reasons}"),

@@ -85,7 +85,7 @@ impl<'a> Spoken<'a> {
     pub(super) fn response(&self) -> String {
         match self {
             Self::Turns { turns, first } => {
-                let texts: Vec<String> = turns[*first..].iter().map(Turn::text).collect();
+                let texts: Vec<String> = turns[*first..].iter().map(read_aloud).collect();
                 texts.join("\n")
             }
             Self::Asked { .. } => String::new(),
@@ -111,6 +111,15 @@ impl<'a> Spoken<'a> {
             Self::Asked { calls, .. } => 2 * calls.max(&1),
         }
     }
+}
+
+/// The text of a turn, and the tools it calls.
+fn read_aloud(turn: &Turn) -> String {
+    let mut parts = vec![turn.text()];
+    let calls = turn.tool_calls.iter();
+    parts.extend(calls.map(|call| format!("{}({})", call.name, call.arguments)));
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n")
 }
 
 fn is_whole(tokens: &CallTokens, ids: &[u32]) -> bool {
