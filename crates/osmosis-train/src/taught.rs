@@ -115,3 +115,18 @@ fn why_unknown(rollout: &RolloutRecord, records: &Records) -> Option<String> {
 pub fn visit_of(training: &Training, run_index: u32) -> u32 {
     run_index / training.n_samples_per_prompt.max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_epoch_is_a_visit_of_its_own() {
+        let training = Training {
+            n_samples_per_prompt: 4,
+            ..Training::default()
+        };
+        let visits: Vec<u32> = [0, 3, 4, 7, 8].map(|run| visit_of(&training, run)).into();
+        assert_eq!(visits, [0, 0, 1, 1, 2]);
+    }
+}

@@ -1,6 +1,6 @@
-"""Reads `t.areal.parquet`, `t.verl.parquet` and `t.slime.jsonl` of the working directory with the packages they are for.
+"""Reads the exports for trainers in the working directory with the packages they are for.
 
-`AREAL` and `VERL` are folders with the packages. `SLIME`, when set, is one with slime's sources.
+`AREAL` and `VERL` are folders with the packages. `SLIME`, when set, is one with the sources of slime.
 """
 
 import json
@@ -29,7 +29,10 @@ def areal():
         "rewards": torch.float32,
     }
     batch = concat_padded_tensors(
-        [{key: torch.tensor([row[key]], dtype=dtype) for key, dtype in types.items()} for row in rows]
+        [
+            {key: torch.tensor([row[key]], dtype=dtype) for key, dtype in types.items()}
+            for row in rows
+        ]
     )
     assert batch["input_ids"].shape == batch["loss_mask"].shape == batch["versions"].shape
     assert batch["rewards"].shape == (len(rows),)
@@ -52,18 +55,33 @@ def verl():
     prompts = RLHFDataset("t.verl.parquet", tokenizer=None, config=config)
     first = prompts[0]
     assert first["raw_prompt"][-1]["role"] == "user" and first["raw_prompt"][-1]["content"]
-    assert first["reward_model"]["ground_truth"] is not None and first["index"] == first["extra_info"]["index"]
+    assert (
+        first["reward_model"]["ground_truth"] is not None
+        and first["index"] == first["extra_info"]["index"]
+    )
 
     # The rollouts.
     rows = load_dataset("parquet", data_files="t.verl.parquet", split="train")
-    fields = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "num_turns"]
+    fields = [
+        "prompt_ids",
+        "response_ids",
+        "response_mask",
+        "response_logprobs",
+        "reward_score",
+        "num_turns",
+    ]
     outputs = [
-        AgentLoopOutput(**{name: row[name] for name in fields}, metrics=AgentLoopMetrics()).as_dict() for row in rows
+        AgentLoopOutput(
+            **{name: row[name] for name in fields}, metrics=AgentLoopMetrics()
+        ).as_dict()
+        for row in rows
     ]
 
     def pad(name, left=False):
         side = "left" if left else "right"
-        return torch.nn.utils.rnn.pad_sequence([o[name] for o in outputs], batch_first=True, padding_side=side)
+        return torch.nn.utils.rnn.pad_sequence(
+            [o[name] for o in outputs], batch_first=True, padding_side=side
+        )
 
     batch = DataProto.from_single_dict(
         {
@@ -98,7 +116,12 @@ def slime():
     samples = [Sample.from_dict(sample) for sample in loaded]
     for sample in samples:
         assert sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED)
-        assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length < len(sample.tokens)
+        assert (
+            len(sample.loss_mask)
+            == len(sample.rollout_log_probs)
+            == sample.response_length
+            < len(sample.tokens)
+        )
         assert sample.effective_response_length > 0
     return samples
 
@@ -106,10 +129,13 @@ def slime():
 batch, rows, samples = areal(), verl(), slime()
 # One and the same thing, told in three ways.
 assert [row["prompt_ids"] + row["response_ids"] for row in rows] == [
-    ids[mask].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ids[mask].tolist()
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
 ]
 if samples is not None:
-    assert [sample.tokens for sample in samples] == [row["prompt_ids"] + row["response_ids"] for row in rows]
+    assert [sample.tokens for sample in samples] == [
+        row["prompt_ids"] + row["response_ids"] for row in rows
+    ]
     assert [sample.reward for sample in samples] == rows["reward_score"][:]
     assert len({sample.group_index for sample in samples}) == len(set(rows["uid"]))
 print(len(rows), "rows;", "slime's Sample" if samples else "without slime")

@@ -1,5 +1,7 @@
 //! Recorded tokens of a real run, in the layouts of other trainers.
 
+use std::collections::BTreeMap;
+
 use osmosis_testkit::python_environment;
 use serde_json::{Value, json};
 
@@ -37,7 +39,7 @@ fn a_training_run_is_exported_for_other_trainers_without_its_held_out_rows() {
         );
     }
     let lines = workspace.read("t.slime.jsonl");
-    let mut groups: std::collections::BTreeMap<u64, Vec<Value>> = Default::default();
+    let mut groups: BTreeMap<u64, Vec<Value>> = BTreeMap::new();
     for line in lines.lines() {
         let sample: Value = serde_json::from_str(line).unwrap();
         let length = |name: &str| sample[name].as_array().unwrap().len() as u64;

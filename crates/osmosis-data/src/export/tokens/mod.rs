@@ -101,7 +101,7 @@ impl TokenRow {
 pub enum TokenExport {
     Areal(Box<ArealExport>),
     Verl(Box<VerlExport>),
-    Slime(SlimeExport),
+    Slime(Box<SlimeExport>),
 }
 
 impl TokenExport {
@@ -118,7 +118,9 @@ impl TokenExport {
             TokenFormat::Verl => {
                 Self::Verl(Box::new(VerlExport::new(Target::create(path)?, redactor)?))
             }
-            TokenFormat::Slime => Self::Slime(SlimeExport::new(JsonLines::create(path, redactor)?)),
+            TokenFormat::Slime => Self::Slime(Box::new(SlimeExport::new(JsonLines::create(
+                path, redactor,
+            )?))),
         })
     }
 
@@ -130,9 +132,10 @@ impl TokenExport {
     ) -> Option<Self> {
         match format {
             TokenFormat::Areal | TokenFormat::Verl => None,
-            TokenFormat::Slime => Some(Self::Slime(SlimeExport::new(JsonLines::to(
-                writer, redactor,
-            )))),
+            TokenFormat::Slime => {
+                let lines = JsonLines::to(writer, redactor);
+                Some(Self::Slime(Box::new(SlimeExport::new(lines))))
+            }
         }
     }
 
