@@ -46,6 +46,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "osmosis-engine",
             "osmosis-gateway",
             "osmosis-store",
+            "osmosis-train",
             "osmosis-worker",
         ],
     ),

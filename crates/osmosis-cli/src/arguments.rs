@@ -21,7 +21,9 @@ pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 pub(crate) use run::{LogArguments, ThroughputArguments};
 pub(crate) use serve::ServeArguments;
-pub(crate) use train::{TrainCommand, TrainResumeArguments, TrainSubmitArguments};
+pub(crate) use train::{
+    TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
+};
 pub(crate) use workspace::{
     DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
 };
@@ -140,6 +142,7 @@ impl Command {
             Self::Train { command } => match command {
                 TrainCommand::Submit(_) => "train submit",
                 TrainCommand::Resume(_) => "train resume",
+                TrainCommand::Serve(_) => "train serve",
                 TrainCommand::List => "train list",
                 TrainCommand::Info { .. } => "train info",
                 TrainCommand::Show { .. } => "train show",

@@ -38,7 +38,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
         config_text,
         secrets_file: None,
     };
-    let plan = Plan::check(request, Some(&root))?;
+    let plan: Plan = Plan::check(request, Some(&root))?;
     // Each demo is a run of its own.
     let mut job = Job::new(plan, None, *output)?;
     job.throughput.python = arguments.python;

@@ -28,7 +28,7 @@ use crate::workspace::{Workspace, absolute, current_dir};
 /// What calls without a rollout of their own are recorded under.
 const ROLLOUT: &str = "gateway";
 /// What opens `/v1/policy` and `/metrics`.
-const CONTROL_KEY_VARIABLE: &str = "OSMOSIS_CONTROL_KEY";
+pub(crate) const CONTROL_KEY_VARIABLE: &str = "OSMOSIS_CONTROL_KEY";
 
 pub(crate) async fn run(
     arguments: GatewayArguments,

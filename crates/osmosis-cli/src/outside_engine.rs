@@ -173,8 +173,11 @@ fn remote(
         max_prompt_tokens: None,
         max_response_tokens: None,
     };
-    let policy: Arc<dyn Policy> =
-        Arc::new(TokenPolicy::new(Arc::new(engine), Arc::new(chat), options));
+    let policy: Arc<dyn Policy> = Arc::new(TokenPolicy::at_server(
+        Arc::new(engine),
+        Arc::new(chat),
+        options,
+    ));
     Ok(ReadyPolicy::outside(policy, identity, secrets, remote))
 }
 

@@ -14,6 +14,7 @@ use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
 use osmosis_store::RunKind;
 use osmosis_tokens::ChatFormat;
 use osmosis_train::checkpoints::{self, Which};
+use osmosis_train::delivery::AnnouncedWeights;
 use serde_json::{Value, json};
 
 use crate::error::{CliError, io};
@@ -36,12 +37,14 @@ pub(crate) struct ReadyPolicy {
     pub(crate) secrets: Vec<String>,
     /// Calls leave this machine and may cost money.
     pub(crate) remote: bool,
+    /// The ids of what it sampled are recorded.
+    pub(crate) tells_tokens: bool,
     /// What samples, when the policy is embedded.
     sampler: Option<Arc<Sampler>>,
 }
 
 impl ReadyPolicy {
-    /// A policy of which nothing runs in this process.
+    /// A policy of which nothing runs in this process, and whose token ids are known.
     pub(crate) fn outside(
         policy: Arc<dyn Policy>,
         identity: Value,
@@ -53,14 +56,16 @@ impl ReadyPolicy {
             identity,
             secrets,
             remote,
+            tells_tokens: true,
             sampler: None,
         }
     }
 
-    /// The same with another policy in front.
+    /// The same with a policy in front that records token ids.
     pub(crate) fn behind(self, front: impl FnOnce(Arc<dyn Policy>) -> Arc<dyn Policy>) -> Self {
         Self {
             policy: front(self.policy),
+            tells_tokens: true,
             ..self
         }
     }
@@ -118,12 +123,20 @@ pub(crate) fn open(
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
             let embedded = open_model(model, workspace)?;
             let identity = json!({ "model_sha256": embedded.digest(), "seed": seed });
-            let (policy, sampler) = sampled(model, &embedded, seed, None)?;
+            let sampler = start_sampler(model, &embedded)?;
+            let loader = AnnouncedWeights::of(Arc::clone(&sampler), &embedded);
+            let policy = TokenPolicy::with_loader(
+                Arc::clone(&sampler) as Arc<dyn TokenEngine>,
+                Arc::clone(&embedded.chat),
+                token_options(model, seed, None),
+                Arc::new(loader),
+            );
             Ok(ReadyPolicy {
-                policy,
+                policy: Arc::new(policy),
                 identity,
                 secrets: vec![],
                 remote: false,
+                tells_tokens: true,
                 sampler: Some(sampler),
             })
         }
@@ -144,24 +157,60 @@ pub(crate) fn sampled(
     seed: u64,
     limits: Option<TokenLimits>,
 ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), CliError> {
+    let sampler = start_sampler(model_path, model)?;
+    let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
+    let options = token_options(model_path, seed, limits);
+    let policy = TokenPolicy::new(engine, Arc::clone(&model.chat), options);
+    Ok((Arc::new(policy), sampler))
+}
+
+/// The same for a trainer outside, which announces weights: the run keeps a copy, and goes on with it.
+pub(crate) fn trained_outside(
+    model_path: &ModelPath,
+    model: &EmbeddedModel,
+    seed: u64,
+    limits: TokenLimits,
+    kept: (Utf8PathBuf, u64),
+) -> Result<(Arc<dyn Policy>, Arc<Sampler>), CliError> {
+    let sampler = start_sampler(model_path, model)?;
+    let (folder, every) = kept;
+    let weights = AnnouncedWeights::kept_in(Arc::clone(&sampler), model, folder, every);
+    if let Err(error) = weights.restore(model) {
+        sampler.shut_down();
+        return Err(error.into());
+    }
+    let policy = TokenPolicy::with_loader(
+        Arc::clone(&sampler) as Arc<dyn TokenEngine>,
+        Arc::clone(&model.chat),
+        token_options(model_path, seed, Some(limits)),
+        Arc::new(weights),
+    );
+    Ok((Arc::new(policy), sampler))
+}
+
+fn start_sampler(model_path: &ModelPath, model: &EmbeddedModel) -> Result<Arc<Sampler>, CliError> {
     let options = SamplerOptions {
         max_batch: MAX_BATCH,
         threads: 0,
         cache_bytes: CACHE_BYTES,
     };
-    let sampler = Sampler::start(model, PolicyVersion(0), options)
-        .map_err(|error| model_error(model_path, &error))?;
-    let sampler = Arc::new(sampler);
-    let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
-    let options = TokenPolicyOptions {
+    Sampler::start(model, PolicyVersion(0), options)
+        .map(Arc::new)
+        .map_err(|error| model_error(model_path, &error))
+}
+
+fn token_options(
+    model_path: &ModelPath,
+    seed: u64,
+    limits: Option<TokenLimits>,
+) -> TokenPolicyOptions {
+    TokenPolicyOptions {
         model: model_path.to_string(),
         endpoint: format!("embedded:{model_path}"),
         seed,
         max_prompt_tokens: limits.map(|limits| limits.prompt),
         max_response_tokens: limits.map(|limits| limits.response),
-    };
-    let policy = TokenPolicy::new(engine, Arc::clone(&model.chat), options);
-    Ok((Arc::new(policy), sampler))
+    }
 }
 
 /// A model that runs in this process, and can be trained.
@@ -250,6 +299,7 @@ fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, CliErro
         identity: json!({ "script_sha256": crate::source_digest::text_digest(&text) }),
         secrets: vec![],
         remote: false,
+        tells_tokens: false,
         sampler: None,
     })
 }
@@ -278,6 +328,7 @@ pub(crate) fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, CliErro
         identity: json!({ "base_url": endpoint }),
         secrets,
         remote,
+        tells_tokens: false,
         sampler: None,
     })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
+use camino::Utf8PathBuf;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use osmosis_core::PolicyVersion;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::control_service::ControlService;
 use crate::error::{GatewayError, GatewayErrorKind};
 use crate::error_reply::ErrorReply;
 use crate::identity::key_of;
@@ -101,7 +103,7 @@ pub(crate) async fn serve(
             Ok(reply("text/plain; version=0.0.4; charset=utf-8", page))
         }
         (Control::Policy, Method::GET) => Ok(json_reply(&everything(shared))),
-        (Control::Policy, Method::POST) => update(shared, &fields(body).await?),
+        (Control::Policy, Method::POST) => update(shared, &fields(body).await?).await,
         (Control::Pause, Method::POST) => pause(shared, &fields(body).await?).await,
         (Control::Resume, Method::POST) => {
             let asked: RawName = read(&fields(body).await?)?;
@@ -116,6 +118,21 @@ pub(crate) async fn serve(
         (Control::Pause | Control::Resume, _) => Err(ErrorReply::wrong_method(
             "pausing and resuming are asked for with POST",
         )),
+    }
+}
+
+/// Has a service answer that lives elsewhere, unless the gateway stops before it does.
+pub(crate) async fn hand_over(
+    shared: &Shared,
+    service: &dyn ControlService,
+    parts: Parts,
+    body: Body,
+) -> Result<Response, ErrorReply> {
+    shared.control_key.check(&parts.headers, shared)?;
+    tokio::select! {
+        biased;
+        answer = service.serve(parts, body) => Ok(answer?),
+        () = shared.stop.cancelled() => Err(ErrorReply::stopping()),
     }
 }
 
@@ -151,6 +168,7 @@ struct RawUpdate {
     name: Option<String>,
     endpoints: Option<Vec<Value>>,
     model: Option<String>,
+    weights: Option<Utf8PathBuf>,
     version: Option<u64>,
 }
 
@@ -182,7 +200,7 @@ async fn pause(shared: &Shared, body: &Value) -> Result<Response, ErrorReply> {
     Ok(json_reply(&status))
 }
 
-fn update(shared: &Shared, body: &Value) -> Result<Response, ErrorReply> {
+async fn update(shared: &Shared, body: &Value) -> Result<Response, ErrorReply> {
     let asked: RawUpdate = read(body)?;
     let served = find(shared, asked.name.as_deref())?;
     if asked.model.as_deref() == Some("") {
@@ -195,12 +213,28 @@ fn update(shared: &Shared, body: &Value) -> Result<Response, ErrorReply> {
             checked.collect::<Result<Vec<_>, _>>()
         })
         .transpose()?;
-    let update = PolicyUpdate {
-        endpoints,
-        model: asked.model,
-        version: asked.version.map(PolicyVersion),
+    let version = asked.version.map(PolicyVersion);
+    let changed = if let Some(folder) = &asked.weights {
+        if endpoints.is_some() || asked.model.is_some() {
+            return Err(ErrorReply::bad_request(
+                "`weights` are for a policy in this process, `endpoints` and `model` for one behind \
+                 servers; send one or the other",
+            ));
+        }
+        if !folder.is_absolute() {
+            return Err(ErrorReply::bad_request(format!(
+                "`weights` is `{folder}`; write the whole path of the checkpoint folder"
+            )));
+        }
+        served.load_weights(folder, version).await
+    } else {
+        served.update(PolicyUpdate {
+            endpoints,
+            model: asked.model,
+            version,
+        })
     };
-    let version = served.update(update).map_err(|error| refusal(&error))?;
+    let version = changed.map_err(|error| refusal(&error))?;
     let name = asked.name.as_deref().unwrap_or("the run's policy");
     tracing::info!(policy = name, version = version.0, "another policy answers");
     Ok(json_reply(&json!(served.status())))

@@ -1,5 +1,9 @@
 use std::net::SocketAddr;
 
+use camino::Utf8PathBuf;
+
+use crate::weights::UnusableWeights;
+
 /// Why a gateway or a policy could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
@@ -16,12 +20,24 @@ pub enum GatewayError {
     UpstreamKey,
     #[error("no upstream url is given")]
     NoUpstream,
+    #[error("prompts in token ids go to one server, and {0} are given")]
+    SeveralServers(usize),
     #[error("policy name `{name}` {message}")]
     PolicyName { name: String, message: &'static str },
     #[error("no policy is registered as `{name}`")]
     UnknownPolicy { name: String },
     #[error("the policy `{endpoint}` can't be changed from outside: it keeps its own version")]
     Unchangeable { endpoint: String },
+    /// The weights of a server are the server's business.
+    #[error("the policy `{endpoint}` takes no weights from a folder")]
+    WeightsElsewhere { endpoint: String },
+    #[error("weights `{folder}`: {source}")]
+    Weights {
+        folder: Utf8PathBuf,
+        source: UnusableWeights,
+    },
+    #[error("other weights are being loaded")]
+    Loading,
     #[error("version {asked} is lower than version {current}, which is served")]
     VersionGoesBack { asked: u64, current: u64 },
     #[error("cannot set up the connection to `{url}`: {message}")]
@@ -50,9 +66,14 @@ impl GatewayError {
             Self::UpstreamUrl { .. }
             | Self::UpstreamKey
             | Self::NoUpstream
+            | Self::SeveralServers(_)
+            | Self::Weights { .. }
             | Self::PolicyName { .. } => GatewayErrorKind::Settings,
             Self::UnknownPolicy { .. } => GatewayErrorKind::Unknown,
-            Self::Unchangeable { .. } | Self::VersionGoesBack { .. } => GatewayErrorKind::Conflict,
+            Self::Unchangeable { .. }
+            | Self::WeightsElsewhere { .. }
+            | Self::Loading
+            | Self::VersionGoesBack { .. } => GatewayErrorKind::Conflict,
             Self::UpstreamClient { .. } => GatewayErrorKind::Environment,
         }
     }
@@ -63,6 +84,7 @@ impl GatewayError {
                 Some("choose another address, or port 0 for any free one".to_owned())
             }
             Self::NoUpstream => Some("give at least one endpoint".to_owned()),
+            Self::SeveralServers(_) => Some("give one endpoint".to_owned()),
             Self::PolicyName { .. } => {
                 Some("a policy's name is what calls send as `model`, like `judge`".to_owned())
             }
@@ -70,9 +92,18 @@ impl GatewayError {
                 Some("`GET /v1/policy` lists the policies by name".to_owned())
             }
             Self::Unchangeable { .. } => Some(
-                "only policies behind endpoints change over HTTP; its trainer updates this one"
+                "only policies behind endpoints, and embedded ones by `weights`, change over HTTP"
                     .to_owned(),
             ),
+            Self::WeightsElsewhere { .. } => Some(
+                "a server loads its own weights: have it do so, then announce `version`, or other \
+                 `endpoints`"
+                    .to_owned(),
+            ),
+            Self::Weights { source, .. } => source.hint.clone(),
+            Self::Loading => {
+                Some("announce again when the first announcement is answered".to_owned())
+            }
             Self::VersionGoesBack { .. } => {
                 Some("versions only go up, so that records stay in order".to_owned())
             }

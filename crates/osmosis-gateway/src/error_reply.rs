@@ -154,6 +154,37 @@ impl ErrorReply {
         )
     }
 
+    /// What a part of the control API that lives elsewhere says.
+    pub(crate) fn of_service(
+        status: StatusCode,
+        code: &'static str,
+        message: String,
+        retry_after: Option<u32>,
+    ) -> Self {
+        let kind = if status.is_server_error() {
+            "server_error"
+        } else {
+            "invalid_request_error"
+        };
+        Self {
+            retry_after,
+            ..Self::new(status, kind, code, message)
+        }
+    }
+
+    /// Whoever asks shall ask the process that comes after this one.
+    pub(crate) fn stopping() -> Self {
+        Self {
+            retry_after: Some(1),
+            ..Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "server_error",
+                "stopping",
+                "the engine is stopping".to_owned(),
+            )
+        }
+    }
+
     pub(crate) fn rollout_ended() -> Self {
         Self::new(
             StatusCode::GONE,

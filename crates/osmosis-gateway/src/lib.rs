@@ -27,6 +27,7 @@
 mod completion;
 mod connection;
 mod control;
+mod control_service;
 mod dialect;
 mod door;
 mod error;
@@ -62,7 +63,9 @@ mod telemetry;
 mod token_engine;
 mod token_policy;
 mod upstream;
+mod weights;
 
+pub use control_service::{ControlRefusal, ControlService};
 pub use dialect::Dialect;
 pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
@@ -88,3 +91,4 @@ pub use upstream::{
     BreakerSettings, EndpointLoad, EndpointOptions, Health, HttpClients, PoolLoad, QueueLimits,
     UpstreamOptions, UpstreamPolicy,
 };
+pub use weights::{UnusableWeights, WeightLoader};

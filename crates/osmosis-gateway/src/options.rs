@@ -1,6 +1,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::control_service::ControlService;
 use crate::registry::HoldLimits;
 use crate::secret::Secret;
 use crate::telemetry::TelemetryOptions;
@@ -20,6 +22,8 @@ pub struct GatewayOptions {
     pub control_key: Option<Secret>,
     /// Whether `/metrics` is shown without a key.
     pub open_metrics: bool,
+    /// Further parts of the control API, each with the path that it answers, and answers below.
+    pub services: Vec<(String, Arc<dyn ControlService>)>,
     /// Where spans go.
     pub telemetry: Option<TelemetryOptions>,
 }
@@ -57,6 +61,7 @@ impl Default for GatewayOptions {
             hold: HoldLimits::default(),
             control_key: None,
             open_metrics: false,
+            services: Vec::new(),
             telemetry: None,
         }
     }

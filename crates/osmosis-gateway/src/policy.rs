@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use camino::Utf8Path;
 use futures_util::Stream;
 use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
@@ -60,6 +61,16 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// Says that other weights answer from now on; `false` when the policy knows its version itself.
     fn set_version(&self, _version: PolicyVersion) -> bool {
         false
+    }
+
+    /// Answers with weights from a checkpoint folder from the next token on; `None` when it has none to
+    /// exchange.
+    async fn load_weights(
+        &self,
+        _folder: &Utf8Path,
+        _version: PolicyVersion,
+    ) -> Option<Result<(), GatewayError>> {
+        None
     }
 
     /// The same policy with this change; `None` when it can't be changed from outside.

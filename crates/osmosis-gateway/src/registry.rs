@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use camino::Utf8Path;
 use osmosis_core::{PolicyVersion, RolloutId};
 use parking_lot::RwLock;
 use serde::Serialize;
@@ -159,6 +161,10 @@ pub(crate) struct Served {
     /// `[sampling]` is for the policy under study, not for judges and tools beside it.
     pub(crate) is_the_runs: bool,
     gate: watch::Sender<Gate>,
+    /// As it was last announced.
+    version: watch::Sender<PolicyVersion>,
+    /// Weights are on their way in: nothing else changes meanwhile.
+    loading: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -176,10 +182,13 @@ impl fmt::Debug for Served {
 
 impl Served {
     fn new(policy: Arc<dyn Policy>, is_the_runs: bool) -> Arc<Self> {
+        let version = policy.describe().version;
         Arc::new(Self {
             policy: RwLock::new(policy),
             is_the_runs,
             gate: watch::Sender::default(),
+            version: watch::Sender::new(version),
+            loading: AtomicBool::new(false),
         })
     }
 
@@ -277,17 +286,16 @@ impl Served {
     /// Exchanges what answers, all at once, and says which version that is. Calls under way finish with
     /// what they began with.
     pub(crate) fn update(&self, update: PolicyUpdate) -> Result<PolicyVersion, GatewayError> {
+        let _only = self.changing()?;
+        let version = self.exchange(update)?;
+        self.version.send_replace(version);
+        Ok(version)
+    }
+
+    fn exchange(&self, update: PolicyUpdate) -> Result<PolicyVersion, GatewayError> {
         let mut policy = self.policy.write();
         let described = policy.describe();
-        let version = update
-            .version
-            .unwrap_or(PolicyVersion(described.version.0.saturating_add(1)));
-        if version < described.version {
-            return Err(GatewayError::VersionGoesBack {
-                asked: version.0,
-                current: described.version.0,
-            });
-        }
+        let version = next_version(update.version, &described)?;
         let unchangeable = GatewayError::Unchangeable {
             endpoint: described.endpoint,
         };
@@ -307,8 +315,64 @@ impl Served {
         Ok(version)
     }
 
+    /// Answers with other weights from the next token on, and says which version they are.
+    pub(crate) async fn load_weights(
+        &self,
+        folder: &Utf8Path,
+        version: Option<PolicyVersion>,
+    ) -> Result<PolicyVersion, GatewayError> {
+        let _only = self.changing()?;
+        let policy = self.policy();
+        let described = policy.describe();
+        let version = next_version(version, &described)?;
+        let loaded = policy.load_weights(folder, version).await;
+        loaded.ok_or(GatewayError::WeightsElsewhere {
+            endpoint: described.endpoint,
+        })??;
+        self.version.send_replace(version);
+        Ok(version)
+    }
+
+    pub(crate) fn versions(&self) -> watch::Receiver<PolicyVersion> {
+        self.version.subscribe()
+    }
+
+    fn changing(&self) -> Result<Changing<'_>, GatewayError> {
+        if self.loading.swap(true, Ordering::AcqRel) {
+            return Err(GatewayError::Loading);
+        }
+        Ok(Changing(self))
+    }
+
     pub(crate) fn replace(&self, policy: Arc<dyn Policy>) {
+        let version = policy.describe().version;
         *self.policy.write() = policy;
+        self.version.send_replace(version);
+    }
+}
+
+/// The version that is asked for, or the one after that which answers. It never goes back.
+fn next_version(
+    asked: Option<PolicyVersion>,
+    described: &PolicyDescription,
+) -> Result<PolicyVersion, GatewayError> {
+    let current = described.version;
+    let version = asked.unwrap_or(PolicyVersion(current.0.saturating_add(1)));
+    if version < current {
+        return Err(GatewayError::VersionGoesBack {
+            asked: version.0,
+            current: current.0,
+        });
+    }
+    Ok(version)
+}
+
+/// One change at a time; over when this is dropped.
+struct Changing<'a>(&'a Served);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.loading.store(false, Ordering::Release);
     }
 }
 

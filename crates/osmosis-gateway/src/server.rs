@@ -7,17 +7,20 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use camino::Utf8Path;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
 use osmosis_store::{CallSummary, Store};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection;
 use crate::control::{self, Control, ControlKey};
+use crate::control_service::Services;
 use crate::dialect::Dialect;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
@@ -82,7 +85,10 @@ pub(crate) struct Shared {
     told_of_override: AtomicBool,
     pub(crate) max_body_bytes: usize,
     annex: Option<Annex>,
+    pub(crate) services: Services,
     doors: Doors,
+    /// Nothing is waited for any more.
+    pub(crate) stop: CancellationToken,
     /// Ends every door.
     everything: CancellationToken,
     /// The accept loop, the connections, and records whose caller is gone.
@@ -140,6 +146,7 @@ impl Gateway {
             .map(|options| Telemetry::start(options, Arc::clone(&metrics.spans_dropped)))
             .transpose()?
             .map(Arc::new);
+        let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             registry: Registry::new(policy),
             hold: options.hold,
@@ -153,12 +160,13 @@ impl Gateway {
             told_of_override: AtomicBool::new(false),
             max_body_bytes: options.max_body_bytes,
             annex,
+            services: Services(options.services),
             doors: Doors::default(),
+            stop: stop.clone(),
             everything: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: tokio::runtime::Handle::current(),
         });
-        let stop = CancellationToken::new();
         let accepting = connection::accept(listener, Arc::clone(&shared), stop.clone());
         shared.tasks.spawn(accepting);
         Ok(Self {
@@ -176,6 +184,11 @@ impl Gateway {
     /// What opens the control API.
     pub fn control_key(&self) -> &Secret {
         &self.shared.control_key.key
+    }
+
+    /// The version of the run's policy, each time another one is announced.
+    pub fn announced_versions(&self) -> watch::Receiver<PolicyVersion> {
+        self.shared.registry.run_policy().versions()
     }
 
     /// Calls that ask for the model `name` go to this policy from now on.
@@ -196,6 +209,18 @@ impl Gateway {
         update: PolicyUpdate,
     ) -> Result<PolicyVersion, GatewayError> {
         self.shared.registry.get(name)?.update(update)
+    }
+
+    /// Has an embedded policy answer with the weights of a checkpoint folder, from the next token on.
+    /// Without `version` it is the next one.
+    pub async fn load_weights(
+        &self,
+        name: Option<&str>,
+        folder: &Utf8Path,
+        version: Option<PolicyVersion>,
+    ) -> Result<PolicyVersion, GatewayError> {
+        let served = self.shared.registry.get(name)?;
+        served.load_weights(folder, version).await
     }
 
     /// Puts another policy in the place of one. Calls under way finish with what they began with.
@@ -408,6 +433,9 @@ async fn answer(
     let (parts, body) = request.into_parts();
     if let Some(asked) = Control::at(parts.uri.path()) {
         return control::serve(&shared, asked, parts, body).await;
+    }
+    if let Some(service) = shared.services.at(parts.uri.path()) {
+        return control::hand_over(&shared, service, parts, body).await;
     }
     let route = Route::parse(parts.uri.path())?;
     let key = key_of(&parts.headers).ok_or_else(|| {

@@ -34,6 +34,16 @@ impl EmbeddedModel {
         }
     }
 
+    /// The same model with the weights of a checkpoint folder. The folder needs no tokenizer; a config in
+    /// it must have this model's shape.
+    pub fn with_weights_of(&self, folder: &Utf8Path) -> Result<Self, PolicyError> {
+        let weights = folder::weights(folder, &self.config)?;
+        Ok(Self {
+            weights: Arc::new(weights),
+            ..self.clone()
+        })
+    }
+
     /// `builtin/NAME`.
     pub fn builtin(name: &str) -> Result<Self, PolicyError> {
         crate::builtin::open(name)

@@ -128,6 +128,15 @@ impl ModelConfig {
         })
     }
 
+    /// Whether weights of one are weights of the other: equal but for what we do not read.
+    pub fn has_shape_of(&self, other: &Self) -> bool {
+        let shape = |config: &Self| Self {
+            source: Value::Null,
+            ..config.clone()
+        };
+        shape(self) == shape(other)
+    }
+
     /// Every tensor the model has, by its Hugging Face name, with its shape.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (width, mlp) = (self.width, self.mlp_width);

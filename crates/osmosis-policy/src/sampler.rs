@@ -22,7 +22,6 @@ use std::thread::{self, JoinHandle};
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationError, GenerationRequest, TokenEngine, TokenSink};
 use parking_lot::Mutex;
-use serde_json::Value;
 use tracing::error;
 
 use self::inbox::{Inbox, Letter};
@@ -98,11 +97,7 @@ impl Sampler {
         weights: &Weights,
         version: PolicyVersion,
     ) -> Result<(), PolicyError> {
-        let shape = |config: &ModelConfig| ModelConfig {
-            source: Value::Null,
-            ..config.clone()
-        };
-        if shape(config) != shape(&self.config) {
+        if !config.has_shape_of(&self.config) {
             return Err(PolicyError::OtherShape);
         }
         let weights = pack(config, weights)?;

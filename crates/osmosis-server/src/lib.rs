@@ -1,6 +1,7 @@
 //! HTTP services around the engine: the rollout server, which takes rollouts from a training controller,
 //! has them run and graded, and calls the controller back; and the other end of the same protocol,
-//! [`RemoteRollouts`], by which an engine has its rollouts run at such a server.
+//! [`RemoteRollouts`], by which an engine has its rollouts run at such a server. And [`BatchService`], from
+//! which trainers in other processes get what the rollouts gave.
 //!
 //! It decides nothing about how a rollout goes and keeps no truth of its own: what was accepted and how
 //! it ended is in the store. In memory are the keys a request brought, and who is still to be called.
@@ -46,6 +47,7 @@ mod report;
 mod request;
 mod service;
 mod shared;
+mod training;
 
 pub use error::{ServerError, ServerErrorKind};
 pub use options::{CallbackOptions, ServerOptions};
@@ -55,3 +57,4 @@ pub use remote::{
 /// What [`parse_url`] makes.
 pub use reqwest::Url;
 pub use service::{Listening, RolloutService, Served};
+pub use training::BatchService;

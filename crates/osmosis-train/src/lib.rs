@@ -25,6 +25,7 @@ pub mod batch;
 pub mod checkpoints;
 mod clock;
 mod crediting;
+pub mod delivery;
 mod durable_file;
 mod error;
 mod evaluation;

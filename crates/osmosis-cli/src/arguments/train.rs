@@ -1,5 +1,7 @@
 //! `osmosis train …`.
 
+use std::net::SocketAddr;
+
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
@@ -12,6 +14,8 @@ pub(crate) enum TrainCommand {
     /// Go on with a run that was interrupted, after its last checkpoint
     #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
     Resume(TrainResumeArguments),
+    /// Run rollouts for a trainer in another process, which gets them in batches and announces weights
+    Serve(TrainServeArguments),
     /// List the training runs of the workspace
     #[command(after_help = "Example:\n  osmosis train list --json")]
     List,
@@ -87,6 +91,34 @@ pub(crate) struct TrainSubmitArguments {
     /// Never ask (training does not; scripts may give it to every command)
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis train serve configs/training/calculator.toml --name mine --listen 127.0.0.1:8100\n\nIt prints its URL and the control key; the variable OSMOSIS_CONTROL_KEY chooses the key. A trainer gets its\nbatches at GET /v1/training/batches, acknowledges them at POST /v1/training/batches/NUMBER/ack, and announces\nits weights at POST /v1/policy: docs/outside-trainers.md. A first SIGTERM or Ctrl-C drains, a second one stops now."
+)]
+pub(crate) struct TrainServeArguments {
+    /// Config file (TOML)
+    #[arg(value_name = "CFG")]
+    pub(crate) config: Utf8PathBuf,
+
+    /// Address to listen on [default: 127.0.0.1 and any free port]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Name of the run; an existing name goes on with that run [default: config name and time]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Put an existing run of that name away and start anew
+    #[arg(long, requires = "name")]
+    pub(crate) fresh: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
+
+    #[command(flatten)]
+    pub(crate) throughput: ThroughputArguments,
 }
 
 #[derive(Debug, Args)]

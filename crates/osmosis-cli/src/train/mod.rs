@@ -6,6 +6,7 @@ mod held_out;
 mod info;
 mod plan;
 mod report;
+mod serve;
 mod sparkline;
 pub(crate) mod submit;
 mod svg;
@@ -38,6 +39,9 @@ pub(crate) async fn run(
         }
         TrainCommand::Resume(arguments) => {
             Box::pin(submit::resume(arguments, workspace, output)).await
+        }
+        TrainCommand::Serve(arguments) => {
+            Box::pin(serve::serve(arguments, workspace, output)).await
         }
         TrainCommand::List => list::run(&found()?, KIND, output).await,
         TrainCommand::Info { run } => info::run(&found()?, &run, output).await,

@@ -8,6 +8,7 @@ use osmosis_core::frame::Manifest;
 use osmosis_policy::EmbeddedModel;
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
+use serde_json::Value;
 
 use super::held_out::held_out_rows;
 use crate::checked_dataset::CheckedDataset;
@@ -31,19 +32,44 @@ pub(crate) struct Request {
 
 /// A checked training run.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Plan<M = EmbeddedModel> {
     pub(crate) workspace: Workspace,
     pub(crate) request: Request,
     pub(crate) config: TrainConfig,
     pub(crate) code: UserCode,
-    pub(crate) model: EmbeddedModel,
+    pub(crate) model: M,
     /// What the grader may ask.
     pub(crate) judge: Option<ReadyJudge>,
     dataset: CheckedDataset,
     eval_dataset: Option<CheckedDataset>,
 }
 
-impl Plan {
+/// What a run is about: a model that is trained here, or one that is trained elsewhere.
+pub(crate) trait PlannedModel: Sized {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, CliError>;
+    /// What of it a resume must find unchanged.
+    fn pin(&self, facts: &mut Pinned);
+    /// Texts that must never be written down.
+    fn secrets(&self) -> &[String];
+}
+
+impl PlannedModel for EmbeddedModel {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, CliError> {
+        policy::open_model(&config.experiment.model_path, workspace)
+    }
+
+    fn pin(&self, facts: &mut Pinned) {
+        facts.insert("model_sha256", self.digest());
+        // Not one of those that another process trains.
+        facts.insert("trainer", Value::Null);
+    }
+
+    fn secrets(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl<M: PlannedModel> Plan<M> {
     pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, CliError> {
         let config = TrainConfig::parse(&request.config_path, &request.config_text)?;
         let workspace = Workspace::find(workspace, request.config_path.parent())?;
@@ -58,7 +84,7 @@ impl Plan {
             Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
             Some(HeldOut::Fraction(_)) | None => None,
         };
-        let model = policy::open_model(&config.experiment.model_path, &workspace)?;
+        let model = M::open(&config, &workspace)?;
         let seed = config.training.seed.unwrap_or(0);
         let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
         let plan = Self {
@@ -130,7 +156,7 @@ impl Plan {
     pub(crate) fn pinned(&self, environment_digest: &str) -> Result<Pinned, CliError> {
         let mut facts = Pinned::of_config(&self.config)?;
         facts.insert("training.seed", self.seed());
-        facts.insert("model_sha256", self.model.digest());
+        self.model.pin(&mut facts);
         if let Some(judge) = &self.judge {
             facts.insert("judge", judge.identity.clone());
         }

@@ -7,14 +7,14 @@ use camino::Utf8Path;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
-use osmosis_policy::Sampler;
+use osmosis_policy::{EmbeddedModel, Sampler};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
 use serde_json::{Value, json};
 
 use super::curve::Curve;
-use super::plan::{Plan, Request};
+use super::plan::{Plan, PlannedModel, Request};
 use super::report::Report;
 use super::view::TrainView;
 use crate::arguments::{
@@ -50,7 +50,7 @@ pub(crate) async fn submit(
         config_text,
         secrets_file: arguments.secrets.secrets_file,
     };
-    let plan = Plan::check(request, workspace)?;
+    let plan: Plan = Plan::check(request, workspace)?;
     let mut job = Job::new(plan, name, *output)?;
     job.throughput = arguments.throughput;
     job.tensorboard = arguments.tensorboard;
@@ -82,7 +82,7 @@ pub(crate) async fn resume(
         config_text: record.config_toml.clone(),
         secrets_file: arguments.secrets.secrets_file,
     };
-    let plan = Plan::check(request, Some(&workspace.root))?;
+    let plan: Plan = Plan::check(request, Some(&workspace.root))?;
     let mut job = Job::new(plan, Some(record.name), *output)?;
     job.throughput = arguments.throughput;
     job.tensorboard = arguments.tensorboard;
@@ -92,14 +92,14 @@ pub(crate) async fn resume(
 
 /// One training run.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) plan: Plan,
+pub(crate) struct Job<M = EmbeddedModel> {
+    pub(crate) plan: Plan<M>,
     pub(crate) name: RunName,
     pub(crate) folder: RunFolder,
     pub(crate) throughput: ThroughputArguments,
     tensorboard: bool,
     log: LogArguments,
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// How a training run ended, with its numbers.
@@ -109,9 +109,13 @@ pub(crate) struct Trained {
     pub(crate) report: Report,
 }
 
-impl Job {
+impl<M: PlannedModel> Job<M> {
     /// A run of this plan, under a new name unless one is given.
-    pub(crate) fn new(plan: Plan, name: Option<RunName>, output: Output) -> Result<Self, CliError> {
+    pub(crate) fn new(
+        plan: Plan<M>,
+        name: Option<RunName>,
+        output: Output,
+    ) -> Result<Self, CliError> {
         let name = if let Some(name) = name {
             name
         } else {
@@ -129,6 +133,78 @@ impl Job {
         })
     }
 
+    pub(super) async fn prepare(&self) -> Result<Prepared, CliError> {
+        let python = self.throughput.python.as_deref();
+        self.plan.code.prepare(python, self.output).await
+    }
+
+    /// Has the workflow say whether the rows will do, before there is a run.
+    pub(super) async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), CliError> {
+        let mut display = Display::start(TrainView::new(self.output, &Curve::default()));
+        let pool = self.start_workers(prepared, &display).await?;
+        let fit = self.plan.check_for(pool.manifest());
+        pool.shut_down(SHUTDOWN_GRACE).await;
+        // The display ends when nobody is left to tell it anything.
+        drop(pool);
+        display.finish().await;
+        fit
+    }
+
+    pub(super) async fn start_workers(
+        &self,
+        prepared: &Prepared,
+        display: &Display<TrainEvent>,
+    ) -> Result<WorkerPool, CliError> {
+        let options = pool_options(&self.throughput, self.max_in_flight());
+        let events = display.worker_events();
+        self.plan
+            .code
+            .start_workers(prepared, options, events)
+            .await
+    }
+
+    pub(super) fn max_in_flight(&self) -> u32 {
+        self.throughput
+            .max_in_flight
+            .unwrap_or_else(|| self.plan.default_in_flight())
+    }
+
+    pub(super) fn redactor(&self) -> Redactor {
+        let secrets = self.plan.code.secrets.iter().map(|(_, value)| value);
+        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
+        let of_model = self.plan.model.secrets();
+        Redactor::new(secrets.chain(of_judge).chain(of_model).cloned())
+    }
+
+    pub(super) async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+        RunToOpen {
+            folder: &self.folder,
+            name: &self.name,
+            kind: RunKind::Training,
+            config_text: &self.plan.request.config_text,
+            pinned,
+            // The weights depend on earlier results as they are; the trainer retries what it may.
+            run_again: &[],
+        }
+        .open()
+        .await
+    }
+
+    pub(super) fn engine_options(&self) -> EngineOptions {
+        let training = &self.plan.config.training;
+        let settings = DriveSettings {
+            max_in_flight: self.max_in_flight(),
+            agent_limit: training.agent_timeout(),
+            grade_limit: training.grader_timeout(),
+            pass_threshold: PASS_THRESHOLD,
+            measuring: Measuring::Nothing,
+            redactor: self.redactor(),
+        };
+        execution::engine_options(settings, &self.folder)
+    }
+}
+
+impl Job {
     async fn dry_run(&self) -> Result<Exit, CliError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(TrainView::new(self.output, &Curve::default()));
@@ -252,62 +328,6 @@ impl Job {
         Ok(Trained { end, report })
     }
 
-    async fn prepare(&self) -> Result<Prepared, CliError> {
-        let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, self.output).await
-    }
-
-    /// Has the workflow say whether the rows will do, before there is a run.
-    async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), CliError> {
-        let mut display = Display::start(TrainView::new(self.output, &Curve::default()));
-        let pool = self.start_workers(prepared, &display).await?;
-        let fit = self.plan.check_for(pool.manifest());
-        pool.shut_down(SHUTDOWN_GRACE).await;
-        // The display ends when nobody is left to tell it anything.
-        drop(pool);
-        display.finish().await;
-        fit
-    }
-
-    async fn start_workers(
-        &self,
-        prepared: &Prepared,
-        display: &Display<TrainEvent>,
-    ) -> Result<WorkerPool, CliError> {
-        let options = pool_options(&self.throughput, self.max_in_flight());
-        let events = display.worker_events();
-        self.plan
-            .code
-            .start_workers(prepared, options, events)
-            .await
-    }
-
-    fn max_in_flight(&self) -> u32 {
-        self.throughput
-            .max_in_flight
-            .unwrap_or_else(|| self.plan.default_in_flight())
-    }
-
-    fn redactor(&self) -> Redactor {
-        let secrets = self.plan.code.secrets.iter().map(|(_, value)| value);
-        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
-        Redactor::new(secrets.chain(of_judge).cloned())
-    }
-
-    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
-        RunToOpen {
-            folder: &self.folder,
-            name: &self.name,
-            kind: RunKind::Training,
-            config_text: &self.plan.request.config_text,
-            pinned,
-            // The weights depend on earlier results as they are; the trainer retries what it may.
-            run_again: &[],
-        }
-        .open()
-        .await
-    }
-
     /// Trains. Whatever happens, workers, gateway and sampler are gone afterwards.
     async fn drive(
         &self,
@@ -384,19 +404,6 @@ impl Job {
                 Err(error)
             }
         }
-    }
-
-    fn engine_options(&self) -> EngineOptions {
-        let training = &self.plan.config.training;
-        let settings = DriveSettings {
-            max_in_flight: self.max_in_flight(),
-            agent_limit: training.agent_timeout(),
-            grade_limit: training.grader_timeout(),
-            pass_threshold: PASS_THRESHOLD,
-            measuring: Measuring::Nothing,
-            redactor: self.redactor(),
-        };
-        execution::engine_options(settings, &self.folder)
     }
 
     pub(crate) fn resume_command(&self) -> String {

@@ -26,6 +26,7 @@ mod judge;
 mod judge_guide;
 mod kills;
 mod measured;
+mod outside_trainer;
 mod packaging;
 mod probe;
 mod processes;

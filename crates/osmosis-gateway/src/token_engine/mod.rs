@@ -28,6 +28,7 @@ use self::generation::Generation;
 use self::options::Addresses;
 pub use self::options::{EngineKind, RemoteEngineOptions, ServerLogprobs};
 use crate::error::GatewayError;
+use crate::policy::PolicyChange;
 use crate::upstream::HttpClients;
 
 /// A [`TokenEngine`] behind HTTP. Dropping it ends what it samples.
@@ -84,6 +85,40 @@ impl RemoteEngine {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
+    }
+
+    /// Says that the server has other weights now. A server that tells the version of its weights with
+    /// each answer is believed instead.
+    pub(crate) fn set_version(&self, version: PolicyVersion) {
+        self.server.version.store(version.0, Ordering::Relaxed);
+    }
+
+    /// The same model at another server.
+    pub(crate) fn changed(&self, change: &PolicyChange) -> Result<Self, GatewayError> {
+        let mut options = self.server.options.clone();
+        match change.endpoints.as_deref() {
+            None => {}
+            Some([]) => return Err(GatewayError::NoUpstream),
+            Some([endpoint]) => {
+                // A key is for the server it was given for.
+                let known = endpoint.base_url == options.base_url;
+                let kept = options.api_key.take().filter(|_| known);
+                options.api_key = endpoint.api_key.clone().or(kept);
+                options.base_url.clone_from(&endpoint.base_url);
+            }
+            Some(several) => return Err(GatewayError::SeveralServers(several.len())),
+        }
+        if let Some(model) = &change.model {
+            options.model.clone_from(model);
+        }
+        let changed = Self::new(options)?;
+        changed.set_version(change.version);
+        Ok(changed)
+    }
+
+    /// The model name that the server is sent.
+    pub(crate) fn model(&self) -> &str {
+        &self.server.options.model
     }
 
     /// Where it is, without credentials.

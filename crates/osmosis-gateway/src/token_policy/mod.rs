@@ -23,7 +23,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use camino::Utf8Path;
 use futures_util::stream;
+use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, RemoteFault, StopReason, TokenEngine,
 };
@@ -35,11 +37,15 @@ use self::live::LiveReply;
 use self::reading::{Reader, Reading, StopScan};
 use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
+use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyDescription, ReplyBody,
+    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
+    ReplyBody,
 };
 use crate::probe::{Probed, Target, tiny_call};
 use crate::session::{Planned, SampleCalls};
+use crate::token_engine::RemoteEngine;
+use crate::weights::{UnusableWeights, WeightLoader};
 
 /// A prompt beyond this is not read on a thread that others wait for.
 const LARGE_BODY_BYTES: usize = 64 << 10;
@@ -69,6 +75,10 @@ struct Inner {
     engine: Arc<dyn TokenEngine>,
     reading: Arc<Reading>,
     options: TokenPolicyOptions,
+    /// `None` where weights are not exchanged from outside.
+    loader: Option<Arc<dyn WeightLoader>>,
+    /// The engine once more, where it is a server that can be exchanged for another.
+    server: Option<Arc<RemoteEngine>>,
 }
 
 impl TokenPolicy {
@@ -81,6 +91,39 @@ impl TokenPolicy {
             engine,
             reading: Arc::new(Reading::new(chat)),
             options,
+            loader: None,
+            server: None,
+        }))
+    }
+
+    /// The same for an engine in this process whose weights are exchanged by `loader`.
+    pub fn with_loader(
+        engine: Arc<dyn TokenEngine>,
+        chat: Arc<ChatFormat>,
+        options: TokenPolicyOptions,
+        loader: Arc<dyn WeightLoader>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            engine,
+            reading: Arc::new(Reading::new(chat)),
+            options,
+            loader: Some(loader),
+            server: None,
+        }))
+    }
+
+    /// The same for an engine behind a server, which can be exchanged for another server.
+    pub fn at_server(
+        server: Arc<RemoteEngine>,
+        chat: Arc<ChatFormat>,
+        options: TokenPolicyOptions,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            engine: Arc::clone(&server) as Arc<dyn TokenEngine>,
+            reading: Arc::new(Reading::new(chat)),
+            options,
+            loader: None,
+            server: Some(server),
         }))
     }
 }
@@ -93,6 +136,53 @@ impl Policy for TokenPolicy {
             endpoint: self.0.options.endpoint.clone(),
             version: self.0.engine.version(),
         }
+    }
+
+    fn set_version(&self, version: PolicyVersion) -> bool {
+        let server = self.0.server.as_ref();
+        server.is_some_and(|server| {
+            server.set_version(version);
+            true
+        })
+    }
+
+    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
+        let server = self.0.server.as_ref()?;
+        Some(server.changed(change).map(|server| {
+            let options = TokenPolicyOptions {
+                model: server.model().to_owned(),
+                endpoint: server.endpoint().to_owned(),
+                ..self.0.options.clone()
+            };
+            let engine = Arc::new(server);
+            Arc::new(Self(Arc::new(Inner {
+                engine: Arc::clone(&engine) as Arc<dyn TokenEngine>,
+                reading: Arc::clone(&self.0.reading),
+                options,
+                loader: None,
+                server: Some(engine),
+            }))) as _
+        }))
+    }
+
+    async fn load_weights(
+        &self,
+        folder: &Utf8Path,
+        version: PolicyVersion,
+    ) -> Option<Result<(), GatewayError>> {
+        let loader = Arc::clone(self.0.loader.as_ref()?);
+        let path = folder.to_owned();
+        let loaded = tokio::task::spawn_blocking(move || loader.load(&path, version)).await;
+        let loaded = loaded.unwrap_or_else(|_| {
+            Err(UnusableWeights {
+                message: "loading them failed within; the log says more".to_owned(),
+                hint: None,
+            })
+        });
+        Some(loaded.map_err(|source| GatewayError::Weights {
+            folder: folder.to_owned(),
+            source,
+        }))
     }
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {

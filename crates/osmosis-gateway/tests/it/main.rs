@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
+mod announcing;
 mod connections;
 mod control;
 mod dialect_clients;

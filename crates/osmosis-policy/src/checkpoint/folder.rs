@@ -19,32 +19,46 @@ const ONE_SHARD: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 pub(super) fn open(folder: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
-    let config_path = folder.join(CONFIG);
-    let text = match fs::read_to_string(&config_path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(PolicyError::NotAModel {
-                path: folder.to_owned(),
-                message: format!("it has no `{CONFIG}`"),
-            });
-        }
-        Err(error) => return Err(PolicyError::io(&config_path, &error)),
-    };
-    let config: Value = serde_json::from_str(&text)
-        .map_err(|error| PolicyError::damaged(&config_path, error.to_string()))?;
-    let config = ModelConfig::parse(config)?;
+    let config = config(folder)?.ok_or_else(|| PolicyError::NotAModel {
+        path: folder.to_owned(),
+        message: format!("it has no `{CONFIG}`"),
+    })?;
     let chat = ChatFormat::load(folder)?;
-    let mut tensors = BTreeMap::new();
-    for file in weight_files(folder)? {
-        read_tensors(&file, &mut tensors)?;
-    }
-    let weights = Weights::checked(&config, tensors)?;
+    let weights = read_weights(folder, &config)?;
     Ok(EmbeddedModel {
         config,
         weights: Arc::new(weights),
         chat: Arc::new(chat),
         name: folder.to_string(),
     })
+}
+
+/// The weights of a folder, for a model of this shape. The folder need not hold anything else.
+pub(super) fn weights(folder: &Utf8Path, known: &ModelConfig) -> Result<Weights, PolicyError> {
+    if config(folder)?.is_some_and(|config| !config.has_shape_of(known)) {
+        return Err(PolicyError::OtherShape);
+    }
+    read_weights(folder, known)
+}
+
+fn config(folder: &Utf8Path) -> Result<Option<ModelConfig>, PolicyError> {
+    let path = folder.join(CONFIG);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(PolicyError::io(&path, &error)),
+    };
+    let config: Value = serde_json::from_str(&text)
+        .map_err(|error| PolicyError::damaged(&path, error.to_string()))?;
+    ModelConfig::parse(config).map(Some)
+}
+
+fn read_weights(folder: &Utf8Path, config: &ModelConfig) -> Result<Weights, PolicyError> {
+    let mut tensors = BTreeMap::new();
+    for file in weight_files(folder)? {
+        read_tensors(&file, &mut tensors)?;
+    }
+    Weights::checked(config, tensors)
 }
 
 /// The one file, or those that the index names.

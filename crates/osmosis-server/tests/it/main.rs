@@ -18,3 +18,4 @@ mod remote;
 mod remote_puppet;
 mod running;
 mod serving;
+mod training;

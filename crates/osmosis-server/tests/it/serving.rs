@@ -275,7 +275,7 @@ pub(crate) fn drop_all<T: Send + 'static>(tasks: &mut JoinSet<()>, mut from: mps
     tasks.spawn(async move { while from.recv().await.is_some() {} });
 }
 
-fn client(url: &str) -> Client {
+pub(crate) fn client(url: &str) -> Client {
     HttpClients::new(LONG)
         .for_url(&url.parse().unwrap())
         .unwrap()

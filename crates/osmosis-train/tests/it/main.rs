@@ -7,6 +7,7 @@
     reason = "a test that can't go on must fail"
 )]
 
+mod announced;
 mod asynchronous;
 mod changes;
 mod guest;

@@ -1,0 +1,455 @@
+//! Rollouts for a trainer in another process: they go on for as long as its policy is fresh enough, and
+//! what they give waits for it in batches.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use camino::Utf8PathBuf;
+use osmosis_core::config::Training;
+use osmosis_core::staleness::{DiscardReason, WaitsFor};
+use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_engine::{EngineOptions, Stop};
+use osmosis_gateway::Gateway;
+use osmosis_store::{BatchRecord, NewRow, Store};
+use osmosis_worker::WorkerPool;
+use tokio::sync::{mpsc, watch};
+
+use super::counter::{Acknowledgement, BehindCounter, Shown, counter};
+use super::{
+    Acknowledged, AnnouncedVersion, BatchDesk, DeliveredBatch, DeliveredRow, RowOwner, WaitingFor,
+};
+use crate::batch::AdvantagedSample;
+use crate::journal::Journal;
+use crate::report::numbers_of;
+use crate::rollout_phase::stop_requested;
+use crate::rollout_stream::{
+    BatchContent, Happening, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
+};
+use crate::schedule::Schedule;
+use crate::step::Lesson;
+use crate::{AsyncReport, StepReport, TrainError, TrainEvent, clock};
+
+/// Groups in a row without anything to learn, after which somebody should be told; at least an epoch.
+const FLAT_BATCHES: u64 = 10;
+
+/// What rollouts are run for.
+#[derive(Debug, Clone)]
+pub struct OutsidePlan {
+    pub rows: Vec<NewRow>,
+    pub training: Training,
+    pub seed: u64,
+}
+
+/// The running parts. The gateway's policy stands where the run stood when it was left.
+#[derive(Debug, Clone)]
+pub struct OutsideParts {
+    pub store: Arc<dyn Store>,
+    pub gateway: Arc<Gateway>,
+    pub workers: Arc<WorkerPool>,
+    pub engine: EngineOptions,
+    /// The run's folder, for `metrics.jsonl`.
+    pub folder: Utf8PathBuf,
+    /// Where the version is kept of a policy that does not keep it itself.
+    pub version: Option<AnnouncedVersion>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutsideEnd {
+    /// All batches are acknowledged, and the trainer knows.
+    Complete {
+        batches: u64,
+    },
+    Stopped {
+        batches: u64,
+    },
+}
+
+/// Runs rollouts and forms batches of them.
+#[derive(Debug)]
+pub struct OutsideTraining {
+    store: Arc<dyn Store>,
+    stream: RolloutStream,
+    versions: watch::Receiver<PolicyVersion>,
+    kept_version: Option<AnnouncedVersion>,
+    behind: BehindCounter,
+    journal: Journal,
+    steps: u64,
+    /// Batches that are acknowledged: those with the first numbers.
+    acknowledged: u64,
+    outstanding: Option<Outstanding>,
+    /// Rollouts go on while the trainer works.
+    asynchronous: bool,
+    /// Groups without anything to learn after which somebody is told.
+    flat_limit: u64,
+    flat_told: u64,
+    /// Since when there is no batch.
+    since: Instant,
+}
+
+/// The batch that a trainer has, or can have.
+#[derive(Debug)]
+struct Outstanding {
+    batch: Arc<DeliveredBatch>,
+    report: StepReport,
+    since: Instant,
+}
+
+impl OutsideTraining {
+    /// Goes on where an earlier process stood, or begins. The desk is where a trainer gets its batches.
+    ///
+    /// The caller has taken hold of the store and called `recover`.
+    pub async fn open(
+        plan: OutsidePlan,
+        parts: OutsideParts,
+        stop: &Stop,
+    ) -> Result<(Self, Arc<dyn BatchDesk>), TrainError> {
+        let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
+        let schedule = Schedule::new(&rows, &plan.training, plan.seed)?;
+        let steps = schedule.steps();
+        let mut versions = parts.gateway.announced_versions();
+        let version = *versions.borrow_and_update();
+        let batch_size = u64::from(plan.training.rollout_batch_size);
+        let flat_limit = (FLAT_BATCHES * batch_size).max(rows.len() as u64);
+        let training = plan.training.clone();
+        let self_graded = parts.workers.manifest().self_graded;
+        let stream_parts = StreamParts {
+            store: Arc::clone(&parts.store),
+            gateway: parts.gateway,
+            workers: parts.workers,
+            engine: parts.engine,
+        };
+        let stream_plan = StreamPlan {
+            rows: plan.rows,
+            held_out: BTreeSet::new(),
+            training: plan.training,
+            schedule,
+        };
+        let (stream, left) = RolloutStream::open(
+            stream_parts,
+            stream_plan,
+            version,
+            Trained::Acknowledged,
+            stop,
+        )
+        .await?;
+        let batches = parts.store.batches().await?;
+        let acknowledged = batches
+            .iter()
+            .filter(|batch| batch.acknowledged_at_ms.is_some())
+            .count() as u64;
+        let journal =
+            Journal::open(Arc::clone(&parts.store), parts.folder, acknowledged, false).await?;
+        let outstanding = match left {
+            None => None,
+            Some(record) => {
+                let again = formed_again(&*parts.store, &record, &training, self_graded).await?;
+                Some(again)
+            }
+        };
+        if let Some(kept) = &parts.version
+            && version > kept.read()?.unwrap_or_default()
+        {
+            kept.write(version)?;
+        }
+        let handed = outstanding.as_ref().map_or(0, |one| one.batch.number);
+        let (counter, behind) = counter(handed);
+        let training = Self {
+            store: parts.store,
+            stream,
+            versions,
+            kept_version: parts.version,
+            behind,
+            journal,
+            steps,
+            acknowledged,
+            outstanding,
+            asynchronous: training.max_staleness > 0,
+            flat_limit,
+            flat_told: 0,
+            since: Instant::now(),
+        };
+        Ok((training, Arc::new(counter)))
+    }
+
+    /// Batches that are acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Batches that the run has.
+    pub fn batches(&self) -> u64 {
+        self.steps
+    }
+
+    /// Runs rollouts until all batches are acknowledged and the trainer was told so, or it is asked to
+    /// stop: then what runs is finished, and what is complete is kept.
+    pub async fn run(
+        mut self,
+        stop: &Stop,
+        events: mpsc::Sender<TrainEvent>,
+    ) -> Result<OutsideEnd, TrainError> {
+        self.tell_step(&events).await;
+        let told_the_end = self.behind.told_the_end.clone();
+        loop {
+            let stopping = stop_requested(stop);
+            if !stopping {
+                self.stream.admit().await?;
+                self.form_batch(&events).await?;
+                self.watch_flat(&events).await;
+            }
+            self.behind.show(self.shown(stopping));
+            tokio::select! {
+                biased;
+                acknowledgement = self.behind.acknowledgement() => {
+                    self.acknowledge(acknowledgement, &events).await?;
+                }
+                Ok(()) = self.versions.changed() => {
+                    let version = *self.versions.borrow_and_update();
+                    if let Some(kept) = &self.kept_version {
+                        kept.write(version)?;
+                    }
+                    self.stream.advance(version).await?;
+                }
+                happening = self.stream.next() => {
+                    self.stream.note(&happening).await?;
+                    match happening {
+                        Happening::Engine(event) => tell(&events, TrainEvent::Rollout(event)).await,
+                        Happening::Look => {}
+                        Happening::Ended(result) => {
+                            result?;
+                            return self.ended(stop);
+                        }
+                    }
+                }
+                () = told_the_end.cancelled(), if !stopping => {
+                    let batches = self.acknowledged;
+                    self.stream.finish().await?;
+                    return Ok(OutsideEnd::Complete { batches });
+                }
+                () = stop.drain.cancelled(), if !stopping => {}
+                () = stop.now.cancelled(), if !stopping => {}
+            }
+        }
+    }
+
+    fn ended(&self, stop: &Stop) -> Result<OutsideEnd, TrainError> {
+        if stop_requested(stop) {
+            return Ok(OutsideEnd::Stopped {
+                batches: self.acknowledged,
+            });
+        }
+        Err(TrainError::Internal(
+            "the engine ended before its trainer did".to_owned(),
+        ))
+    }
+
+    fn shown(&self, stopping: bool) -> Shown {
+        let waiting_for = match self.stream.waits_for() {
+            WaitsFor::End => WaitingFor::End,
+            WaitsFor::Version => WaitingFor::Version,
+            WaitsFor::Training | WaitsFor::Taking | WaitsFor::Starting | WaitsFor::Rollouts => {
+                WaitingFor::Rollouts
+            }
+        };
+        Shown {
+            batch: self.outstanding.as_ref().map(|one| Arc::clone(&one.batch)),
+            waiting_for,
+            stopping,
+        }
+    }
+
+    async fn form_batch(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<(), TrainError> {
+        if self.outstanding.is_some() {
+            return Ok(());
+        }
+        let Some(taken) = self.stream.take_batch().await? else {
+            return Ok(());
+        };
+        let report = self.report(&taken);
+        let batch = delivered(&*self.store, taken.number, taken.version, &taken.lesson).await?;
+        let step = taken.number;
+        self.outstanding = Some(Outstanding {
+            batch: Arc::new(batch),
+            report,
+            since: Instant::now(),
+        });
+        tell(events, TrainEvent::Updating { step }).await;
+        Ok(())
+    }
+
+    async fn acknowledge(
+        &mut self,
+        said: Acknowledgement,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<(), TrainError> {
+        let Acknowledgement { number, reply } = said;
+        let current = self.outstanding.as_ref().map(|one| one.batch.number);
+        let done = if number >= 1 && number <= self.acknowledged {
+            Acknowledged::Before
+        } else if current != Some(number) {
+            Acknowledged::Unknown
+        } else if !self.behind.was_handed(number) {
+            Acknowledged::NotHandedOut
+        } else {
+            // Durable before it is answered: the trainer will never ask for this batch again.
+            let now = clock::now_ms();
+            self.store.acknowledge_batch(number, now).await?;
+            self.stream.trained()?;
+            self.acknowledged = number;
+            if let Some(outstanding) = self.outstanding.take() {
+                self.record(outstanding, events).await?;
+            }
+            self.since = Instant::now();
+            Acknowledged::Now
+        };
+        // Who hung up meanwhile will say it again.
+        let _ = reply.send(done);
+        Ok(())
+    }
+
+    async fn record(
+        &mut self,
+        outstanding: Outstanding,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<(), TrainError> {
+        let mut report = outstanding.report;
+        report.version = self.stream.version().0;
+        report.time_update = outstanding.since.elapsed().as_secs_f64();
+        report.time_step = report.time_rollout + report.time_update;
+        self.journal.record_report(&report).await?;
+        self.journal.publish()?;
+        tell(events, TrainEvent::Stepped(Box::new(report))).await;
+        self.tell_step(events).await;
+        Ok(())
+    }
+
+    async fn tell_step(&self, events: &mpsc::Sender<TrainEvent>) {
+        let (step, steps) = (self.acknowledged + 1, self.steps);
+        if step <= steps {
+            tell(events, TrainEvent::StepBegan { step, steps }).await;
+        }
+    }
+
+    async fn watch_flat(&mut self, events: &mpsc::Sender<TrainEvent>) {
+        let groups = self.stream.flat();
+        if groups < self.flat_limit {
+            self.flat_told = 0;
+        } else if groups >= self.flat_told + self.flat_limit {
+            self.flat_told = groups;
+            let message = format!(
+                "{groups} groups in a row had rewards that don't differ, so there is nothing to learn \
+                 from them: the task may be too easy or too hard for this policy, or the grader gives \
+                 every rollout the same"
+            );
+            tracing::warn!("{message}");
+            tell(events, TrainEvent::Warning { message }).await;
+        }
+    }
+
+    /// Rewards and outcomes are those of all rollouts that ended since the batch before, not of the chosen
+    /// ones alone.
+    fn report(&mut self, taken: &TakenBatch) -> StepReport {
+        let recent = self.stream.take_recent();
+        let numbers = numbers_of(&recent.rollouts);
+        let given_up = |reason| recent.discarded.get(&reason).copied().unwrap_or_default();
+        let groups = &taken.lesson.groups;
+        let waited = self.since.elapsed().as_secs_f64();
+        StepReport {
+            step: taken.number,
+            version: taken.version.0,
+            epoch: taken.epoch,
+            reward_mean: numbers.reward.mean,
+            reward_std: numbers.reward.std,
+            pass_rate: numbers.pass_rate,
+            groups_used: groups.used,
+            groups_no_variance: groups.no_variance + given_up(DiscardReason::NoVariance),
+            groups_incomplete: groups.incomplete + given_up(DiscardReason::Incomplete),
+            rollouts: numbers.outcomes,
+            rollouts_stale: taken.stale_rollouts,
+            rows: taken.lesson.batch.rows.len() as u64,
+            tokens_trained: taken.lesson.batch.tokens,
+            tokens_sampled: numbers.completion_tokens,
+            skipped: taken.lesson.skipped(),
+            time_rollout: waited,
+            asynchronous: self.asynchronous.then(|| AsyncReport {
+                staleness_mean: taken.staleness.mean(),
+                staleness_max: taken.staleness.max(),
+                staleness: taken.staleness.clone(),
+                tokens_masked: taken.masked_tokens,
+                groups_stale: given_up(DiscardReason::Stale),
+                time_wait_rollouts: waited,
+                time_wait_update: 0.0,
+            }),
+            ..StepReport::default()
+        }
+    }
+}
+
+/// A batch that an earlier process formed, the same as then.
+async fn formed_again(
+    store: &dyn Store,
+    record: &BatchRecord,
+    training: &Training,
+    self_graded: bool,
+) -> Result<Outstanding, TrainError> {
+    let content = BatchContent::read(record)?;
+    let lesson = content
+        .lesson_again(store, training, self_graded, record.version)
+        .await?;
+    let batch = delivered(store, record.number, record.version, &lesson).await?;
+    let report = StepReport {
+        step: record.number,
+        version: record.version.0,
+        groups_used: lesson.groups.used,
+        groups_no_variance: lesson.groups.no_variance,
+        groups_incomplete: lesson.groups.incomplete,
+        rows: lesson.batch.rows.len() as u64,
+        tokens_trained: lesson.batch.tokens,
+        skipped: lesson.skipped(),
+        ..StepReport::default()
+    };
+    Ok(Outstanding {
+        batch: Arc::new(batch),
+        report,
+        since: Instant::now(),
+    })
+}
+
+/// The lesson as a trainer outside reads it.
+async fn delivered(
+    store: &dyn Store,
+    number: u64,
+    version: PolicyVersion,
+    lesson: &Lesson,
+) -> Result<DeliveredBatch, TrainError> {
+    let ids: Vec<RolloutId> = lesson.samples.iter().map(|s| s.rollout.clone()).collect();
+    let rollouts = store.rollouts_by_id(&ids).await?;
+    let row_of: HashMap<RolloutId, u64> = rollouts
+        .into_iter()
+        .map(|rollout| (rollout.id, rollout.row_index))
+        .collect();
+    let rows_of = |sample: &AdvantagedSample| -> Vec<DeliveredRow> {
+        let owner = RowOwner {
+            group: sample.visit,
+            row_index: row_of.get(&sample.rollout).copied().unwrap_or_default(),
+            rollout: &sample.rollout,
+            sample: &sample.sample,
+        };
+        let rows = sample.rows.iter();
+        rows.filter(|row| row.loss_mask.contains(&true))
+            .map(|row| DeliveredRow::new(owner, row, sample.reward, sample.advantage))
+            .collect()
+    };
+    Ok(DeliveredBatch {
+        number,
+        version,
+        rows: lesson.samples.iter().flat_map(rows_of).collect(),
+    })
+}
+
+async fn tell(events: &mpsc::Sender<TrainEvent>, event: TrainEvent) {
+    // Nobody listens any more: the display is gone, the run is not.
+    let _ = events.send(event).await;
+}

@@ -1,0 +1,172 @@
+//! Weights that a trainer outside announces, for a policy in this process.
+
+use std::fs;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::PolicyVersion;
+use osmosis_gateway::{UnusableWeights, WeightLoader};
+use osmosis_policy::{EmbeddedModel, PolicyError, Sampler};
+
+use crate::TrainError;
+use crate::checkpoints::{self, Checkpoint};
+
+/// Puts announced weights into a sampler. A run keeps a copy of its own, `checkpoints/step_VERSION/`: the
+/// trainer may do with its folder what it likes, and a resume goes on with the weights that answered last.
+#[derive(Debug)]
+pub struct AnnouncedWeights {
+    sampler: Arc<Sampler>,
+    model: EmbeddedModel,
+    run: Option<Kept>,
+}
+
+/// Where copies are kept, and which of them for good.
+#[derive(Debug)]
+struct Kept {
+    folder: Utf8PathBuf,
+    every: u64,
+}
+
+impl AnnouncedWeights {
+    /// Takes weights and keeps none.
+    pub fn of(sampler: Arc<Sampler>, model: &EmbeddedModel) -> Self {
+        Self {
+            sampler,
+            // The sampler has its own form of the weights; nobody needs these.
+            model: EmbeddedModel {
+                weights: Arc::default(),
+                ..model.clone()
+            },
+            run: None,
+        }
+    }
+
+    /// Keeps the newest weights below the run's folder, and those of every so many versions.
+    pub fn kept_in(
+        sampler: Arc<Sampler>,
+        model: &EmbeddedModel,
+        folder: Utf8PathBuf,
+        every: u64,
+    ) -> Self {
+        Self {
+            run: Some(Kept { folder, every }),
+            ..Self::of(sampler, model)
+        }
+    }
+
+    /// Goes on with the newest weights that were kept, and says which version they are. A run that has
+    /// none keeps those of `first` as version 0, so that a trainer finds them.
+    pub fn restore(&self, first: &EmbeddedModel) -> Result<PolicyVersion, TrainError> {
+        let Some(kept) = &self.run else {
+            return Ok(PolicyVersion(0));
+        };
+        let Some(Checkpoint { step, folder }) = checkpoints::list(&kept.folder)?.pop() else {
+            kept.save(first, PolicyVersion(0))?;
+            return Ok(PolicyVersion(0));
+        };
+        let unusable = |error: PolicyError| TrainError::Checkpoint {
+            folder: folder.clone(),
+            message: error.to_string(),
+        };
+        let model = self.model.with_weights_of(&folder).map_err(unusable)?;
+        let version = PolicyVersion(step);
+        self.sampler
+            .swap(&model.config, &model.weights, version)
+            .map_err(unusable)?;
+        Ok(version)
+    }
+
+    fn swap(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), Trouble> {
+        let model = self.model.with_weights_of(folder)?;
+        refuse_not_finite(&model)?;
+        if let Some(kept) = &self.run {
+            // Before anything is sampled with them: a resume must not go back to older ones.
+            kept.save(&model, version)?;
+        }
+        self.sampler.swap(&model.config, &model.weights, version)?;
+        if let Some(kept) = &self.run {
+            kept.clear(version)?;
+        }
+        Ok(())
+    }
+}
+
+impl WeightLoader for AnnouncedWeights {
+    fn load(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), UnusableWeights> {
+        self.swap(folder, version).map_err(|trouble| match trouble {
+            Trouble::Weights(error) => UnusableWeights {
+                message: error.to_string(),
+                hint: error.hint(),
+            },
+            Trouble::Copy(error) => UnusableWeights {
+                message: format!("their copy for the run: {error}"),
+                hint: error.hint(),
+            },
+        })
+    }
+}
+
+enum Trouble {
+    Weights(PolicyError),
+    Copy(TrainError),
+}
+
+impl From<PolicyError> for Trouble {
+    fn from(error: PolicyError) -> Self {
+        Self::Weights(error)
+    }
+}
+
+impl From<TrainError> for Trouble {
+    fn from(error: TrainError) -> Self {
+        Self::Copy(error)
+    }
+}
+
+impl Kept {
+    fn save(&self, model: &EmbeddedModel, version: PolicyVersion) -> Result<(), TrainError> {
+        let folder = self.place(version);
+        // Announced once more: what is there may be other weights, and is not the newest of before.
+        remove(&folder)?;
+        model.save(&folder)?;
+        Ok(())
+    }
+
+    /// Removes copies of older versions that are not kept for good.
+    fn clear(&self, newest: PolicyVersion) -> Result<(), TrainError> {
+        for Checkpoint { step, folder } in checkpoints::list(&self.folder)? {
+            if step < newest.0 && !step.is_multiple_of(self.every.max(1)) {
+                remove(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, version: PolicyVersion) -> Utf8PathBuf {
+        let name = format!("step_{}", version.0);
+        self.folder.join(checkpoints::FOLDER).join(name)
+    }
+}
+
+fn remove(folder: &Utf8Path) -> Result<(), TrainError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(TrainError::file(folder, &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A trainer whose numbers ran away shall hear of it at once, not from failing rollouts.
+fn refuse_not_finite(model: &EmbeddedModel) -> Result<(), PolicyError> {
+    let tensors = &model.weights.tensors;
+    let bad = tensors
+        .iter()
+        .find(|(_, tensor)| tensor.values.iter().any(|value| !value.is_finite()));
+    match bad {
+        None => Ok(()),
+        Some((name, _)) => Err(PolicyError::NotFinite {
+            what: format!("tensor `{name}`"),
+        }),
+    }
+}
