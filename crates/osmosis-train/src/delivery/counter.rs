@@ -102,12 +102,11 @@ impl Counter {
                 self.handed.fetch_max(batch.number, Ordering::SeqCst);
                 Some(Handed::Batch(Arc::clone(batch)))
             }
-            Some(_) => None,
             None if shown.waiting_for == WaitingFor::End => {
                 self.told_the_end.cancel();
                 Some(Handed::Nothing(WaitingFor::End))
             }
-            None => None,
+            Some(_) | None => None,
         }
     }
 }
