@@ -85,6 +85,10 @@ const CODES: &[(&str, &str)] = &[
         "no_shared_rows",
         "runs that are to be compared have no row in common",
     ),
+    (
+        "no_training_rows",
+        "no rollout of the run has a reward and tokens to train on; `details.left_out`",
+    ),
     ("no_workers", "no worker could be started"),
     (
         "nothing_to_grade",

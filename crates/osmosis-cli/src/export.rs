@@ -1,5 +1,7 @@
 //! `osmosis export RUN`: its rollouts as a file that other programs open.
 
+mod tokens;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,13 +10,14 @@ use osmosis_core::{Redactor, RolloutId, RunName, Sample};
 use osmosis_data::Row;
 use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
-    TalkFormat,
+    TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, SqliteStore, Store,
 };
 use serde_json::{Value, json};
 
+use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::dataset::data_error;
 use crate::error::{CliError, Exit};
@@ -52,26 +55,47 @@ pub(crate) async fn run(
     };
     let bar = progress_bar(output, &store).await?;
     let telling = writer.telling();
-    let calls_in = match &telling {
-        Some(_) => elsewhere(&record, &workspace, output).await?,
-        None => None,
+    let token_rows = match &writer.export {
+        Either::Tokens(..) => Some(TokenRows::of(&record)?),
+        Either::Records(_) | Either::Talks(..) => None,
+    };
+    let held_out = if writer.kind.is_trained_on() {
+        HeldOutRows::of(&record, output)?
+    } else {
+        HeldOutRows::None
+    };
+    let calls_in = if telling.is_some() || token_rows.is_some() {
+        elsewhere(&record, &workspace, output).await?
+    } else {
+        None
     };
     let source = Source {
         store,
         run_name: record.name,
         telling,
+        token_rows,
+        held_out,
         calls_in,
     };
     let mut pages = RolloutPages::new(&source.store, query);
     let mut rollouts = 0;
+    let mut left_out = LeftOutCounts::default();
     while let Some(page) = pages.next().await? {
         let batches = stream::iter(page.chunks(BATCH));
         let mut batches = batches.map(|batch| source.read(batch)).buffered(AT_ONCE);
         while let Some(batch) = batches.try_next().await? {
-            for (record, talks) in batch.records.iter().zip(&batch.talks) {
-                match &mut writer.export {
-                    Either::Records(export) => export.write(record),
-                    Either::Talks(export, run) => export.write(run, record, talks),
+            let records = batch.records.iter().zip(&batch.talks).zip(batch.rows);
+            for ((record, talks), rows) in records {
+                match (&mut writer.export, rows) {
+                    (Either::Records(export), _) => export.write(record),
+                    (Either::Talks(export, run), Ok(_)) => export.write(run, record, talks),
+                    (Either::Tokens(export, run), Ok(rows)) => {
+                        export.write(run, record, &rows, talks)
+                    }
+                    (Either::Talks(..) | Either::Tokens(..), Err(why)) => {
+                        left_out.add(why);
+                        Ok(())
+                    }
                 }
                 .map_err(|error| data_error(&error))?;
                 rollouts += 1;
@@ -80,6 +104,13 @@ pub(crate) async fn run(
         }
     }
     bar.finish_and_clear();
+    if let Either::Tokens(export, _) = &writer.export
+        && export.rows() == 0
+    {
+        return Err(left_out.error(&arguments.run));
+    }
+    left_out.tell(output);
+    let kind = writer.kind;
     let path = writer.path.clone();
     let format = writer.format.clone();
     let records = writer.finish()?;
@@ -90,8 +121,15 @@ pub(crate) async fn run(
             format!("{records} records of ")
         };
         output.line(format_args!("{of}{rollouts} rollouts in {path}"));
-        let resource = json!({"path": path, "format": format, "rollouts": rollouts,
+        let mut resource = json!({"path": path, "format": format, "rollouts": rollouts,
             "records": records});
+        match kind {
+            Kind::Tokens(_) => resource["left_out"] = left_out.to_json(),
+            Kind::Talks(TalkFormat::Sft) => {
+                resource["left_out"] = json!({"held_out": left_out.held_out()});
+            }
+            Kind::Talks(_) | Kind::Records(_) => {}
+        }
         output.operation("exported", &resource);
     }
     Ok(Exit::Ok)
@@ -123,12 +161,63 @@ struct Writer {
     format: String,
     /// `None`: standard output.
     path: Option<Utf8PathBuf>,
-    with_tokens: bool,
+    kind: Kind,
 }
 
 enum Either {
     Records(Box<Export>),
     Talks(Box<TalkExport>, RunFacts),
+    Tokens(TokenExport, RunFacts),
+}
+
+/// What kind of export is asked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Records(ExportFormat),
+    Talks(TalkFormat),
+    Tokens(TokenFormat),
+}
+
+impl Kind {
+    fn of(format: ExportFormatArgument) -> Self {
+        match format {
+            ExportFormatArgument::Jsonl => Self::Records(ExportFormat::Jsonl),
+            ExportFormatArgument::Parquet => Self::Records(ExportFormat::Parquet),
+            ExportFormatArgument::Messages => Self::Talks(TalkFormat::Messages),
+            ExportFormatArgument::Sft => Self::Talks(TalkFormat::Sft),
+            ExportFormatArgument::Atif => Self::Talks(TalkFormat::Atif),
+            ExportFormatArgument::Inspect => Self::Talks(TalkFormat::Inspect),
+            ExportFormatArgument::Areal => Self::Tokens(TokenFormat::Areal),
+            ExportFormatArgument::Verl => Self::Tokens(TokenFormat::Verl),
+            ExportFormatArgument::Slime => Self::Tokens(TokenFormat::Slime),
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Records(format) => format.as_str(),
+            Self::Talks(format) => format.suffix(),
+            Self::Tokens(format) => format.suffix(),
+        }
+    }
+
+    /// Whether it is for training, where held-out rows have no place.
+    fn is_trained_on(self) -> bool {
+        match self {
+            Self::Records(_) => false,
+            Self::Talks(format) => format == TalkFormat::Sft,
+            Self::Tokens(_) => true,
+        }
+    }
+
+    /// Whether conversations are looked at, and whether in token ids too.
+    fn with_talk(self) -> Option<bool> {
+        match self {
+            Self::Records(_) => None,
+            Self::Talks(format) => Some(format == TalkFormat::Atif),
+            Self::Tokens(format) => format.has_text().then_some(true),
+        }
+    }
 }
 
 impl Writer {
@@ -152,35 +241,27 @@ impl Writer {
             )
             .hint("add `--format sft`"));
         }
-        let format = match arguments.format {
-            ExportFormatArgument::Jsonl => Ok(ExportFormat::Jsonl),
-            ExportFormatArgument::Parquet => Ok(ExportFormat::Parquet),
-            ExportFormatArgument::Messages => Err(TalkFormat::Messages),
-            ExportFormatArgument::Sft => Err(TalkFormat::Sft),
-            ExportFormatArgument::Atif => Err(TalkFormat::Atif),
-            ExportFormatArgument::Inspect => Err(TalkFormat::Inspect),
-        };
-        let suffix = match format {
-            Ok(format) => format.as_str(),
-            Err(format) => format.suffix(),
-        };
+        let kind = Kind::of(arguments.format);
         let path = match &arguments.output {
             Some(path) if path == "-" => None,
             Some(path) if path.as_str().ends_with('/') => Some(absolute(path)?.join("")),
             Some(path) => Some(absolute(path)?),
-            None => Some(absolute(Utf8Path::new(&format!("{}.{suffix}", run.name)))?),
+            None => {
+                let name = format!("{}.{}", run.name, kind.suffix());
+                Some(absolute(Utf8Path::new(&name))?)
+            }
         };
         let unwritable = |error: osmosis_data::DataError| data_error(&error);
-        let export = match (format, &path) {
-            (Ok(format), Some(path)) => Either::Records(Box::new(
+        let facts = run_facts(run);
+        let export = match (kind, &path) {
+            (Kind::Records(format), Some(path)) => Either::Records(Box::new(
                 Export::create(format, path, redactor).map_err(unwritable)?,
             )),
-            (Ok(ExportFormat::Jsonl), None) => Either::Records(Box::new(Export::Jsonl(
+            (Kind::Records(ExportFormat::Jsonl), None) => Either::Records(Box::new(Export::Jsonl(
                 JsonlExport::to(std::io::stdout(), redactor),
             ))),
-            (Ok(ExportFormat::Parquet), None) => return Err(no_text("parquet")),
-            (Err(format), path) => {
-                let facts = run_facts(run);
+            (Kind::Records(ExportFormat::Parquet), None) => return Err(no_text("parquet")),
+            (Kind::Talks(format), path) => {
                 let filter = SftFilter {
                     min_reward: arguments.min_reward,
                     passed: arguments.passed,
@@ -193,23 +274,33 @@ impl Writer {
                 };
                 Either::Talks(Box::new(export), facts)
             }
+            (Kind::Tokens(format), path) => {
+                let export = match path {
+                    Some(path) => {
+                        TokenExport::create(format, path, redactor).map_err(unwritable)?
+                    }
+                    None => TokenExport::to(format, std::io::stdout(), redactor)
+                        .ok_or_else(|| no_text("parquet"))?,
+                };
+                Either::Tokens(export, facts)
+            }
         };
         Ok(Self {
             export,
             format: clap::ValueEnum::to_possible_value(&arguments.format)
                 .map_or_else(String::new, |value| value.get_name().to_owned()),
             path,
-            with_tokens: format == Err(TalkFormat::Atif),
+            kind,
         })
     }
 
-    /// How conversations are read, when they are what is written.
+    /// How conversations are read, when they are part of what is written.
     fn telling(&self) -> Option<Telling> {
         match &self.export {
             Either::Records(_) => None,
-            Either::Talks(_, facts) => Some(Telling {
+            Either::Talks(_, facts) | Either::Tokens(_, facts) => Some(Telling {
                 model: facts.model.clone(),
-                with_tokens: self.with_tokens,
+                with_tokens: self.kind.with_talk()?,
             }),
         }
     }
@@ -218,6 +309,7 @@ impl Writer {
         match self.export {
             Either::Records(export) => export.finish(),
             Either::Talks(export, run) => export.finish(&run),
+            Either::Tokens(export, _) => export.finish(),
         }
         .map_err(|error| data_error(&error))
     }
@@ -283,6 +375,8 @@ fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redac
 struct Batch {
     records: Vec<ExportRecord>,
     talks: Vec<Vec<SampleTalk>>,
+    /// For a trainer, empty when nobody asks for them; or why the rollout is left out.
+    rows: Vec<Result<Vec<TokenRow>, LeftOut>>,
 }
 
 /// Where rollouts are read.
@@ -291,6 +385,9 @@ struct Source {
     run_name: RunName,
     /// `None` when records are all that is wanted.
     telling: Option<Telling>,
+    /// Set when rows for a trainer are wanted.
+    token_rows: Option<TokenRows>,
+    held_out: HeldOutRows,
     /// The run that has the calls, when it is another.
     calls_in: Option<SqliteStore>,
 }
@@ -300,26 +397,40 @@ impl Source {
         let ids: Vec<RolloutId> = rollouts.iter().map(|rollout| rollout.id.clone()).collect();
         let mut row_indices: Vec<u64> = rollouts.iter().map(|rollout| rollout.row_index).collect();
         row_indices.dedup();
-        let rows = self.store.rows(&row_indices).await?;
+        let dataset_rows = self.store.rows(&row_indices).await?;
         let samples = self.store.samples_of(&ids).await?;
         let mut records = vec![];
         for (rollout, samples) in rollouts.iter().zip(samples) {
-            let row = rows.iter().find(|row| row.row_index == rollout.row_index);
+            let row = dataset_rows
+                .iter()
+                .find(|row| row.row_index == rollout.row_index);
             let row = row.ok_or_else(|| {
                 let message = format!("row {} is missing", rollout.row_index);
                 CliError::failed("run_damaged", message)
             })?;
             records.push(exported(self.run_name.clone(), rollout, row, samples));
         }
+        let store = self.calls_in.as_ref().unwrap_or(&self.store);
+        let mut rows = vec![];
+        for (rollout, record) in rollouts.iter().zip(&records) {
+            rows.push(match &self.token_rows {
+                _ if self.held_out.has(rollout.row_index) => Err(LeftOut::HeldOut),
+                Some(token_rows) => token_rows.read(store, rollout, &record.samples).await?,
+                None => Ok(vec![]),
+            });
+        }
         let talks = match &self.telling {
             Some(telling) => {
-                let store = self.calls_in.as_ref().unwrap_or(&self.store);
                 let samples = records.iter().map(|record| record.samples.as_slice());
                 talk::of_each(store, &ids, samples, telling).await?
             }
             None => vec![vec![]; records.len()],
         };
-        Ok(Batch { records, talks })
+        Ok(Batch {
+            records,
+            talks,
+            rows,
+        })
     }
 }
 

@@ -256,6 +256,7 @@ fn loss_rows(episodes: &[Episode], group_size: usize) -> (Vec<LossRow>, usize) {
                         .collect(),
                     advantages: vec![advantage; row.ids.len()],
                     sampled_logprobs: row.logprobs.clone(),
+                    proximal_logprobs: None,
                     reference_logprobs: None,
                     temperatures: row.temperatures.clone(),
                 });

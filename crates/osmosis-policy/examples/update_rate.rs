@@ -133,6 +133,7 @@ fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
                 weights: weights.collect(),
                 advantages: vec![random.random_range(-1.0..1.0); length],
                 sampled_logprobs: vec![0.0; length],
+                proximal_logprobs: None,
                 reference_logprobs: None,
                 temperatures: vec![1.0; length],
             }

@@ -52,6 +52,8 @@ pub struct LossRow {
     pub advantages: Vec<f32>,
     /// The logprob it was sampled with.
     pub sampled_logprobs: Vec<f32>,
+    /// The logprob it had before the first update with the batch, for the decoupled objective.
+    pub proximal_logprobs: Option<Vec<f32>>,
     /// The logprob the reference model gives it, when `kl_coef` is not 0.
     pub reference_logprobs: Option<Vec<f32>>,
     pub temperatures: Vec<f32>,
@@ -65,6 +67,17 @@ pub enum Objective {
         clip_low: f64,
         clip_high: f64,
         kl_coef: f64,
+    },
+    /// -Σ w·b·min(u·A, clip(u, 1-low, 1+high)·A) + kl_coef·Σ w·k3, with b = exp(proximal_logprob -
+    /// sampled_logprob) and u = exp(logprob - proximal_logprob): what is held near is the policy that the
+    /// batch finds, however old the one is that sampled. Tokens with b above the cap are left out of the
+    /// sums altogether, and the others count no more for it, as AReaL does it.
+    DecoupledPolicyGradient {
+        clip_low: f64,
+        clip_high: f64,
+        kl_coef: f64,
+        /// More than 1.
+        behaviour_weight_cap: f64,
     },
     /// -Σ w·logprob: plain supervised learning (the warm start).
     Likelihood,
@@ -84,6 +97,11 @@ pub struct UpdateReport {
     /// mismatch between sampler and learner.
     pub mismatch_mean: f64,
     pub mismatch_max: f64,
+    /// The mean of b over the tokens that it does not leave out; `None` unless the objective is decoupled,
+    /// or when it leaves out all.
+    pub behaviour_weight: Option<f64>,
+    /// The part of the tokens that the cap on b leaves out; `None` unless the objective is decoupled.
+    pub capped_fraction: Option<f64>,
     pub gradient_norm: f64,
     pub tokens: u64,
 }

@@ -97,6 +97,7 @@ fn loss_row(row: &TrainingRow, weight: f64, advantage: f64) -> LossRow {
         weights: on_trained(weight),
         advantages: on_trained(advantage),
         sampled_logprobs: row.logprobs.clone(),
+        proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: row.temperatures.clone(),
     }

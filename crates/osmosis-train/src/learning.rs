@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::Training;
+use osmosis_core::config::{self, Training};
 use osmosis_policy::{
     EmbeddedModel, Learner, LearnerOptions, LossRow, ModelConfig, Objective, UpdateReport, Weights,
 };
@@ -64,11 +64,7 @@ impl Learning {
             learner: Some(learner),
             reference,
             updates_per_batch: training.updates_per_batch,
-            objective: Objective::ClippedPolicyGradient {
-                clip_low: training.clip_ratio,
-                clip_high: training.clip_ratio,
-                kl_coef: training.kl_coef,
-            },
+            objective: objective(training),
         })
     }
 
@@ -87,6 +83,12 @@ impl Learning {
                     let logprobs = reference.logprobs(&rows)?;
                     for (row, logprobs) in rows.iter_mut().zip(logprobs) {
                         row.reference_logprobs = Some(logprobs);
+                    }
+                }
+                if let Objective::DecoupledPolicyGradient { .. } = objective {
+                    let logprobs = learner.logprobs(&rows)?;
+                    for (row, logprobs) in rows.iter_mut().zip(logprobs) {
+                        row.proximal_logprobs = Some(logprobs);
                     }
                 }
                 let reports = (0..updates.max(1))
@@ -167,6 +169,26 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| TrainError::Internal(format!("a computing thread ended: {error}")))
+}
+
+fn objective(training: &Training) -> Objective {
+    let (clip_low, clip_high) = (training.clip_ratio, training.clip_ratio);
+    let kl_coef = training.kl_coef;
+    match training.objective {
+        config::Objective::Clipped => Objective::ClippedPolicyGradient {
+            clip_low,
+            clip_high,
+            kl_coef,
+        },
+        config::Objective::Decoupled {
+            behaviour_weight_cap,
+        } => Objective::DecoupledPolicyGradient {
+            clip_low,
+            clip_high,
+            kl_coef,
+            behaviour_weight_cap,
+        },
+    }
 }
 
 fn learner_options(training: &Training, config: &ModelConfig) -> LearnerOptions {

@@ -41,6 +41,7 @@ mod rollout_phase;
 mod rollout_stream;
 pub mod schedule;
 mod step;
+mod taught;
 pub mod tensorboard;
 mod trainer;
 
@@ -48,4 +49,5 @@ pub use error::{TrainError, TrainErrorKind};
 pub use event::{TrainEnd, TrainEvent};
 pub use plan::{TrainParts, TrainPlan};
 pub use report::{AsyncReport, EvaluationReport, SkipReason, StepReport};
+pub use taught::{TaughtRows, Teaching, rows_of, visit_of};
 pub use trainer::Trainer;

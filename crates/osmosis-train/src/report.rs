@@ -58,6 +58,18 @@ pub struct StepReport {
     pub logprob_mismatch_mean: Option<f64>,
     #[serde(rename = "logprob_mismatch/max")]
     pub logprob_mismatch_max: Option<f64>,
+    /// What the tokens trained on count for how they were sampled, with the decoupled objective.
+    #[serde(
+        rename = "behaviour_weight/mean",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub behaviour_weight_mean: Option<f64>,
+    /// The part of the tokens that was left out because it would have counted too much.
+    #[serde(
+        rename = "behaviour_weight/capped",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub behaviour_weight_capped: Option<f64>,
     /// Before it is scaled down.
     pub gradient_norm: Option<f64>,
     pub lr: f64,

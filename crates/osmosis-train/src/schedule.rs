@@ -23,7 +23,7 @@ pub struct Schedule {
     rows: Vec<u64>,
     batch: usize,
     samples: u32,
-    /// Run indices that a visit to a row has: its rollouts, and those it may be topped up with.
+    /// [`runs_per_visit`]
     stride: u32,
     steps: u64,
     seed: u64,
@@ -54,21 +54,11 @@ impl Schedule {
                 "a dataset row occurs twice in the plan".to_owned(),
             ));
         }
-        let samples = training.n_samples_per_prompt.max(1);
-        let pace = Pace::of(
-            training.max_staleness,
-            training.stale_rows,
-            training.stragglers,
-        );
         let schedule = Self {
             rows: rows.to_vec(),
             batch: training.rollout_batch_size.max(1) as usize,
-            samples,
-            stride: if pace.tops_up() {
-                samples.saturating_mul(2)
-            } else {
-                samples
-            },
+            samples: training.n_samples_per_prompt.max(1),
+            stride: runs_per_visit(training),
             steps: 0,
             seed,
         };
@@ -137,6 +127,21 @@ impl Schedule {
             rows.swap(last, chosen);
         }
         rows
+    }
+}
+
+/// Run indices that a visit to a row has: its rollouts, and those it may be topped up with.
+pub(crate) fn runs_per_visit(training: &Training) -> u32 {
+    let samples = training.n_samples_per_prompt.max(1);
+    let pace = Pace::of(
+        training.max_staleness,
+        training.stale_rows,
+        training.stragglers,
+    );
+    if pace.tops_up() {
+        samples.saturating_mul(2)
+    } else {
+        samples
     }
 }
 

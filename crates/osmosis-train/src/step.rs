@@ -143,7 +143,7 @@ pub(crate) fn group_member(id: &RolloutId, visit: GroupId, units: Option<&[Unit]
 }
 
 /// The rewards of the kept samples of a scored rollout.
-fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
+pub(crate) fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
     match rollout.outcome.as_ref()? {
         Outcome::Scored { .. } => Some(
             rollout
@@ -161,7 +161,7 @@ fn rewards_of(rollout: &RolloutRecord) -> Option<Vec<(SampleId, f64)>> {
     }
 }
 
-async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Records, TrainError> {
+pub(crate) async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Records, TrainError> {
     let mut records = Records::new();
     for (sample, bytes) in store.token_records(id).await? {
         let record = TokenRecord::decode(&bytes).map_err(|source| TrainError::Tokens {

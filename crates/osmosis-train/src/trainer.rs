@@ -391,6 +391,9 @@ fn add_update(report: &mut StepReport, updates: &[UpdateReport], training: &Trai
     report.gradient_norm = mean(|update| update.gradient_norm);
     report.logprob_mismatch_mean = updates.first().map(|update| update.mismatch_mean);
     report.logprob_mismatch_max = updates.first().map(|update| update.mismatch_max);
+    // The same in every update of a step: both logprobs were there before it.
+    report.behaviour_weight_mean = updates.first().and_then(|update| update.behaviour_weight);
+    report.behaviour_weight_capped = updates.first().and_then(|update| update.capped_fraction);
 }
 
 async fn tell(events: &mpsc::Sender<TrainEvent>, event: TrainEvent) {

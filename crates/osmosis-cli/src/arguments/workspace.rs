@@ -54,7 +54,8 @@ pub(crate) enum DatasetCommand {
 #[command(
     after_help = "Example:\n  osmosis export multiply-20260101-120000 --format parquet -o runs.parquet\n  \
                   osmosis export multiply-20260101-120000 --format sft --passed -o train.jsonl\n  \
-                  osmosis export multiply-20260101-120000 --format inspect -o logs/multiply.eval"
+                  osmosis export multiply-20260101-120000 --format inspect -o logs/multiply.eval\n  \
+                  osmosis export multiply-train --format verl -o rollouts.parquet"
 )]
 pub(crate) struct ExportArguments {
     /// Name of the run
@@ -99,4 +100,10 @@ pub(crate) enum ExportFormatArgument {
     Atif,
     /// A log that `inspect view` opens
     Inspect,
+    /// Recorded tokens with their rewards, as AReaL's trainers take them (parquet)
+    Areal,
+    /// Recorded tokens with their rewards beside the prompts, for verl (parquet)
+    Verl,
+    /// Recorded tokens with their rewards as samples of slime (JSON lines)
+    Slime,
 }

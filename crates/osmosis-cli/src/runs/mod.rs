@@ -5,11 +5,13 @@ pub(crate) mod list;
 pub(crate) mod logs;
 mod names;
 mod pinned;
+mod recorded_calls;
 mod regraded;
 pub(crate) mod show;
 pub(crate) mod stop;
 mod store;
 mod transcript;
+mod versions;
 
 pub(crate) use names::{fresh_name, given_name};
 pub(crate) use pinned::Pinned;

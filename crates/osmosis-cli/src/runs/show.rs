@@ -16,6 +16,7 @@ use owo_colors::Style;
 use serde_json::{Map, Value, json};
 
 use super::artifacts::Artifacts;
+use super::recorded_calls::RecordedCalls;
 use super::transcript::{Entry, Transcriber};
 use super::{Pinned, RegradedFrom};
 use crate::command_line;
@@ -71,8 +72,8 @@ pub(crate) async fn run(
             rollout_id: rollout.id.clone(),
             attempt: None,
         };
-        let recorded = store.calls(query).await?;
-        let spoken = spoken(&store, workspace, rollout, &samples, &recorded).await?;
+        let recorded = RecordedCalls::read(&store, kind, query).await?;
+        let spoken = spoken(&store, workspace, rollout, &samples, &recorded.calls).await?;
         let left_in = folder.artifacts().join(rollout.id.as_str());
         let artifacts = Artifacts::of(&left_in);
         if output.is_json() {
@@ -181,7 +182,7 @@ fn render(
     rollout: &RolloutRecord,
     samples: &[Sample],
     spoken: &[Spoken],
-    recorded: &[CallRecord],
+    recorded: &RecordedCalls,
     with_calls: bool,
 ) -> Result<String, CliError> {
     let bold = Style::new().bold();
@@ -223,12 +224,8 @@ fn render(
         );
         let _ = writeln!(text, "{}", paint(&judged, dim));
     }
-    let of_policy = |call: &&CallRecord| call.purpose == CallPurpose::Policy;
-    let last = recorded.iter().rev().find(of_policy);
-    if let Some(version) = last.map(|call| call.policy_version.0)
-        && version > 0
-    {
-        let _ = writeln!(text, "{}", paint(&format!("policy version {version}"), dim));
+    if let Some(versions) = recorded.told(recorded.versions()) {
+        let _ = writeln!(text, "{}", paint(&format!("policy {versions}"), dim));
     }
     for sample in samples {
         let reward = match (sample.remove_sample, sample.reward) {
@@ -264,7 +261,8 @@ fn render(
         push_failure(&mut text, outcome);
     }
     if with_calls {
-        push_calls(&mut text, recorded);
+        let _ = writeln!(text, "\n{}", paint("model calls", bold));
+        recorded.push_lines(&mut text);
     }
     Ok(text)
 }
@@ -341,35 +339,6 @@ fn push_artifacts(text: &mut String, folder: &Utf8Path, artifacts: &Artifacts) {
     }
 }
 
-fn push_calls(text: &mut String, calls: &[CallRecord]) {
-    let _ = writeln!(text, "\n{}", paint("model calls", Style::new().bold()));
-    for call in calls {
-        let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |n| n.to_string());
-        let part = |count: Option<u64>, of: &str| {
-            count.map_or_else(String::new, |n| format!(" ({n} {of})"))
-        };
-        let _ = writeln!(
-            text,
-            "  {:>6}  {}  {}  {}  {}{}+{}{} tokens  {}{}",
-            call.call_id,
-            match call.purpose {
-                CallPurpose::Policy => call.sample_id.as_str(),
-                CallPurpose::Judge => "(judge)",
-            },
-            call.status,
-            call.upstream,
-            tokens(call.prompt_tokens),
-            part(call.cached_tokens, "cached"),
-            tokens(call.completion_tokens),
-            part(call.reasoning_tokens, "reasoning"),
-            ms_text((call.done_at_ms - call.queued_at_ms) as f64),
-            call.error
-                .as_ref()
-                .map_or_else(String::new, |error| format!("  {error}")),
-        );
-    }
-}
-
 /// `scored: reward 1, passed`.
 fn outcome_text(outcome: &Outcome) -> String {
     let kind = outcome.kind().as_str().replace('_', " ");
@@ -391,7 +360,7 @@ fn details_of(
     rollout: &RolloutRecord,
     samples: &[Sample],
     spoken: &[Spoken],
-    calls: &[CallRecord],
+    recorded: &RecordedCalls,
 ) -> Result<Value, CliError> {
     let mut details = index_line(rollout);
     let mut shown = vec![];
@@ -406,26 +375,11 @@ fn details_of(
         .iter()
         .map(|one| (one.sample.to_string(), json!(one.paths)))
         .collect();
-    let calls: Vec<Value> = calls
-        .iter()
-        .map(|call| {
-            json!({
-                "call_id": call.call_id, "sample_id": call.sample_id, "attempt": call.attempt,
-                "purpose": call.purpose,
-                "dialect": call.dialect, "model": call.model, "upstream": call.upstream,
-                "policy_version": call.policy_version, "streamed": call.streamed,
-                "status": call.status, "error": call.error,
-                "prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens,
-                "cached_tokens": call.cached_tokens, "reasoning_tokens": call.reasoning_tokens,
-                "queued_at_ms": call.queued_at_ms, "sent_at_ms": call.sent_at_ms,
-                "first_byte_at_ms": call.first_byte_at_ms, "done_at_ms": call.done_at_ms,
-            })
-        })
-        .collect();
     if let Some(map) = details.as_object_mut() {
         map.insert("samples".to_owned(), json!(shown));
         map.insert("conversations".to_owned(), Value::Object(spoken));
-        map.insert("calls".to_owned(), json!(calls));
+        map.insert("versions".to_owned(), json!(recorded.versions()));
+        map.insert("calls".to_owned(), recorded.to_json());
         map.insert("outcome_details".to_owned(), json!(rollout.outcome));
     }
     Ok(details)

@@ -23,6 +23,7 @@ use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
 
 pub(crate) use curve::HeldOutPoint;
+pub(crate) use held_out::held_out_rows;
 pub(crate) use plan::{Plan, Request};
 
 pub(crate) async fn run(

@@ -166,6 +166,8 @@ impl<M: PlannedModel> Plan<M> {
         }
         facts.insert("source_sha256", self.code.digest()?);
         facts.insert("environment_sha256", environment_digest);
+        // Tells later which rows were held out, also when the dataset is gone.
+        facts.remember("dataset_rows", self.dataset.rows.to_string());
         Ok(facts)
     }
 

@@ -31,7 +31,7 @@ class Continues(RolloutWorkflow):
             return None
         made = await asked
         assert made.output_tokens == [40, 41, 42], made
-        assert made.output_logprobs == [-0.5] * 3 and made.output_versions == [3] * 3, made
+        assert made.output_logprobs == [-0.5] * 3 and made.output_versions == [3, 4, 5], made
         assert made.stop_reason == "length", made
         return {
             "input_ids": [made.input_tokens + made.output_tokens],
@@ -122,6 +122,22 @@ fn a_workflow_in_tokens_runs_on_a_server_that_takes_them() {
     );
     // A call that nobody waits for has ended at the server too.
     check_left(&workspace);
+    let shown = workspace
+        .osmosis(&["eval", "show", "t", "0", "--calls"])
+        .expect(0)
+        .stdout;
+    assert!(shown.contains("\npolicy versions 3 to 5\n"), "{shown}");
+    let call = shown
+        .lines()
+        .find(|line| line.contains("tokens  "))
+        .unwrap();
+    assert!(call.ends_with("  versions 3 to 5"), "{shown}");
+    let shown = workspace.osmosis(&["eval", "show", "t", "--json", "0"]);
+    let shown = shown.expect(0).json();
+    let rollout = &shown["data"][0];
+    let versions = json!({"min": 3, "max": 5});
+    assert_eq!(rollout["versions"], versions, "{shown}");
+    assert_eq!(rollout["calls"][0]["versions"], versions, "{shown}");
 }
 
 #[test]

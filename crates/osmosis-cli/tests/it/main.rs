@@ -37,6 +37,7 @@ mod remote_server;
 mod rust_rollout;
 mod serve;
 mod small_commands;
+mod token_exports;
 mod traces;
 mod training;
 mod training_interruption;

@@ -1,7 +1,8 @@
 """A server that takes and gives token ids as SGLang documents it. Prints its port.
 
-A prompt that begins with 99 gets no answer; the file in the arguments says when its caller left.
-With a second argument, answers differ, and nothing is said about versions.
+Every token is sampled by weights of its own, the first by version 3. A prompt that begins with 99 gets
+no answer; the file in the arguments says when its caller left. With a second argument, answers differ,
+and nothing is said about versions.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ async def generate(request):
             "completion_tokens": len(told),
             "output_token_logprobs": told,
             "finish_reason": {"type": "length"} if last else None,
-            "weight_version": "default" if varied else "3",
+            "weight_version": "default" if varied else str(3 + place),
         }
         await reply.write(b"data: " + json.dumps({"meta_info": meta}).encode() + b"\n\n")
     await reply.write(b"data: [DONE]\n\n")

@@ -132,6 +132,52 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
 }
 
 #[test]
+fn what_is_shown_of_a_rollout_names_the_weights_that_sampled_it() {
+    let workspace = workspace();
+    workspace.train(&[]).expect(0);
+    // Held-out rows are run before training, after step 2 and after 3; others four times in a step.
+    let index = workspace.read(".osmosis/training/t/index.jsonl");
+    let lines: Vec<Value> = index
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let times = |row: &Value| {
+        lines
+            .iter()
+            .filter(|line| line["row_index"] == *row)
+            .count()
+    };
+    let mut rows = lines.iter().map(|line| &line["row_index"]);
+    let held_out = rows.find(|row| times(row) == 3).unwrap().to_string();
+    let shown = workspace
+        .osmosis(&["train", "show", "t", &held_out, "--json"])
+        .expect(0)
+        .json();
+    let mut versions = vec![];
+    for rollout in shown["data"].as_array().unwrap() {
+        let of_rollout = &rollout["versions"];
+        assert_eq!(of_rollout["min"], of_rollout["max"], "{rollout}");
+        for call in rollout["calls"].as_array().unwrap() {
+            assert_eq!(&call["versions"], of_rollout, "{rollout}");
+        }
+        versions.push(of_rollout["min"].as_u64().unwrap());
+    }
+    versions.sort_unstable();
+    assert_eq!(versions, [0, 2, 3]);
+    let shown = workspace
+        .osmosis(&["train", "show", "t", &held_out, "--calls"])
+        .expect(0)
+        .stdout;
+    for version in versions {
+        assert!(
+            shown.contains(&format!("\npolicy version {version}\n")),
+            "{shown}"
+        );
+        assert!(shown.contains(&format!("  version {version}\n")), "{shown}");
+    }
+}
+
+#[test]
 fn a_checkpoint_is_a_model_for_evaluation_and_a_start_for_training() {
     let workspace = workspace();
     workspace.train(&[]).expect(0);

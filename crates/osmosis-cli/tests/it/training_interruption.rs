@@ -117,6 +117,62 @@ fn training_killed_at_random_moments_ends_with_the_same_rewards_and_weights() {
     check_equal(&workspace, &expected);
 }
 
+/// The groups that each step was trained on.
+fn trained_groups(workspace: &Workspace) -> Vec<Vec<u64>> {
+    let path = workspace.training_folder("t").join("run.db");
+    let database = rusqlite::Connection::open(path).unwrap();
+    let mut select = database
+        .prepare("SELECT content FROM batches ORDER BY number")
+        .unwrap();
+    let contents = select.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let groups = |content: String| {
+        let content: Value = serde_json::from_str(&content).unwrap();
+        let groups = content["groups"].as_array().unwrap().iter();
+        groups.map(|group| group["id"].as_u64().unwrap()).collect()
+    };
+    contents.map(|content| groups(content.unwrap())).collect()
+}
+
+#[test]
+fn training_without_waiting_that_is_killed_trains_on_nothing_twice() {
+    let mut random = seeded();
+    let workspace = longer();
+    let training = format!(
+        "steps = {STEPS}\neval_fraction = 0.25\nmax_staleness = 2\nstragglers = \"top_up\"\n"
+    );
+    let checkpoints = "[checkpoints]\neval_interval = 3\ncheckpoint_save_freq = 4\n";
+    workspace.training("builtin/tiny", &training, checkpoints);
+    let kills = std::env::var("KILLS").map_or(4, |text| text.parse().unwrap());
+    for _ in 0..kills {
+        let mut child = start(&workspace);
+        std::thread::park_timeout(Duration::from_millis(random.random_range(300..3000)));
+        send(child.id(), Signal::KILL);
+        child.wait().unwrap();
+    }
+    workspace.train(&[]).expect(0);
+    let steps: Vec<u64> = metrics(&workspace)
+        .iter()
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, (0..=STEPS).collect::<Vec<_>>());
+    let batches = trained_groups(&workspace);
+    assert_eq!(batches.len() as u64, STEPS);
+    assert!(
+        batches.iter().all(|groups| groups.len() == 2),
+        "{batches:?}"
+    );
+    let mut groups = batches.concat();
+    groups.sort_unstable();
+    groups.dedup();
+    assert_eq!(groups.len() as u64, 2 * STEPS, "a group twice: {batches:?}");
+
+    // The weights are those of the recorded batches, whoever computed them.
+    let expected = results(&workspace);
+    std::fs::remove_dir_all(workspace.training_folder("t").join("checkpoints")).unwrap();
+    resume(&workspace).expect(0);
+    check_equal(&workspace, &expected);
+}
+
 #[test]
 fn ctrl_c_stops_with_a_checkpoint_and_the_printed_command_goes_on() {
     let expected = undisturbed();

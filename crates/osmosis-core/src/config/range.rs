@@ -21,6 +21,10 @@ impl NumberRange {
         low: Bound::Included(1.0),
         high: Bound::Unbounded,
     };
+    pub(super) const MORE_THAN_1: Self = Self {
+        low: Bound::Excluded(1.0),
+        high: Bound::Unbounded,
+    };
     pub(super) const FROM_0_TO_1: Self = Self {
         low: Bound::Included(0.0),
         high: Bound::Included(1.0),

@@ -74,6 +74,8 @@ pub(super) const SECTIONS: &[Section] = &[
             "stale_rows",
             "stragglers",
             "straggler_factor",
+            "objective",
+            "behaviour_weight_cap",
         ]),
     },
     Section {

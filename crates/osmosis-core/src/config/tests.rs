@@ -217,6 +217,47 @@ checkpoint_save_freq = 7
 }
 
 #[test]
+fn the_decoupled_objective_has_a_cap_and_the_clipped_one_is_not_pinned() {
+    for (text, cap) in [("", 5.0), ("behaviour_weight_cap = 2\n", 2.0)] {
+        let config = train(&format!("[training]\nobjective = 'decoupled'\n{text}"));
+        assert_eq!(
+            config.training.objective,
+            Objective::Decoupled {
+                behaviour_weight_cap: cap
+            }
+        );
+        assert_eq!(
+            serde_json::to_value(&config).unwrap()["training"]["objective"],
+            serde_json::json!({"decoupled": {"behaviour_weight_cap": cap}})
+        );
+    }
+    // Runs from before there was a choice resume.
+    let clipped = train("[training]\nobjective = 'clipped'");
+    assert_eq!(clipped, train("[training]"));
+    let pinned = serde_json::to_value(&clipped).unwrap();
+    assert_eq!(pinned["training"].get("objective"), None);
+}
+
+#[test]
+fn a_cap_without_the_decoupled_objective_is_refused() {
+    assert_snapshot!(train_errors_with("[training]\nbehaviour_weight_cap = 2\n"), @r#"
+    train.toml:7:1: `behaviour_weight_cap` in `[training]`: only the decoupled objective has such a cap
+      hint: write `objective = "decoupled"` too, or leave it out
+    "#);
+    assert_snapshot!(train_errors_with("[training]\nobjective = 'clipped'\nbehaviour_weight_cap = 2\n"), @r#"
+    train.toml:8:1: `behaviour_weight_cap` in `[training]`: only the decoupled objective has such a cap
+      hint: write `objective = "decoupled"` too, or leave it out
+    "#);
+    assert_snapshot!(train_errors_with("[training]\nobjective = 'coupled'\nbehaviour_weight_cap = 1\nbehavior_weight_cap = 2\n"), @r"
+    train.toml:7:13: `objective` in `[training]`: unknown value `coupled`
+      hint: write `clipped` or `decoupled`
+    train.toml:8:24: `behaviour_weight_cap` in `[training]` must be more than 1 and finite, not `1`
+    train.toml:9:1: unknown key `behavior_weight_cap` in `[training]`
+      hint: did you mean `behaviour_weight_cap`?
+    ");
+}
+
+#[test]
 fn sections_may_be_written_as_inline_tables_or_dotted_keys() {
     let text = r#"sampling = { rollout_top_p = 0.5 }
 evaluation.n = 3

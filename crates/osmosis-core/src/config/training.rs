@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_timeouts};
 use super::range::NumberRange;
 use super::reader::Reader;
-use super::{DatasetRef, DatasetRefError, error::listed};
+use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
 use crate::staleness::{StaleRows, Straggler};
 
 /// `[training]`
@@ -41,6 +41,8 @@ pub struct Training {
     pub turn_discount: f64,
     #[serde(skip_serializing_if = "is_default")]
     pub export_style: ExportStyle,
+    #[serde(skip_serializing_if = "is_default")]
+    pub objective: Objective,
     /// What becomes of rollouts that are too old to be trained on. Like the next two it matters only when
     /// `max_staleness` is not 0.
     #[serde(skip_serializing_if = "is_default")]
@@ -99,6 +101,23 @@ pub enum IncompleteGroups {
     Keep,
 }
 
+/// Which policy an update is held near.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The one that sampled.
+    #[default]
+    Clipped,
+    /// The one that the batch finds; what others sampled is weighed by how much likelier it has become.
+    Decoupled {
+        /// More than 1. Tokens with a larger weight are not trained on.
+        behaviour_weight_cap: f64,
+    },
+}
+
+/// AReaL's.
+const DEFAULT_BEHAVIOUR_WEIGHT_CAP: f64 = 5.0;
+
 /// What is compared when the calls of a sample have rewards of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -155,6 +174,7 @@ impl Default for Training {
             stale_rows: StaleRows::Drop,
             stragglers: Straggler::Wait,
             straggler_factor: StragglerFactor::default(),
+            objective: Objective::Clipped,
         }
     }
 }
@@ -259,6 +279,42 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         straggler_factor: reader
             .number(section, "straggler_factor", NumberRange::AT_LEAST_1)
             .map_or(default.straggler_factor, StragglerFactor),
+        objective: read_objective(reader),
+    }
+}
+
+fn read_objective(reader: &mut Reader<'_>) -> Objective {
+    let section = reader.section("training");
+    let decoupled = |behaviour_weight_cap| Objective::Decoupled {
+        behaviour_weight_cap,
+    };
+    let objective = choice(
+        reader,
+        "objective",
+        &[
+            ("clipped", Objective::Clipped),
+            ("decoupled", decoupled(DEFAULT_BEHAVIOUR_WEIGHT_CAP)),
+        ],
+    );
+    let cap = reader.number(section, "behaviour_weight_cap", NumberRange::MORE_THAN_1);
+    match objective {
+        Some(Objective::Decoupled { .. }) => decoupled(cap.unwrap_or(DEFAULT_BEHAVIOUR_WEIGHT_CAP)),
+        // What is not understood is reported; nothing follows from it.
+        None if section.entry("objective").is_some() => Objective::Clipped,
+        None | Some(Objective::Clipped) => {
+            if let Some(entry) = section.entry("behaviour_weight_cap") {
+                let problem = ConfigProblem::Unusable {
+                    section: "training",
+                    key: "behaviour_weight_cap".to_owned(),
+                    message: "only the decoupled objective has such a cap".to_owned(),
+                    suggestion: Some(
+                        "write `objective = \"decoupled\"` too, or leave it out".to_owned(),
+                    ),
+                };
+                reader.report(entry.key_offset, problem);
+            }
+            Objective::Clipped
+        }
     }
 }
 

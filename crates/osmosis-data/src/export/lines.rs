@@ -2,7 +2,7 @@ use std::io::{self, BufWriter, Write};
 
 use camino::Utf8Path;
 use osmosis_core::{JsonText, Redactor};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::redact::clean_json;
 use super::target::Target;
@@ -35,7 +35,7 @@ impl JsonLines {
         }
     }
 
-    pub fn write(&mut self, document: &Value) -> Result<(), DataError> {
+    pub fn write(&mut self, document: &impl Serialize) -> Result<(), DataError> {
         self.write_line(|writer, redactor| {
             writer.write_all(clean(redactor, document)?.as_str().as_bytes())
         })
@@ -69,7 +69,7 @@ impl JsonLines {
 }
 
 /// The text of a document without secrets, on one line.
-pub(super) fn clean(redactor: &Redactor, document: &Value) -> io::Result<JsonText> {
+pub(super) fn clean(redactor: &Redactor, document: &impl Serialize) -> io::Result<JsonText> {
     JsonText::of(document)
         .and_then(|text| clean_json(redactor, &text))
         .map_err(io::Error::other)

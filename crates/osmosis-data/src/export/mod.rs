@@ -1,5 +1,6 @@
 //! Rollouts as files that other programs open: one record for each rollout, in JSON lines or
-//! parquet, or what was said in each sample ([`TalkExport`]). `docs/export.md` describes them.
+//! parquet, what was said in each sample ([`TalkExport`]), or the tokens to train on
+//! ([`TokenExport`]). `docs/export.md` describes them.
 //!
 //! ```
 //! use osmosis_core::{JsonText, Redactor, RolloutId, RunName};
@@ -13,6 +14,7 @@
 //! ```
 
 mod atif;
+mod columns;
 mod inspect;
 mod jsonl;
 mod line;
@@ -23,6 +25,7 @@ mod redact;
 mod sft;
 mod talk;
 mod target;
+mod tokens;
 
 use camino::Utf8Path;
 use osmosis_core::{
@@ -32,6 +35,7 @@ use osmosis_core::{
 pub use self::jsonl::JsonlExport;
 pub use self::parquet::ParquetExport;
 pub use self::talk::{RunFacts, SampleTalk, SftFilter, TalkExport, TalkFormat};
+pub use self::tokens::{TokenExport, TokenFormat, TokenRow};
 use crate::DataError;
 
 /// The meaning of the fields; it changes when one of them changes its meaning or goes.

@@ -1,18 +1,13 @@
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use camino::Utf8Path;
 use osmosis_core::{JsonText, Redactor};
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::ColumnPath;
 
 use super::ExportRecord;
+use super::columns::{Cells, ParquetFile, RowGroup, text, whole};
 use super::line::{Line, LineSample};
 use super::target::Target;
 use crate::DataError;
@@ -69,10 +64,12 @@ const GROUP_BYTES: usize = 8 << 20;
 /// Or this many records.
 const GROUP_RECORDS: usize = 100_000;
 
+/// No two conversations are the same.
+const PLAIN: [&str; 3] = ["samples.list.element.messages", "row", "metadata"];
+
 /// Records as a parquet file. Holds one row group.
 pub struct ParquetExport {
-    writer: SerializedFileWriter<Target>,
-    to: String,
+    file: ParquetFile,
     redactor: Redactor,
     group: Group,
     records: u64,
@@ -81,7 +78,7 @@ pub struct ParquetExport {
 impl fmt::Debug for ParquetExport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ParquetExport")
-            .field("to", &self.to)
+            .field("to", &self.file.to())
             .field("records", &self.records)
             .finish_non_exhaustive()
     }
@@ -99,17 +96,12 @@ impl ParquetExport {
     }
 
     fn new(target: Target, redactor: Redactor) -> Result<Self, DataError> {
-        let to = target.name().to_owned();
-        match open(target) {
-            Ok(writer) => Ok(Self {
-                writer,
-                to,
-                redactor,
-                group: Group::default(),
-                records: 0,
-            }),
-            Err(error) => Err(unwritable(to, error)),
-        }
+        Ok(Self {
+            file: ParquetFile::new(target, SCHEMA, &PLAIN)?,
+            redactor,
+            group: Group::default(),
+            records: 0,
+        })
     }
 
     pub fn write(&mut self, record: &ExportRecord) -> Result<(), DataError> {
@@ -117,7 +109,7 @@ impl ParquetExport {
             Ok(line) => self.group.push(line),
             Err(error) => {
                 return Err(DataError::Unwritable {
-                    to: self.to.clone(),
+                    to: self.file.to().to_owned(),
                     error: io::Error::other(error),
                 });
             }
@@ -132,15 +124,8 @@ impl ParquetExport {
     /// Ends the file and gives it its name. Returns how many records it holds.
     pub fn finish(mut self) -> Result<u64, DataError> {
         self.flush()?;
-        let to = self.to;
-        let target = match self.writer.into_inner() {
-            Ok(target) => target,
-            Err(error) => return Err(unwritable(to, error)),
-        };
-        match target.commit() {
-            Ok(()) => Ok(self.records),
-            Err(error) => Err(DataError::Unwritable { to, error }),
-        }
+        self.file.finish()?;
+        Ok(self.records)
     }
 
     fn flush(&mut self) -> Result<(), DataError> {
@@ -148,34 +133,8 @@ impl ParquetExport {
         if group.records == 0 {
             return Ok(());
         }
-        group
-            .write(&mut self.writer)
-            .map_err(|error| unwritable(self.to.clone(), error))
+        self.file.row_group(|columns| group.write(columns))
     }
-}
-
-fn open(target: Target) -> Result<SerializedFileWriter<Target>, ParquetError> {
-    let schema = Arc::new(parse_message_type(SCHEMA)?);
-    let mut properties = WriterProperties::builder()
-        .set_created_by(format!("osmosis {}", env!("CARGO_PKG_VERSION")))
-        .set_compression(Compression::ZSTD(ZstdLevel::default()));
-    // No two conversations are the same: to look for repeated ones only takes memory.
-    for path in ["samples.list.element.messages", "row", "metadata"] {
-        let column = ColumnPath::new(path.split('.').map(str::to_owned).collect());
-        properties = properties.set_column_dictionary_enabled(column, false);
-    }
-    SerializedFileWriter::new(target, schema, Arc::new(properties.build()))
-}
-
-fn unwritable(to: String, error: ParquetError) -> DataError {
-    let error = match error {
-        ParquetError::External(inner) => match inner.downcast::<io::Error>() {
-            Ok(error) => *error,
-            Err(other) => io::Error::other(other),
-        },
-        other => io::Error::other(other),
-    };
-    DataError::Unwritable { to, error }
 }
 
 /// Records that are not written yet, column by column.
@@ -256,40 +215,37 @@ impl Group {
     }
 
     /// Writes the columns in the order of the schema.
-    fn write(self, writer: &mut SerializedFileWriter<Target>) -> Result<(), ParquetError> {
-        let mut group = writer.next_row_group()?;
-        self.schema_version.write(&mut group)?;
-        self.run_name.write(&mut group)?;
-        self.rollout_id.write(&mut group)?;
-        self.row_index.write(&mut group)?;
-        self.run_index.write(&mut group)?;
-        self.outcome.write(&mut group)?;
-        self.reward.write(&mut group)?;
-        self.passed.write(&mut group)?;
-        self.error_kind.write(&mut group)?;
-        self.error_message.write(&mut group)?;
-        self.attempts.write(&mut group)?;
-        self.row.write(&mut group)?;
-        self.label.write(&mut group)?;
-        self.metadata.write(&mut group)?;
-        self.metrics.write(&mut group)?;
-        self.samples.id.write(&mut group)?;
-        self.samples.reward.write(&mut group)?;
-        self.samples.remove_sample.write(&mut group)?;
-        self.samples.messages.write(&mut group)?;
-        self.samples.metrics.write(&mut group)?;
-        self.samples.extra_fields.write(&mut group)?;
-        self.model_calls.write(&mut group)?;
-        self.prompt_tokens.write(&mut group)?;
-        self.completion_tokens.write(&mut group)?;
-        self.queue_ms.write(&mut group)?;
-        self.agent_ms.write(&mut group)?;
-        self.model_ms.write(&mut group)?;
-        self.grade_ms.write(&mut group)?;
-        self.started_at.write(&mut group)?;
-        self.finished_at.write(&mut group)?;
-        group.close()?;
-        Ok(())
+    fn write(self, group: &mut RowGroup<'_>) -> Result<(), ParquetError> {
+        self.schema_version.write(group)?;
+        self.run_name.write(group)?;
+        self.rollout_id.write(group)?;
+        self.row_index.write(group)?;
+        self.run_index.write(group)?;
+        self.outcome.write(group)?;
+        self.reward.write(group)?;
+        self.passed.write(group)?;
+        self.error_kind.write(group)?;
+        self.error_message.write(group)?;
+        self.attempts.write(group)?;
+        self.row.write(group)?;
+        self.label.write(group)?;
+        self.metadata.write(group)?;
+        self.metrics.write(group)?;
+        self.samples.id.write(group)?;
+        self.samples.reward.write(group)?;
+        self.samples.remove_sample.write(group)?;
+        self.samples.messages.write(group)?;
+        self.samples.metrics.write(group)?;
+        self.samples.extra_fields.write(group)?;
+        self.model_calls.write(group)?;
+        self.prompt_tokens.write(group)?;
+        self.completion_tokens.write(group)?;
+        self.queue_ms.write(group)?;
+        self.agent_ms.write(group)?;
+        self.model_ms.write(group)?;
+        self.grade_ms.write(group)?;
+        self.started_at.write(group)?;
+        self.finished_at.write(group)
     }
 }
 
@@ -317,74 +273,8 @@ impl SampleCells {
     }
 }
 
-/// The values of a column, and where they stand: Dremel's definition and repetition levels.
-struct Cells<T: DataType> {
-    values: Vec<T::T>,
-    def: Vec<i16>,
-    rep: Vec<i16>,
-}
-
-impl<T: DataType> Default for Cells<T> {
-    fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            def: Vec::new(),
-            rep: Vec::new(),
-        }
-    }
-}
-
-impl<T: DataType> Cells<T> {
-    /// Of a column that is never null, and so has no levels.
-    fn push(&mut self, value: T::T) {
-        self.values.push(value);
-    }
-
-    fn push_option(&mut self, value: Option<T::T>) {
-        self.def.push(i16::from(value.is_some()));
-        self.values.extend(value);
-    }
-
-    fn push_empty_list(&mut self) {
-        self.rep.push(0);
-        self.def.push(0);
-    }
-
-    fn push_element(&mut self, first: bool, value: T::T) {
-        self.rep.push(i16::from(!first));
-        self.def.push(1);
-        self.values.push(value);
-    }
-
-    fn push_element_option(&mut self, first: bool, value: Option<T::T>) {
-        self.rep.push(i16::from(!first));
-        self.def.push(if value.is_some() { 2 } else { 1 });
-        self.values.extend(value);
-    }
-
-    fn write(&self, group: &mut SerializedRowGroupWriter<'_, Target>) -> Result<(), ParquetError> {
-        let Some(mut column) = group.next_column()? else {
-            return Err(ParquetError::General(
-                "the schema has fewer columns".to_owned(),
-            ));
-        };
-        let def = (!self.def.is_empty()).then_some(self.def.as_slice());
-        let rep = (!self.rep.is_empty()).then_some(self.rep.as_slice());
-        column.typed::<T>().write_batch(&self.values, def, rep)?;
-        column.close()
-    }
-}
-
-fn text(text: impl Into<String>) -> ByteArray {
-    ByteArray::from(text.into().into_bytes())
-}
-
 fn json(json: &JsonText) -> ByteArray {
     ByteArray::from(json.as_str())
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl Line {

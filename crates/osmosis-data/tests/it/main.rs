@@ -16,6 +16,7 @@ mod parquet;
 mod resolving;
 mod streaming;
 mod talks;
+mod tokens;
 mod whole_rows;
 
 use camino::Utf8PathBuf;

@@ -21,6 +21,8 @@ const MAX_CHOICES: usize = 1024;
 pub(super) struct Ledger {
     session: Arc<Session>,
     sample: SampleId,
+    /// When the call was sent. Servers that report ids do not say who sampled them: should new weights come
+    /// meanwhile, tokens count as older than they are, never as newer.
     version: PolicyVersion,
     settings: Settings,
     heard: Mutex<Heard>,

@@ -237,7 +237,10 @@ impl Generation {
         if let Some(version) = heard.version {
             server.version.store(version, Ordering::Relaxed);
         }
-        let version = PolicyVersion(server.version.load(Ordering::Relaxed));
+        // Not what another generation heard meanwhile.
+        let version = heard
+            .version
+            .map_or_else(|| server.version(), PolicyVersion);
         for drawn in heard.tokens {
             self.given += 1;
             let token = SampledToken {

@@ -51,6 +51,13 @@ struct Server {
     version: AtomicU64,
 }
 
+impl Server {
+    /// What was heard last.
+    fn version(&self) -> PolicyVersion {
+        PolicyVersion(self.version.load(Ordering::Relaxed))
+    }
+}
+
 impl RemoteEngine {
     pub fn new(options: RemoteEngineOptions) -> Result<Self, GatewayError> {
         let addresses = Addresses::of(options.kind, &options.base_url)?;
@@ -127,7 +134,7 @@ impl TokenEngine for RemoteEngine {
     }
 
     fn version(&self) -> PolicyVersion {
-        PolicyVersion(self.server.version.load(Ordering::Relaxed))
+        self.server.version()
     }
 
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>) {

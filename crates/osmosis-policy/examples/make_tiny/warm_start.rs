@@ -118,6 +118,7 @@ pub(crate) fn lesson(
             weights: said.iter().map(|said| f32::from(u8::from(*said))).collect(),
             advantages: vec![0.0; count],
             sampled_logprobs: vec![0.0; count],
+            proximal_logprobs: None,
             reference_logprobs: None,
             temperatures: vec![1.0; count],
         },

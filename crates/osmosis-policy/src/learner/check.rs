@@ -63,13 +63,27 @@ pub(super) fn options(options: &LearnerOptions) -> Result<(), PolicyError> {
 }
 
 pub(super) fn objective(objective: Objective) -> Result<(), PolicyError> {
-    let Objective::ClippedPolicyGradient {
-        clip_low,
-        clip_high,
-        kl_coef,
-    } = objective
-    else {
-        return Ok(());
+    let (clip_low, clip_high, kl_coef) = match objective {
+        Objective::Likelihood => return Ok(()),
+        Objective::ClippedPolicyGradient {
+            clip_low,
+            clip_high,
+            kl_coef,
+        } => (clip_low, clip_high, kl_coef),
+        Objective::DecoupledPolicyGradient {
+            clip_low,
+            clip_high,
+            kl_coef,
+            behaviour_weight_cap: cap,
+        } => {
+            if !(cap.is_finite() && cap > 1.0) {
+                return Err(PolicyError::LearnerSetting {
+                    setting: "behaviour_weight_cap",
+                    message: format!("must be a number above 1, is `{cap}`"),
+                });
+            }
+            (clip_low, clip_high, kl_coef)
+        }
     };
     for (setting, value) in [
         ("clip_low", clip_low),
@@ -123,11 +137,13 @@ pub(super) fn losses(rows: &[LossRow], objective: Objective) -> Result<(), Polic
             ("advantages", &row.advantages),
             ("sampled_logprobs", &row.sampled_logprobs),
         ];
-        let reference = row
-            .reference_logprobs
-            .iter()
-            .map(|column| ("reference_logprobs", column));
-        for (name, column) in columns.into_iter().chain(reference) {
+        let optional = [
+            ("proximal_logprobs", &row.proximal_logprobs),
+            ("reference_logprobs", &row.reference_logprobs),
+        ]
+        .into_iter()
+        .filter_map(|(name, column)| Some((name, column.as_ref()?)));
+        for (name, column) in columns.into_iter().chain(optional) {
             same_length(index, name, column.len(), length)?;
             if let Some(place) = column.iter().position(|value| !value.is_finite()) {
                 let value = column[place];
@@ -141,10 +157,15 @@ pub(super) fn losses(rows: &[LossRow], objective: Objective) -> Result<(), Polic
             let message = "has a weight at its first token, which nothing comes before";
             return Err(wrong(index, message));
         }
-        let needs_reference = match objective {
-            Objective::ClippedPolicyGradient { kl_coef, .. } => kl_coef != 0.0,
-            Objective::Likelihood => false,
+        let (needs_reference, needs_proximal) = match objective {
+            Objective::ClippedPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, false),
+            Objective::DecoupledPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, true),
+            Objective::Likelihood => (false, false),
         };
+        if needs_proximal && row.proximal_logprobs.is_none() {
+            let message = "has no `proximal_logprobs`, which the decoupled objective needs";
+            return Err(wrong(index, message));
+        }
         if needs_reference && row.reference_logprobs.is_none() {
             let message = "has no `reference_logprobs`, which `kl_coef` needs";
             return Err(wrong(index, message));

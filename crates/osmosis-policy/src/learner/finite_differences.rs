@@ -20,6 +20,13 @@ const POLICY_GRADIENT: Objective = Objective::ClippedPolicyGradient {
     kl_coef: 0.1,
 };
 
+const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+    clip_low: 0.2,
+    clip_high: 0.3,
+    kl_coef: 0.1,
+    behaviour_weight_cap: 1.2,
+};
+
 fn config(
     architecture: Architecture,
     tied_embeddings: bool,
@@ -80,11 +87,14 @@ fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
                 .into_iter()
                 .enumerate()
                 .map(|(i, w)| if i == 0 { 0.0 } else { w });
+            let (advantages, sampled) = (numbers(-2.0, 2.0), numbers(-3.0, -2.0));
+            let reference = numbers(-3.0, -2.0);
             LossRow {
                 weights: weights.collect(),
-                advantages: numbers(-2.0, 2.0),
-                sampled_logprobs: numbers(-3.0, -2.0),
-                reference_logprobs: Some(numbers(-3.0, -2.0)),
+                advantages,
+                sampled_logprobs: sampled,
+                proximal_logprobs: Some(reference.iter().rev().copied().collect()),
+                reference_logprobs: Some(reference),
                 temperatures: numbers(0.5, 1.5),
                 ids: (0..length)
                     .map(|_| random.random_range(0..vocabulary))
@@ -244,6 +254,18 @@ fn gradients_of_qwen3_match_differences() {
         config(Architecture::Qwen3, false, RopeScaling::None),
         Objective::Likelihood,
     );
+}
+
+#[test]
+fn gradients_of_the_decoupled_objective_match_differences() {
+    let model = config(Architecture::Qwen3, true, RopeScaling::None);
+    let case = Case::new(model.clone(), DECOUPLED);
+    let pieces = case.pieces().into_iter();
+    let mut tally = Tally::default();
+    pieces.for_each(|piece| tally.merge(&case.batch().loss(&piece, DECOUPLED).unwrap().tally));
+    let capped = tally.report(0.0).capped_fraction.unwrap();
+    assert!(capped > 0.1 && capped < 0.7, "{capped}");
+    check(model, DECOUPLED);
 }
 
 #[test]

@@ -8,21 +8,29 @@ pub(super) struct Token {
     pub(super) weight: f64,
     pub(super) advantage: f64,
     pub(super) sampled_logprob: f64,
+    pub(super) proximal_logprob: Option<f64>,
     pub(super) reference_logprob: Option<f64>,
 }
 
 impl Token {
     pub(super) fn of(row: &LossRow, token: usize) -> Self {
+        let entry = |column: &Option<Vec<f32>>| column.as_ref().map(|all| f64::from(all[token]));
         Self {
             weight: f64::from(row.weights[token]),
             advantage: f64::from(row.advantages[token]),
             sampled_logprob: f64::from(row.sampled_logprobs[token]),
-            reference_logprob: row
-                .reference_logprobs
-                .as_ref()
-                .map(|logprobs| f64::from(logprobs[token])),
+            proximal_logprob: entry(&row.proximal_logprobs),
+            reference_logprob: entry(&row.reference_logprobs),
         }
     }
+}
+
+/// The part of a policy gradient that both its objectives share.
+#[derive(Debug, Clone, Copy)]
+struct Clip {
+    low: f64,
+    high: f64,
+    kl_coef: f64,
 }
 
 /// Sums over tokens. Adding tallies in the same order gives the same bits.
@@ -38,6 +46,10 @@ pub(super) struct Tally {
     reference_weight: f64,
     mismatch: f64,
     mismatch_max: f64,
+    decoupled: bool,
+    behaviour: f64,
+    kept: f64,
+    capped: f64,
 }
 
 impl Tally {
@@ -51,9 +63,8 @@ impl Tally {
     ) -> f64 {
         let Token {
             weight,
-            advantage,
             sampled_logprob,
-            reference_logprob,
+            ..
         } = token;
         let size = weight.abs();
         self.tokens += 1;
@@ -69,28 +80,77 @@ impl Tally {
                 clip_high,
                 kl_coef,
             } => {
-                let ratio = (logprob - sampled_logprob).exp();
-                let free = ratio * advantage;
-                let held = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage;
-                let clipped = held < free;
-                let mut term = -free.min(held);
-                let mut slope = if clipped { 0.0 } else { -free };
-                if let Some(reference) = reference_logprob {
-                    let gap = reference - logprob;
-                    term += kl_coef * k3(gap);
-                    slope += kl_coef * (1.0 - gap.exp());
-                    self.kl_to_reference += size * k3(gap);
-                    self.reference_weight += size;
+                let clip = Clip {
+                    low: clip_low,
+                    high: clip_high,
+                    kl_coef,
+                };
+                self.add_distance(token, logprob);
+                self.add_policy_gradient(clip, token, logprob, (sampled_logprob, 1.0))
+            }
+            Objective::DecoupledPolicyGradient {
+                clip_low,
+                clip_high,
+                kl_coef,
+                behaviour_weight_cap,
+            } => {
+                let clip = Clip {
+                    low: clip_low,
+                    high: clip_high,
+                    kl_coef,
+                };
+                self.decoupled = true;
+                self.add_distance(token, logprob);
+                // Always there: rows without are refused.
+                let proximal = token.proximal_logprob.unwrap_or(sampled_logprob);
+                let behaviour = (proximal - sampled_logprob).exp();
+                if behaviour > behaviour_weight_cap {
+                    self.capped += size;
+                    return 0.0;
                 }
-                let mismatch = (logprob - sampled_logprob).abs();
-                self.loss += weight * term;
-                self.clipped += if clipped { size } else { 0.0 };
-                self.kl_to_sampled += size * k3(sampled_logprob - logprob);
-                self.mismatch += size * mismatch;
-                self.mismatch_max = self.mismatch_max.max(mismatch);
-                weight * slope
+                self.kept += size;
+                self.behaviour += size * behaviour;
+                self.add_policy_gradient(clip, token, logprob, (proximal, behaviour))
             }
         }
+    }
+
+    /// How far the token's logprob is from that it was sampled with.
+    fn add_distance(&mut self, token: Token, logprob: f64) {
+        let size = token.weight.abs();
+        let mismatch = (logprob - token.sampled_logprob).abs();
+        self.kl_to_sampled += size * k3(token.sampled_logprob - logprob);
+        self.mismatch += size * mismatch;
+        self.mismatch_max = self.mismatch_max.max(mismatch);
+    }
+
+    /// `near` is the logprob that the ratio is taken to, and what the token counts for it.
+    fn add_policy_gradient(
+        &mut self,
+        clip: Clip,
+        token: Token,
+        logprob: f64,
+        near: (f64, f64),
+    ) -> f64 {
+        let (near, behaviour) = near;
+        let size = token.weight.abs();
+        let ratio = (logprob - near).exp();
+        let free = ratio * token.advantage;
+        let held = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * token.advantage;
+        let clipped = held < free;
+        // A product with 1 has the same bits: the clipped objective knows nothing of the decoupled one.
+        let mut term = -free.min(held) * behaviour;
+        let mut slope = if clipped { 0.0 } else { -free * behaviour };
+        if let Some(reference) = token.reference_logprob {
+            let gap = reference - logprob;
+            term += clip.kl_coef * k3(gap);
+            slope += clip.kl_coef * (1.0 - gap.exp());
+            self.kl_to_reference += size * k3(gap);
+            self.reference_weight += size;
+        }
+        self.loss += token.weight * term;
+        self.clipped += if clipped { size } else { 0.0 };
+        token.weight * slope
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -104,6 +164,10 @@ impl Tally {
         self.reference_weight += other.reference_weight;
         self.mismatch += other.mismatch;
         self.mismatch_max = self.mismatch_max.max(other.mismatch_max);
+        self.decoupled |= other.decoupled;
+        self.behaviour += other.behaviour;
+        self.kept += other.kept;
+        self.capped += other.capped;
     }
 
     pub(super) fn report(&self, gradient_norm: f64) -> UpdateReport {
@@ -116,6 +180,8 @@ impl Tally {
             kl_to_reference: mean(self.kl_to_reference, self.reference_weight),
             mismatch_mean: mean(self.mismatch, self.weight),
             mismatch_max: self.mismatch_max,
+            behaviour_weight: (self.kept > 0.0).then(|| self.behaviour / self.kept),
+            capped_fraction: self.decoupled.then(|| mean(self.capped, self.weight)),
             gradient_norm,
             tokens: self.tokens,
         }
@@ -142,6 +208,7 @@ mod tests {
             weight: 2.0,
             advantage,
             sampled_logprob: -1.0,
+            proximal_logprob: None,
             reference_logprob: None,
         }
     }
@@ -210,6 +277,92 @@ mod tests {
             (2, 7.0, 0.0)
         );
         assert!((report.kl_to_sampled - 0.25 * (-1.0_f64).exp()).abs() < 1e-12);
+    }
+
+    const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+        clip_low: 0.2,
+        clip_high: 0.3,
+        kl_coef: 0.5,
+        behaviour_weight_cap: 2.0,
+    };
+
+    /// Sampled by weights that gave it `1 / behaviour` of what it had when the batch came.
+    fn old_token(advantage: f64, behaviour: f64) -> Token {
+        Token {
+            proximal_logprob: Some(-1.0 + behaviour.ln()),
+            ..token(advantage)
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_held_near_the_proximal_policy_and_weighed_by_how_it_was_sampled() {
+        for (advantage, moved, expected, clipped) in [
+            (1.0, 1.0, -2.0 * 0.5, false),
+            // Far from what sampled it, and not far from where the batch found it.
+            (1.0, 1.2, -2.0 * 0.5 * 1.2, false),
+            (1.0, 2.0, -2.0 * 0.5 * 1.3, true),
+            (-1.0, 2.0, 2.0 * 0.5 * 2.0, false),
+            (-1.0, 0.5, 2.0 * 0.5 * 0.8, true),
+        ] {
+            let token = old_token(advantage, 0.5);
+            let logprob = token.proximal_logprob.unwrap() + f64::ln(moved);
+            let mut tally = Tally::default();
+            let slope = tally.add(DECOUPLED, token, logprob, 0.0);
+            assert!((tally.loss - expected).abs() < 1e-12, "{}", tally.loss);
+            let expected = if clipped { 0.0 } else { expected };
+            assert!((slope - expected).abs() < 1e-12, "{slope}");
+            let report = tally.report(0.0);
+            assert_eq!(report.clip_fraction > 0.5, clipped);
+            assert!((report.behaviour_weight.unwrap() - 0.5).abs() < 1e-12);
+            assert_eq!(report.capped_fraction, Some(0.0));
+        }
+    }
+
+    #[test]
+    fn a_token_above_the_cap_counts_nothing_and_the_others_no_more_for_it() {
+        let reference = |token: Token| Token {
+            reference_logprob: Some(-1.5),
+            ..token
+        };
+        let mut alone = Tally::default();
+        alone.add(DECOUPLED, reference(old_token(1.0, 1.9)), -1.0, 0.0);
+        let mut tally = alone;
+        let slope = tally.add(DECOUPLED, reference(old_token(1.0, 2.1)), -1.0, 0.0);
+        assert_eq!((slope, tally.loss), (0.0, alone.loss));
+        let report = tally.report(0.0);
+        assert_eq!(report.capped_fraction, Some(0.5));
+        assert!((report.behaviour_weight.unwrap() - 1.9).abs() < 1e-12);
+        assert!((report.kl_to_reference - alone.report(0.0).kl_to_reference).abs() < 1e-12);
+
+        let mut none = Tally::default();
+        none.add(DECOUPLED, old_token(1.0, 2.1), -1.0, 0.0);
+        let report = none.report(0.0);
+        assert_eq!(
+            (report.behaviour_weight, report.capped_fraction),
+            (None, Some(1.0))
+        );
+    }
+
+    #[test]
+    fn what_the_proximal_policy_sampled_is_decoupled_and_clipped_the_same_to_the_bit() {
+        for (advantage, logprob) in [(1.0, -1.0), (0.3, -0.4), (-0.7, -2.5), (0.0, -1.1)] {
+            let token = Token {
+                proximal_logprob: Some(-1.0),
+                reference_logprob: Some(-1.3),
+                ..token(advantage)
+            };
+            let (mut one, mut other) = (Tally::default(), Tally::default());
+            let slope = one.add(CLIPPED, token, logprob, 0.5);
+            let decoupled = other.add(DECOUPLED, token, logprob, 0.5);
+            assert_eq!(slope.to_bits(), decoupled.to_bits());
+            let expected = UpdateReport {
+                behaviour_weight: Some(1.0),
+                capped_fraction: Some(0.0),
+                ..one.report(0.0)
+            };
+            assert_eq!(other.report(0.0), expected);
+            assert_eq!(one.report(0.0).capped_fraction, None);
+        }
     }
 
     #[test]

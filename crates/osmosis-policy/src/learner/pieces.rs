@@ -95,6 +95,7 @@ mod tests {
             ids: (1..).take(length).collect(),
             advantages: vec![0.0; length],
             sampled_logprobs: vec![0.0; length],
+            proximal_logprobs: None,
             reference_logprobs: None,
             temperatures: vec![1.0; length],
             weights,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
@@ -119,6 +120,7 @@ impl Scheduler {
                     }
                 }
             }
+            self.let_go();
             self.admit();
             if !self.active.is_empty() {
                 self.step(began);
@@ -159,14 +161,36 @@ impl Scheduler {
         }
     }
 
+    /// Ends the sequences that nobody wants any more, before another token of them is computed. A long
+    /// prompt would else be run to its end first.
+    fn let_go(&mut self) {
+        for index in (0..self.active.len()).rev() {
+            if is_unwanted(&mut *self.active[index].sink) {
+                let sequence = self.active.remove(index);
+                self.end(sequence, Ok(StopReason::Cancelled));
+            }
+        }
+    }
+
+    fn end(&mut self, sequence: Sequence, end: Result<StopReason, GenerationError>) {
+        if !sequence.mixed && end.is_ok() {
+            self.kept.keep(sequence.ids, sequence.cache);
+        }
+        sequence.sink.end(end);
+    }
+
     /// Lets in who is next, in order, as long as the batch and the worst case of its memory have room. The
     /// first is always let in, or it would wait for ever.
     fn admit(&mut self) {
         let mut reserved: usize = self.active.iter().map(|sequence| sequence.pages).sum();
         while self.active.len() < self.max_batch {
-            let Some(job) = self.waiting.pop_front() else {
+            let Some(mut job) = self.waiting.pop_front() else {
                 return;
             };
+            if is_unwanted(&mut *job.sink) {
+                job.sink.end(Ok(StopReason::Cancelled));
+                continue;
+            }
             if !self.active.is_empty() && reserved + job.pages() > self.max_pages {
                 self.waiting.push_front(job);
                 return;
@@ -222,10 +246,7 @@ impl Scheduler {
         // From the back, so that the indices before stay right.
         for (index, end) in ends.into_iter().rev() {
             let sequence = self.active.remove(index);
-            if !sequence.mixed && end.is_ok() {
-                self.kept.keep(sequence.ids, sequence.cache);
-            }
-            sequence.sink.end(end);
+            self.end(sequence, end);
         }
         self.inbox
             .count(0, 0, began.elapsed().saturating_sub(counted));
@@ -305,6 +326,12 @@ impl Scheduler {
             .sum();
         while self.pages.live() + new > self.max_pages && self.kept.drop_oldest() {}
     }
+}
+
+/// Asked anew in each step, so nobody need be woken.
+fn is_unwanted(sink: &mut dyn TokenSink) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    sink.poll_unwanted(&mut context).is_ready()
 }
 
 /// Who has what a newcomer can use.

@@ -24,6 +24,13 @@ pub(crate) const CLIPPED: Objective = Objective::ClippedPolicyGradient {
     kl_coef: 0.0,
 };
 
+pub(crate) const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+    clip_low: 0.2,
+    clip_high: 0.2,
+    kl_coef: 0.0,
+    behaviour_weight_cap: 5.0,
+};
+
 pub(crate) const OPTIONS: LearnerOptions = LearnerOptions {
     lr: 1e-2,
     beta1: 0.9,
@@ -86,6 +93,7 @@ pub(crate) fn row(ids: Vec<u32>) -> LossRow {
         weights: weights.collect(),
         advantages: vec![1.0; length],
         sampled_logprobs: vec![-3.0; length],
+        proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: vec![1.0; length],
         ids,

@@ -9,7 +9,7 @@ use osmosis_policy::{
     Architecture, Learner, LearnerOptions, LossRow, Objective, PolicyError, PolicyErrorKind,
 };
 
-use crate::learner_models::{CLIPPED, OPTIONS, config, learner, row, rows, weights};
+use crate::learner_models::{CLIPPED, DECOUPLED, OPTIONS, config, learner, row, rows, weights};
 
 #[test]
 fn optimizer_state_of_another_model_is_refused() {
@@ -148,6 +148,21 @@ fn rows_that_make_no_sense_are_refused_and_named() {
         kl_coef: 0.0,
     };
     refused(&[good()], odd, "`clip_low`");
+    refused(&[good()], DECOUPLED, "has no `proximal_logprobs`");
+    refused(
+        &broken(|row| row.proximal_logprobs = Some(vec![f32::NAN; 3])),
+        CLIPPED,
+        "row 1 has `NaN` in `proximal_logprobs` at token 0",
+    );
+    for cap in [1.0, f64::INFINITY] {
+        let odd = Objective::DecoupledPolicyGradient {
+            clip_low: 0.2,
+            clip_high: 0.2,
+            kl_coef: 0.0,
+            behaviour_weight_cap: cap,
+        };
+        refused(&[good()], odd, "`behaviour_weight_cap`");
+    }
 }
 
 #[test]

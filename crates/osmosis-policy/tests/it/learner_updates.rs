@@ -1,8 +1,10 @@
 //! What updates do to a model.
 
-use osmosis_policy::{Architecture, Learner, LearnerOptions, LossRow, Objective};
+use osmosis_policy::{Architecture, Learner, LearnerOptions, LossRow, Objective, UpdateReport};
 
-use crate::learner_models::{ARCHITECTURES, CLIPPED, OPTIONS, config, learner, row, rows, weights};
+use crate::learner_models::{
+    ARCHITECTURES, CLIPPED, DECOUPLED, OPTIONS, config, learner, row, rows, weights,
+};
 
 #[test]
 fn likelihood_learns_sequences_by_heart() {
@@ -121,6 +123,64 @@ fn the_pull_to_the_reference_lowers_its_divergence() {
     }
     let last = learner.update(&rows, objective).unwrap().kl_to_reference;
     assert!(last < first / 2.0, "from {first} to {last}");
+}
+
+#[test]
+fn one_update_with_what_the_learner_itself_would_sample_is_decoupled_and_clipped_the_same() {
+    let learner = || learner(Architecture::Llama, OPTIONS);
+    let mut rows = rows(6, 3);
+    let logprobs = learner().logprobs(&rows).unwrap();
+    for (row, logprobs) in rows.iter_mut().zip(logprobs) {
+        row.sampled_logprobs.clone_from(&logprobs);
+        row.proximal_logprobs = Some(logprobs);
+    }
+    let (mut one, mut other) = (learner(), learner());
+    let clipped = one.update(&rows, CLIPPED).unwrap();
+    let decoupled = other.update(&rows, DECOUPLED).unwrap();
+    assert_eq!(
+        UpdateReport {
+            behaviour_weight: None,
+            capped_fraction: None,
+            ..decoupled
+        },
+        clipped
+    );
+    assert_eq!(decoupled.behaviour_weight, Some(1.0));
+    assert_eq!(decoupled.capped_fraction, Some(0.0));
+    assert!(one.weights().unwrap() == other.weights().unwrap());
+}
+
+#[test]
+fn updates_after_the_first_are_held_near_where_the_batch_found_the_policy() {
+    let mut rows = rows(6, 3);
+    let mut learner = learner(Architecture::Llama, OPTIONS);
+    let found = learner.logprobs(&rows).unwrap();
+    for (row, found) in rows.iter_mut().zip(found) {
+        // Sampled long ago: half as likely then, which a clip around it would not let it forget.
+        row.sampled_logprobs = found.iter().map(|logprob| logprob - 0.7).collect();
+        row.proximal_logprobs = Some(found);
+        row.advantages.fill(1.0);
+    }
+    let first = learner.update(&rows, DECOUPLED).unwrap();
+    assert_eq!(
+        (first.clip_fraction, first.capped_fraction),
+        (0.0, Some(0.0))
+    );
+    assert!((first.behaviour_weight.unwrap() - 0.7_f64.exp()).abs() < 1e-4);
+    for _ in 0..5 {
+        learner.update(&rows, DECOUPLED).unwrap();
+    }
+    let last = learner.update(&rows, DECOUPLED).unwrap();
+    assert!(last.clip_fraction > 0.0, "{last:?}");
+    assert_eq!(last.behaviour_weight, first.behaviour_weight);
+
+    let clipped = self::learner(Architecture::Llama, OPTIONS)
+        .update(&rows, CLIPPED)
+        .unwrap();
+    assert!(
+        (clipped.clip_fraction - 1.0).abs() < 1e-9,
+        "nothing is learned"
+    );
 }
 
 #[test]

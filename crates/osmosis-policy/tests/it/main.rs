@@ -12,5 +12,6 @@ mod learner_models;
 mod learner_refusals;
 mod learner_updates;
 mod logits;
+mod sampler_changes;
 mod sampling;
 mod smollm2;

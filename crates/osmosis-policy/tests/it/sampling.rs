@@ -48,11 +48,11 @@ impl TokenSink for Collect {
     }
 }
 
-fn model(name: &str) -> EmbeddedModel {
+pub(crate) fn model(name: &str) -> EmbeddedModel {
     EmbeddedModel::open(&folder(name)).unwrap()
 }
 
-fn options(max_batch: usize, threads: usize) -> SamplerOptions {
+pub(crate) fn options(max_batch: usize, threads: usize) -> SamplerOptions {
     SamplerOptions {
         max_batch,
         threads,
@@ -60,11 +60,11 @@ fn options(max_batch: usize, threads: usize) -> SamplerOptions {
     }
 }
 
-fn sampler(model: &EmbeddedModel, options: SamplerOptions) -> Sampler {
+pub(crate) fn sampler(model: &EmbeddedModel, options: SamplerOptions) -> Sampler {
     Sampler::start(model, PolicyVersion(0), options).unwrap()
 }
 
-fn request(prompt: Vec<u32>, max_tokens: usize, seed: u8) -> GenerationRequest {
+pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize, seed: u8) -> GenerationRequest {
     GenerationRequest {
         prompt,
         max_tokens,
@@ -77,7 +77,7 @@ fn request(prompt: Vec<u32>, max_tokens: usize, seed: u8) -> GenerationRequest {
     }
 }
 
-fn prompt(length: usize, seed: u32) -> Vec<u32> {
+pub(crate) fn prompt(length: usize, seed: u32) -> Vec<u32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -124,7 +124,10 @@ fn collect(
         .collect()
 }
 
-fn sample_one(sampler: &Sampler, request: GenerationRequest) -> (Vec<SampledToken>, End) {
+pub(crate) fn sample_one(
+    sampler: &Sampler,
+    request: GenerationRequest,
+) -> (Vec<SampledToken>, End) {
     sample(sampler, &[request]).remove(0)
 }
 

@@ -1,4 +1,4 @@
-use osmosis_core::config::Algorithm;
+use osmosis_core::config::{Algorithm, Objective};
 use osmosis_train::{StepReport, TrainEvent};
 
 use crate::run::{Fate, Run};
@@ -37,6 +37,62 @@ fn dr_grpo_raises_the_reward() {
 #[test]
 fn rloo_raises_the_reward() {
     learns(Algorithm::Rloo);
+}
+
+/// The lines of the steps that made updates.
+fn updated(run: &Run) -> Vec<serde_json::Map<String, serde_json::Value>> {
+    let mut lines = run.metrics();
+    lines.retain(|line| line.get("loss").is_some_and(serde_json::Value::is_f64));
+    assert!(!lines.is_empty());
+    lines
+}
+
+#[test]
+fn one_update_with_what_the_policy_just_sampled_is_decoupled_as_it_is_clipped() {
+    let run = |objective: Objective| {
+        let run = Run::new("answer").training(|training| {
+            training.objective = objective;
+            training.steps = Some(1);
+            training.n_samples_per_prompt = 16;
+        });
+        run.live_to_the_end().complete();
+        run
+    };
+    let clipped = run(Objective::Clipped);
+    let decoupled = run(Objective::Decoupled {
+        behaviour_weight_cap: 5.0,
+    });
+    let (one, other) = (updated(&clipped).remove(0), updated(&decoupled).remove(0));
+    for name in ["loss", "gradient_norm", "kl"] {
+        let (one, other) = (one[name].as_f64().unwrap(), other[name].as_f64().unwrap());
+        assert!((one - other).abs() < 1e-5, "{name}: {one}, {other}");
+    }
+    assert!(!one.contains_key("behaviour_weight/mean"), "{one:?}");
+    assert!(!one.contains_key("behaviour_weight/capped"), "{one:?}");
+    let mean = other["behaviour_weight/mean"].as_f64().unwrap();
+    assert!((mean - 1.0).abs() < 1e-4, "{mean}");
+    assert_eq!(other["behaviour_weight/capped"], 0.0);
+}
+
+#[test]
+fn the_decoupled_objective_raises_the_reward_and_measures_from_where_the_step_began() {
+    let run = Run::new("answer").training(|training| {
+        training.objective = Objective::Decoupled {
+            behaviour_weight_cap: 5.0,
+        };
+        training.updates_per_batch = 2;
+        training.rollout_batch_size = 4;
+        training.steps = Some(10);
+    });
+    assert_eq!(run.live_to_the_end().complete(), 10);
+    let rewards = run.numbers("reward/mean");
+    let (before, after) = (rewards[0].1, mean(&rewards[8..]));
+    assert!(before < 0.2 && after > 0.6, "{rewards:?}");
+    for line in updated(&run) {
+        // The step's own weights sampled: what later updates do to the policy is no part of it.
+        let weight = line["behaviour_weight/mean"].as_f64().unwrap();
+        assert!((weight - 1.0).abs() < 1e-4, "{line:?}");
+    }
 }
 
 #[test]

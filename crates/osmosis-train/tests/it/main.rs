@@ -9,6 +9,7 @@
 
 mod announced;
 mod asynchronous;
+mod changes;
 mod guest;
 mod interruption;
 mod learning;

@@ -1,0 +1,244 @@
+//! What is left out of exports that are trained on, and the rows of tokens for trainers.
+
+use std::collections::HashSet;
+
+use osmosis_core::Sample;
+use osmosis_core::config::{HeldOut, TrainConfig, Training};
+use osmosis_data::export::TokenRow;
+use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
+use osmosis_train::{Teaching, rows_of, visit_of};
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::output::Output;
+use crate::runs::{Pinned, RegradedFrom};
+use crate::train::held_out_rows;
+
+/// How the rollouts of a run become rows.
+pub(super) struct TokenRows {
+    training: Training,
+    /// Only in training a dataset row is visited more than once.
+    visits: bool,
+    /// Rewards of parts of samples are those of the run that was graded again.
+    regraded: bool,
+}
+
+/// Which dataset rows a training run never trained on. Others must not either, or what was measured on them
+/// means nothing any more.
+pub(super) enum HeldOutRows {
+    None,
+    Rows(HashSet<u64>),
+    /// Those of another dataset, which are numbered from here.
+    From(u64),
+    /// It was made before runs told.
+    Unknown,
+}
+
+/// Why a rollout gives no rows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum LeftOut {
+    HeldOut,
+    Unscored,
+    NoTokens(String),
+    Nothing(String),
+}
+
+impl TokenRows {
+    pub(super) fn of(run: &RunRecord) -> Result<Self, CliError> {
+        let training = training_of(run);
+        Ok(Self {
+            visits: training.is_some(),
+            training: training.unwrap_or_default(),
+            regraded: RegradedFrom::of(&Pinned::read(&run.pinned)?).is_some(),
+        })
+    }
+
+    /// The rows of one rollout; `calls` is where its calls are.
+    pub(super) async fn read(
+        &self,
+        calls: &dyn Store,
+        rollout: &RolloutRecord,
+        samples: &[Sample],
+    ) -> Result<Result<Vec<TokenRow>, LeftOut>, CliError> {
+        let samples = if self.regraded { &[] } else { samples };
+        let taught = match rows_of(calls, rollout, samples, &self.training).await? {
+            Teaching::Rows(taught) => taught,
+            Teaching::Unscored => return Ok(Err(LeftOut::Unscored)),
+            Teaching::NoTokens { why } => return Ok(Err(LeftOut::NoTokens(why))),
+            Teaching::Nothing { why } => return Ok(Err(LeftOut::Nothing(why))),
+        };
+        let visit = if self.visits {
+            visit_of(&self.training, rollout.run_index)
+        } else {
+            0
+        };
+        let mut rows = vec![];
+        for unit in taught {
+            rows.extend(unit.rows.into_iter().map(|row| TokenRow {
+                sample: unit.sample.clone(),
+                visit,
+                turn: unit.turn,
+                reward: unit.reward,
+                calls: row.calls.len() as u64,
+                ids: row.ids,
+                loss_mask: row.loss_mask,
+                logprobs: row.logprobs,
+                versions: row.versions,
+                temperatures: row.temperatures,
+            }));
+        }
+        Ok(Ok(rows))
+    }
+}
+
+/// The settings of a training run.
+fn training_of(run: &RunRecord) -> Option<Training> {
+    match run.kind {
+        RunKind::Training => {
+            let config = TrainConfig::parse("run.toml".into(), &run.config_toml).ok();
+            config.map(|config| config.training)
+        }
+        RunKind::Evaluation | RunKind::Serving => None,
+    }
+}
+
+impl HeldOutRows {
+    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, CliError> {
+        let pinned = Pinned::read(&run.pinned)?;
+        let held_out = training_of(run).map_or(Self::None, |it| Self::in_training(&it, &pinned));
+        if matches!(held_out, Self::Unknown) {
+            output.warn(format_args!(
+                "run `{}` does not tell which rows it held out: they are among the exported",
+                run.name
+            ));
+        }
+        Ok(held_out)
+    }
+
+    fn in_training(training: &Training, pinned: &Pinned) -> Self {
+        let Some(held_out) = &training.held_out else {
+            return Self::None;
+        };
+        let rows = pinned.remembered("dataset_rows");
+        let Some(rows) = rows.and_then(|rows| rows.parse::<u64>().ok()) else {
+            return Self::Unknown;
+        };
+        match held_out {
+            HeldOut::Dataset(_) => Self::From(rows),
+            HeldOut::Fraction(fraction) => pinned
+                .number("training.seed")
+                .and_then(|seed| held_out_rows(rows, *fraction, seed))
+                .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),
+        }
+    }
+
+    pub(super) fn has(&self, row: u64) -> bool {
+        match self {
+            Self::None | Self::Unknown => false,
+            Self::Rows(rows) => rows.contains(&row),
+            Self::From(first) => row >= *first,
+        }
+    }
+}
+
+/// How many rollouts gave no rows, and the first reason of those where it differs.
+#[derive(Debug, Default)]
+pub(super) struct LeftOutCounts {
+    held_out: u64,
+    unscored: u64,
+    no_tokens: u64,
+    nothing: u64,
+    why_no_tokens: Option<String>,
+    why_nothing: Option<String>,
+}
+
+impl LeftOutCounts {
+    pub(super) fn add(&mut self, why: LeftOut) {
+        match why {
+            LeftOut::HeldOut => self.held_out += 1,
+            LeftOut::Unscored => self.unscored += 1,
+            LeftOut::NoTokens(why) => {
+                self.no_tokens += 1;
+                self.why_no_tokens.get_or_insert(why);
+            }
+            LeftOut::Nothing(why) => {
+                self.nothing += 1;
+                self.why_nothing.get_or_insert(why);
+            }
+        }
+    }
+
+    pub(super) fn held_out(&self) -> u64 {
+        self.held_out
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "held_out": self.held_out,
+            "no_reward": self.unscored,
+            "no_token_ids": self.no_tokens,
+            "nothing_to_train_on": self.nothing,
+        })
+    }
+
+    /// For people: what is as it should be is a note, what may surprise a warning.
+    pub(super) fn tell(&self, output: &Output) {
+        for (count, what) in [
+            (self.held_out, "of held-out rows"),
+            (self.unscored, "without a reward"),
+        ] {
+            if count > 0 {
+                output.note(format_args!("left out: {} {what}", rollouts(count)));
+            }
+        }
+        for (count, what, why) in [
+            (self.no_tokens, "without token ids", &self.why_no_tokens),
+            (self.nothing, "with nothing to train on", &self.why_nothing),
+        ] {
+            if count > 0 {
+                let why = why.as_deref().unwrap_or_default();
+                output.warn(format_args!("left out: {} {what} ({why})", rollouts(count)));
+            }
+        }
+    }
+
+    /// When there is nothing else than what was left out.
+    pub(super) fn error(&self, run: &str) -> CliError {
+        let mut reasons = vec![];
+        for (count, what, why) in [
+            (self.no_tokens, "without token ids", &self.why_no_tokens),
+            (self.nothing, "with nothing to train on", &self.why_nothing),
+            (self.unscored, "without a reward", &None),
+            (self.held_out, "of held-out rows", &None),
+        ] {
+            if count > 0 {
+                let why = why
+                    .as_ref()
+                    .map_or_else(String::new, |why| format!(" ({why})"));
+                reasons.push(format!("{} {what}{why}", rollouts(count)));
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("it has no rollouts with a result".to_owned());
+        }
+        let reasons = reasons.join(", ");
+        let error = CliError::failed(
+            "no_training_rows",
+            format!("run `{run}` has no rows for a trainer: {reasons}"),
+        )
+        .details(json!({ "left_out": self.to_json() }));
+        if self.no_tokens > 0 {
+            error.hint(
+                "token ids are recorded of embedded models and of servers that are known to tell them, see \
+                 docs/gateway-tokens.md; `--format sft` needs none",
+            )
+        } else {
+            error
+        }
+    }
+}
+
+fn rollouts(count: u64) -> String {
+    format!("{count} rollout{}", if count == 1 { "" } else { "s" })
+}
