@@ -41,16 +41,24 @@ class Continues(RolloutWorkflow):
 "#;
 
 /// Ends with the test.
-struct TokenServer {
+pub(crate) struct TokenServer {
     child: Child,
     url: String,
 }
 
 impl TokenServer {
-    fn start(workspace: &Workspace) -> Self {
+    /// A server whose answers differ, with the tokenizer of `builtin/tiny`, as the model of a workspace.
+    pub(crate) fn varied(workspace: &mut Workspace) -> Self {
+        let server = Self::start(workspace, &["varied"]);
+        server.set_variables(workspace);
+        server
+    }
+
+    fn start(workspace: &Workspace, more: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/token_server.py");
         let mut child = Command::new(python_environment::python())
             .args([script, workspace.root.as_str()])
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -60,6 +68,16 @@ impl TokenServer {
             .unwrap();
         let url = format!("http://127.0.0.1:{}/v1", port.trim());
         Self { child, url }
+    }
+
+    fn set_variables(&self, workspace: &mut Workspace) {
+        let tokenizer = workspace.root.join("tokenizer");
+        std::fs::create_dir(&tokenizer).unwrap();
+        let model = EmbeddedModel::builtin("tiny").unwrap();
+        model.chat.save(&tokenizer).unwrap();
+        workspace.variable("OPENAI_BASE_URL", &self.url);
+        workspace.variable("OSMOSIS_ENGINE", "sglang");
+        workspace.variable("OSMOSIS_TOKENIZER", tokenizer.as_str());
     }
 }
 
@@ -74,14 +92,8 @@ impl Drop for TokenServer {
 fn on_token_server(rows: &[Value], more: &str) -> (Workspace, TokenServer) {
     let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
     let mut workspace = Workspace::new(EPISODE, "", &rows.concat());
-    let server = TokenServer::start(&workspace);
-    let tokenizer = workspace.root.join("tokenizer");
-    std::fs::create_dir(&tokenizer).unwrap();
-    let model = EmbeddedModel::builtin("tiny").unwrap();
-    model.chat.save(&tokenizer).unwrap();
-    workspace.variable("OPENAI_BASE_URL", &server.url);
-    workspace.variable("OSMOSIS_ENGINE", "sglang");
-    workspace.variable("OSMOSIS_TOKENIZER", tokenizer.as_str());
+    let server = TokenServer::start(&workspace, &[]);
+    server.set_variables(&mut workspace);
     workspace.model("m", more);
     (workspace, server)
 }

@@ -9,6 +9,7 @@ use osmosis_testkit::python_environment;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::areal_outside::TokenServer;
 use crate::training::{metrics, workspace};
 use crate::workspace::{Ran, Workspace};
 
@@ -241,41 +242,11 @@ fn ctrl_c_stops_a_run_that_only_another_train_serve_goes_on_with() {
     engine.ended().expect(130);
 }
 
-/// An `osmosis gateway` that samples, in the place of a server of the trainer's own.
-struct Sampling(Child);
-
-impl Sampling {
-    fn start(workspace: &mut Workspace) -> Self {
-        let arguments = ["gateway", "--model", "builtin/tiny", "--json"];
-        let mut child = workspace
-            .command(&arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
-        stdout.read_line(&mut said).unwrap();
-        let envelope: Value = serde_json::from_str(&said).unwrap();
-        let of = |name: &str| envelope["resource"][name].as_str().unwrap().to_owned();
-        workspace.variable("HOSTED_VLLM_BASE_URL", &of("url"));
-        workspace.variable("HOSTED_VLLM_API_KEY", &of("api_key"));
-        Self(child)
-    }
-}
-
-impl Drop for Sampling {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn servers_that_tell_their_token_ids_sample_and_a_restart_knows_their_version() {
     let mut workspace = served_workspace();
-    let _sampling = Sampling::start(&mut workspace);
-    workspace.training("hosted_vllm/tiny", "steps = 2\nmax_staleness = 1\n", "");
+    let _server = TokenServer::varied(&mut workspace);
+    workspace.training("m", "steps = 2\nmax_staleness = 1\n", "");
     let engine = Engine::start(&workspace, "127.0.0.1:0");
     let address = engine.address().to_owned();
     let trainer = Trainer {

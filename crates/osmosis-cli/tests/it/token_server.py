@@ -1,12 +1,14 @@
 """A server that takes and gives token ids as SGLang documents it. Prints its port.
 
 Every token is sampled by weights of its own, the first by version 3. A prompt that begins with 99 gets
-no answer; the file in the arguments says when its caller left.
+no answer; the file in the arguments says when its caller left. With a second argument, answers differ,
+and nothing is said about versions.
 """
 
 import asyncio
 import json
 import pathlib
+import random
 import sys
 
 from aiohttp import web
@@ -27,15 +29,17 @@ async def generate(request):
         except asyncio.CancelledError:
             pathlib.Path(sys.argv[1], "left").touch()
             raise
+    varied = len(sys.argv) > 2
     told = []
     for place in range(asked["sampling_params"]["max_new_tokens"]):
-        told.append([-0.5, 40 + place, None])
+        token = random.randrange(40, 80) if varied else 40 + place
+        told.append([-0.5, token, None])
         last = place == asked["sampling_params"]["max_new_tokens"] - 1
         meta = {
             "completion_tokens": len(told),
             "output_token_logprobs": told,
             "finish_reason": {"type": "length"} if last else None,
-            "weight_version": str(3 + place),
+            "weight_version": "default" if varied else str(3 + place),
         }
         await reply.write(b"data: " + json.dumps({"meta_info": meta}).encode() + b"\n\n")
     await reply.write(b"data: [DONE]\n\n")
