@@ -6,6 +6,7 @@ mod choice;
 mod clients;
 mod endpoint;
 mod limit;
+mod pieces;
 mod pool;
 mod probe;
 mod reply;

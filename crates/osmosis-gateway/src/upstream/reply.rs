@@ -1,15 +1,16 @@
 //! One try: the request goes out, the reply is read as far as it must be before it can be passed on.
 
 use std::error::Error;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use http::header;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::FailedTry;
 use super::endpoint::{Endpoint, Unsent};
+use super::pieces::with_idle_limit;
 use super::retry::retry_after;
 use crate::completion::completion_to_sse;
 use crate::dialect::Dialect;
@@ -246,25 +247,6 @@ impl FailedTry {
             retry_after: None,
         }
     }
-}
-
-/// Passes a stream on until it ends, breaks (`cut`) or falls silent (`silent`).
-fn with_idle_limit(
-    chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
-    limit: Duration,
-    silent: Fault,
-    cut: Fault,
-) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
-    let state = Some((Box::pin(chunks), silent, cut));
-    stream::unfold(state, move |state| async move {
-        let (mut chunks, silent, cut) = state?;
-        match timeout(limit, chunks.next()).await {
-            Ok(None) => None,
-            Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, silent, cut)))),
-            Ok(Some(Err(_))) => Some((Err(cut), None)),
-            Err(_) => Some((Err(silent), None)),
-        }
-    })
 }
 
 fn content_type(response: &reqwest::Response) -> &str {
