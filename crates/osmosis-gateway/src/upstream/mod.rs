@@ -1,9 +1,11 @@
 //! A policy behind OpenAI-compatible servers.
 
 mod adaptive;
+mod body;
 mod breaker;
 mod choice;
 mod clients;
+mod direct;
 mod endpoint;
 mod limit;
 mod pieces;
