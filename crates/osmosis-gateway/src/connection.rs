@@ -16,7 +16,7 @@ use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
@@ -165,7 +165,21 @@ impl AsyncRead for Guarded {
         let socket = &self.socket.0;
         loop {
             ready!(socket.poll_read_ready(context))?;
-            match socket.try_read_buf(buffer) {
+            let room = buffer.remaining();
+            let mut read = Ok(0);
+            // Less than there was room for is all there was. The runtime is told so in its own way, or else
+            // looking for a hang-up would ask the system for what is known.
+            let told = socket.try_io(Interest::READABLE, || {
+                read = socket.try_read_buf(buffer);
+                match &read {
+                    Ok(bytes) if (1..room).contains(bytes) => Err(io::ErrorKind::WouldBlock.into()),
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.kind().into()),
+                }
+            });
+            match read {
+                // The socket was not ready after all.
+                Ok(0) if told.is_err() => {}
                 Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),

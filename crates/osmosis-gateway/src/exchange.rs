@@ -222,7 +222,8 @@ pub(crate) async fn chat(
             body: ReplyBody::Stream(upstream),
         }) => {
             call.stream_begins(status);
-            let live = LiveStream {
+            // In a box: the stream would have room for it twice, as its state and as what works on it.
+            let live = Box::new(LiveStream {
                 call: Some(call),
                 upstream,
                 watch: SseWatch::new(spoken, !wants_usage),
@@ -232,7 +233,7 @@ pub(crate) async fn chat(
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
                 aborting: false,
-            };
+            });
             let events = stream::unfold(live, |mut live| async move {
                 live.next().await.map(|item| (item, live))
             });

@@ -2,8 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Thousands of streams grow side by side: a buffer that doubles would leave half of it unused in each.
-const BLOCK_BYTES: usize = 4096;
+// Thousands of streams grow side by side: a buffer that doubles would leave half of it unused in each. Blocks
+// that grow with what is there leave less than a quarter.
+const FIRST_BLOCK_BYTES: usize = 1024;
+const LARGEST_BLOCK_BYTES: usize = 64 << 10;
 
 /// Bytes that come in small pieces and are wanted whole in the end.
 #[derive(Debug, Default)]
@@ -19,7 +21,10 @@ impl PassedOn {
         while !bytes.is_empty() {
             let room = self.last.capacity() - self.last.len();
             if room == 0 {
-                let full = std::mem::replace(&mut self.last, BytesMut::with_capacity(BLOCK_BYTES));
+                let stored = self.length - bytes.len();
+                let block = (stored / 4).next_multiple_of(FIRST_BLOCK_BYTES);
+                let block = block.clamp(FIRST_BLOCK_BYTES, LARGEST_BLOCK_BYTES);
+                let full = std::mem::replace(&mut self.last, BytesMut::with_capacity(block));
                 if !full.is_empty() {
                     self.full.push(full.freeze());
                 }
@@ -57,9 +62,9 @@ mod tests {
         for sizes in [
             &[][..],
             &[1],
-            &[BLOCK_BYTES],
-            &[BLOCK_BYTES + 1, 3],
-            &[100, 5 * BLOCK_BYTES, 0, 7],
+            &[FIRST_BLOCK_BYTES],
+            &[FIRST_BLOCK_BYTES + 1, 3],
+            &[100, 5 * LARGEST_BLOCK_BYTES, 0, 7],
             &[240; 67],
         ] {
             let mut passed = PassedOn::default();

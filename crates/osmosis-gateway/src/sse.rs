@@ -1,8 +1,10 @@
 //! Watches a stream of server-sent events go by: whole events pass on at once and untouched, the usage
 //! is noted, and an event that only the gateway asked for is left out.
 
+use std::sync::LazyLock;
+
 use bytes::{Bytes, BytesMut};
-use memchr::memmem;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 
 use crate::completion::{Usage, usage_in};
@@ -10,6 +12,11 @@ use crate::dialect::{Dialect, Milestone};
 
 /// An event beyond this is not one.
 const MAX_EVENT_BYTES: usize = 16 << 20;
+
+// Made once: every event of every stream is searched.
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static FINISH_REASON: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 
 /// See the module.
 #[derive(Debug)]
@@ -146,7 +153,7 @@ impl SseWatch {
             self.error = error_message(data).or(self.error.take());
         }
         self.finish_seen |= says_why_it_finished(data);
-        if memmem::find(data, b"\"usage\"").is_some()
+        if USAGE.find(data).is_some()
             && let Some(usage) = usage_in(data)
         {
             self.usage = Some(usage);
@@ -166,7 +173,7 @@ impl SseWatch {
                     .or_else(|| Some("it does not say why".to_owned()));
             }
         }
-        if memmem::find(data, b"\"usage\"").is_some()
+        if USAGE.find(data).is_some()
             && let Some(usage) = usage_in(data)
         {
             self.usage = Some(self.usage.unwrap_or_default().updated_by(usage));
@@ -186,15 +193,27 @@ pub(crate) fn each_event(mut events: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The lines of an event, without what ends them; what follows the last newline counts as one.
+fn lines_of(event: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut left = Some(event);
+    std::iter::from_fn(move || {
+        let text = left?;
+        let Some(end) = memchr::memchr(b'\n', text) else {
+            left = None;
+            return Some(text);
+        };
+        left = Some(&text[end + 1..]);
+        Some(&text[..end])
+    })
+}
+
 /// What an event is called: its own line says it, or else its data.
 fn name_of(event: &[u8], data: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Named {
         r#type: String,
     }
-    let line = event
-        .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"event:"));
+    let line = lines_of(event).find_map(|line| line.strip_prefix(b"event:"));
     match line {
         Some(name) => String::from_utf8_lossy(name.trim_ascii()).into_owned(),
         None => serde_json::from_slice::<Named>(data)
@@ -205,17 +224,15 @@ fn name_of(event: &[u8], data: &[u8]) -> String {
 /// The data of an event. Several data lines are joined nowhere in this API, so one line is all that is
 /// looked at; the rest passes on like everything else.
 pub(crate) fn data_of(event: &[u8]) -> Option<&[u8]> {
-    event
-        .split(|byte| *byte == b'\n')
+    lines_of(event)
         .find_map(|line| line.strip_prefix(b"data:"))
         .map(<[u8]>::trim_ascii)
 }
 
 /// `"finish_reason"` with a text, not `null`. Inside of a JSON string the quotes would be escaped.
 fn says_why_it_finished(data: &[u8]) -> bool {
-    const NAME: &[u8] = b"\"finish_reason\"";
-    memmem::find_iter(data, NAME).any(|at| {
-        let rest = data[at + NAME.len()..].trim_ascii_start();
+    FINISH_REASON.find_iter(data).any(|at| {
+        let rest = data[at + FINISH_REASON.needle().len()..].trim_ascii_start();
         rest.strip_prefix(b":")
             .is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
     })
@@ -261,9 +278,12 @@ fn end_of_first_event(bytes: &[u8]) -> usize {
 /// Where the last complete event ends, looking from `from` on; 0 when none does.
 fn end_of_last_event(bytes: &[u8], from: usize) -> usize {
     let searched = &bytes[from..];
-    let plain = memmem::rfind(searched, b"\n\n").map(|at| from + at + 2);
-    let with_return = memmem::rfind(searched, b"\n\r\n").map(|at| from + at + 3);
-    plain.max(with_return).unwrap_or(0)
+    memchr::memrchr_iter(b'\n', searched)
+        .find(|newline| {
+            let before = &searched[..*newline];
+            before.ends_with(b"\n") || before.ends_with(b"\n\r")
+        })
+        .map_or(0, |newline| from + newline + 1)
 }
 
 #[cfg(test)]

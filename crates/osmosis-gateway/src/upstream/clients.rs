@@ -1,17 +1,17 @@
 //! HTTP clients, made when they are first needed and shared by all that speak to servers of a kind.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper_util::client::legacy::Client;
+use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use reqwest::Url;
 
+use super::direct::DirectClient;
 use super::endpoint::without_credentials;
 use super::reply;
 use crate::error::GatewayError;
@@ -21,19 +21,18 @@ use crate::error::GatewayError;
 pub struct HttpClients {
     connect_timeout: Duration,
     made: [OnceLock<reqwest::Client>; KINDS],
-    direct: OnceLock<DirectClients>,
+    /// By scheme, host and port.
+    direct: Mutex<HashMap<String, Weak<DirectClients>>>,
 }
 
-/// Know no TLS, no proxy and no redirect, and take a third of the time for it.
-#[derive(Clone)]
+/// The clients of one server.
+#[derive(Debug)]
 pub(super) struct DirectClients {
     /// Its connections read in steps that grow with what comes.
-    whole: DirectClient,
+    whole: Arc<DirectClient>,
     /// Its connections read in small steps: thousands of streams are open at once, and their events are small.
-    streams: DirectClient,
+    streams: Arc<DirectClient>,
 }
-
-type DirectClient = Client<HttpConnector, Full<Bytes>>;
 
 /// What a connection that streams has for what comes.
 const STREAM_BUFFER_BYTES: usize = 4 << 10;
@@ -48,22 +47,28 @@ impl HttpClients {
         Self {
             connect_timeout,
             made: Default::default(),
-            direct: OnceLock::new(),
+            direct: Mutex::default(),
         }
     }
 
     /// The clients for an address that is reached by plain HTTP without a proxy.
-    pub(super) fn direct_for(&self, url: &Url) -> Option<DirectClients> {
-        if url.scheme() != "http" || !url.username().is_empty() {
+    pub(super) fn direct_for(&self, url: &Url) -> Option<Arc<DirectClients>> {
+        if url.scheme() != "http" || !url.username().is_empty() || url.password().is_some() {
             return None;
         }
         if !is_loopback(url) && has_proxy() {
             return None;
         }
-        let clients = self
-            .direct
-            .get_or_init(|| DirectClients::new(self.connect_timeout));
-        Some(clients.clone())
+        let origin = url.origin().ascii_serialization();
+        let server: Uri = origin.parse().ok()?;
+        let mut all = self.direct.lock();
+        if let Some(clients) = all.get(&origin).and_then(Weak::upgrade) {
+            return Some(clients);
+        }
+        all.retain(|_, clients| clients.strong_count() > 0);
+        let clients = Arc::new(DirectClients::new(&server, self.connect_timeout));
+        all.insert(origin, Arc::downgrade(&clients));
+        Some(clients)
     }
 
     /// The client for this address.
@@ -80,21 +85,17 @@ impl HttpClients {
 }
 
 impl DirectClients {
-    fn new(connect_timeout: Duration) -> Self {
+    fn new(server: &Uri, connect_timeout: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(connect_timeout));
-        let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_timer(TokioTimer::new());
         Self {
-            whole: builder.build(connector.clone()),
-            streams: builder
-                .http1_read_buf_exact_size(STREAM_BUFFER_BYTES)
-                .build(connector),
+            whole: DirectClient::new(server.clone(), connector.clone(), None),
+            streams: DirectClient::new(server.clone(), connector, Some(STREAM_BUFFER_BYTES)),
         }
     }
 
-    pub(super) fn one_for(&self, streamed: bool) -> &DirectClient {
+    pub(super) fn one_for(&self, streamed: bool) -> &Arc<DirectClient> {
         if streamed { &self.streams } else { &self.whole }
     }
 }

@@ -1,15 +1,16 @@
 //! One OpenAI-compatible server: where it is, how it is asked, whether it is there.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::InvalidUri;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
+use super::body::UpstreamBody;
 use super::clients::{DirectClients, USER_AGENT};
 use super::reply::error_chain;
 use super::{HttpClients, UpstreamOptions};
@@ -71,7 +72,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Endpoint {
     client: reqwest::Client,
     /// For calls, where nothing more is needed.
-    direct: Option<DirectClients>,
+    direct: Option<Direct>,
     url: Url,
     headers: HeaderMap,
     /// The base URL without credentials, for records and messages.
@@ -79,6 +80,59 @@ pub(super) struct Endpoint {
     pub(super) api_key: Option<Secret>,
     pub(super) first_byte_limit: Duration,
     pub(super) idle_limit: Duration,
+}
+
+/// A server that is asked by plain HTTP.
+struct Direct {
+    clients: Arc<DirectClients>,
+    /// Where calls of each dialect go.
+    paths: [Uri; Dialect::ALL.len()],
+    /// Those of the endpoint, and what a general client would add.
+    headers: HeaderMap,
+}
+
+impl Direct {
+    fn new(url: &Url, headers: &HeaderMap, clients: &HttpClients) -> Option<Self> {
+        let host = url.host_str()?;
+        let host = match url.port() {
+            Some(port) => HeaderValue::from_str(&format!("{host}:{port}")),
+            None => HeaderValue::from_str(host),
+        };
+        let mut headers = headers.clone();
+        headers.insert(header::HOST, host.ok()?);
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        let mut paths = Dialect::ALL.map(|_| Uri::default());
+        for (path, dialect) in paths.iter_mut().zip(Dialect::ALL) {
+            let url = url_in(dialect, url);
+            *path = match url.query() {
+                Some(query) => format!("{}?{query}", url.path()).parse().ok()?,
+                None => url.path().parse().ok()?,
+            };
+        }
+        Some(Self {
+            clients: clients.direct_for(url)?,
+            paths,
+            headers,
+        })
+    }
+
+    async fn send(
+        &self,
+        call: &ChatCall,
+        headers: HeaderMap,
+    ) -> Result<http::Response<UpstreamBody>, Unsent> {
+        let mut request = http::Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = http::Method::POST;
+        let at = Dialect::ALL.iter().position(|one| *one == call.dialect);
+        if let Some(path) = at.and_then(|at| self.paths.get(at)) {
+            request.uri_mut().clone_from(path);
+        }
+        *request.headers_mut() = headers;
+        let client = self.clients.one_for(call.streamed);
+        let response = client.send(request).await?;
+        Ok(response.map(UpstreamBody::Direct))
+    }
 }
 
 impl fmt::Debug for Endpoint {
@@ -107,7 +161,7 @@ impl Endpoint {
         }
         Ok(Self {
             client: clients.for_url(&url)?,
-            direct: clients.direct_for(&url),
+            direct: Direct::new(&url, &headers, clients),
             name: without_credentials(&url).into(),
             url,
             headers,
@@ -118,40 +172,23 @@ impl Endpoint {
     }
 
     /// Sends a call; an error is in words, and says whether there was a connection.
-    pub(super) async fn send(&self, call: &ChatCall) -> Result<reqwest::Response, Unsent> {
-        let mut headers = self.headers.clone();
-        let sample = utf8_percent_encode(call.sample_id.as_str(), NOT_IN_A_HEADER).to_string();
-        for (name, text) in [
-            ("x-rollout-id", call.rollout_id.as_str()),
-            ("x-sample-id", &sample),
-        ] {
-            if let Ok(value) = HeaderValue::from_str(text) {
-                headers.insert(name, value);
-            }
-        }
-        in_dialect(call, &mut headers);
-        let url = url_in(call.dialect, &self.url);
-        let Some(direct) = &self.direct else {
-            let request = self.client.post(url).headers(headers);
-            let sent = request.body(call.body.clone()).send().await;
-            return sent.map_err(Unsent::by_reqwest);
+    pub(super) async fn send(
+        &self,
+        call: &ChatCall,
+    ) -> Result<http::Response<UpstreamBody>, Unsent> {
+        let headers = match &self.direct {
+            Some(direct) => &direct.headers,
+            None => &self.headers,
         };
-        let mut request = http::Request::new(Full::new(call.body.clone()));
-        *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = url.as_str().parse().map_err(|error: InvalidUri| Unsent {
-            connected: false,
-            message: error.to_string(),
-        })?;
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-        *request.headers_mut() = headers;
-        match direct.one_for(call.streamed).request(request).await {
-            Ok(response) => Ok(response.map(reqwest::Body::wrap).into()),
-            Err(error) => Err(Unsent {
-                connected: !error.is_connect(),
-                message: error_chain(&error),
-            }),
+        let headers = of_call(call, headers.clone());
+        if let Some(direct) = &self.direct {
+            return direct.send(call, headers).await;
         }
+        let url = url_in(call.dialect, &self.url);
+        let request = self.client.post(url).headers(headers);
+        let sent = request.body(call.body.clone()).send().await;
+        let response: http::Response<_> = sent.map_err(Unsent::by_reqwest)?.into();
+        Ok(response.map(UpstreamBody::General))
     }
 
     /// Whether somebody is there: `/health`, as inference servers have it, or else `/v1/models`.
@@ -200,6 +237,24 @@ impl Endpoint {
     pub(super) fn origin(&self) -> String {
         self.url.origin().ascii_serialization()
     }
+}
+
+const ROLLOUT_ID: HeaderName = HeaderName::from_static("x-rollout-id");
+const SAMPLE_ID: HeaderName = HeaderName::from_static("x-sample-id");
+
+/// The headers of a call: the endpoint's, and its own.
+fn of_call(call: &ChatCall, mut headers: HeaderMap) -> HeaderMap {
+    let sample: Cow<'_, str> = utf8_percent_encode(call.sample_id.as_str(), NOT_IN_A_HEADER).into();
+    for (name, text) in [
+        (ROLLOUT_ID, call.rollout_id.as_str()),
+        (SAMPLE_ID, &*sample),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(text) {
+            headers.insert(name, value);
+        }
+    }
+    in_dialect(call, &mut headers);
+    headers
 }
 
 /// Where calls of this dialect go; `chat` is where chat calls do.

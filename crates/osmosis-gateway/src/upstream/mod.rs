@@ -1,11 +1,14 @@
 //! A policy behind OpenAI-compatible servers.
 
 mod adaptive;
+mod body;
 mod breaker;
 mod choice;
 mod clients;
+mod direct;
 mod endpoint;
 mod limit;
+mod pieces;
 mod pool;
 mod probe;
 mod reply;

@@ -1,15 +1,19 @@
 //! One try: the request goes out, the reply is read as far as it must be before it can be passed on.
 
 use std::error::Error;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt, stream};
-use http::header;
+use futures_util::{StreamExt, stream};
+use http::{Response, header};
+use http_body::Body;
+use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::FailedTry;
+use super::body::UpstreamBody;
 use super::endpoint::{Endpoint, Unsent};
+use super::pieces::with_idle_limit;
 use super::retry::retry_after;
 use crate::completion::completion_to_sse;
 use crate::dialect::Dialect;
@@ -79,10 +83,10 @@ impl Endpoint {
     async fn begun_stream(
         &self,
         status: u16,
-        response: reqwest::Response,
+        response: Response<UpstreamBody>,
         deadline: Instant,
     ) -> Result<ChatReply, FailedTry> {
-        let mut chunks = response.bytes_stream();
+        let mut chunks = response.into_body().into_data_stream();
         let first = loop {
             match timeout_at(deadline, chunks.next()).await {
                 Err(_) => return Err(self.too_slow()),
@@ -90,7 +94,7 @@ impl Endpoint {
                     let fault = self.fault(FaultKind::CutShort, 502, "sent an empty stream");
                     return Err(FailedTry::again(fault));
                 }
-                Ok(Some(Err(error))) => return Err(self.no_reply(&Unsent::by_reqwest(error))),
+                Ok(Some(Err(error))) => return Err(self.no_reply(&error.into())),
                 Ok(Some(Ok(chunk))) if chunk.is_empty() => {}
                 Ok(Some(Ok(chunk))) => break chunk,
             }
@@ -120,7 +124,7 @@ impl Endpoint {
     async fn refused(
         &self,
         status: u16,
-        response: reqwest::Response,
+        response: Response<UpstreamBody>,
     ) -> Result<ChatReply, FailedTry> {
         let retry_after = retry_after(response.headers(), SystemTime::now());
         let kind = match status {
@@ -161,13 +165,13 @@ impl Endpoint {
         })
     }
 
-    async fn whole(&self, response: reqwest::Response, limit: usize) -> Result<Bytes, Fault> {
+    async fn whole(&self, response: Response<UpstreamBody>, limit: usize) -> Result<Bytes, Fault> {
         // Growing a buffer step by step would copy a long reply several times.
-        let announced = response.content_length().unwrap_or_default();
+        let announced = response.body().size_hint().exact().unwrap_or_default();
         let announced = usize::try_from(announced)
             .unwrap_or(limit)
             .min(MOST_RESERVED_BYTES);
-        let mut chunks = response.bytes_stream();
+        let mut chunks = response.into_body().into_data_stream();
         let mut first = Bytes::new();
         let mut joined = BytesMut::new();
         let idle = self.idle_limit;
@@ -248,26 +252,7 @@ impl FailedTry {
     }
 }
 
-/// Passes a stream on until it ends, breaks (`cut`) or falls silent (`silent`).
-fn with_idle_limit(
-    chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
-    limit: Duration,
-    silent: Fault,
-    cut: Fault,
-) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
-    let state = Some((Box::pin(chunks), silent, cut));
-    stream::unfold(state, move |state| async move {
-        let (mut chunks, silent, cut) = state?;
-        match timeout(limit, chunks.next()).await {
-            Ok(None) => None,
-            Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, silent, cut)))),
-            Ok(Some(Err(_))) => Some((Err(cut), None)),
-            Err(_) => Some((Err(silent), None)),
-        }
-    })
-}
-
-fn content_type(response: &reqwest::Response) -> &str {
+fn content_type(response: &Response<UpstreamBody>) -> &str {
     response
         .headers()
         .get(header::CONTENT_TYPE)

@@ -141,22 +141,31 @@ impl Conversations {
         sample: &SampleId,
         base: Base,
     ) {
-        let mut remembered = self.take(rollout).filter(|r| r.attempt == attempt);
         self.uses += 1;
-        let mut samples = remembered
-            .as_mut()
-            .map(|r| std::mem::take(&mut r.samples))
-            .unwrap_or_default();
-        samples.retain(|(id, _)| id != sample);
-        samples.push((sample.clone(), base));
-        let remembered = Remembered {
-            attempt,
-            last_use: self.uses,
-            samples,
-        };
-        self.bytes += remembered.bytes();
-        self.idle.insert(self.uses, rollout.clone());
-        self.rollouts.insert(rollout.clone(), remembered);
+        self.bytes += base.request.len();
+        let known = self.rollouts.get_mut(rollout);
+        if let Some(known) = known.filter(|known| known.attempt == attempt) {
+            match known.samples.iter_mut().find(|(id, _)| id == sample) {
+                Some((_, last)) => {
+                    self.bytes -= last.request.len();
+                    *last = base;
+                }
+                None => known.samples.push((sample.clone(), base)),
+            }
+            let name = self.idle.remove(&known.last_use);
+            known.last_use = self.uses;
+            self.idle
+                .insert(self.uses, name.unwrap_or_else(|| rollout.clone()));
+        } else {
+            self.forget(rollout);
+            let remembered = Remembered {
+                attempt,
+                last_use: self.uses,
+                samples: vec![(sample.clone(), base)],
+            };
+            self.idle.insert(self.uses, rollout.clone());
+            self.rollouts.insert(rollout.clone(), remembered);
+        }
         while self.bytes > MAX_REMEMBERED_BYTES {
             let Some((_, longest_idle)) = self.idle.pop_first() else {
                 break;
@@ -166,18 +175,14 @@ impl Conversations {
     }
 
     pub(crate) fn forget(&mut self, rollout: &RolloutId) {
-        self.take(rollout);
+        if let Some(remembered) = self.rollouts.remove(rollout) {
+            self.idle.remove(&remembered.last_use);
+            self.bytes -= remembered.bytes();
+        }
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    fn take(&mut self, rollout: &RolloutId) -> Option<Remembered> {
-        let remembered = self.rollouts.remove(rollout)?;
-        self.idle.remove(&remembered.last_use);
-        self.bytes -= remembered.bytes();
-        Some(remembered)
     }
 }
 

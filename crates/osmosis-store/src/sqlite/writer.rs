@@ -229,19 +229,35 @@ impl Writer {
     }
 
     fn write_all(&mut self, items: &mut [Item]) -> Result<(), StoreError> {
-        let path = self.path.clone();
-        let failed = |error: SqlError| error.into_store_error(&path);
-        self.execute("BEGIN IMMEDIATE").map_err(failed)?;
+        let Self {
+            path,
+            connection,
+            segments,
+            clock,
+            conversations,
+            ..
+        } = self;
+        let (path, connection) = (&*path, &*connection);
+        let failed = |error: SqlError| error.into_store_error(path);
+        execute(connection, "BEGIN IMMEDIATE").map_err(failed)?;
+        let mut insertion = None;
         for item in items {
             match item {
-                Item::Write(write) => self.write_one(write.as_mut()).map_err(failed)?,
+                Item::Write(write) => {
+                    let desk = Desk {
+                        connection,
+                        conversations,
+                        clock: clock.as_ref(),
+                    };
+                    write_one(write.as_mut(), desk, path).map_err(failed)?;
+                }
                 Item::Call(call, recorded) => {
-                    let outcome = calls::record(
-                        &self.connection,
-                        &mut self.segments,
-                        &mut self.conversations,
-                        &call.call,
-                    );
+                    let insert = match &mut insertion {
+                        Some(insert) => insert,
+                        none => none.insert(calls::insertion(connection).map_err(failed)?),
+                    };
+                    let outcome =
+                        calls::record(connection, insert, segments, conversations, &call.call);
                     match outcome {
                         Ok(()) => {}
                         Err(CallFailure::Segments(error)) => return Err(error),
@@ -255,39 +271,16 @@ impl Writer {
                 }
             }
         }
-        self.segments.sync()?;
-        self.execute("COMMIT").map_err(failed)
-    }
-
-    /// One write of the batch; what it did is undone alone when it alone is at fault.
-    fn write_one(&mut self, write: &mut dyn PendingWrite) -> Result<(), SqlError> {
-        self.execute("SAVEPOINT one")?;
-        let desk = Desk {
-            connection: &self.connection,
-            conversations: &mut self.conversations,
-            clock: self.clock.as_ref(),
-        };
-        match write.run(desk) {
-            Ok(()) => {}
-            Err(error) if error.concerns_one_write() => {
-                self.execute("ROLLBACK TO one")?;
-                write.refuse(error.into_store_error(&self.path));
-            }
-            Err(error) => return Err(error),
-        }
-        self.execute("RELEASE one")
-    }
-
-    fn execute(&self, sql: &'static str) -> Result<(), SqlError> {
-        self.connection.prepare_cached(sql)?.execute([])?;
-        Ok(())
+        drop(insertion);
+        segments.sync()?;
+        execute(connection, "COMMIT").map_err(failed)
     }
 
     /// Back to how it was before the batch.
     fn undo(&mut self) {
         // Some errors, a full disk among them, make SQLite roll back on its own.
         if !self.connection.is_autocommit()
-            && let Err(error) = self.execute("ROLLBACK")
+            && let Err(error) = execute(&self.connection, "ROLLBACK")
         {
             tracing::error!(path = %self.path, %error, "rollback failed");
         }
@@ -309,6 +302,30 @@ impl Writer {
         }
         written
     }
+}
+
+fn execute(connection: &Connection, sql: &'static str) -> Result<(), SqlError> {
+    connection.prepare_cached(sql)?.execute([])?;
+    Ok(())
+}
+
+/// One write of the batch; what it did is undone alone when it alone is at fault.
+fn write_one(
+    write: &mut dyn PendingWrite,
+    desk: Desk<'_>,
+    path: &Utf8PathBuf,
+) -> Result<(), SqlError> {
+    let connection = desk.connection;
+    execute(connection, "SAVEPOINT one")?;
+    match write.run(desk) {
+        Ok(()) => {}
+        Err(error) if error.concerns_one_write() => {
+            execute(connection, "ROLLBACK TO one")?;
+            write.refuse(error.into_store_error(path));
+        }
+        Err(error) => return Err(error),
+    }
+    execute(connection, "RELEASE one")
 }
 
 /// Takes what has come, up to `most` in all or to where the end was asked for.

@@ -1,0 +1,413 @@
+//! Plain HTTP/1 to one server, which most calls take. It knows no TLS, no proxy and no redirect, and costs
+//! half of what a general client does: no pool is looked up, no address parsed, no task started for a call.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::service::Service as _;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::endpoint::Unsent;
+use super::reply::error_chain;
+
+/// A connection that nobody used for so long is closed.
+const IDLE_LIMIT: Duration = Duration::from_secs(90);
+
+/// Connections to one server.
+pub(super) struct DirectClient {
+    server: Uri,
+    connector: TowerToHyperService<HttpConnector>,
+    /// In steps of so many bytes it reads; `None` is steps that grow with what comes.
+    read_step: Option<usize>,
+    idle: Mutex<Idle>,
+    tasks: TaskTracker,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// The one that was used last is at the end.
+    connections: Vec<IdleConnection>,
+    /// Somebody closes those that are idle for too long.
+    is_watched: bool,
+}
+
+struct IdleConnection {
+    sender: Sender,
+    since: Instant,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// What there is to take.
+enum Found {
+    Ready(Sender),
+    /// One that is about to be.
+    Soon,
+    Nothing,
+}
+
+impl DirectClient {
+    pub(super) fn new(
+        server: Uri,
+        connector: HttpConnector,
+        read_step: Option<usize>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            connector: TowerToHyperService::new(connector),
+            read_step,
+            idle: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Sends a request, whose URI is a path; an error is in words.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<DirectBody>, Unsent> {
+        loop {
+            let (mut sender, is_used) = match self.idle_connection().await {
+                Some(sender) => (sender, true),
+                None => (self.connect().await?, false),
+            };
+            let mut failed = match sender.try_send_request(request).await {
+                Ok(response) => {
+                    return Ok(response.map(|incoming| DirectBody {
+                        incoming,
+                        connection: Some((Arc::clone(self), sender)),
+                    }));
+                }
+                Err(failed) => failed,
+            };
+            match failed.take_message() {
+                // The server closed it while it was idle, and nothing was sent.
+                Some(unsent) if is_used => request = unsent,
+                Some(_) | None => {
+                    return Err(Unsent {
+                        connected: true,
+                        message: error_chain(failed.error()),
+                    });
+                }
+            }
+        }
+    }
+
+    async fn idle_connection(&self) -> Option<Sender> {
+        match self.take_idle() {
+            Found::Ready(sender) => Some(sender),
+            Found::Nothing => None,
+            Found::Soon => {
+                tokio::task::yield_now().await;
+                match self.take_idle() {
+                    Found::Ready(sender) => Some(sender),
+                    Found::Soon | Found::Nothing => None,
+                }
+            }
+        }
+    }
+
+    fn take_idle(&self) -> Found {
+        let mut idle = self.idle.lock();
+        let mut found = Found::Nothing;
+        let mut at = idle.connections.len();
+        while at > 0 {
+            at -= 1;
+            let sender = &idle.connections[at].sender;
+            if sender.is_closed() {
+                idle.connections.remove(at);
+            } else if sender.is_ready() {
+                return Found::Ready(idle.connections.remove(at).sender);
+            } else {
+                found = Found::Soon;
+            }
+        }
+        found
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Sender, Unsent> {
+        let unreachable = |message| Unsent {
+            connected: false,
+            message,
+        };
+        let stream = self.connector.call(self.server.clone()).await;
+        let stream = stream.map_err(|error| unreachable(error_chain(&error)))?;
+        let (sender, connection) = http1::Builder::new()
+            .read_buf_exact_size(self.read_step)
+            .handshake(stream)
+            .await
+            .map_err(|error| unreachable(error_chain(&error)))?;
+        // What goes wrong here fails the call too.
+        self.tasks.spawn(connection.map(drop));
+        self.watch_idle();
+        Ok(sender)
+    }
+
+    /// Starts to close connections that are idle for too long, unless somebody does already.
+    fn watch_idle(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.idle.lock().is_watched, true) {
+            return;
+        }
+        let client = Arc::downgrade(self);
+        self.tasks.spawn(async move {
+            loop {
+                tokio::time::sleep(IDLE_LIMIT).await;
+                let Some(client) = client.upgrade() else {
+                    return;
+                };
+                client.close_idle(IDLE_LIMIT);
+            }
+        });
+    }
+
+    /// Closes the connections that nobody used for so long.
+    fn close_idle(&self, limit: Duration) {
+        self.idle.lock().connections.retain(|connection| {
+            !connection.sender.is_closed() && connection.since.elapsed() < limit
+        });
+    }
+
+    fn take_back(&self, sender: Sender) {
+        if !sender.is_closed() {
+            self.idle.lock().connections.push(IdleConnection {
+                sender,
+                since: Instant::now(),
+            });
+        }
+    }
+}
+
+impl fmt::Debug for DirectClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectClient").finish_non_exhaustive()
+    }
+}
+
+/// A reply on its way. Its connection can be used again when it is read, or when its end is here already.
+pub(super) struct DirectBody {
+    incoming: Incoming,
+    connection: Option<(Arc<DirectClient>, Sender)>,
+}
+
+impl DirectBody {
+    fn give_connection_back(&mut self) {
+        if let Some((client, sender)) = self.connection.take() {
+            client.take_back(sender);
+        }
+    }
+}
+
+impl Body for DirectBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(context));
+        match &frame {
+            Some(Err(_)) => self.connection = None,
+            Some(Ok(_)) if !self.incoming.is_end_stream() => {}
+            Some(Ok(_)) | None => self.give_connection_back(),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for DirectBody {
+    fn drop(&mut self) {
+        // Who stops after the last event leaves the end of the reply unread. The connection reads that
+        // itself, or closes when more is to come: it will say so when it is asked for again.
+        self.give_connection_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    /// What the server does with a request that came.
+    #[derive(Debug, Clone, Copy)]
+    enum Reply {
+        Whole,
+        /// A stream, its end in the same packet.
+        Stream,
+        /// A stream whose end does not come.
+        Endless,
+        WholeThenClose,
+    }
+
+    /// A server that replies like this on each of its connections, and says how many it accepted.
+    async fn server(
+        replies: &'static [Reply],
+    ) -> (Arc<DirectClient>, mpsc::Receiver<()>, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (accepted, accepts) = mpsc::channel(8);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            let mut left = replies.iter().copied();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                accepted.send(()).await.unwrap();
+                // Connections come one after the other here: each takes what is left of the replies.
+                let mut mine = left.clone();
+                left.next();
+                connections.spawn(async move {
+                    let mut bytes = [0; 1024];
+                    while let Ok(1..) = stream.read(&mut bytes).await {
+                        let Some(reply) = mine.next() else { return };
+                        let text = match reply {
+                            Reply::Whole | Reply::WholeThenClose => {
+                                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+                            }
+                            Reply::Stream => {
+                                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+                            }
+                            Reply::Endless => {
+                                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
+                            }
+                        };
+                        stream.write_all(text.as_bytes()).await.unwrap();
+                        if matches!(reply, Reply::WholeThenClose) {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let uri = format!("http://{address}").parse().unwrap();
+        let client = DirectClient::new(uri, HttpConnector::new(), None);
+        (client, accepts, tasks)
+    }
+
+    fn request() -> Request<Full<Bytes>> {
+        Request::post("/v1")
+            .header("host", "h")
+            .body(Full::new(Bytes::from_static(b"{}")))
+            .unwrap()
+    }
+
+    async fn ask(client: &Arc<DirectClient>) -> Bytes {
+        let response = client.send(request()).await.ok().unwrap();
+        response.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    /// Waits until the last connection has said what becomes of it.
+    async fn settled(client: &DirectClient) {
+        loop {
+            let known = client
+                .idle
+                .lock()
+                .connections
+                .iter()
+                .all(|idle| idle.sender.is_closed() || idle.sender.is_ready());
+            if known {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_one_after_the_other_share_a_connection() {
+        let (client, mut accepts, _server) =
+            server(&[Reply::Whole, Reply::Stream, Reply::Whole]).await;
+        for _ in 0..3 {
+            assert_eq!(ask(&client).await, "ok");
+        }
+        accepts.recv().await.unwrap();
+        assert!(accepts.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reply_whose_end_is_left_unread_keeps_its_connection() {
+        let (client, mut accepts, _server) = server(&[Reply::Stream, Reply::Whole]).await;
+        let response = client.send(request()).await.ok().unwrap();
+        let mut body = response.into_body();
+        let frame = body.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "ok");
+        drop(body);
+        settled(&client).await;
+        assert_eq!(ask(&client).await, "ok");
+        accepts.recv().await.unwrap();
+        assert!(accepts.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_goes_on_takes_its_connection_with_it() {
+        let (client, mut accepts, _server) = server(&[Reply::Endless, Reply::Whole]).await;
+        let response = client.send(request()).await.ok().unwrap();
+        let mut body = response.into_body();
+        body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert_eq!(ask(&client).await, "ok");
+        accepts.recv().await.unwrap();
+        accepts.recv().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_meanwhile_is_replaced() {
+        let (client, mut accepts, _server) = server(&[Reply::WholeThenClose, Reply::Whole]).await;
+        assert_eq!(ask(&client).await, "ok");
+        let is_open = |idle: &IdleConnection| !idle.sender.is_closed();
+        while client.idle.lock().connections.iter().any(is_open) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask(&client).await, "ok");
+        accepts.recv().await.unwrap();
+        accepts.recv().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let client = DirectClient::new(uri.parse().unwrap(), HttpConnector::new(), None);
+        let unsent = client.send(request()).await.err().unwrap();
+        assert!(!unsent.connected);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_nobody_uses_is_closed_in_the_end() {
+        let (client, mut accepts, _server) = server(&[Reply::Whole, Reply::Whole]).await;
+        assert_eq!(ask(&client).await, "ok");
+        client.close_idle(IDLE_LIMIT);
+        assert_eq!(client.idle.lock().connections.len(), 1);
+        client.close_idle(Duration::ZERO);
+        assert!(client.idle.lock().connections.is_empty());
+        assert_eq!(ask(&client).await, "ok");
+        accepts.recv().await.unwrap();
+        accepts.recv().await.unwrap();
+    }
+}
