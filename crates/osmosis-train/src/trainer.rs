@@ -1,6 +1,7 @@
 //! The loop: rollouts, update, swap, record, save, evaluate; and how it begins again.
 
 mod asynchronous;
+mod evaluating;
 mod replay;
 
 use std::collections::{HashMap, HashSet};

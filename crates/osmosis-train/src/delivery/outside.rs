@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::Training;
-use osmosis_core::staleness::{DiscardReason, WaitsFor};
+use osmosis_core::staleness::WaitsFor;
 use osmosis_core::{PolicyVersion, RolloutId};
 use osmosis_engine::{EngineOptions, Stop};
 use osmosis_gateway::Gateway;
@@ -21,14 +21,13 @@ use super::{
 };
 use crate::batch::AdvantagedSample;
 use crate::journal::Journal;
-use crate::report::numbers_of;
 use crate::rollout_phase::stop_requested;
 use crate::rollout_stream::{
-    BatchContent, Happening, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
+    BatchContent, Happening, RolloutStream, StreamParts, StreamPlan, Trained,
 };
 use crate::schedule::Schedule;
 use crate::step::Lesson;
-use crate::{AsyncReport, StepReport, TrainError, TrainEvent, clock};
+use crate::{StepReport, TrainError, TrainEvent, clock};
 
 /// Groups in a row without anything to learn, after which somebody should be told; at least an epoch.
 const FLAT_BATCHES: u64 = 10;
@@ -267,7 +266,14 @@ impl OutsideTraining {
         let Some(taken) = self.stream.take_batch().await? else {
             return Ok(());
         };
-        let report = self.report(&taken);
+        let waited = self.since.elapsed();
+        let report = taken.report(&self.stream.take_recent(), waited);
+        let report = StepReport {
+            version: taken.version.0,
+            time_rollout: waited.as_secs_f64(),
+            asynchronous: report.asynchronous.filter(|_| self.asynchronous),
+            ..report
+        };
         let batch = delivered(&*self.store, taken.number, taken.version, &taken.lesson).await?;
         let step = taken.number;
         self.outstanding = Some(Outstanding {
@@ -345,44 +351,6 @@ impl OutsideTraining {
             );
             tracing::warn!("{message}");
             tell(events, TrainEvent::Warning { message }).await;
-        }
-    }
-
-    /// Rewards and outcomes are those of all rollouts that ended since the batch before, not of the chosen
-    /// ones alone.
-    fn report(&mut self, taken: &TakenBatch) -> StepReport {
-        let recent = self.stream.take_recent();
-        let numbers = numbers_of(&recent.rollouts);
-        let given_up = |reason| recent.discarded.get(&reason).copied().unwrap_or_default();
-        let groups = &taken.lesson.groups;
-        let waited = self.since.elapsed().as_secs_f64();
-        StepReport {
-            step: taken.number,
-            version: taken.version.0,
-            epoch: taken.epoch,
-            reward_mean: numbers.reward.mean,
-            reward_std: numbers.reward.std,
-            pass_rate: numbers.pass_rate,
-            groups_used: groups.used,
-            groups_no_variance: groups.no_variance + given_up(DiscardReason::NoVariance),
-            groups_incomplete: groups.incomplete + given_up(DiscardReason::Incomplete),
-            rollouts: numbers.outcomes,
-            rollouts_stale: taken.stale_rollouts,
-            rows: taken.lesson.batch.rows.len() as u64,
-            tokens_trained: taken.lesson.batch.tokens,
-            tokens_sampled: numbers.completion_tokens,
-            skipped: taken.lesson.skipped(),
-            time_rollout: waited,
-            asynchronous: self.asynchronous.then(|| AsyncReport {
-                staleness_mean: taken.staleness.mean(),
-                staleness_max: taken.staleness.max(),
-                staleness: taken.staleness.clone(),
-                tokens_masked: taken.masked_tokens,
-                groups_stale: given_up(DiscardReason::Stale),
-                time_wait_rollouts: waited,
-                time_wait_update: 0.0,
-            }),
-            ..StepReport::default()
         }
     }
 }

@@ -6,22 +6,23 @@
 
 mod content;
 mod numbering;
+mod opening;
 mod resumption;
 mod stragglers;
+mod taken;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use osmosis_core::config::Training;
 use osmosis_core::staleness::{
-    Admission, Batches, Decision, DiscardReason, GroupId, MemberEnd, MemberId, Pace, Place, Plan,
-    StalenessHistogram, Straggler, TokenVersions, Trainable, WaitsFor, Window,
+    Admission, Decision, DiscardReason, GroupId, MemberEnd, MemberId, Place, TokenVersions,
+    Trainable, WaitsFor, Window,
 };
 use osmosis_core::{Outcome, Phase, PolicyVersion, RolloutId};
-use osmosis_engine::{Engine, EngineError, EngineOptions, Measuring, RunEvent, Stop};
+use osmosis_engine::{Engine, EngineError, EngineOptions, RunEvent, Stop};
 use osmosis_gateway::Gateway;
-use osmosis_store::{BatchRecord, NewRollout, NewRow, RolloutRecord, Store};
+use osmosis_store::{NewRollout, NewRow, RolloutRecord, Store};
 use osmosis_worker::WorkerPool;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -29,16 +30,15 @@ use tokio::task::JoinSet;
 pub(crate) use self::content::BatchContent;
 use self::content::{GroupContent, MemberContent, mask};
 use self::numbering::Numbering;
-pub(crate) use self::resumption::{Left, Trained};
+pub(crate) use self::resumption::Trained;
 use self::stragglers::Stragglers;
+pub(crate) use self::taken::{Recent, TakenBatch};
 use crate::TrainError;
 use crate::crediting::Unit;
 use crate::group::groups;
 use crate::schedule::Schedule;
-use crate::step::{Lesson, Studied, group_member, lesson, units_of};
+use crate::step::{Studied, group_member, lesson, units_of};
 
-/// Events that may wait between the engine and the stream.
-const EVENTS_WAITING: usize = 256;
 /// Rollouts in a row that could not be run, after which going on is of no use; at least a batch.
 const NOTHING_RAN: usize = 8;
 
@@ -70,29 +70,6 @@ pub(crate) enum Happening {
     Look,
     /// The engine has ended, because it was asked to or in trouble.
     Ended(Result<(), EngineError>),
-}
-
-/// A batch to train on.
-#[derive(Debug)]
-pub(crate) struct TakenBatch {
-    /// From 1.
-    pub(crate) number: u64,
-    /// Of the weights that are about to be updated.
-    pub(crate) version: PolicyVersion,
-    /// The pass over the rows that its first group belongs to.
-    pub(crate) epoch: u64,
-    pub(crate) lesson: Lesson,
-    pub(crate) staleness: StalenessHistogram,
-    pub(crate) masked_tokens: u64,
-    pub(crate) stale_rollouts: u64,
-}
-
-/// What ended since it was asked the last time.
-#[derive(Debug, Default)]
-pub(crate) struct Recent {
-    /// Trained on or not.
-    pub(crate) rollouts: Vec<RolloutRecord>,
-    pub(crate) discarded: BTreeMap<DiscardReason, u64>,
 }
 
 /// A rollout that was scored.
@@ -132,104 +109,6 @@ pub(crate) struct RolloutStream {
 }
 
 impl RolloutStream {
-    /// Goes on where an earlier process stood, or begins. The second is the batch that a trainer from
-    /// outside still has.
-    pub(crate) async fn open(
-        parts: StreamParts,
-        plan: StreamPlan,
-        version: PolicyVersion,
-        counts: Trained,
-        stop: &Stop,
-    ) -> Result<(Self, Option<BatchRecord>), TrainError> {
-        let training = plan.training;
-        let epoch_length = plan.schedule.epoch_length();
-        let steps = plan.schedule.steps();
-        let mut numbering = Numbering::new(plan.schedule);
-        let left = resumption::read(&*parts.store, &mut numbering, version, counts).await?;
-        let max_concurrent = parts.engine.max_in_flight.max(1);
-        let measuring = plan.held_out.len().min(max_concurrent);
-        let options = EngineOptions {
-            max_in_flight: max_concurrent + measuring,
-            measuring: Measuring::Rows(Arc::new(plan.held_out)),
-            ..parts.engine
-        };
-        let pace = Pace::of(
-            training.max_staleness,
-            training.stale_rows,
-            training.stragglers,
-        );
-        let members = NonZeroU32::new(training.n_samples_per_prompt).unwrap_or(NonZeroU32::MIN);
-        let admission_plan = Plan {
-            batches: Batches {
-                groups: NonZeroU32::new(training.rollout_batch_size).unwrap_or(NonZeroU32::MIN),
-                rows: NonZeroU64::new(epoch_length),
-                steps: Some(steps),
-            },
-            members,
-            max_concurrent: NonZeroU64::new(max_concurrent as u64).unwrap_or(NonZeroU64::MIN),
-            pace,
-            incomplete_groups: training.incomplete_groups,
-        };
-        let watched = match pace {
-            Pace::Asynchronous { straggler, .. } => straggler != Straggler::Wait,
-            Pace::Synchronous => false,
-        };
-        let stragglers =
-            watched.then(|| Stragglers::new(training.straggler_factor.0, members.get()));
-
-        let (sender, events) = mpsc::channel(EVENTS_WAITING);
-        let self_graded = parts.workers.manifest().self_graded;
-        let engine = Engine::new(
-            parts.store.clone(),
-            parts.gateway,
-            parts.workers,
-            options,
-            sender,
-        );
-        let wake = Arc::new(Notify::new());
-        let stop = Stop {
-            drain: stop.drain.child_token(),
-            now: stop.now.child_token(),
-        };
-        let mut serving = JoinSet::new();
-        serving.spawn({
-            let (engine, wake, stop) = (engine.clone(), Arc::clone(&wake), stop.clone());
-            async move { engine.serve(&stop, &wake).await }
-        });
-        let Left {
-            standing,
-            discarded,
-            outstanding,
-        } = left;
-        let stream = Self {
-            store: parts.store,
-            engine,
-            serving,
-            events,
-            wake,
-            stop,
-            rows: plan
-                .rows
-                .into_iter()
-                .map(|row| (row.row_index, row))
-                .collect(),
-            training,
-            self_graded,
-            max_concurrent: max_concurrent as u64,
-            numbering,
-            trained_batches: standing.trained_batches,
-            admission: Admission::resume(admission_plan, standing),
-            running: HashMap::new(),
-            scored: BTreeMap::new(),
-            stragglers,
-            recent: Recent::default(),
-            discarded,
-            flat: 0,
-            failures: 0,
-        };
-        Ok((stream, outstanding))
-    }
-
     /// Waits for the next thing to happen. Nothing is lost when it is given up.
     pub(crate) async fn next(&mut self) -> Happening {
         let look = async {

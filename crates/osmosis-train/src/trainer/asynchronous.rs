@@ -5,26 +5,23 @@
 //! its own. New weights are swapped in between two tokens of whatever is being sampled; only an evaluation
 //! holds them back, because it is of one version.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use osmosis_core::staleness::DiscardReason;
-use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_core::PolicyVersion;
 use osmosis_engine::{RunEvent, Stop};
 use osmosis_policy::Weights;
 use tokio::sync::mpsc;
 
+use super::evaluating::Evaluating;
 use super::{FLAT_STEPS, Trainer, add_update, swap, tell};
 use crate::learning::{Learning, StepUpdate};
 use crate::phase_clock::PhaseClock;
-use crate::report::numbers_of;
-use crate::rollout_phase::{refuse_nothing, stop_requested};
-use crate::rollout_stream::{
-    Happening, Recent, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
-};
-use crate::{AsyncReport, EvaluationReport, StepReport, TrainEnd, TrainError, TrainEvent};
+use crate::rollout_phase::stop_requested;
+use crate::rollout_stream::{Happening, RolloutStream, StreamParts, StreamPlan, Trained};
+use crate::{StepReport, TrainEnd, TrainError, TrainEvent};
 
 /// Where the learner stands.
 enum Learner {
@@ -47,23 +44,13 @@ struct Update {
     work: Work,
 }
 
-/// An evaluation under way. The weights stay as they are until it is done.
-struct Evaluating {
-    step: u64,
-    ids: Vec<RolloutId>,
-    missing: HashSet<RolloutId>,
-    began: Instant,
-    /// Of the step that it completes; `None` when that was published before.
-    report: Option<Box<StepReport>>,
-}
-
 /// What a run without waiting consists of.
-struct Going<'a> {
-    trainer: &'a mut Trainer,
-    stream: RolloutStream,
-    events: &'a mpsc::Sender<TrainEvent>,
+pub(super) struct Going<'a> {
+    pub(super) trainer: &'a mut Trainer,
+    pub(super) stream: RolloutStream,
+    pub(super) events: &'a mpsc::Sender<TrainEvent>,
     learner: Learner,
-    evaluating: Option<Evaluating>,
+    pub(super) evaluating: Option<Evaluating>,
     /// The engine has ended, as it was asked to.
     ended: bool,
     /// Since when the learner rests.
@@ -256,7 +243,10 @@ impl Going<'_> {
         };
         let step = taken.number;
         tell(self.events, TrainEvent::Updating { step }).await;
-        let report = self.report(&taken);
+        let report = StepReport {
+            lr: self.trainer.plan.training.lr,
+            ..taken.report(&self.stream.take_recent(), self.rests_since.elapsed())
+        };
         let rows = taken.lesson.batch.rows;
         let mut learning = self.trainer.learning.lend();
         let work = async move {
@@ -277,46 +267,6 @@ impl Going<'_> {
             work: Box::pin(work),
         }));
         Ok(())
-    }
-
-    /// What is known of a step when its batch is taken. Rewards and outcomes are those of all rollouts that
-    /// ended since the step before, not of the chosen ones alone.
-    fn report(&mut self, taken: &TakenBatch) -> StepReport {
-        let Recent {
-            rollouts,
-            mut discarded,
-        } = self.stream.take_recent();
-        let numbers = numbers_of(&rollouts);
-        let mut given_up = |reason| discarded.remove(&reason).unwrap_or_default();
-        let groups = &taken.lesson.groups;
-        StepReport {
-            step: taken.number,
-            version: taken.number,
-            epoch: taken.epoch,
-            reward_mean: numbers.reward.mean,
-            reward_std: numbers.reward.std,
-            pass_rate: numbers.pass_rate,
-            groups_used: groups.used,
-            groups_no_variance: groups.no_variance + given_up(DiscardReason::NoVariance),
-            groups_incomplete: groups.incomplete + given_up(DiscardReason::Incomplete),
-            rollouts: numbers.outcomes,
-            rollouts_stale: taken.stale_rollouts,
-            rows: taken.lesson.batch.rows.len() as u64,
-            tokens_trained: taken.lesson.batch.tokens,
-            tokens_sampled: numbers.completion_tokens,
-            skipped: taken.lesson.skipped(),
-            lr: self.trainer.plan.training.lr,
-            asynchronous: Some(AsyncReport {
-                staleness_mean: taken.staleness.mean(),
-                staleness_max: taken.staleness.max(),
-                staleness: taken.staleness.clone(),
-                tokens_masked: taken.masked_tokens,
-                groups_stale: given_up(DiscardReason::Stale),
-                time_wait_rollouts: self.rests_since.elapsed().as_secs_f64(),
-                time_wait_update: 0.0,
-            }),
-            ..StepReport::default()
-        }
     }
 
     fn updated(
@@ -400,70 +350,6 @@ impl Going<'_> {
         let seconds = took.as_secs_f64();
         report.tokens_per_second =
             (seconds > 0.0).then(|| sampled.saturating_sub(before) as f64 / seconds);
-    }
-
-    /// Has the held-out rows run with the weights as they stand.
-    async fn begin_evaluation(
-        &mut self,
-        report: Option<Box<StepReport>>,
-    ) -> Result<(), TrainError> {
-        let step = self.trainer.step;
-        let rows = self.trainer.plan.held_out.clone();
-        let indices: Vec<u64> = rows.iter().map(|row| row.row_index).collect();
-        let Some(rollouts) = self.trainer.evaluations.rollouts(step, &indices) else {
-            return Ok(());
-        };
-        tell(self.events, TrainEvent::Evaluating { step }).await;
-        let ids: Vec<RolloutId> = rollouts.iter().map(|r| r.id.clone()).collect();
-        let known = self.trainer.parts.store.rollouts_by_id(&ids).await?;
-        let done: HashSet<RolloutId> = known
-            .into_iter()
-            .filter(|rollout| rollout.outcome.is_some())
-            .map(|rollout| rollout.id)
-            .collect();
-        let missing: HashSet<RolloutId> = ids
-            .iter()
-            .filter(|id| !done.contains(id))
-            .cloned()
-            .collect();
-        let nothing_missing = missing.is_empty();
-        self.evaluating = Some(Evaluating {
-            step,
-            ids,
-            missing,
-            began: Instant::now(),
-            report,
-        });
-        if nothing_missing {
-            return self.end_evaluation().await;
-        }
-        self.stream.run(rows, rollouts).await
-    }
-
-    async fn end_evaluation(&mut self) -> Result<(), TrainError> {
-        let Some(evaluating) = self.evaluating.take() else {
-            return Ok(());
-        };
-        let step = evaluating.step;
-        let store = &self.trainer.parts.store;
-        let rollouts = store.rollouts_by_id(&evaluating.ids).await?;
-        refuse_nothing(&format!("the evaluation after step {step}"), &rollouts)?;
-        let seconds = evaluating.began.elapsed().as_secs_f64();
-        let numbers = EvaluationReport::of(&rollouts, seconds);
-        let told = TrainEvent::Evaluated {
-            step,
-            report: Box::new(numbers.clone()),
-        };
-        tell(self.events, told).await;
-        let journal = &mut self.trainer.journal;
-        match evaluating.report {
-            Some(mut report) => {
-                report.evaluation = Some(numbers);
-                journal.record_report(&report).await?;
-                journal.publish()
-            }
-            None => journal.add_evaluation(step, &numbers).await,
-        }
     }
 
     /// Saves what can be saved when asked to stop.

@@ -1,0 +1,122 @@
+//! How a stream begins, or goes on where an earlier process stood.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use osmosis_core::PolicyVersion;
+use osmosis_core::staleness::{Admission, Batches, Pace, Plan, Straggler};
+use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
+use osmosis_store::BatchRecord;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use super::numbering::Numbering;
+use super::resumption::{self, Left, Trained};
+use super::stragglers::Stragglers;
+use super::taken::Recent;
+use super::{RolloutStream, StreamParts, StreamPlan};
+use crate::TrainError;
+
+/// Events that may wait between the engine and the stream.
+const EVENTS_WAITING: usize = 256;
+
+impl RolloutStream {
+    /// Goes on where an earlier process stood, or begins. The second is the batch that a trainer from
+    /// outside still has.
+    pub(crate) async fn open(
+        parts: StreamParts,
+        plan: StreamPlan,
+        version: PolicyVersion,
+        counts: Trained,
+        stop: &Stop,
+    ) -> Result<(Self, Option<BatchRecord>), TrainError> {
+        let training = plan.training;
+        let epoch_length = plan.schedule.epoch_length();
+        let steps = plan.schedule.steps();
+        let mut numbering = Numbering::new(plan.schedule);
+        let left = resumption::read(&*parts.store, &mut numbering, version, counts).await?;
+        let max_concurrent = parts.engine.max_in_flight.max(1);
+        let measuring = plan.held_out.len().min(max_concurrent);
+        let options = EngineOptions {
+            max_in_flight: max_concurrent + measuring,
+            measuring: Measuring::Rows(Arc::new(plan.held_out)),
+            ..parts.engine
+        };
+        let pace = Pace::of(
+            training.max_staleness,
+            training.stale_rows,
+            training.stragglers,
+        );
+        let members = NonZeroU32::new(training.n_samples_per_prompt).unwrap_or(NonZeroU32::MIN);
+        let admission_plan = Plan {
+            batches: Batches {
+                groups: NonZeroU32::new(training.rollout_batch_size).unwrap_or(NonZeroU32::MIN),
+                rows: NonZeroU64::new(epoch_length),
+                steps: Some(steps),
+            },
+            members,
+            max_concurrent: NonZeroU64::new(max_concurrent as u64).unwrap_or(NonZeroU64::MIN),
+            pace,
+            incomplete_groups: training.incomplete_groups,
+        };
+        let watched = match pace {
+            Pace::Asynchronous { straggler, .. } => straggler != Straggler::Wait,
+            Pace::Synchronous => false,
+        };
+        let stragglers =
+            watched.then(|| Stragglers::new(training.straggler_factor.0, members.get()));
+
+        let (sender, events) = mpsc::channel(EVENTS_WAITING);
+        let self_graded = parts.workers.manifest().self_graded;
+        let engine = Engine::new(
+            parts.store.clone(),
+            parts.gateway,
+            parts.workers,
+            options,
+            sender,
+        );
+        let wake = Arc::new(Notify::new());
+        let stop = Stop {
+            drain: stop.drain.child_token(),
+            now: stop.now.child_token(),
+        };
+        let mut serving = JoinSet::new();
+        serving.spawn({
+            let (engine, wake, stop) = (engine.clone(), Arc::clone(&wake), stop.clone());
+            async move { engine.serve(&stop, &wake).await }
+        });
+        let Left {
+            standing,
+            discarded,
+            outstanding,
+        } = left;
+        let stream = Self {
+            store: parts.store,
+            engine,
+            serving,
+            events,
+            wake,
+            stop,
+            rows: plan
+                .rows
+                .into_iter()
+                .map(|row| (row.row_index, row))
+                .collect(),
+            training,
+            self_graded,
+            max_concurrent: max_concurrent as u64,
+            numbering,
+            trained_batches: standing.trained_batches,
+            admission: Admission::resume(admission_plan, standing),
+            running: HashMap::new(),
+            scored: BTreeMap::new(),
+            stragglers,
+            recent: Recent::default(),
+            discarded,
+            flat: 0,
+            failures: 0,
+        };
+        Ok((stream, outstanding))
+    }
+}
