@@ -18,20 +18,13 @@ from osmosis_ai.trainer import BatchArrays, TrainerClient
 
 CLIP = 0.2
 EPOCHS = 2
+USED = ("ids", "attention_mask", "loss_mask", "logprobs", "temperatures", "advantages")
 
 
 def loss_of(model: torch.nn.Module, batch: BatchArrays) -> torch.Tensor:
     """The clipped policy gradient: a mean over the tokens of a row, then over the rows."""
-    ids, attention, mask, sampled, temperature, advantage = map(
-        torch.from_numpy,
-        (
-            batch.ids,
-            batch.attention_mask,
-            batch.loss_mask,
-            batch.logprobs,
-            batch.temperatures,
-            batch.advantages,
-        ),
+    ids, attention, mask, sampled, temperature, advantage = (
+        torch.from_numpy(getattr(batch, name)) for name in USED
     )
     logits = model(input_ids=ids, attention_mask=attention).logits[:, :-1]
     logprobs = (logits / temperature[:, 1:, None]).log_softmax(-1)
