@@ -29,7 +29,8 @@ pub(crate) struct LogArguments {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ThroughputArguments {
     /// Rollouts under way at once [default: evaluation: the config's
-    /// `batch_size`, else 32; training: all rollouts of a step, at most 256]
+    /// `batch_size`, else 32; training: all rollouts of a step, and of
+    /// the `max_staleness` steps ahead, at most 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_in_flight: Option<u32>,
 

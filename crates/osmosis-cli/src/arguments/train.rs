@@ -95,7 +95,7 @@ pub(crate) struct TrainSubmitArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train serve configs/training/calculator.toml --name mine --listen 127.0.0.1:8100\n\nIt prints its URL and the control key; the variable OSMOSIS_CONTROL_KEY chooses the key. A trainer gets its\nbatches at GET /v1/training/batches, acknowledges them at POST /v1/training/batches/NUMBER/ack, and announces\nits weights at POST /v1/policy: docs/outside-trainers.md. A first SIGTERM or Ctrl-C drains, a second one stops now."
+    after_help = "Example:\n  osmosis train serve configs/training/calculator.toml --name mine --listen 127.0.0.1:8100\n\nIt prints its URL and the control key; the variable OSMOSIS_CONTROL_KEY chooses the key.\nA trainer gets its batches at GET /v1/training/batches, acknowledges them at\nPOST /v1/training/batches/NUMBER/ack, and announces its weights at POST /v1/policy:\ndocs/outside-trainers.md. A first SIGTERM or Ctrl-C drains, a second one stops now."
 )]
 pub(crate) struct TrainServeArguments {
     /// Config file (TOML)

@@ -247,10 +247,14 @@ impl Serving {
         output.line(format_args!("{URL_VARIABLE}={}", gateway.url()));
         output.line(format_args!("{CONTROL_KEY_VARIABLE}={key}"));
         let (done, all) = (training.acknowledged(), training.batches());
+        let next = if done < all {
+            format!("Batch {} of {all} is next", done + 1)
+        } else {
+            format!("All {all} batches are acknowledged; this waits for a trainer, to tell it so")
+        };
+        let folder = &self.job.folder.path;
         output.note(format_args!(
-            "Batch {} of {all} is next; the run is in {}. Ctrl-C stops.",
-            (done + 1).min(all),
-            self.job.folder.path
+            "{next}; the run is in {folder}. Ctrl-C stops."
         ));
         output.operation_line(
             "serving",

@@ -368,7 +368,7 @@ mod tests {
             wait_update_seconds: Some(0.0),
             ..step(3)
         });
-        let waiting = "staleness 0.40 (at most 1)  waited 250 ms for rollouts, 0 ms for updates";
+        let waiting = "staleness 0.40 (at most 1)  waited 250 ms for rollouts, <1 ms for updates";
         assert!(state.line().ends_with(waiting), "{}", state.line());
         let block = state.block();
         assert!(
