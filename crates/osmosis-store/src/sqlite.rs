@@ -1,5 +1,6 @@
 //! One run in one folder: `run.db`, `segments/`, `run.lock`.
 
+mod appended_file;
 mod batches;
 mod bodies;
 mod calls;

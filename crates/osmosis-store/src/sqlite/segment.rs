@@ -6,18 +6,17 @@
 //! when the run is next opened for writing. Whole records that the database doesn't know are harmless.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::appended_file::AppendedFile;
 use crate::StoreError;
 
 pub(crate) const SEGMENTS_FOLDER: &str = "segments";
 const HEADER_LENGTH: usize = 12;
 pub(crate) const HEADER_BYTES: u64 = HEADER_LENGTH as u64;
 const MAGIC: [u8; 4] = *b"OSR1";
-/// Small records are gathered to this size before they are written.
-const BUFFER_BYTES: usize = 1024 * 1024;
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,18 +36,12 @@ pub(crate) struct SegmentWriter {
     rotate_at: u64,
     next_number: u32,
     current: Option<Segment>,
-    buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Segment {
     number: u32,
-    path: Utf8PathBuf,
-    file: File,
-    /// Bytes that are known to be on the disk.
-    synced: u64,
-    /// Bytes that were given to the file.
-    written: u64,
+    file: AppendedFile,
 }
 
 impl SegmentWriter {
@@ -66,7 +59,6 @@ impl SegmentWriter {
             next_number: last_file.unwrap_or(0).max(last_known) + 1,
             rotate_at,
             current: None,
-            buffer: Vec::new(),
             folder,
         };
         if let Some(number) = last_file.filter(|&number| number >= last_known) {
@@ -89,119 +81,84 @@ impl SegmentWriter {
             self.sync()?;
             self.current = None;
         }
-        self.ensure_segment()?;
+        let segment = match &mut self.current {
+            Some(segment) => segment,
+            none => none.insert(create(&self.folder, &mut self.next_number)?),
+        };
         let mut places = [Place::default(); N];
         for (place, payload) in places.iter_mut().zip(payloads) {
-            *place = self.append_record(payload)?;
+            *place = segment.append(payload)?;
         }
         Ok(places)
     }
 
     /// Puts everything appended so far on the disk.
     pub(crate) fn sync(&mut self) -> Result<(), StoreError> {
-        self.flush()?;
         let Some(segment) = &mut self.current else {
             return Ok(());
         };
-        if segment.synced == segment.written {
-            return Ok(());
-        }
-        if let Err(error) = segment.file.sync_data() {
-            let failure = StoreError::io(&segment.path, &error);
+        segment
+            .file
+            .flush()
+            .map_err(|error| StoreError::io(&segment.file.path, &error))?;
+        if let Err(error) = segment.file.sync() {
+            let failure = StoreError::io(&segment.file.path, &error);
             // After a failed sync nobody knows what is on the disk: leave that file alone for good.
             self.current = None;
             return Err(failure);
         }
-        segment.synced = segment.written;
         Ok(())
     }
 
     /// Forgets what was appended after the last sync. The database must not refer to it.
     pub(crate) fn discard_unsynced(&mut self) {
-        self.buffer.clear();
         let Some(segment) = &mut self.current else {
             return;
         };
-        let cut = segment
-            .file
-            .set_len(segment.synced)
-            .and_then(|()| segment.file.seek(SeekFrom::Start(segment.synced)));
-        match cut {
-            Ok(_) => segment.written = segment.synced,
-            Err(error) => {
-                tracing::warn!(path = %segment.path, %error, "leaving a segment with a torn end behind");
-                self.current = None;
-            }
+        if let Err(error) = segment.file.discard_unsynced() {
+            tracing::warn!(path = %segment.file.path, %error, "leaving a segment with a torn end behind");
+            self.current = None;
         }
     }
 
     fn length(&self) -> u64 {
-        let written = self.current.as_ref().map_or(0, |segment| segment.written);
-        written + self.buffer.len() as u64
+        let current = self.current.as_ref();
+        current.map_or(0, |segment| segment.file.length())
     }
+}
 
-    fn ensure_segment(&mut self) -> Result<(), StoreError> {
-        if self.current.is_some() {
-            return Ok(());
-        }
-        let number = self.next_number;
-        let path = segment_path(&self.folder, number);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(|error| StoreError::io(&path, &error))?;
-        self.next_number += 1;
-        // The file's name has to survive as well.
-        sync_folder(&self.folder)?;
-        self.current = Some(Segment {
-            number,
-            path,
-            file,
-            synced: 0,
-            written: 0,
-        });
-        Ok(())
-    }
-
-    fn append_record(&mut self, payload: &[u8]) -> Result<Place, StoreError> {
-        let offset = self.length();
+impl Segment {
+    fn append(&mut self, payload: &[u8]) -> Result<Place, StoreError> {
+        let place = Place {
+            segment: self.number,
+            offset: self.file.length(),
+        };
         let header = header(payload).ok_or_else(|| {
             StoreError::refused(format!("a body of {} bytes is too large", payload.len()))
         })?;
-        self.buffer.extend_from_slice(&header);
-        if self.buffer.len() + payload.len() > BUFFER_BYTES {
-            self.flush()?;
-            self.write(payload)?;
-        } else {
-            self.buffer.extend_from_slice(payload);
-        }
-        let segment = self.current.as_ref().map_or(0, |segment| segment.number);
-        Ok(Place { segment, offset })
+        self.file
+            .append(&header)
+            .and_then(|()| self.file.append(payload))
+            .map_err(|error| StoreError::io(&self.file.path, &error))?;
+        Ok(place)
     }
+}
 
-    fn flush(&mut self) -> Result<(), StoreError> {
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        let buffer = std::mem::take(&mut self.buffer);
-        let done = self.write(&buffer);
-        self.buffer = buffer;
-        self.buffer.clear();
-        done
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let Some(segment) = &mut self.current else {
-            return Err(StoreError::refused("no segment is open"));
-        };
-        segment
-            .file
-            .write_all(bytes)
-            .map_err(|error| StoreError::io(&segment.path, &error))?;
-        segment.written += bytes.len() as u64;
-        Ok(())
-    }
+fn create(folder: &Utf8Path, next_number: &mut u32) -> Result<Segment, StoreError> {
+    let number = *next_number;
+    let path = segment_path(folder, number);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .map_err(|error| StoreError::io(&path, &error))?;
+    *next_number += 1;
+    // The file's name has to survive as well.
+    sync_folder(folder)?;
+    Ok(Segment {
+        number,
+        file: AppendedFile::new(path, file, 0),
+    })
 }
 
 fn header(payload: &[u8]) -> Option<[u8; HEADER_LENGTH]> {
@@ -253,13 +210,9 @@ fn recover(folder: &Utf8Path, number: u32, known_end: u64) -> Result<Option<Segm
         file.set_len(end).map_err(failed)?;
         file.sync_all().map_err(failed)?;
     }
-    file.seek(SeekFrom::Start(end)).map_err(failed)?;
     Ok(Some(Segment {
         number,
-        path,
-        file,
-        synced: end,
-        written: end,
+        file: AppendedFile::new(path, file, end),
     }))
 }
 
@@ -430,7 +383,7 @@ mod tests {
         let mut writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
         let (kept, _) = pair(&mut writer, b"kept", b"").unwrap();
         writer.sync().unwrap();
-        let (taken_back, _) = pair(&mut writer, &vec![1; 2 * BUFFER_BYTES], b"x").unwrap();
+        let (taken_back, _) = pair(&mut writer, &vec![1; 3 << 20], b"x").unwrap();
         writer.discard_unsynced();
         let (instead, _) = pair(&mut writer, b"instead", b"").unwrap();
         writer.sync().unwrap();
@@ -447,7 +400,8 @@ mod tests {
         pair(&mut writer, b"first", b"").unwrap();
         writer.sync().unwrap();
         let segment = writer.current.as_mut().unwrap();
-        segment.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        segment.file.is_really(full);
         let failed = pair(&mut writer, b"second", b"")
             .and_then(|_| writer.sync())
             .unwrap_err();
