@@ -1,13 +1,14 @@
 //! What of a stream has gone to the caller.
 
 use bytes::{Bytes, BytesMut};
+use osmosis_store::Pieces;
 
 // Thousands of streams grow side by side: a buffer that doubles would leave half of it unused in each. Blocks
 // that grow with what is there leave less than a quarter.
 const FIRST_BLOCK_BYTES: usize = 1024;
 const LARGEST_BLOCK_BYTES: usize = 64 << 10;
 
-/// Bytes that come in small pieces and are wanted whole in the end.
+/// Bytes that come in small pieces and are wanted in few in the end.
 #[derive(Debug, Default)]
 pub(crate) struct PassedOn {
     full: Vec<Bytes>,
@@ -40,16 +41,9 @@ impl PassedOn {
         self.length
     }
 
-    pub(crate) fn whole(self) -> Bytes {
-        if self.full.is_empty() {
-            return self.last.freeze();
-        }
-        let mut whole = Vec::with_capacity(self.length);
-        for block in &self.full {
-            whole.extend_from_slice(block);
-        }
-        whole.extend_from_slice(&self.last);
-        whole.into()
+    pub(crate) fn pieces(mut self) -> Pieces {
+        self.full.push(self.last.freeze());
+        self.full.into_iter().collect()
     }
 }
 
@@ -75,7 +69,7 @@ mod tests {
                 expected.extend_from_slice(&bytes);
             }
             assert_eq!(passed.len(), expected.len(), "{sizes:?}");
-            assert_eq!(passed.whole(), expected, "{sizes:?}");
+            assert_eq!(passed.pieces().joined(), expected, "{sizes:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use osmosis_core::{PolicyVersion, SampleId};
-use osmosis_store::{NewCall, StoreError};
+use osmosis_store::{NewCall, Pieces, StoreError};
 use osmosis_tokens::TokenRecord;
 
 use crate::completion::Usage;
@@ -102,7 +102,7 @@ impl OpenCall {
             first_byte_at_ms: None,
             done_at_ms: arrival.at_ms,
             request,
-            response: Bytes::new(),
+            response: Pieces::default(),
             tokens: Vec::new(),
         };
         let span = tracing::debug_span!(
@@ -246,7 +246,7 @@ impl Unrecorded {
             sent,
             tokens,
             journey,
-            answering,
+            mut answering,
             trace,
             span,
         } = self;
@@ -263,7 +263,10 @@ impl Unrecorded {
         draft.completion_tokens = usage.completion_tokens;
         draft.cached_tokens = usage.cached_tokens;
         draft.reasoning_tokens = usage.reasoning_tokens;
-        draft.response = ending.response.unwrap_or_else(|| sent.whole());
+        draft.response = match ending.response {
+            Some(whole) => whole.into(),
+            None => sent.pieces(),
+        };
         draft.done_at_ms = now_ms();
         let travelled = journey.travelled();
         if travelled.says_when_sent {
@@ -281,12 +284,15 @@ impl Unrecorded {
             trace,
             &span,
         );
-        let kept = Kept {
+        let fine = draft.error.is_none() && draft.status < 400;
+        let first_use = answering
+            .as_mut()
+            .and_then(|answering| answering.first_use.take());
+        let kept = (fine && first_use.is_some()).then(|| Kept {
             status: draft.status,
             streamed: draft.streamed,
-            body: draft.response.clone(),
-        };
-        let fine = draft.error.is_none() && draft.status < 400;
+            body: draft.response.joined(),
+        });
         let completion = (fine && visit.keeps_completions())
             .then(|| given_completion(&draft))
             .flatten();
@@ -294,16 +300,9 @@ impl Unrecorded {
             Some(store) => store.record_call(draft).await,
             None => Ok(()),
         };
-        // `answering` is dropped at the end: until it is recorded, the call is under way.
-        let answering = answering.map(|mut answering| {
-            if let Some(first_use) = answering.first_use.take()
-                && fine
-                && result.is_ok()
-            {
-                first_use.answered(kept);
-            }
-            answering
-        });
+        if let (Some(first_use), Some(kept), Ok(())) = (first_use, kept, &result) {
+            first_use.answered(kept);
+        }
         if let Err(error) = &result {
             tracing::error!(rollout = %visit.rollout(), %error, "a model call could not be recorded");
             verdict = Verdict::Faulty(unrecordable(error));
@@ -313,6 +312,7 @@ impl Unrecorded {
             verdict,
             completion,
         });
+        // Until it is recorded, the call is under way.
         drop(answering);
         result
     }
@@ -323,7 +323,7 @@ fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
     let records = call.tokens.iter();
     let numbers = records.filter_map(|record| TokenRecord::decode(record).ok());
     Some(GivenCompletion {
-        id: given_id::of(&call.response, call.streamed)?,
+        id: given_id::of(&call.response.joined(), call.streamed)?,
         sample: call.sample_id.clone(),
         calls: numbers.map(|record| record.call).collect(),
     })

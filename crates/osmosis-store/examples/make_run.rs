@@ -261,7 +261,7 @@ fn call(
         first_byte_at_ms: Some(at + 150),
         done_at_ms: at + 175,
         request: Bytes::from(request.to_string()),
-        response: Bytes::from(response.to_string()),
+        response: response.to_string().into(),
         tokens: vec![],
     }
 }

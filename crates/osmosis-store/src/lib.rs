@@ -22,6 +22,7 @@ mod error;
 mod lock;
 mod model;
 mod pages;
+mod pieces;
 mod sqlite;
 
 pub use clock::{Clock, SystemClock};
@@ -33,6 +34,7 @@ pub use model::{
     RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
 };
 pub use pages::RolloutPages;
+pub use pieces::Pieces;
 pub use sqlite::{SqliteOptions, SqliteStore};
 
 use std::time::Duration;

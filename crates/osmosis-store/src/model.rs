@@ -5,6 +5,8 @@ use osmosis_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::Pieces;
+
 /// What a run is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -279,7 +281,7 @@ pub struct NewCall {
     pub first_byte_at_ms: Option<i64>,
     pub done_at_ms: i64,
     pub request: Bytes,
-    pub response: Bytes,
+    pub response: Pieces,
     /// What the policy saw and sampled, one record for each choice it gave; empty when the policy does
     /// not know. Opaque here: an encoded `osmosis_tokens::TokenRecord` each.
     pub tokens: Vec<Bytes>,

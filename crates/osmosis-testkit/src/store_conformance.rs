@@ -20,7 +20,7 @@ use osmosis_core::{
 };
 use osmosis_store::{
     CallPurpose, CallSummary, Claim, Clock, Completion, JudgeSummary, NewCall, NewRollout, NewRow,
-    RunKind, RunRecord, RunStatus, Store, StoreError,
+    Pieces, RunKind, RunRecord, RunStatus, Store, StoreError,
 };
 
 pub use queue::*;
@@ -269,7 +269,7 @@ pub fn call(
     claim: &Claim,
     sample_id: &str,
     request: impl Into<Bytes>,
-    response: impl Into<Bytes>,
+    response: impl Into<Pieces>,
 ) -> anyhow::Result<NewCall> {
     Ok(NewCall {
         rollout_id: claim.id.clone(),

@@ -270,7 +270,7 @@ async fn every_call_carries_the_version_that_answered_it_while_policies_are_swit
     let records = fleet.store.calls();
     assert_eq!(records.len(), 16 * 25);
     for call in &records {
-        let body: Value = serde_json::from_slice(&call.response).unwrap();
+        let body: Value = serde_json::from_slice(&call.response.joined()).unwrap();
         let version = call.policy_version.0;
         let who = &body["choices"][0]["message"]["content"];
         assert_eq!(*who, format!("v{version}"));

@@ -76,7 +76,7 @@ async fn closing_a_door_breaks_off_its_streams() {
             .unwrap()
             .starts_with("rollout_ended: ")
     );
-    assert!(recorded[0].response.starts_with(&first));
+    assert!(recorded[0].response.joined().starts_with(&first));
     server.wait_for_hang_ups(1).await;
     let rest = Answer::of(response).await;
     assert!(rest.aborted);

@@ -181,7 +181,9 @@ async fn a_callers_seed_gives_equal_requests_equal_draws() {
         .store
         .calls()
         .iter()
-        .map(|call| serde_json::from_slice::<Value>(&call.response).unwrap()["id"].to_string())
+        .map(|call| {
+            serde_json::from_slice::<Value>(&call.response.joined()).unwrap()["id"].to_string()
+        })
         .collect();
     assert_eq!(ids.len(), 3, "completion ids differ even so");
 }

@@ -129,7 +129,7 @@ async fn what_the_upstream_speaks_itself_passes_byte_for_byte() {
         let recorded = &house.store.calls()[index];
         assert_eq!(recorded.dialect, path);
         assert_eq!(
-            (&recorded.request[..], &recorded.response[..]),
+            (&recorded.request[..], &recorded.response.joined()[..]),
             (body.as_bytes(), reply.as_bytes())
         );
         assert_eq!(

@@ -58,14 +58,15 @@ pub(crate) fn record(
     if longest > u32::MAX as usize {
         return Err(StoreError::refused("the bodies of the call are too large").into());
     }
+    let response = call.response.slices();
     let (request_place, response_place, tokens_place) = if call.tokens.is_empty() {
         let [request, response] = segments
-            .append([stored, &call.response])
+            .append([&[stored], &response])
             .map_err(CallFailure::Segments)?;
         (request, response, None)
     } else {
         let [request, response, tokens] = segments
-            .append([stored, &call.response, &tokens])
+            .append([&[stored], &response, &[&tokens]])
             .map_err(CallFailure::Segments)?;
         (request, response, Some(tokens))
     };

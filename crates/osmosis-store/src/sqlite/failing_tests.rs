@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use bytes::Bytes;
 use osmosis_core::{
     Attempt, Durations, JsonText, Outcome, PolicyVersion, Reward, RolloutId, Sample, SampleId,
 };
 
 use super::*;
-use crate::{CallPurpose, CallSummary, StoreErrorKind};
+use crate::{CallPurpose, CallSummary, Pieces, StoreErrorKind};
 
 const LEASE: Duration = Duration::from_mins(1);
 
@@ -94,7 +93,7 @@ fn call(row: u64) -> NewCall {
         first_byte_at_ms: None,
         done_at_ms: 0,
         request: request(row).into(),
-        response: Bytes::new(),
+        response: Pieces::default(),
         tokens: Vec::new(),
     }
 }

@@ -72,10 +72,10 @@ impl SegmentWriter {
         Ok(writer)
     }
 
-    /// Appends payloads next to each other, in one segment, and says where they begin.
+    /// Appends payloads, each in its pieces, next to each other in one segment; says where they begin.
     pub(crate) fn append<const N: usize>(
         &mut self,
-        payloads: [&[u8]; N],
+        payloads: [&[&[u8]]; N],
     ) -> Result<[Place; N], StoreError> {
         if self.length() >= self.rotate_at {
             self.sync()?;
@@ -128,18 +128,20 @@ impl SegmentWriter {
 }
 
 impl Segment {
-    fn append(&mut self, payload: &[u8]) -> Result<Place, StoreError> {
+    fn append(&mut self, payload: &[&[u8]]) -> Result<Place, StoreError> {
         let place = Place {
             segment: self.number,
             offset: self.file.length(),
         };
         let header = header(payload).ok_or_else(|| {
-            StoreError::refused(format!("a body of {} bytes is too large", payload.len()))
+            let length: usize = payload.iter().map(|piece| piece.len()).sum();
+            StoreError::refused(format!("a body of {length} bytes is too large"))
         })?;
-        self.file
-            .append(&header)
-            .and_then(|()| self.file.append(payload))
-            .map_err(|error| StoreError::io(&self.file.path, &error))?;
+        for bytes in std::iter::once(&header[..]).chain(payload.iter().copied()) {
+            self.file
+                .append(bytes)
+                .map_err(|error| StoreError::io(&self.file.path, &error))?;
+        }
         Ok(place)
     }
 }
@@ -161,11 +163,14 @@ fn create(folder: &Utf8Path, next_number: &mut u32) -> Result<Segment, StoreErro
     })
 }
 
-fn header(payload: &[u8]) -> Option<[u8; HEADER_LENGTH]> {
-    let length = u32::try_from(payload.len()).ok()?.to_le_bytes();
+fn header(payload: &[&[u8]]) -> Option<[u8; HEADER_LENGTH]> {
+    let length: usize = payload.iter().map(|piece| piece.len()).sum();
+    let length = u32::try_from(length).ok()?.to_le_bytes();
     let mut crc = crc32fast::Hasher::new();
     crc.update(&length);
-    crc.update(payload);
+    for piece in payload {
+        crc.update(piece);
+    }
     let mut header = [0; HEADER_LENGTH];
     header[..4].copy_from_slice(&MAGIC);
     header[4..8].copy_from_slice(&length);
@@ -259,7 +264,7 @@ impl Promise {
     }
 
     fn is_kept_by(&self, payload: &[u8]) -> bool {
-        header(payload) == Some(self.header)
+        header(&[payload]) == Some(self.header)
     }
 }
 
@@ -357,7 +362,7 @@ mod tests {
         request: &[u8],
         response: &[u8],
     ) -> Result<(Place, Place), StoreError> {
-        let [request, response] = writer.append([request, response])?;
+        let [request, response] = writer.append([&[request], &[response]])?;
         Ok((request, response))
     }
 

@@ -6,7 +6,7 @@ use osmosis_core::{
 };
 use osmosis_store::{
     CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, JudgeSummary, NewCall,
-    RolloutQuery, RunStatus, Store, StoreErrorKind,
+    Pieces, RolloutQuery, RunStatus, Store, StoreErrorKind,
 };
 
 use super::{
@@ -521,9 +521,17 @@ pub async fn conversations_come_back_exactly(mut fixture: Fixture) -> Verdict {
             ),
         };
         let response = format!("answer {turn}");
+        // Whole, or in pieces, of which some are empty.
+        let pieces: Pieces = match turn % 3 {
+            0 => response.clone().into(),
+            step => (response.as_bytes().chunks(step * 3))
+                .map(Bytes::copy_from_slice)
+                .flat_map(|piece| [piece, Bytes::new()])
+                .collect(),
+        };
         fixture
             .store
-            .record_call(call(claim, sample_id, request.clone(), response.clone())?)
+            .record_call(call(claim, sample_id, request.clone(), pieces)?)
             .await?;
         expected.push((
             claim.id.clone(),
