@@ -1,17 +1,15 @@
 //! One model call from body to last byte.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::StreamExt;
 use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
 use serde_json::Value;
-use tokio_util::sync::WaitForCancellationFutureOwned;
 use tracing::Instrument;
 
 use crate::completion::{Usage, usage_in};
@@ -23,9 +21,10 @@ use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, ReplyBody, To
 use crate::record::{Ending, OpenCall, unrecordable};
 use crate::registry::Served;
 use crate::replay::{self, Claim, Kept};
+use crate::reply_stream::ReplyStream;
 use crate::request::{ChatRequest, checked};
 use crate::server::{Arrival, Sampling, Shared};
-use crate::sse::{SseWatch, StreamEnd};
+use crate::sse::SseWatch;
 
 /// A caller that sends nothing for so long has forgotten us.
 const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -33,9 +32,6 @@ const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
 const DISCARDED_BYTES: usize = 512 << 20;
 /// Up to this size a request body is not worth the buffer it came in.
 const SMALL_BODY_BYTES: usize = 32 << 10;
-
-/// A stream beyond this is taken for one that never ends.
-const MAX_STREAM_BYTES: usize = 256 << 20;
 
 /// Answers a call that has been identified.
 pub(crate) async fn chat(
@@ -222,8 +218,7 @@ pub(crate) async fn chat(
             body: ReplyBody::Stream(upstream),
         }) => {
             call.stream_begins(status);
-            // In a box: the stream would have room for it twice, as its state and as what works on it.
-            let live = Box::new(LiveStream {
+            let live = ReplyStream {
                 call: Some(call),
                 upstream,
                 watch: SseWatch::new(spoken, !wants_usage),
@@ -233,11 +228,8 @@ pub(crate) async fn chat(
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
                 aborting: false,
-            });
-            let events = stream::unfold(live, |mut live| async move {
-                live.next().await.map(|item| (item, live))
-            });
-            let mut response = response(status, &content_type, Body::from_stream(events));
+            };
+            let mut response = response(status, &content_type, live.into_body());
             response
                 .headers_mut()
                 .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -373,197 +365,6 @@ fn response(status: u16, content_type: &str, body: Body) -> Response {
         .headers_mut()
         .insert(header::CONTENT_TYPE, content_type);
     response
-}
-
-/// A stream on its way from the policy to the caller.
-struct LiveStream {
-    /// `None` once it is recorded.
-    call: Option<OpenCall>,
-    upstream: Pin<Box<dyn Stream<Item = Result<Bytes, Fault>> + Send>>,
-    watch: SseWatch,
-    /// What the caller speaks.
-    dialect: Dialect,
-    translator: Option<Translator>,
-    endpoint: String,
-    status: u16,
-    ended: Pin<Box<WaitForCancellationFutureOwned>>,
-    aborting: bool,
-}
-
-/// The body breaks off on purpose, so that no client takes it for a whole one.
-#[derive(Debug, thiserror::Error)]
-#[error("the stream was aborted")]
-struct StreamAborted;
-
-impl LiveStream {
-    /// The next bytes for the caller. The call is recorded before its last bytes are returned.
-    async fn next(&mut self) -> Option<Result<Bytes, StreamAborted>> {
-        if self.aborting {
-            self.aborting = false;
-            // The server writes out what it has while it waits; an error would throw it away.
-            tokio::task::yield_now().await;
-            return Some(Err(StreamAborted));
-        }
-        loop {
-            let call = self.call.as_mut()?;
-            let came = tokio::select! {
-                biased;
-                () = self.ended.as_mut() => {
-                    return self.break_off(&ErrorReply::rollout_ended(), Verdict::Unknown).await;
-                }
-                came = self.upstream.next() => came,
-            };
-            match came {
-                Some(Ok(chunk)) => {
-                    call.first_byte();
-                    let Ok(passed) = self.watch.push(&chunk) else {
-                        return self
-                            .fail(FaultKind::Garbage, "sent an event without end")
-                            .await;
-                    };
-                    if self.watch.is_done() {
-                        let (_, end) = self.watch.finish();
-                        return self.finish(passed, end).await;
-                    }
-                    let passed = match &mut self.translator {
-                        None => passed,
-                        Some(translator) => match translator.push(&passed) {
-                            Ok(passed) => passed,
-                            Err(Unreadable) => {
-                                return self
-                                    .fail(FaultKind::Garbage, "sent an event that can't be read")
-                                    .await;
-                            }
-                        },
-                    };
-                    if call.passes_on(&passed) > MAX_STREAM_BYTES {
-                        return self
-                            .fail(FaultKind::Garbage, "sent a stream without end")
-                            .await;
-                    }
-                    if !passed.is_empty() {
-                        return Some(Ok(passed));
-                    }
-                }
-                Some(Err(fault)) => {
-                    let refusal = ErrorReply::of_fault(&fault);
-                    return self.break_off(&refusal, Verdict::Faulty(fault)).await;
-                }
-                None => {
-                    let (last, end) = self.watch.finish();
-                    return self.finish(last, end).await;
-                }
-            }
-        }
-    }
-
-    /// The policy has said all it will say.
-    async fn finish(
-        &mut self,
-        last: Bytes,
-        end: StreamEnd,
-    ) -> Option<Result<Bytes, StreamAborted>> {
-        let (failure, verdict) = match end {
-            StreamEnd::Whole => (None, Verdict::Answered),
-            StreamEnd::Reported(message) => {
-                let fault = Fault {
-                    kind: FaultKind::ServerError,
-                    status: 500,
-                    message: format!(
-                        "{} reported an error within the stream: {message}",
-                        self.endpoint
-                    ),
-                };
-                (Some(ErrorReply::of_fault(&fault)), Verdict::Faulty(fault))
-            }
-            StreamEnd::CutShort => {
-                return self
-                    .fail(FaultKind::CutShort, "ended the stream before its end")
-                    .await;
-            }
-        };
-        let Ok(last) = self.last_words(last, failure.as_ref()) else {
-            return self
-                .fail(FaultKind::Garbage, "sent an event that can't be read")
-                .await;
-        };
-        let mut call = self.call.take()?;
-        call.passes_on(&last);
-        let ending = Ending {
-            status: self.status,
-            error: failure.as_ref().map(ErrorReply::for_record),
-            usage: self.watch.usage(),
-            verdict,
-            response: None,
-        };
-        match call.record(ending).await {
-            Ok(()) => (!last.is_empty()).then_some(Ok(last)),
-            Err(error) => {
-                self.aborting = true;
-                Some(Ok(self.event(&ErrorReply::of_fault(&unrecordable(&error)))))
-            }
-        }
-    }
-
-    /// What the caller gets of the end of a stream: what the policy said, or the same in the caller's
-    /// dialect, which has its own way to end and to say that something went wrong.
-    fn last_words(
-        &mut self,
-        last: Bytes,
-        failure: Option<&ErrorReply>,
-    ) -> Result<Bytes, Unreadable> {
-        let Some(translator) = &mut self.translator else {
-            return Ok(last);
-        };
-        let said = translator.push(&last)?;
-        let end = match failure {
-            None => translator.finish(),
-            Some(failure) => self.event(failure),
-        };
-        Ok(Bytes::from([said, end].concat()))
-    }
-
-    /// An error in the midst of the stream.
-    fn event(&self, error: &ErrorReply) -> Bytes {
-        let sequence = match &self.translator {
-            None => self.watch.events(),
-            Some(translator) => translator.sequence(),
-        };
-        error.event(self.dialect, sequence)
-    }
-
-    async fn fail(&mut self, kind: FaultKind, what: &str) -> Option<Result<Bytes, StreamAborted>> {
-        let fault = Fault {
-            kind,
-            status: 502,
-            message: format!("{} {what}", self.endpoint),
-        };
-        let refusal = ErrorReply::of_fault(&fault);
-        self.break_off(&refusal, Verdict::Faulty(fault)).await
-    }
-
-    /// Tells the caller in an event, then breaks the body off.
-    async fn break_off(
-        &mut self,
-        refusal: &ErrorReply,
-        verdict: Verdict,
-    ) -> Option<Result<Bytes, StreamAborted>> {
-        let mut call = self.call.take()?;
-        let event = self.event(refusal);
-        call.passes_on(&event);
-        let ending = Ending {
-            status: self.status,
-            error: Some(refusal.for_record()),
-            usage: self.watch.usage(),
-            verdict,
-            response: None,
-        };
-        self.aborting = true;
-        match call.record(ending).await {
-            Ok(()) => Some(Ok(event)),
-            Err(error) => Some(Ok(self.event(&ErrorReply::of_fault(&unrecordable(&error))))),
-        }
-    }
 }
 
 #[derive(Debug)]

@@ -52,6 +52,7 @@ mod record;
 mod registry;
 mod relay;
 mod replay;
+mod reply_stream;
 mod reported_tokens;
 mod request;
 mod script;
