@@ -73,7 +73,7 @@ impl Default for SqliteOptions {
             batch: 64,
             queue: 1024,
             segment_bytes: 64 * 1024 * 1024,
-            linger: Duration::from_millis(20),
+            linger: Duration::from_millis(50),
         }
     }
 }
