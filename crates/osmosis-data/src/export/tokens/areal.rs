@@ -1,15 +1,14 @@
 //! `areal`: the arrays that an AReaL workflow returns, a row of a parquet file for each sequence.
 
-use std::fmt;
-
 use osmosis_core::Redactor;
 use parquet::data_type::{BoolType, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
+use super::row_groups::{Gathered, RowGroups};
 use super::{TokenRow, small, version_number};
 use crate::DataError;
 use crate::export::ExportRecord;
-use crate::export::columns::{Cells, ParquetFile, RowGroup, text, whole};
+use crate::export::columns::{Cells, RowGroup, text, whole};
 use crate::export::target::Target;
 
 /// The file's schema; the first six columns are AReaL's.
@@ -35,78 +34,55 @@ message sequence {
 /// A row group is written when it holds this many tokens.
 const GROUP_TOKENS: usize = 1 << 18;
 
-/// Holds one row group.
+/// A file of this format.
+#[derive(Debug)]
 pub struct ArealExport {
-    file: ParquetFile,
+    groups: RowGroups<Pending>,
     redactor: Redactor,
-    pending: Pending,
-    rows: u64,
-}
-
-impl fmt::Debug for ArealExport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ArealExport({})", self.file.to())
-    }
 }
 
 impl ArealExport {
     pub(super) fn new(target: Target, redactor: Redactor) -> Result<Self, DataError> {
         Ok(Self {
-            file: ParquetFile::new(target, SCHEMA, &["logprobs.list.element"])?,
+            groups: RowGroups::new(target, SCHEMA, &["logprobs.list.element"])?,
             redactor,
-            pending: Pending::default(),
-            rows: 0,
         })
     }
 
     pub(super) fn write(&mut self, record: &ExportRecord, row: &TokenRow) -> Result<(), DataError> {
-        let to = self.file.to();
+        let to = self.groups.to();
         let clean = |part: &str| text(self.redactor.clean(part));
         let ids = row.ids.iter().map(|id| small(to, *id));
         let ids: Vec<i32> = ids.collect::<Result<_, _>>()?;
         let versions = row.versions.iter();
         let versions = versions.map(|version| small(to, version_number(*version)));
         let versions: Vec<i32> = versions.collect::<Result<_, _>>()?;
-        let cells = &mut self.pending;
-        cells.tokens += ids.len();
-        cells.attention_mask.push_list(ids.iter().map(|_| true));
-        cells.input_ids.push_list(ids);
-        let mask = row.loss_mask.iter().map(|trained| i32::from(*trained));
-        cells.loss_mask.push_list(mask);
-        cells.logprobs.push_list(row.logprobs.iter().copied());
-        cells.versions.push_list(versions);
-        cells.rewards.push(row.reward);
-        cells.group.push(clean(&row.group(record)));
-        cells.run_name.push(clean(record.run_name.as_str()));
-        cells.rollout_id.push(clean(record.rollout_id.as_str()));
-        cells.sample_id.push(clean(row.sample.as_str()));
-        cells.row_index.push(whole(record.row_index));
-        cells.run_index.push(i64::from(record.run_index));
-        cells.turn.push(i64::from(row.turn));
-        cells.temperature.push(row.temperature());
-        self.rows += 1;
-        if self.pending.tokens >= GROUP_TOKENS {
-            self.flush()?;
-        }
-        Ok(())
+        self.groups.add(|cells| {
+            cells.tokens += ids.len();
+            cells.attention_mask.push_list(ids.iter().map(|_| true));
+            cells.input_ids.push_list(ids);
+            let mask = row.loss_mask.iter().map(|trained| i32::from(*trained));
+            cells.loss_mask.push_list(mask);
+            cells.logprobs.push_list(row.logprobs.iter().copied());
+            cells.versions.push_list(versions);
+            cells.rewards.push(row.reward);
+            cells.group.push(clean(&row.group(record)));
+            cells.run_name.push(clean(record.run_name.as_str()));
+            cells.rollout_id.push(clean(record.rollout_id.as_str()));
+            cells.sample_id.push(clean(row.sample.as_str()));
+            cells.row_index.push(whole(record.row_index));
+            cells.run_index.push(i64::from(record.run_index));
+            cells.turn.push(i64::from(row.turn));
+            cells.temperature.push(row.temperature());
+        })
     }
 
     pub(super) fn rows(&self) -> u64 {
-        self.rows
+        self.groups.rows()
     }
 
-    pub(super) fn finish(mut self) -> Result<u64, DataError> {
-        self.flush()?;
-        self.file.finish()?;
-        Ok(self.rows)
-    }
-
-    fn flush(&mut self) -> Result<(), DataError> {
-        let pending = std::mem::take(&mut self.pending);
-        if pending.tokens == 0 {
-            return Ok(());
-        }
-        self.file.row_group(|columns| pending.write(columns))
+    pub(super) fn finish(self) -> Result<u64, DataError> {
+        self.groups.finish()
     }
 }
 
@@ -130,8 +106,15 @@ struct Pending {
     temperature: Cells<DoubleType>,
 }
 
-impl Pending {
-    /// Writes the columns in the order of the schema.
+impl Gathered for Pending {
+    fn is_empty(&self) -> bool {
+        self.tokens == 0
+    }
+
+    fn is_full(&self) -> bool {
+        self.tokens >= GROUP_TOKENS
+    }
+
     fn write(self, columns: &mut RowGroup<'_>) -> Result<(), ParquetError> {
         self.input_ids.write(columns)?;
         self.attention_mask.write(columns)?;

@@ -2,6 +2,7 @@
 //! or slime works with. Advantages are left to the trainer; rows of one group can be compared.
 
 mod areal;
+mod row_groups;
 mod slime;
 mod spoken;
 mod verl;

@@ -1,15 +1,14 @@
 //! `verl`: a parquet file that `RLHFDataset` opens, with the fields of an `AgentLoopOutput` beside the prompt.
 
-use std::fmt;
-
 use osmosis_core::Redactor;
 use parquet::data_type::{ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
+use super::row_groups::{Gathered, RowGroups};
 use super::spoken::Spoken;
 use super::{TokenRow, small, version_number};
 use crate::DataError;
-use crate::export::columns::{Cells, ParquetFile, RowGroup, text, whole};
+use crate::export::columns::{Cells, RowGroup, text, whole};
 use crate::export::target::Target;
 use crate::export::{ExportRecord, RunFacts, SampleTalk};
 
@@ -55,27 +54,18 @@ message sample {
 const GROUP_TOKENS: usize = 1 << 18;
 const GROUP_BYTES: usize = 8 << 20;
 
-/// Holds one row group.
+/// A file of this format.
+#[derive(Debug)]
 pub struct VerlExport {
-    file: ParquetFile,
+    groups: RowGroups<Pending>,
     redactor: Redactor,
-    pending: Pending,
-    rows: u64,
-}
-
-impl fmt::Debug for VerlExport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "VerlExport({})", self.file.to())
-    }
 }
 
 impl VerlExport {
     pub(super) fn new(target: Target, redactor: Redactor) -> Result<Self, DataError> {
         Ok(Self {
-            file: ParquetFile::new(target, SCHEMA, &["response_logprobs.list.element"])?,
+            groups: RowGroups::new(target, SCHEMA, &["response_logprobs.list.element"])?,
             redactor,
-            pending: Pending::default(),
-            rows: 0,
         })
     }
 
@@ -86,7 +76,7 @@ impl VerlExport {
         row: &TokenRow,
         samples: &[SampleTalk],
     ) -> Result<(), DataError> {
-        let to = self.file.to();
+        let to = self.groups.to();
         let clean = |part: &str| text(self.redactor.clean(part));
         let spoken = Spoken::of(record, row, samples);
         let ids = row.ids.iter().map(|id| small(to, *id));
@@ -94,68 +84,54 @@ impl VerlExport {
         let split = row.split();
         let response = prompt.split_off(split);
 
-        let cells = &mut self.pending;
-        cells.tokens += row.ids.len();
-        cells.data_source.push(clean(&run.dataset));
-        let messages = spoken.beginning();
-        if messages.is_empty() {
-            cells.role.push_empty_list();
-            cells.content.push_empty_list();
-        }
-        for (place, (role, content)) in messages.iter().enumerate() {
-            cells.bytes += content.len();
-            cells.role.push_element(place == 0, text(role.as_str()));
-            cells.content.push_element(place == 0, clean(content));
-        }
-        cells.ability.push(clean(&run.rollout));
-        cells.style.push(text("rule"));
-        let label = record.label.as_deref().unwrap_or_default();
-        cells.bytes += label.len();
-        cells.ground_truth.push(clean(label));
-        cells.index.push(whole(record.row_index));
-        cells.split.push(text("train"));
-        cells.run_name.push(clean(record.run_name.as_str()));
-        cells.rollout_id.push(clean(record.rollout_id.as_str()));
-        cells.sample_id.push(clean(row.sample.as_str()));
-        cells.run_index.push(i64::from(record.run_index));
-        cells.turn.push(i64::from(row.turn));
-        cells.temperature.push(row.temperature());
-        cells.uid.push(clean(&row.group(record)));
-        cells.prompt_ids.push_list(prompt);
-        cells.response_ids.push_list(response);
-        let mask = row.loss_mask[split..].iter();
-        let mask = mask.map(|trained| i32::from(*trained));
-        cells.response_mask.push_list(mask);
-        let logprobs = row.logprobs[split..].iter().copied();
-        cells.response_logprobs.push_list(logprobs);
-        let versions = row.versions[split..].iter();
-        let versions = versions.map(|version| version_number(*version));
-        cells.response_versions.push_list(versions);
-        cells.reward_score.push(row.reward);
-        cells.num_turns.push(whole(spoken.turns()));
-        self.rows += 1;
-        if self.pending.tokens >= GROUP_TOKENS || self.pending.bytes >= GROUP_BYTES {
-            self.flush()?;
-        }
-        Ok(())
+        self.groups.add(|cells| {
+            cells.tokens += row.ids.len();
+            cells.data_source.push(clean(&run.dataset));
+            let messages = spoken.beginning();
+            if messages.is_empty() {
+                cells.role.push_empty_list();
+                cells.content.push_empty_list();
+            }
+            for (place, (role, content)) in messages.iter().enumerate() {
+                cells.bytes += content.len();
+                cells.role.push_element(place == 0, text(role.as_str()));
+                cells.content.push_element(place == 0, clean(content));
+            }
+            cells.ability.push(clean(&run.rollout));
+            cells.style.push(text("rule"));
+            let label = record.label.as_deref().unwrap_or_default();
+            cells.bytes += label.len();
+            cells.ground_truth.push(clean(label));
+            cells.index.push(whole(record.row_index));
+            cells.split.push(text("train"));
+            cells.run_name.push(clean(record.run_name.as_str()));
+            cells.rollout_id.push(clean(record.rollout_id.as_str()));
+            cells.sample_id.push(clean(row.sample.as_str()));
+            cells.run_index.push(i64::from(record.run_index));
+            cells.turn.push(i64::from(row.turn));
+            cells.temperature.push(row.temperature());
+            cells.uid.push(clean(&row.group(record)));
+            cells.prompt_ids.push_list(prompt);
+            cells.response_ids.push_list(response);
+            let mask = row.loss_mask[split..].iter();
+            let mask = mask.map(|trained| i32::from(*trained));
+            cells.response_mask.push_list(mask);
+            let logprobs = row.logprobs[split..].iter().copied();
+            cells.response_logprobs.push_list(logprobs);
+            let versions = row.versions[split..].iter();
+            let versions = versions.map(|version| version_number(*version));
+            cells.response_versions.push_list(versions);
+            cells.reward_score.push(row.reward);
+            cells.num_turns.push(whole(spoken.turns()));
+        })
     }
 
     pub(super) fn rows(&self) -> u64 {
-        self.rows
+        self.groups.rows()
     }
 
-    pub(super) fn finish(mut self) -> Result<u64, DataError> {
-        self.flush()?;
-        self.file.finish()?;
-        Ok(self.rows)
-    }
-
-    fn flush(&mut self) -> Result<(), DataError> {
-        let pending = std::mem::take(&mut self.pending);
-        if pending.tokens == 0 {
-            return Ok(());
-        }
-        self.file.row_group(|columns| pending.write(columns))
+    pub(super) fn finish(self) -> Result<u64, DataError> {
+        self.groups.finish()
     }
 }
 
@@ -189,8 +165,15 @@ struct Pending {
     num_turns: Cells<Int64Type>,
 }
 
-impl Pending {
-    /// Writes the columns in the order of the schema.
+impl Gathered for Pending {
+    fn is_empty(&self) -> bool {
+        self.tokens == 0
+    }
+
+    fn is_full(&self) -> bool {
+        self.tokens >= GROUP_TOKENS || self.bytes >= GROUP_BYTES
+    }
+
     fn write(self, columns: &mut RowGroup<'_>) -> Result<(), ParquetError> {
         self.data_source.write(columns)?;
         self.role.write(columns)?;
