@@ -1,14 +1,16 @@
 //! Plain HTTP/1 to one server, which most calls take. It knows no TLS, no proxy and no redirect, and costs
 //! half of what a general client does: no pool is looked up, no address parsed, no task started for a call.
+//! A connection has no task of its own either: whoever waits for its reply keeps it going, which saves
+//! waking another task, and being woken by it, at every step of a call.
 
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::{Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -16,8 +18,11 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::service::Service as _;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -40,24 +45,45 @@ pub(super) struct DirectClient {
 #[derive(Default)]
 struct Idle {
     /// The one that was used last is at the end.
-    connections: Vec<IdleConnection>,
+    lines: Vec<IdleLine>,
     /// Somebody closes those that are idle for too long.
     is_watched: bool,
 }
 
-struct IdleConnection {
-    sender: Sender,
+struct IdleLine {
+    line: Line,
     since: Instant,
 }
 
-type Sender = SendRequest<Full<Bytes>>;
+type Connection = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// What there is to take.
-enum Found {
-    Ready(Sender),
-    /// One that is about to be.
-    Soon,
-    Nothing,
+/// A connection, which moves only while somebody works on it.
+struct Line {
+    sender: SendRequest<Full<Bytes>>,
+    /// `None` once it has ended.
+    connection: Option<Pin<Box<Connection>>>,
+}
+
+impl Line {
+    /// Reads and writes what can be; who asks is woken when there is more to do.
+    fn work(&mut self, context: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && connection.as_mut().poll(context).is_ready()
+        {
+            // What went wrong here, if anything, fails the call too.
+            self.connection = None;
+        }
+    }
+
+    /// Whether another request can be sent. What has come is taken in first.
+    fn is_free(&mut self) -> bool {
+        let worked = pin!(unconstrained(poll_fn(|context| {
+            self.work(context);
+            Poll::Ready(())
+        })));
+        let _ = worked.poll(&mut Context::from_waker(Waker::noop()));
+        self.connection.is_some() && self.sender.is_ready()
+    }
 }
 
 impl DirectClient {
@@ -81,15 +107,20 @@ impl DirectClient {
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<DirectBody>, Unsent> {
         loop {
-            let (mut sender, is_used) = match self.idle_connection().await {
-                Some(sender) => (sender, true),
+            let (mut line, is_used) = match self.take_idle() {
+                Some(line) => (line, true),
                 None => (self.connect().await?, false),
             };
-            let mut failed = match sender.try_send_request(request).await {
+            let mut answer = pin!(line.sender.try_send_request(request));
+            let answer = poll_fn(|context| {
+                line.work(context);
+                answer.as_mut().poll(context)
+            });
+            let mut failed = match answer.await {
                 Ok(response) => {
                     return Ok(response.map(|incoming| DirectBody {
-                        incoming,
-                        connection: Some((Arc::clone(self), sender)),
+                        incoming: Some(incoming),
+                        line: Some((Arc::clone(self), line)),
                     }));
                 }
                 Err(failed) => failed,
@@ -107,39 +138,16 @@ impl DirectClient {
         }
     }
 
-    async fn idle_connection(&self) -> Option<Sender> {
-        match self.take_idle() {
-            Found::Ready(sender) => Some(sender),
-            Found::Nothing => None,
-            Found::Soon => {
-                tokio::task::yield_now().await;
-                match self.take_idle() {
-                    Found::Ready(sender) => Some(sender),
-                    Found::Soon | Found::Nothing => None,
-                }
+    fn take_idle(&self) -> Option<Line> {
+        loop {
+            let mut line = self.idle.lock().lines.pop()?.line;
+            if line.is_free() {
+                return Some(line);
             }
         }
     }
 
-    fn take_idle(&self) -> Found {
-        let mut idle = self.idle.lock();
-        let mut found = Found::Nothing;
-        let mut at = idle.connections.len();
-        while at > 0 {
-            at -= 1;
-            let sender = &idle.connections[at].sender;
-            if sender.is_closed() {
-                idle.connections.remove(at);
-            } else if sender.is_ready() {
-                return Found::Ready(idle.connections.remove(at).sender);
-            } else {
-                found = Found::Soon;
-            }
-        }
-        found
-    }
-
-    async fn connect(self: &Arc<Self>) -> Result<Sender, Unsent> {
+    async fn connect(self: &Arc<Self>) -> Result<Line, Unsent> {
         let unreachable = |message| Unsent {
             connected: false,
             message,
@@ -151,10 +159,11 @@ impl DirectClient {
             .handshake(stream)
             .await
             .map_err(|error| unreachable(error_chain(&error)))?;
-        // What goes wrong here fails the call too.
-        self.tasks.spawn(connection.map(drop));
         self.watch_idle();
-        Ok(sender)
+        Ok(Line {
+            sender,
+            connection: Some(Box::pin(connection)),
+        })
     }
 
     /// Starts to close connections that are idle for too long, unless somebody does already.
@@ -174,17 +183,17 @@ impl DirectClient {
         });
     }
 
-    /// Closes the connections that nobody used for so long.
+    /// Closes the connections that nobody used for so long, and those that the server has closed.
     fn close_idle(&self, limit: Duration) {
-        self.idle.lock().connections.retain(|connection| {
-            !connection.sender.is_closed() && connection.since.elapsed() < limit
-        });
+        let mut idle = self.idle.lock();
+        idle.lines
+            .retain_mut(|idle| idle.since.elapsed() < limit && idle.line.is_free());
     }
 
-    fn take_back(&self, sender: Sender) {
-        if !sender.is_closed() {
-            self.idle.lock().connections.push(IdleConnection {
-                sender,
+    fn take_back(&self, mut line: Line) {
+        if line.is_free() {
+            self.idle.lock().lines.push(IdleLine {
+                line,
                 since: Instant::now(),
             });
         }
@@ -199,14 +208,18 @@ impl fmt::Debug for DirectClient {
 
 /// A reply on its way. Its connection can be used again when it is read, or when its end is here already.
 pub(super) struct DirectBody {
-    incoming: Incoming,
-    connection: Option<(Arc<DirectClient>, Sender)>,
+    /// `None` once it is read.
+    incoming: Option<Incoming>,
+    line: Option<(Arc<DirectClient>, Line)>,
 }
 
 impl DirectBody {
-    fn give_connection_back(&mut self) {
-        if let Some((client, sender)) = self.connection.take() {
-            client.take_back(sender);
+    fn give_line_back(&mut self) {
+        // The connection sees that nobody wants the rest. It reads what has come of that itself; when more
+        // is to come, it is not free and ends here.
+        self.incoming = None;
+        if let Some((client, line)) = self.line.take() {
+            client.take_back(line);
         }
     }
 }
@@ -219,29 +232,46 @@ impl Body for DirectBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(context));
-        match &frame {
-            Some(Err(_)) => self.connection = None,
-            Some(Ok(_)) if !self.incoming.is_end_stream() => {}
-            Some(Ok(_)) | None => self.give_connection_back(),
+        let Self { incoming, line } = &mut *self;
+        let Some(incoming) = incoming else {
+            return Poll::Ready(None);
+        };
+        // The connection reads on once it was asked: the first look may ask, the second finds.
+        let mut frame = Poll::Pending;
+        for _ in 0..2 {
+            if let Some((_, line)) = line {
+                line.work(context);
+            }
+            frame = Pin::new(&mut *incoming).poll_frame(context);
+            if frame.is_ready() {
+                break;
+            }
         }
-        Poll::Ready(frame)
+        match &frame {
+            Poll::Pending => {}
+            Poll::Ready(Some(Err(_))) => self.line = None,
+            Poll::Ready(Some(Ok(_))) if !incoming.is_end_stream() => {}
+            Poll::Ready(Some(Ok(_)) | None) => self.give_line_back(),
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.incoming {
+            Some(incoming) => incoming.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
     }
 }
 
 impl Drop for DirectBody {
     fn drop(&mut self) {
-        // Who stops after the last event leaves the end of the reply unread. The connection reads that
-        // itself, or closes when more is to come: it will say so when it is asked for again.
-        self.give_connection_back();
+        // Who stops after the last event leaves the end of the reply unread.
+        self.give_line_back();
     }
 }
 
@@ -322,22 +352,6 @@ mod tests {
         response.into_body().collect().await.unwrap().to_bytes()
     }
 
-    /// Waits until the last connection has said what becomes of it.
-    async fn settled(client: &DirectClient) {
-        loop {
-            let known = client
-                .idle
-                .lock()
-                .connections
-                .iter()
-                .all(|idle| idle.sender.is_closed() || idle.sender.is_ready());
-            if known {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
     #[tokio::test]
     async fn calls_one_after_the_other_share_a_connection() {
         let (client, mut accepts, _server) =
@@ -357,7 +371,6 @@ mod tests {
         let frame = body.frame().await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), "ok");
         drop(body);
-        settled(&client).await;
         assert_eq!(ask(&client).await, "ok");
         accepts.recv().await.unwrap();
         assert!(accepts.try_recv().is_err());
@@ -379,8 +392,8 @@ mod tests {
     async fn a_connection_that_was_closed_meanwhile_is_replaced() {
         let (client, mut accepts, _server) = server(&[Reply::WholeThenClose, Reply::Whole]).await;
         assert_eq!(ask(&client).await, "ok");
-        let is_open = |idle: &IdleConnection| !idle.sender.is_closed();
-        while client.idle.lock().connections.iter().any(is_open) {
+        let is_free = |idle: &mut IdleLine| idle.line.is_free();
+        while client.idle.lock().lines.iter_mut().any(is_free) {
             tokio::task::yield_now().await;
         }
         assert_eq!(ask(&client).await, "ok");
@@ -403,9 +416,9 @@ mod tests {
         let (client, mut accepts, _server) = server(&[Reply::Whole, Reply::Whole]).await;
         assert_eq!(ask(&client).await, "ok");
         client.close_idle(IDLE_LIMIT);
-        assert_eq!(client.idle.lock().connections.len(), 1);
+        assert_eq!(client.idle.lock().lines.len(), 1);
         client.close_idle(Duration::ZERO);
-        assert!(client.idle.lock().connections.is_empty());
+        assert!(client.idle.lock().lines.is_empty());
         assert_eq!(ask(&client).await, "ok");
         accepts.recv().await.unwrap();
         accepts.recv().await.unwrap();
