@@ -402,6 +402,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn bodies_that_fit_no_buffer_go_both_ways() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let echo = hyper::service::service_fn(|request: Request<Incoming>| async move {
+                let body = request.into_body().collect().await?.to_bytes();
+                Ok::<_, hyper::Error>(Response::new(Full::new(body)))
+            });
+            // One connection: a second would be refused.
+            drop(listener);
+            let connection = hyper::server::conn::http1::Builder::new();
+            let _ = connection
+                .serve_connection(TokioIo::new(stream), echo)
+                .await;
+        });
+        let client = DirectClient::new(uri.parse().unwrap(), HttpConnector::new(), Some(4096));
+        let long: Bytes = (0..=250)
+            .cycle()
+            .take(3_000_001)
+            .collect::<Vec<u8>>()
+            .into();
+        for body in [long.clone(), Bytes::new(), long] {
+            let request = Request::post("/v1").header("host", "h");
+            let request = request.body(Full::new(body.clone())).unwrap();
+            let response = client.send(request).await.ok().unwrap();
+            let echoed = response.into_body().collect().await.unwrap().to_bytes();
+            assert!(echoed == body, "{} bytes", body.len());
+        }
+    }
+
+    #[tokio::test]
     async fn nobody_there_is_told_apart() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", listener.local_addr().unwrap());
