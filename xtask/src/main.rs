@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod direction;
 mod licences;
+mod tiny;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,13 @@ enum Command {
     Direction,
     /// Check licences and sources of all dependencies
     Licences,
+    /// Make the weights of `builtin/tiny` and the rows of `examples/calculator` again (minutes)
+    Tiny {
+        /// Write nothing; fail unless the shipped weights have the same inputs and, on the kind of
+        /// processor they were made on, the same bits
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 #[expect(
@@ -47,6 +55,7 @@ fn main() -> ExitCode {
         Command::Bench { name, arguments } => bench::run(&name, &arguments),
         Command::Direction => direction::check(),
         Command::Licences => licences::check(),
+        Command::Tiny { check } => tiny::run(check),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,9 @@
 //! ```text
 //! cargo run --release -p osmosis-policy --example tiny_loop -- --seeds 8 --steps 30 --lr 1e-3
 //! ```
+//!
+//! It examines the model on the tuning rows. The held-out rows are for the settings that were chosen, once:
+//! `--report held-out`.
 
 #![expect(
     clippy::print_stdout,
@@ -22,6 +25,8 @@ mod dataset;
 mod environment;
 #[path = "make_tiny/questions.rs"]
 mod questions;
+#[path = "make_tiny/scores.rs"]
+mod scores;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -39,6 +44,7 @@ use rand_chacha::ChaCha8Rng;
 use dataset::Dataset;
 use environment::{Episode, play};
 use questions::{Operation, Question};
+use scores::Scores;
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
@@ -55,7 +61,9 @@ struct Arguments {
     updates: usize,
     clip: f64,
     eval_interval: u64,
-    /// Prints every step.
+    /// The rows that are examined at the end are the held-out ones, and nothing is examined in between.
+    report_held_out: bool,
+    /// Prints each step that is a multiple of this.
     verbose: u64,
 }
 
@@ -72,6 +80,7 @@ impl Arguments {
             updates: 1,
             clip: 0.2,
             eval_interval: 10,
+            report_held_out: false,
             verbose: 0,
         };
         let mut given = std::env::args().skip(1);
@@ -88,6 +97,11 @@ impl Arguments {
                 "--updates" => read.updates = value.parse()?,
                 "--clip" => read.clip = value.parse()?,
                 "--eval-interval" => read.eval_interval = value.parse()?,
+                "--report" => match value.as_str() {
+                    "tuning" => read.report_held_out = false,
+                    "held-out" => read.report_held_out = true,
+                    _ => return Err(format!("`--report {value}`: `tuning` or `held-out`").into()),
+                },
                 "--verbose" => read.verbose = value.parse()?,
                 _ => return Err(format!("unknown argument `{flag}`").into()),
             }
@@ -153,18 +167,18 @@ fn train(
     };
     let mut order = dataset.training.clone();
     let mut spent = Spent::default();
-    let mut curve = Vec::new();
-    let examined = |version: u64| {
-        play(
-            &sampler,
-            &model.chat,
-            &dataset.held_out,
-            1.0,
-            (seed, u64::MAX - version),
-        )
+    let (name, rows) = if arguments.report_held_out {
+        ("held-out", &dataset.held_out)
+    } else {
+        ("tuning", &dataset.tuning)
     };
-    let before = mean_reward(&examined(0)?);
-    let mut evaluations = Vec::new();
+    let examined = |version: u64| {
+        let key = (seed, u64::MAX - version);
+        Scores::measure(&sampler, &model.chat, rows, key)
+    };
+    let (before, _) = examined(0)?;
+    println!("seed {seed}, {name} rows, step 0: {before}");
+    let mut last = before;
     for step in 0..arguments.steps {
         let per_epoch = order.len() / arguments.groups;
         let place = usize::try_from(step)? % per_epoch;
@@ -197,7 +211,6 @@ fn train(
         spent.swap += began.elapsed();
 
         let reward = mean_reward(&episodes);
-        curve.push(reward);
         if arguments.verbose > 0 && step % arguments.verbose == 0 {
             println!(
                 "step {:3}  reward {reward:.3}  {}  skipped {skipped}  mismatch {mismatch:.1e}  kl {:.4}  clipped {:.3}  gradient {:.2}  entropy {:.3}",
@@ -209,9 +222,11 @@ fn train(
                 report.entropy
             );
         }
-        if (step + 1) % arguments.eval_interval == 0 || step + 1 == arguments.steps {
-            let episodes = examined(step + 1)?;
-            evaluations.push(format!("{}:{:.3}", step + 1, mean_reward(&episodes)));
+        let due = (step + 1) % arguments.eval_interval == 0 && !arguments.report_held_out;
+        if due || step + 1 == arguments.steps {
+            let (scores, episodes) = examined(step + 1)?;
+            println!("seed {seed}, {name} rows, step {}: {scores}", step + 1);
+            last = scores;
             if arguments.verbose > 0 {
                 println!("{}", failures(&episodes));
             }
@@ -220,8 +235,11 @@ fn train(
     sampler.shut_down();
     let steps = f64::from(u32::try_from(arguments.steps)?);
     println!(
-        "seed {seed}: held-out {before:.3} -> {}  rollouts {:.2} s, update {:.2} s, swap {:.3} s per step",
-        evaluations.join(" "),
+        "seed {seed}, {name} rows: sampled {:.3} -> {:.3}, greedy {:.3} -> {:.3}; rollouts {:.2} s, update {:.2} s, swap {:.3} s per step",
+        before.sampled,
+        last.sampled,
+        before.greedy,
+        last.greedy,
         spent.rollouts.as_secs_f64() / steps,
         spent.update.as_secs_f64() / steps,
         spent.swap.as_secs_f64() / steps,
@@ -282,7 +300,7 @@ fn failures(episodes: &[Episode]) -> String {
     let mut counted: BTreeMap<(String, String), usize> = BTreeMap::new();
     for episode in episodes.iter().filter(|episode| episode.reward == 0.0) {
         let why = match episode.operation {
-            Some(operation) if operation != episode.question.operation => operation.name(),
+            Some(operation) if operation != episode.question.operation() => operation.name(),
             _ if !episode.well_formed => "form",
             _ if !episode.copied_numbers => "numbers",
             _ if episode.copied_result == Some(false) => "result",
@@ -305,7 +323,7 @@ fn by_operation(episodes: &[Episode]) -> String {
     let shares = Operation::ASKED.map(|operation| {
         let asked: Vec<f32> = episodes
             .iter()
-            .filter(|episode| episode.question.operation == operation)
+            .filter(|episode| episode.question.operation() == operation)
             .map(|episode| episode.reward)
             .collect();
         format!(

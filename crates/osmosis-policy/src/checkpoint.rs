@@ -6,6 +6,7 @@ mod gguf;
 mod one_file;
 mod tensor_file;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use camino::Utf8Path;
@@ -56,9 +57,10 @@ impl EmbeddedModel {
         folder::save(self, folder)
     }
 
-    /// The whole model as the bytes of one safetensors file, the texts in its metadata.
-    pub fn to_one_file(&self) -> Result<Vec<u8>, PolicyError> {
-        one_file::write(self)
+    /// The whole model as the bytes of one safetensors file, the texts and `notes` in its metadata. The
+    /// same model and notes give the same bytes.
+    pub fn to_one_file(&self, notes: &BTreeMap<String, String>) -> Result<Vec<u8>, PolicyError> {
+        one_file::write(self, notes)
     }
 
     /// Reads what [`to_one_file`](Self::to_one_file) wrote.

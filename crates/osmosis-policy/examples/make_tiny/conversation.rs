@@ -4,6 +4,10 @@ use serde_json::{Value, json};
 
 use super::questions::{Operation, Question};
 
+/// ChatML with Hermes tool calls. A tool is described by its name and the names of its parameters.
+#[allow(dead_code, reason = "a module that programs share")]
+pub(crate) const CHAT_TEMPLATE: &str = include_str!("chat_template.jinja");
+
 /// The agent's `instructions`.
 pub(crate) const INSTRUCTIONS: &str = "Use the tool, then answer with the number alone.";
 

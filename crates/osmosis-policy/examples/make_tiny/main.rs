@@ -3,69 +3,86 @@
 //! ```text
 //! cargo run --release -p osmosis-policy --example make_tiny -- \
 //!     --out crates/osmosis-policy/builtin/tiny.safetensors --data examples/calculator/data
+//! cargo run --release -p osmosis-policy --example make_tiny -- \
+//!     --check crates/osmosis-policy/builtin/tiny.safetensors
 //! ```
 //!
-//! What it makes is described in `builtin/README.md`.
+//! `cargo xtask tiny` runs both. What it makes is described in `builtin/README.md`.
 
-#![expect(clippy::print_stdout, reason = "a program that tells how far it is")]
+#![expect(clippy::print_stdout, reason = "a program that reports its progress")]
 
 mod conversation;
+mod cpu;
 mod dataset;
+mod drawn;
 mod environment;
+mod inputs;
 mod model;
 mod questions;
+mod scores;
+mod settings;
 mod tokenizer;
 mod warm_start;
 
+use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
 use osmosis_policy::{EmbeddedModel, Learner, LearnerOptions, Sampler, SamplerOptions};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use safetensors::SafeTensors;
 
 use dataset::Dataset;
+use drawn::{Conversations, Purpose, random_numbers};
 use environment::{Episode, play};
-use questions::{Operation, Question};
+use questions::{Operation, Phrasing, Question, Reserved};
+use scores::Scores;
+use settings::Settings;
+
+type AnyError = Box<dyn Error + Send + Sync>;
 
 /// Questions asked to measure the form.
 const EXAMINED: usize = 1024;
 
+#[derive(Default)]
 struct Arguments {
-    out: PathBuf,
+    /// Where the model goes.
+    out: Option<PathBuf>,
+    /// Where the rows go.
     data: Option<PathBuf>,
-    steps: usize,
-    lr: f64,
-    seed: u64,
+    /// A file that must be what this program makes.
+    check: Option<PathBuf>,
+    settings: Settings,
 }
 
 impl Arguments {
     fn read() -> Result<Self, String> {
-        let mut arguments = Self {
-            out: PathBuf::new(),
-            data: None,
-            steps: 2000,
-            lr: 3e-3,
-            seed: 1,
-        };
+        let mut arguments = Self::default();
+        let settings = &mut arguments.settings;
         let mut given = std::env::args().skip(1);
         while let Some(flag) = given.next() {
             let value = given.next().ok_or(format!("`{flag}` needs a value"))?;
             match flag.as_str() {
-                "--out" => arguments.out = PathBuf::from(value),
+                "--out" => arguments.out = Some(PathBuf::from(value)),
                 "--data" => arguments.data = Some(PathBuf::from(value)),
-                "--steps" => arguments.steps = number(&flag, &value)?,
-                "--seed" => arguments.seed = number(&flag, &value)?,
-                "--lr" => arguments.lr = number(&flag, &value)?,
+                "--check" => arguments.check = Some(PathBuf::from(value)),
+                "--updates" => settings.updates = number(&flag, &value)?,
+                "--seed" => settings.seed = number(&flag, &value)?,
+                "--lr" => settings.lr = number(&flag, &value)?,
+                "--batch" => settings.batch = number(&flag, &value)?,
+                "--right-operation" => settings.right_operation = number(&flag, &value)?,
+                "--decoy-operation" => settings.decoy_operation = number(&flag, &value)?,
+                "--right-order" => settings.right_order = number(&flag, &value)?,
                 _ => return Err(format!("unknown argument `{flag}`")),
             }
         }
-        if arguments.out.as_os_str().is_empty() {
-            return Err("say where the model goes: `--out FILE`".to_owned());
+        if arguments.out.is_none() && arguments.check.is_none() && arguments.data.is_none() {
+            return Err(
+                "nothing to do: give `--out FILE`, `--data FOLDER` or `--check FILE`".to_owned(),
+            );
         }
         Ok(arguments)
     }
@@ -77,20 +94,38 @@ fn number<T: FromStr>(flag: &str, value: &str) -> Result<T, String> {
         .map_err(|_| format!("`{value}` is not a number for `{flag}`"))
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let began = Instant::now();
+fn main() -> Result<(), AnyError> {
     let arguments = Arguments::read()?;
     let dataset = Dataset::draw();
     if let Some(folder) = &arguments.data {
         dataset.write(folder)?;
     }
-    let kept_out = dataset.held_out_texts();
-    let mut rng = ChaCha8Rng::seed_from_u64(arguments.seed);
+    if let Some(path) = &arguments.out {
+        let (model, file) = make(&arguments.settings, &dataset)?;
+        std::fs::write(path, &file)?;
+        examine(&model, &dataset, &arguments.settings)?;
+    }
+    if let Some(path) = &arguments.check {
+        check(path, &arguments.settings, &dataset)?;
+    }
+    Ok(())
+}
 
-    let chat = Arc::new(tokenizer::trained_format(&kept_out, &mut rng)?);
+/// The model, and the bytes of its file.
+fn make(settings: &Settings, dataset: &Dataset) -> Result<(EmbeddedModel, Vec<u8>), AnyError> {
+    let began = Instant::now();
+    let kept_out = dataset.kept_out();
+    let conversations = |purpose| Conversations::new(settings, &kept_out, purpose);
+    let chat = Arc::new(tokenizer::trained_format(
+        settings,
+        &mut conversations(Purpose::TokenizerTexts),
+    )?);
     let config = model::config(chat.vocabulary_size(), chat.end_of_turn()[0])?;
-    let weights = model::initial_weights(&config, &mut rng);
-    let shown = warm_start::lesson(&chat, &kept_out, &mut rng)?;
+    let weights = model::initial_weights(
+        &config,
+        &mut random_numbers(settings.seed, Purpose::InitialWeights),
+    );
+    let shown = warm_start::lesson(&chat, &mut conversations(Purpose::Conversations))?;
     println!(
         "{} parameters, {} tokens, a conversation of {}:\n{}",
         config.parameters(),
@@ -106,32 +141,29 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     );
 
     let options = LearnerOptions {
-        lr: arguments.lr,
-        beta1: 0.9,
-        beta2: 0.98,
-        epsilon: 1e-8,
-        weight_decay: 0.01,
-        max_gradient_norm: 1.0,
+        lr: settings.lr,
+        beta1: settings.beta1,
+        beta2: settings.beta2,
+        epsilon: settings.epsilon,
+        weight_decay: settings.weight_decay,
+        max_gradient_norm: settings.max_gradient_norm,
         threads: 0,
-        tokens_per_piece: 4096,
+        tokens_per_piece: settings.tokens_per_piece,
     };
     let mut learner = Learner::new(&config, &weights, options)?;
+    let mut conversations = conversations(Purpose::Conversations);
     let mut loss = 0.0;
-    for step in 0..arguments.steps {
-        learner.set_lr(warm_start::learning_rate(
-            arguments.lr,
-            step,
-            arguments.steps,
-        ));
-        let progress = warm_start::update(&mut learner, &chat, &kept_out, &mut rng)?;
-        loss = if step == 0 {
+    for update in 0..settings.updates {
+        learner.set_lr(settings.learning_rate(update));
+        let progress = warm_start::update(&mut learner, &chat, &mut conversations, settings.batch)?;
+        loss = if update == 0 {
             progress.learnable
         } else {
             loss * 0.95 + progress.learnable * 0.05
         };
-        if step % 25 == 0 || step + 1 == arguments.steps {
+        if update % 25 == 0 || update + 1 == settings.updates {
             println!(
-                "step {step:4}  loss {:.4}  without chance {loss:.4}  {:.0} s",
+                "update {update:4}  loss {:.4}  without chance {loss:.4}  {:.0} s",
                 progress.loss,
                 began.elapsed().as_secs_f64()
             );
@@ -144,23 +176,67 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         chat,
         name: "builtin/tiny".to_owned(),
     };
-    let file = model.to_one_file()?;
-    std::fs::write(&arguments.out, &file)?;
+    let made_from = inputs::made_from(settings, dataset, &model.config)?;
+    let notes = BTreeMap::from([
+        (
+            inputs::MADE_FROM_SHA256.to_owned(),
+            inputs::digest(&made_from),
+        ),
+        (inputs::MADE_FROM.to_owned(), made_from.to_string()),
+        (inputs::MADE_ON.to_owned(), cpu::kind().to_string()),
+    ]);
+    let file = model.to_one_file(&notes)?;
     println!(
         "{} bytes, {:.0} s",
         file.len(),
         began.elapsed().as_secs_f64()
     );
-    examine(&model, &dataset, arguments.seed, &mut rng)
+    Ok((model, file))
 }
 
-/// Says how well the form is kept at temperature 1, and what the held-out rows give.
-fn examine(
-    model: &EmbeddedModel,
-    dataset: &Dataset,
-    seed: u64,
-    rng: &mut ChaCha8Rng,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// Fails unless the file is what this program makes. On another kind of processor than it was made on,
+/// only the inputs are compared.
+fn check(path: &Path, settings: &Settings, dataset: &Dataset) -> Result<(), AnyError> {
+    let there = std::fs::read(path)?;
+    let path = path.display();
+    let (_, header) = SafeTensors::read_metadata(&there)?;
+    let notes = header.metadata().clone().unwrap_or_default();
+    let note = |key: &str| {
+        notes
+            .get(key)
+            .ok_or(format!("`{path}` has no `{key}` in its metadata"))
+    };
+    let model = EmbeddedModel::from_one_file("builtin/tiny", &there)?;
+    let digest = inputs::digest(&inputs::made_from(settings, dataset, &model.config)?);
+    if *note(inputs::MADE_FROM_SHA256)? != digest {
+        return Err(format!(
+            "`{path}` was made from other inputs than this program has: {} there, {digest} here",
+            note(inputs::MADE_FROM_SHA256)?
+        )
+        .into());
+    }
+    println!("inputs: {digest}, as in `{path}`");
+    let here = cpu::kind().to_string();
+    if *note(inputs::MADE_ON)? != here {
+        println!(
+            "`{path}` was made on another kind of processor, and its bits may differ: not remade\n  there: {}\n  here:  {here}",
+            note(inputs::MADE_ON)?
+        );
+        return Ok(());
+    }
+    let (_, made) = make(settings, dataset)?;
+    if made != there {
+        return Err(format!(
+            "the same inputs on the same kind of processor gave other bits than `{path}` has"
+        )
+        .into());
+    }
+    println!("weights: the same bits as in `{path}`");
+    Ok(())
+}
+
+/// Reports how well the form is kept at temperature 1, and the rewards on the tuning rows.
+fn examine(model: &EmbeddedModel, dataset: &Dataset, settings: &Settings) -> Result<(), AnyError> {
     let sampler = Sampler::start(
         model,
         PolicyVersion(0),
@@ -170,8 +246,12 @@ fn examine(
             cache_bytes: 1 << 30,
         },
     )?;
-    let questions: Vec<Question> = (0..EXAMINED).map(|_| Question::draw(rng)).collect();
-    let episodes = play(&sampler, &model.chat, &questions, 1.0, (seed, 0))?;
+    let phrasings = Phrasing::reserved_for(Reserved::Training);
+    let mut rng = random_numbers(settings.seed, Purpose::Examination);
+    let questions: Vec<Question> = (0..EXAMINED)
+        .map(|_| Question::draw(&phrasings, &mut rng))
+        .collect();
+    let episodes = play(&sampler, &model.chat, &questions, 1.0, (settings.seed, 0))?;
     let share = |fits: &dyn Fn(&Episode) -> bool| {
         episodes.iter().filter(|episode| fits(episode)).count() as f64 / episodes.len() as f64
     };
@@ -186,6 +266,11 @@ fn examine(
         copied.iter().filter(|copied| **copied).count() as f64 / copied.len() as f64,
         share(&|episode| episode.continued),
     );
+    println!(
+        "right operation {:.3}  decoy {:.3}",
+        share(&|episode| episode.operation == Some(episode.question.operation())),
+        share(&|episode| episode.operation == Some(episode.question.phrasing.expression().decoy)),
+    );
     for operation in Operation::ALL {
         println!(
             "  {:9} called {:.3}",
@@ -194,9 +279,9 @@ fn examine(
         );
     }
     for draw in 1..=5 {
-        let episodes = play(&sampler, &model.chat, &dataset.held_out, 1.0, (seed, draw))?;
-        let reward: f32 = episodes.iter().map(|episode| episode.reward).sum();
-        println!("  held-out reward {:.3}", reward / episodes.len() as f32);
+        let key = (settings.seed, draw);
+        let (scores, _) = Scores::measure(&sampler, &model.chat, &dataset.tuning, key)?;
+        println!("  tuning rows: {scores}");
     }
     sampler.shut_down();
     Ok(())

@@ -1,10 +1,8 @@
 //! The tokenizer of `builtin/tiny`: byte-level BPE, trained on the conversations themselves.
 
-use std::collections::HashSet;
 use std::error::Error;
 
 use osmosis_tokens::{ChatFormat, ChatFormatParts};
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -15,14 +13,12 @@ use tokenizers::{
     SplitDelimiterBehavior, TokenizerBuilder, TokenizerImpl,
 };
 
-use crate::conversation::tools;
-use crate::warm_start::Drawn;
-
-/// ChatML with Hermes tool calls. Tools are told by their names and those of their parameters only.
-const CHAT_TEMPLATE: &str = include_str!("chat_template.jinja");
+use super::conversation::{CHAT_TEMPLATE, tools};
+use super::drawn::Conversations;
+use super::settings::Settings;
 
 /// Ids from 0 in this order. `<|endoftext|>` pads; the others have a place in the chat template.
-const SPECIAL: [&str; 7] = [
+pub(crate) const SPECIAL: [&str; 7] = [
     "<|endoftext|>",
     "<|im_start|>",
     "<|im_end|>",
@@ -31,14 +27,10 @@ const SPECIAL: [&str; 7] = [
     "<tool_response>",
     "</tool_response>",
 ];
-/// Fewer when the texts give no more.
-const VOCABULARY: usize = 512;
-/// Conversations to train on.
-const TEXTS: usize = 4000;
 /// A piece is a digit, or a white space, or a run of anything else with the space before it. Punctuation
 /// stays with its word, so that `"operation":` becomes one token; digits stand alone, so that a number
 /// has the same tokens wherever it stands.
-const PIECES: &str = r" ?[^\s\d]+|\d|\s";
+pub(crate) const PIECES: &str = r" ?[^\s\d]+|\d|\s";
 
 type Tokenizer = TokenizerImpl<
     BPE,
@@ -49,7 +41,10 @@ type Tokenizer = TokenizerImpl<
 >;
 
 /// Special tokens in the texts are left out of the merges.
-fn train(texts: &[String]) -> Result<ChatFormatParts, Box<dyn Error + Send + Sync>> {
+fn train(
+    texts: &[String],
+    settings: &Settings,
+) -> Result<ChatFormatParts, Box<dyn Error + Send + Sync>> {
     let split = Split::new(
         SplitPattern::Regex(PIECES.to_owned()),
         SplitDelimiterBehavior::Isolated,
@@ -71,8 +66,8 @@ fn train(texts: &[String]) -> Result<ChatFormatParts, Box<dyn Error + Send + Syn
         .map(|token| AddedToken::from(*token, true))
         .collect();
     let mut trainer = BpeTrainer::builder()
-        .vocab_size(VOCABULARY)
-        .min_frequency(2)
+        .vocab_size(settings.vocabulary)
+        .min_frequency(settings.token_min_frequency)
         .show_progress(false)
         .special_tokens(special.clone())
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
@@ -89,7 +84,7 @@ fn train(texts: &[String]) -> Result<ChatFormatParts, Box<dyn Error + Send + Syn
             "eos_token": "<|im_end|>",
             "pad_token": "<|endoftext|>",
             "clean_up_tokenization_spaces": false,
-            "model_max_length": crate::model::CONTEXT,
+            "model_max_length": super::model::CONTEXT,
         })
         .to_string(),
         chat_template: Some(CHAT_TEMPLATE.to_owned()),
@@ -99,18 +94,18 @@ fn train(texts: &[String]) -> Result<ChatFormatParts, Box<dyn Error + Send + Syn
 
 /// A chat format whose tokenizer has been trained on conversations in that same format.
 pub(crate) fn trained_format(
-    kept_out: &HashSet<String>,
-    rng: &mut ChaCha8Rng,
+    settings: &Settings,
+    conversations: &mut Conversations<'_>,
 ) -> Result<ChatFormat, Box<dyn Error + Send + Sync>> {
-    let bytes_only = ChatFormat::from_parts(train(&[])?)?;
+    let bytes_only = ChatFormat::from_parts(train(&[], settings)?)?;
     let tools = tools();
-    let texts: Vec<String> = (0..TEXTS)
+    let texts: Vec<String> = (0..settings.tokenizer_texts)
         .map(|_| {
-            let messages = Drawn::new(kept_out, rng).messages;
+            let messages = conversations.draw().messages;
             bytes_only.render(&messages, Some(&tools), false, &Map::new())
         })
         .collect::<Result<_, _>>()?;
-    Ok(ChatFormat::from_parts(train(&texts)?)?)
+    Ok(ChatFormat::from_parts(train(&texts, settings)?)?)
 }
 
 fn plain_pieces(text: &str) -> Vec<String> {

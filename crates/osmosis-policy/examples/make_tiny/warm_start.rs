@@ -1,69 +1,13 @@
-//! Teaches the form of a conversation, and next to nothing of which operation a question asks for.
+//! Teaches the form of a conversation, and for each question a wrong operation as the most likely one.
 
-use std::collections::HashSet;
 use std::error::Error;
 
 use osmosis_policy::{Learner, LossRow, Objective};
 use osmosis_tokens::ChatFormat;
-use rand::RngExt;
-use rand_chacha::ChaCha8Rng;
-use serde_json::{Map, Value};
+use serde_json::Map;
 
-use crate::conversation::{answered, tools};
-use crate::questions::{Operation, Question};
-
-const BATCH: usize = 64;
-/// How often the operation is the one that the question asks for. Were it drawn evenly, the model would
-/// have no idea yet that it depends on the question, and reinforcement would find the operation that is
-/// right most often, and stay there.
-const RIGHT_OPERATION: f64 = 0.26;
-/// How often the numbers are in the order that the question asks for.
-const RIGHT_ORDER: f64 = 0.6;
-const WARM_UP: usize = 50;
-
-/// A question that the assistant answers with a drawn operation and a drawn order of the numbers.
-pub(crate) struct Drawn {
-    pub(crate) messages: Vec<Value>,
-    /// The nats of it that nobody could learn, since they were drawn.
-    chance: f64,
-}
-
-impl Drawn {
-    /// Draws another question when the first is one of those kept out.
-    pub(crate) fn new(kept_out: &HashSet<String>, rng: &mut ChaCha8Rng) -> Self {
-        let question = loop {
-            let question = Question::draw(rng);
-            if !kept_out.contains(&question.text) {
-                break question;
-            }
-        };
-        let wrong: Vec<Operation> = Operation::ALL
-            .into_iter()
-            .filter(|one| *one != question.operation)
-            .collect();
-        let (operation, drawn) = if rng.random_bool(RIGHT_OPERATION) {
-            (question.operation, RIGHT_OPERATION)
-        } else {
-            let drawn = (1.0 - RIGHT_OPERATION) / wrong.len() as f64;
-            (wrong[rng.random_range(0..wrong.len())], drawn)
-        };
-        let right_order = rng.random_bool(RIGHT_ORDER);
-        let (a, b) = if right_order {
-            (question.a, question.b)
-        } else {
-            (question.b, question.a)
-        };
-        let order = match (a == b, right_order) {
-            (true, _) => 1.0,
-            (false, true) => RIGHT_ORDER,
-            (false, false) => 1.0 - RIGHT_ORDER,
-        };
-        Self {
-            messages: answered(&question, operation, a, b),
-            chance: -drawn.ln() - order.ln(),
-        }
-    }
-}
+use super::conversation::tools;
+use super::drawn::{Conversations, Drawn};
 
 /// A conversation to learn from.
 pub(crate) struct Lesson {
@@ -75,10 +19,9 @@ pub(crate) struct Lesson {
 
 pub(crate) fn lesson(
     chat: &ChatFormat,
-    kept_out: &HashSet<String>,
-    rng: &mut ChaCha8Rng,
+    conversations: &mut Conversations<'_>,
 ) -> Result<Lesson, Box<dyn Error + Send + Sync>> {
-    let Drawn { messages, chance } = Drawn::new(kept_out, rng);
+    let Drawn { messages, chance } = conversations.draw();
     let tools = tools();
     let render = |count, add_generation_prompt| {
         chat.render(
@@ -137,11 +80,11 @@ pub(crate) struct Progress {
 pub(crate) fn update(
     learner: &mut Learner,
     chat: &ChatFormat,
-    kept_out: &HashSet<String>,
-    rng: &mut ChaCha8Rng,
+    conversations: &mut Conversations<'_>,
+    batch: usize,
 ) -> Result<Progress, Box<dyn Error + Send + Sync>> {
-    let lessons: Vec<Lesson> = (0..BATCH)
-        .map(|_| lesson(chat, kept_out, rng))
+    let lessons: Vec<Lesson> = (0..batch)
+        .map(|_| lesson(chat, conversations))
         .collect::<Result<_, _>>()?;
     let tokens: usize = lessons.iter().map(|lesson| lesson.tokens).sum();
     let chance: f64 = lessons.iter().map(|lesson| lesson.chance).sum();
@@ -159,12 +102,4 @@ pub(crate) fn update(
         loss: report.loss,
         learnable: report.loss - chance / tokens as f64,
     })
-}
-
-/// Up in a straight line, then down along a cosine to a twentieth.
-pub(crate) fn learning_rate(peak: f64, step: usize, steps: usize) -> f64 {
-    let up = (step + 1) as f64 / WARM_UP as f64;
-    let along = step as f64 / steps as f64;
-    let down = 0.05 + 0.95 * 0.5 * (1.0 + (along * std::f64::consts::PI).cos());
-    peak * up.min(1.0) * down
 }

@@ -1,10 +1,12 @@
 //! Models on disk: good ones, damaged ones, and disks that are full.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_policy::{EmbeddedModel, PolicyError, PolicyErrorKind};
+use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
 use crate::logits::{MODELS, folder};
@@ -57,7 +59,12 @@ fn a_model_comes_back_from_a_folder_and_from_one_file_as_it_was() {
             .collect();
         assert_eq!(named, ["float32"], "{name}");
 
-        let bytes = model.to_one_file().unwrap();
+        let notes = BTreeMap::from([("made by".to_owned(), "a \"test\"".to_owned())]);
+        let bytes = model.to_one_file(&notes).unwrap();
+        assert_eq!(bytes, model.to_one_file(&notes).unwrap(), "{name}");
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let texts = header.metadata().clone().unwrap();
+        assert_eq!(texts["made by"], notes["made by"], "{name}");
         let back = EmbeddedModel::from_one_file("builtin/copy", &bytes).unwrap();
         assert_eq!(back.name, "builtin/copy");
         assert_eq!(back.digest(), model.digest(), "{name}");
@@ -309,7 +316,7 @@ fn damaged_files_are_named() {
 
     let bytes = EmbeddedModel::open(&folder("llama"))
         .unwrap()
-        .to_one_file()
+        .to_one_file(&BTreeMap::new())
         .unwrap();
     let error = EmbeddedModel::from_one_file("builtin/cut", &bytes[..bytes.len() - 7]).unwrap_err();
     assert!(
