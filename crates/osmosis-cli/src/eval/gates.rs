@@ -256,7 +256,7 @@ impl fmt::Display for GateResult {
                     None | Some(0) => Ok(()),
                     Some(failed) => write!(
                         f,
-                        "; {failed} rollouts failed and have no reward: `--fail-under scored=LIMIT` limits them"
+                        "; rollouts that failed and have no reward: {failed} (`--fail-under scored=LIMIT` limits them)"
                     ),
                 }
             }
@@ -310,7 +310,7 @@ mod tests {
         let judged = |gate: &str| gate.parse::<Gate>().unwrap().judge(&numbers);
         assert_eq!(
             judged("reward=0.8").to_string(),
-            "reward 0.9 reaches 0.8; 86 rollouts failed and have no reward: `--fail-under scored=LIMIT` limits them"
+            "reward 0.9 reaches 0.8; rollouts that failed and have no reward: 86 (`--fail-under scored=LIMIT` limits them)"
         );
         assert_eq!(judged("reward=0.8").to_json()["without_reward"], 86);
         assert_eq!(

@@ -169,7 +169,8 @@ fn intervals_of_rewards_stay_inside_what_is_possible() {
     let gate = ["eval", "info", "t", "--fail-under", "reward=-1"];
     let ran = workspace.osmosis(&gate).expect(0);
     assert!(
-        ran.stderr.contains("1 rollouts failed and have no reward"),
+        ran.stderr
+            .contains("rollouts that failed and have no reward: 1"),
         "{}",
         ran.stderr
     );

@@ -237,7 +237,8 @@ fn paired_tests_hold_their_level() {
         let count = |sign: f64| pairs.iter().filter(|p| sign * p.difference() > 0.0).count() as u64;
         mcnemar_exact(count(1.0), count(-1.0))
     });
-    assert!(mcnemar <= 0.06, "{mcnemar}");
+    eprintln!("mcnemar {mcnemar}");
+    assert!((0.01..=0.06).contains(&mcnemar), "{mcnemar}");
 
     // With few rows that differ there are few patterns of signs, and the test is the more careful.
     for (rows, count, n, least) in [
@@ -249,6 +250,7 @@ fn paired_tests_hold_their_level() {
             let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
             flipped(&apart, 399).p
         });
+        eprintln!("flip {rows:?} {sign_flip}");
         assert!(
             (least..=0.062).contains(&sign_flip),
             "{rows:?}: {sign_flip}"
@@ -266,7 +268,8 @@ fn paired_tests_hold_their_level() {
             .collect();
         flipped(&apart, 399).p
     });
-    assert!(unequal <= 0.062, "{unequal}");
+    eprintln!("unequal {unequal}");
+    assert!((0.02..=0.062).contains(&unequal), "{unequal}");
 
     // Rows that truly changed, half of them for the better and half for the worse.
     let rewards_moved = false_alarms(18, |generator| {
@@ -296,5 +299,6 @@ fn a_planted_improvement_is_found_and_none_where_there_is_none() {
     let power = found(0.15);
     assert!(power > 0.8, "{power}");
     let level = found(0.0);
+    eprintln!("power {power} level {level}");
     assert!((0.035..=0.065).contains(&level), "{level}");
 }
