@@ -150,12 +150,14 @@ fn a_run_that_only_raises_on_low_rewards_is_not_better() {
         "failures    0 of 240 → 86 of 240   +35.8 points [",
         "            agent failed 0 → 86\n",
         "not the same rollouts: decides nothing",
+        "fails more  78 rows: fail more often",
         "Inconclusive: `b-run` fails more often, 0 of 240 → 86 of 240 (p < 0.001), and the pass rates do not \
          differ: pass rate +0.0 points (p 1). The reward, +0.1",
     ] {
         assert!(ran.stdout.contains(told), "{told}\n{}", ran.stdout);
     }
     assert!(!ran.stdout.contains("better"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("higher reward"), "{}", ran.stdout);
 
     for (runs, failed) in [(["a-run", "b-run"], [0, 86]), (["b-run", "a-run"], [86, 0])] {
         let document = compare(&workspace, &[&runs[..], &["--json"]].concat()).json();

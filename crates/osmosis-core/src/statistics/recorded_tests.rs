@@ -73,7 +73,10 @@ fn recorded() -> Recorded {
     // What is empty would agree with anything.
     let all: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).unwrap();
     for (name, found) in &all {
-        assert!(found.as_array().is_none_or(|found| found.len() >= 2), "{name}");
+        assert!(
+            found.as_array().is_none_or(|found| found.len() >= 2),
+            "{name}"
+        );
     }
     serde_json::from_str(text).unwrap()
 }

@@ -45,7 +45,7 @@ impl RowPair {
     }
 
     /// Whether no rollout is missing from the rewards of one run that may be among those of the other.
-    fn is_scored_alike(&self) -> bool {
+    pub fn is_scored_alike(&self) -> bool {
         let throughout = |row: &RowOutcome| row.is_scored_throughout();
         let nowhere = |row: &RowOutcome| row.scored == 0;
         let rows = [self.first, self.second];

@@ -237,20 +237,18 @@ fn paired_tests_hold_their_level() {
         let count = |sign: f64| pairs.iter().filter(|p| sign * p.difference() > 0.0).count() as u64;
         mcnemar_exact(count(1.0), count(-1.0))
     });
-    eprintln!("mcnemar {mcnemar}");
     assert!((0.01..=0.06).contains(&mcnemar), "{mcnemar}");
 
     // With few rows that differ there are few patterns of signs, and the test is the more careful.
     for (rows, count, n, least) in [
-        (Rows::EasyOrHard, 12, 4, 0.0),
-        (Rows::MostlyHard, 40, 4, 0.03),
+        (Rows::EasyOrHard, 12, 4, 0.005),
+        (Rows::MostlyHard, 40, 4, 0.025),
     ] {
         let sign_flip = false_alarms(17, |generator| {
             let pairs = two_runs(rows, count, n, 0.0, generator);
             let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
             flipped(&apart, 399).p
         });
-        eprintln!("flip {rows:?} {sign_flip}");
         assert!(
             (least..=0.062).contains(&sign_flip),
             "{rows:?}: {sign_flip}"
@@ -268,7 +266,6 @@ fn paired_tests_hold_their_level() {
             .collect();
         flipped(&apart, 399).p
     });
-    eprintln!("unequal {unequal}");
     assert!((0.02..=0.062).contains(&unequal), "{unequal}");
 
     // Rows that truly changed, half of them for the better and half for the worse.
@@ -299,6 +296,5 @@ fn a_planted_improvement_is_found_and_none_where_there_is_none() {
     let power = found(0.15);
     assert!(power > 0.8, "{power}");
     let level = found(0.0);
-    eprintln!("power {power} level {level}");
     assert!((0.035..=0.065).contains(&level), "{level}");
 }

@@ -8,8 +8,9 @@ use super::{Finding, Generator, RowOutcome, RowPair, RunComparison, Verdict};
 const RUNS: u32 = 10_000;
 /// 5%, and what 10,000 simulations may be off by (2.33 standard errors: 1 time in 100).
 const MOST_FALSE_ALARMS: f64 = 0.0551;
-/// Sign patterns per test; (draws + 1) / 20 is whole, so that 5% can be met exactly.
-const DRAWS: u64 = 99;
+/// Sign patterns per test: with themselves 120, of which 5% and a half, a third and a sixth of that can be met
+/// exactly. Fewer would make the tests more careful than those with 9,999 are.
+const DRAWS: u64 = 119;
 
 /// An agent on a dataset: how its rollouts are rewarded, and which of them fail.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +120,6 @@ fn is_alarm(found: &[RunComparison]) -> bool {
 #[track_caller]
 fn check_false_alarms(agent: Agent, runs: usize, shape: (usize, u64)) {
     let found = share(RUNS, &vec![agent; runs], shape, is_alarm);
-    eprintln!("{agent:?}, {runs} runs, {shape:?}: {found}");
     assert!(
         found <= MOST_FALSE_ALARMS,
         "{agent:?}, {runs} runs, {shape:?}: {found}"
@@ -192,7 +192,7 @@ fn failures_on_low_rewards_in_both_runs_raise_at_most_5_percent_false_alarms() {
 
 #[test]
 fn three_comparisons_with_one_run_raise_at_most_5_percent_false_alarms_together() {
-    check_false_alarms(PLAIN, 4, (40, 2));
+    check_false_alarms(PLAIN, 4, (60, 2));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct Findings {
     pub(super) usage: Vec<(Usage, PairedDifference)>,
     pub(super) fixed: ChangedRows,
     pub(super) broken: ChangedRows,
+    pub(super) failing_more: ChangedRows,
+    pub(super) failing_less: ChangedRows,
     pub(super) reward_up: ChangedRows,
     pub(super) reward_down: ChangedRows,
     pub(super) differences: Vec<Difference>,
@@ -89,6 +91,11 @@ impl Findings {
             })
             .collect()
         };
+        let tested = |one: &RowResult, other: &RowResult| RowPair {
+            first: one.tested(),
+            second: other.tested(),
+        };
+        let failed = |row: &RowResult| row.tested().failed() as f64 / row.ran as f64;
         let rate = |row: &RowResult| row.passed as f64 / row.ran as f64;
         let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
         let ran = || {
@@ -96,10 +103,12 @@ impl Findings {
                 .rows(first, second)
                 .filter(|(one, other)| one.ran > 0 && other.ran > 0)
         };
-        // Those whose passes changed are listed already.
+        // Those whose passes changed are listed already; where not the same rollouts were scored, means tell nothing.
         let scored = || {
             ran().filter(|(one, other)| {
-                one.scored > 0 && other.scored > 0 && (rate(one) - rate(other)).abs() < 1e-12
+                let pair = tested(one, other);
+                let scored = one.scored > 0 && other.scored > 0 && pair.is_scored_alike();
+                scored && (rate(one) - rate(other)).abs() < 1e-12
             })
         };
         // Sums in another order differ in their last digits.
@@ -113,10 +122,7 @@ impl Findings {
         };
         let rows: Vec<RowPair> = paired
             .rows(first, second)
-            .map(|(one, other)| RowPair {
-                first: one.tested(),
-                second: other.tested(),
-            })
+            .map(|(one, other)| tested(one, other))
             .collect();
         let mut outcomes = (OutcomeCounts::default(), OutcomeCounts::default());
         for (one, other) in paired.rows(first, second) {
@@ -142,6 +148,8 @@ impl Findings {
                 .collect(),
             fixed: ChangedRows::of(ran(), |one, other| apart(rate(one), rate(other))),
             broken: ChangedRows::of(ran(), |one, other| apart(rate(other), rate(one))),
+            failing_more: ChangedRows::of(ran(), |one, other| apart(failed(one), failed(other))),
+            failing_less: ChangedRows::of(ran(), |one, other| apart(failed(other), failed(one))),
             reward_up: ChangedRows::of(scored(), |one, other| apart(mean(one), mean(other))),
             reward_down: ChangedRows::of(scored(), |one, other| apart(mean(other), mean(one))),
             cautions: cautions(first, second, paired, &differences),
@@ -184,6 +192,8 @@ impl Findings {
             "usage": usage,
             "fixed": self.fixed.json(run, workspace),
             "broken": self.broken.json(run, workspace),
+            "failing_more": self.failing_more.json(run, workspace),
+            "failing_less": self.failing_less.json(run, workspace),
             "reward_up": self.reward_up.json(run, workspace),
             "reward_down": self.reward_down.json(run, workspace),
             "differences": self.differences.iter().map(Difference::json).collect::<Vec<Value>>(),

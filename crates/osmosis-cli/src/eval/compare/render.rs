@@ -82,6 +82,18 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
     list("fixed", "pass more often", &findings.fixed, passes);
     list("broken", "pass less often", &findings.broken, passes);
     list(
+        "fails more",
+        "fail more often",
+        &findings.failing_more,
+        failures,
+    );
+    list(
+        "fails less",
+        "fail less often",
+        &findings.failing_less,
+        failures,
+    );
+    list(
         "higher",
         "same passes, higher reward",
         &findings.reward_up,
@@ -358,6 +370,10 @@ fn rows_text(count: u64) -> String {
 
 fn passes(row: &RowResult) -> String {
     format!("{}/{}", row.passed, row.ran)
+}
+
+fn failures(row: &RowResult) -> String {
+    format!("{}/{}", row.tested().failed(), row.ran)
 }
 
 fn mean(row: &RowResult) -> String {
