@@ -31,5 +31,5 @@ pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, S
 pub use json_text::{JsonText, JsonTextError};
 pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase};
 pub use redact::{KEY_PREFIX, Redactor};
-pub use reward::{Reward, RewardError};
+pub use reward::{Reward, RewardError, RewardRange, RewardRangeError};
 pub use sample::Sample;

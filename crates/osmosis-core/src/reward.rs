@@ -26,6 +26,71 @@ impl Reward {
     }
 }
 
+/// The lowest and the highest reward there can be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "[f64; 2]", into = "[f64; 2]")]
+pub struct RewardRange {
+    low: f64,
+    high: f64,
+}
+
+/// Two numbers that are no range.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("the lower end must be below the upper end, and both finite, not `[{0}, {1}]`")]
+pub struct RewardRangeError(pub f64, pub f64);
+
+impl RewardRange {
+    /// From 0 to 1.
+    pub const UNIT: Self = Self {
+        low: 0.0,
+        high: 1.0,
+    };
+
+    pub fn new(low: f64, high: f64) -> Result<Self, RewardRangeError> {
+        // An infinite or undefined end makes the width infinite or undefined too.
+        if low < high && (high - low).is_finite() {
+            Ok(Self { low, high })
+        } else {
+            Err(RewardRangeError(low, high))
+        }
+    }
+
+    pub fn low(self) -> f64 {
+        self.low
+    }
+
+    pub fn high(self) -> f64 {
+        self.high
+    }
+
+    pub fn width(self) -> f64 {
+        self.high - self.low
+    }
+
+    pub fn contains(self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+impl TryFrom<[f64; 2]> for RewardRange {
+    type Error = RewardRangeError;
+    fn try_from([low, high]: [f64; 2]) -> Result<Self, RewardRangeError> {
+        Self::new(low, high)
+    }
+}
+
+impl From<RewardRange> for [f64; 2] {
+    fn from(range: RewardRange) -> Self {
+        [range.low, range.high]
+    }
+}
+
+impl fmt::Display for RewardRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}, {}]", self.low, self.high)
+    }
+}
+
 impl TryFrom<f64> for Reward {
     type Error = RewardError;
     fn try_from(value: f64) -> Result<Self, RewardError> {
@@ -42,5 +107,32 @@ impl From<Reward> for f64 {
 impl fmt::Display for Reward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_goes_up_and_is_finite() {
+        let range = RewardRange::new(-1.0, 2.0).unwrap();
+        assert_eq!(<[f64; 2]>::from(range), [-1.0, 2.0]);
+        assert_eq!(range.to_string(), "[-1, 2]");
+        assert!(range.contains(-1.0) && range.contains(2.0));
+        assert!(!range.contains(-1.001) && !range.contains(f64::NAN));
+        for (low, high) in [
+            (1.0, 1.0),
+            (2.0, 1.0),
+            (f64::NAN, 1.0),
+            (0.0, f64::INFINITY),
+            (f64::NEG_INFINITY, 0.0),
+            (f64::MIN, f64::MAX),
+        ] {
+            assert!(RewardRange::new(low, high).is_err(), "{low} {high}");
+        }
+        let read: RewardRange = serde_json::from_str("[0, 2]").unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), "[0.0,2.0]");
+        assert!(serde_json::from_str::<RewardRange>("[2, 0]").is_err());
     }
 }

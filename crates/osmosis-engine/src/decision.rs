@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use osmosis_core::frame::InteractionReward;
-use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, Sample};
+use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, RewardRange, Sample};
 use osmosis_gateway::Fault;
 use osmosis_worker::TaskResult;
 
@@ -13,6 +13,8 @@ pub struct Rules {
     pub agent_limit: Duration,
     pub grade_limit: Duration,
     pub pass_threshold: f64,
+    /// Where the rewards of samples must lie.
+    pub reward_range: Option<RewardRange>,
     pub max_failures: u32,
 }
 
@@ -200,6 +202,7 @@ pub fn after_grade(
             samples: graded, ..
         } => {
             let outcome = score(&graded, rules.pass_threshold);
+            let outcome = within_range(outcome, &graded, rules.reward_range);
             finish(outcome, graded)
         }
         TaskResult::Rejected { reason } => finish(Outcome::Rejected { reason }, samples),
@@ -304,6 +307,30 @@ pub fn score(samples: &[Sample], pass_threshold: f64) -> Outcome {
     }
 }
 
+/// The same outcome, unless a kept sample has a reward outside the stated range: then the config is wrong
+/// about the grader, or the grader is wrong, and the rollout has no reward that means anything.
+pub fn within_range(outcome: Outcome, samples: &[Sample], range: Option<RewardRange>) -> Outcome {
+    let (Some(range), Outcome::Scored { .. }) = (range, &outcome) else {
+        return outcome;
+    };
+    let outside = samples.iter().filter(|s| !s.remove_sample).find_map(|s| {
+        let reward = s.reward.filter(|reward| !range.contains(reward.get()))?;
+        Some((&s.id, reward))
+    });
+    match outside {
+        None => outcome,
+        Some((id, reward)) => Outcome::Ungraded {
+            failure: Failure::new(
+                ErrorCategory::ValidationError,
+                "reward_out_of_range",
+                format!(
+                    "sample `{id}` has reward {reward}, outside the config's `reward_range` of {range}"
+                ),
+            ),
+        },
+    }
+}
+
 /// The wait before attempt number `failures + 1`: doubles with each failure, up to 30 s.
 pub fn retry_wait(first: Duration, failures: u32) -> Duration {
     first
@@ -326,6 +353,7 @@ mod tests {
         agent_limit: Duration::from_secs(450),
         grade_limit: Duration::from_secs(150),
         pass_threshold: 1.0,
+        reward_range: None,
         max_failures: 3,
     };
 
@@ -594,6 +622,42 @@ mod tests {
             panic!("{after:?}")
         };
         assert!(outcome.passed());
+    }
+
+    #[test]
+    fn a_reward_outside_the_stated_range_is_no_reward() {
+        let graded = |rewards: &[(f64, bool)], range: Option<RewardRange>| {
+            let samples = rewards
+                .iter()
+                .map(|(r, removed)| sample("a", Some(*r), *removed));
+            let done = TaskResult::Done {
+                samples: samples.collect(),
+                metrics: None,
+                interactions: vec![],
+            };
+            let rules = Rules {
+                reward_range: range,
+                ..RULES
+            };
+            match after_grade(done, vec![], None, Grades::default(), &rules) {
+                AfterGrade::Finish { outcome, .. } => outcome,
+                other => panic!("{other:?}"),
+            }
+        };
+        let range = RewardRange::new(-1.0, 1.0).ok();
+        assert!(graded(&[(1.0, false)], range).passed());
+        assert!(graded(&[(7.0, false)], None).passed());
+        assert!(
+            graded(&[(-1.0, false), (7.0, true)], range)
+                .reward()
+                .is_some()
+        );
+        let outcome = graded(&[(0.5, false), (-1.5, false)], range);
+        assert_eq!(outcome.kind(), OutcomeKind::Ungraded);
+        assert_eq!(
+            outcome.explanation().unwrap(),
+            "reward_out_of_range: sample `a` has reward -1.5, outside the config's `reward_range` of [-1, 1]"
+        );
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Engine {
             agent_limit: options.agent_limit,
             grade_limit: options.grade_limit,
             pass_threshold: options.pass_threshold,
+            reward_range: options.reward_range,
             max_failures: options.max_failures,
         };
         Parts {

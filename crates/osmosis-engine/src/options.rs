@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use osmosis_core::Redactor;
+use osmosis_core::{Redactor, RewardRange};
 use tokio_util::sync::CancellationToken;
 
 /// How a run is driven. None of this changes what a rollout's result means, except the limits and
@@ -18,6 +18,8 @@ pub struct EngineOptions {
     pub grade_limit: Duration,
     /// A kept sample passes from this reward on.
     pub pass_threshold: f64,
+    /// A kept sample with a reward outside of it leaves its rollout ungraded.
+    pub reward_range: Option<RewardRange>,
     /// Infrastructure failures after which a rollout is given up.
     pub max_failures: u32,
     /// The wait after the first infrastructure failure of a rollout; doubles with each.

@@ -93,6 +93,7 @@ pub(crate) async fn execute(
                 let given = &through.completions;
                 let (outcome, samples) =
                     own_grade(samples, interactions, given, rules.pass_threshold);
+                let outcome = decision::within_range(outcome, &samples, rules.reward_range);
                 return finish(parts, &claim, attempt, outcome, samples).await;
             }
             samples

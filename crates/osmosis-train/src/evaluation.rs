@@ -31,7 +31,8 @@ pub(crate) async fn evaluate(
     let Some(results) = phase.run(parts, stop, events).await? else {
         return Ok(None);
     };
-    let report = EvaluationReport::of(&results.rollouts, began.elapsed().as_secs_f64());
+    let seconds = began.elapsed().as_secs_f64();
+    let report = EvaluationReport::of(&results.rollouts, seconds, parts.engine.reward_range);
     let told = TrainEvent::Evaluated {
         step,
         report: Box::new(report.clone()),

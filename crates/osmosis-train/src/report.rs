@@ -1,5 +1,6 @@
 //! The numbers of steps and evaluations, under the names they have in `metrics.jsonl`.
 
+use osmosis_core::RewardRange;
 use osmosis_core::staleness::StalenessHistogram;
 use osmosis_core::statistics::{OutcomeCounts, RolloutFact, RunNumbers};
 use osmosis_store::RolloutRecord;
@@ -162,8 +163,9 @@ pub struct EvaluationReport {
 }
 
 impl EvaluationReport {
-    pub(crate) fn of(rollouts: &[RolloutRecord], seconds: f64) -> Self {
-        let numbers = numbers_of(rollouts);
+    /// `range` is where rewards lie, as the config states it.
+    pub(crate) fn of(rollouts: &[RolloutRecord], seconds: f64, range: Option<RewardRange>) -> Self {
+        let numbers = numbers_within(range, rollouts);
         Self {
             rollouts: numbers.rollouts,
             scored: numbers.outcomes.scored,
@@ -180,6 +182,10 @@ impl EvaluationReport {
 
 /// What `osmosis_core::statistics` says of these rollouts.
 pub(crate) fn numbers_of(rollouts: &[RolloutRecord]) -> RunNumbers {
+    numbers_within(None, rollouts)
+}
+
+fn numbers_within(range: Option<RewardRange>, rollouts: &[RolloutRecord]) -> RunNumbers {
     let facts: Vec<RolloutFact> = rollouts
         .iter()
         .filter_map(|rollout| {
@@ -200,7 +206,7 @@ pub(crate) fn numbers_of(rollouts: &[RolloutRecord]) -> RunNumbers {
         })
         .collect();
     // pass@k is no number of a step, so k stays 1.
-    RunNumbers::of(1, &facts)
+    RunNumbers::within(range, 1, &facts)
 }
 
 fn by_outcome<S: Serializer>(counts: &OutcomeCounts, serializer: S) -> Result<S::Ok, S::Error> {

@@ -232,7 +232,7 @@ pub(crate) struct InfoArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; reward: sign-flip permutation test. docs/compare.md says what the numbers mean."
+    after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; failures likewise; reward: sign-flip permutation test, which decides only where the same rollouts are scored in\nboth runs. docs/compare.md says what the numbers mean."
 )]
 pub(crate) struct CompareArguments {
     /// Names of the runs: what to compare with, then one or more others

@@ -53,7 +53,7 @@ pub(crate) struct CostArguments {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GateArguments {
     /// Exit with code 4 when a complete run is below: `pass_rate=0.8`, `reward=0.5`, `pass@4=0.9`
-    /// (also `pass^K`, `reward.median`, `reward.min`, and `pass_rate.low` or `reward.low`, the lower
+    /// (also `pass^K`, `scored`, `reward.median`, `reward.min`, and `pass_rate.low` or `reward.low`, the lower
     /// end of the interval); can be given several times
     #[arg(long, value_name = "NUMBER=LIMIT")]
     pub(crate) fail_under: Vec<Gate>,

@@ -27,6 +27,8 @@ enum Metric {
     RewardLow,
     PassAt(u32),
     PassHat(u32),
+    /// Scored / all that ran.
+    Scored,
 }
 
 /// How a gate turned out.
@@ -35,10 +37,12 @@ pub(crate) struct GateResult {
     gate: Gate,
     /// `None` when the run does not have the number.
     value: Option<f64>,
+    /// Of a reward: rollouts that ran and have none, so that the number says nothing about them.
+    failed: Option<u64>,
 }
 
 const KNOWN: &str = "`pass_rate`, `pass_rate.low`, `reward`, `reward.median`, `reward.min`, \
-                     `reward.low`, `pass@K` and `pass^K`";
+                     `reward.low`, `pass@K`, `pass^K` and `scored`";
 
 /// Numbers of a run that is not complete may still move.
 pub(crate) const NOT_JUDGED: &str = "--fail-under: not judged, the run is not complete";
@@ -54,6 +58,7 @@ impl fmt::Display for Metric {
             Self::RewardLow => f.write_str("reward.low"),
             Self::PassAt(k) => write!(f, "pass@{k}"),
             Self::PassHat(k) => write!(f, "pass^{k}"),
+            Self::Scored => f.write_str("scored"),
         }
     }
 }
@@ -68,6 +73,7 @@ impl Metric {
             "reward.median" => Self::RewardMedian,
             "reward.min" => Self::RewardMin,
             "reward.low" => Self::RewardLow,
+            "scored" => Self::Scored,
             other => match (other.strip_prefix("pass@"), other.strip_prefix("pass^")) {
                 (Some(text), _) => Self::PassAt(k(text)?),
                 (_, Some(text)) => Self::PassHat(k(text)?),
@@ -78,7 +84,11 @@ impl Metric {
 
     fn is_share(self) -> bool {
         match self {
-            Self::PassRate | Self::PassRateLow | Self::PassAt(_) | Self::PassHat(_) => true,
+            Self::PassRate
+            | Self::PassRateLow
+            | Self::PassAt(_)
+            | Self::PassHat(_)
+            | Self::Scored => true,
             Self::Reward | Self::RewardMedian | Self::RewardMin | Self::RewardLow => false,
         }
     }
@@ -94,9 +104,20 @@ impl Metric {
             Self::RewardLow => &numbers["reward"]["ci95"][0],
             Self::PassAt(k) => &numbers["pass_at_k"][k.to_string()],
             Self::PassHat(k) => &numbers["pass_hat_k"][k.to_string()],
+            Self::Scored => {
+                let scored = numbers["outcomes"]["scored"].as_f64()?;
+                let ran = numbers["ran"].as_f64().filter(|ran| *ran > 0.0)?;
+                return Some(scored / ran);
+            }
         }
         .as_f64()
     }
+}
+
+/// Rollouts that ran and were not scored.
+fn failed(numbers: &Value) -> Option<u64> {
+    let (ran, scored) = (&numbers["ran"], &numbers["outcomes"]["scored"]);
+    ran.as_u64()?.checked_sub(scored.as_u64()?)
 }
 
 impl FromStr for Gate {
@@ -150,6 +171,7 @@ impl Gate {
         GateResult {
             gate: self.clone(),
             value: self.metric.of(numbers),
+            failed: (!self.metric.is_share()).then(|| failed(numbers)).flatten(),
         }
     }
 }
@@ -210,12 +232,16 @@ impl GateResult {
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        json!({
+        let mut told = json!({
             "number": self.gate.metric.to_string(),
             "at_least": self.gate.at_least,
             "value": self.value,
             "holds": self.holds(),
-        })
+        });
+        if let (Some(failed), Value::Object(told)) = (self.failed, &mut told) {
+            told.insert("without_reward".to_owned(), json!(failed));
+        }
+        told
     }
 }
 
@@ -225,7 +251,14 @@ impl fmt::Display for GateResult {
         match self.value {
             Some(value) => {
                 let word = if self.holds() { "reaches" } else { "is below" };
-                write!(f, "{metric} {} {word} {}", number(value), number(*at_least))
+                write!(f, "{metric} {} {word} {}", number(value), number(*at_least))?;
+                match self.failed {
+                    None | Some(0) => Ok(()),
+                    Some(failed) => write!(
+                        f,
+                        "; rollouts that failed and have no reward: {failed} (`--fail-under scored=LIMIT` limits them)"
+                    ),
+                }
             }
             None => write!(
                 f,
@@ -246,6 +279,7 @@ mod tests {
             "pass_rate": 0.8, "pass_rate_ci95": [0.6, 1.0],
             "reward": {"mean": 0.5, "median": 1.0, "min": -1.0, "ci95": null},
             "pass_at_k": {"1": 0.8, "2": 0.9}, "pass_hat_k": {"2": 0.7},
+            "ran": 10, "outcomes": {"scored": 9},
         });
         for (gate, holds) in [
             ("pass_rate=0.8", true),
@@ -260,10 +294,37 @@ mod tests {
             ("pass@2=0.9", true),
             ("pass^2=0.71", false),
             ("pass@3=0", false),
+            ("scored=90%", true),
+            ("scored=0.91", false),
         ] {
             let result = gate.parse::<Gate>().unwrap().judge(&numbers);
             assert_eq!(result.holds(), holds, "{result}");
         }
+    }
+
+    #[test]
+    fn a_reward_that_leaves_failures_out_says_so() {
+        let numbers = json!({
+            "pass_rate": 0.5, "reward": {"mean": 0.9}, "ran": 240, "outcomes": {"scored": 154},
+        });
+        let judged = |gate: &str| gate.parse::<Gate>().unwrap().judge(&numbers);
+        assert_eq!(
+            judged("reward=0.8").to_string(),
+            "reward 0.9 reaches 0.8; rollouts that failed and have no reward: 86 (`--fail-under scored=LIMIT` limits them)"
+        );
+        assert_eq!(judged("reward=0.8").to_json()["without_reward"], 86);
+        assert_eq!(
+            judged("pass_rate=0.5").to_string(),
+            "pass_rate 0.5 reaches 0.5"
+        );
+        assert_eq!(
+            judged("pass_rate=0.5").to_json()["without_reward"],
+            Value::Null
+        );
+        assert_eq!(
+            judged("scored=0.9").to_string(),
+            "scored 0.642 is below 0.9"
+        );
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Report {
         duration: impl Into<Option<Duration>>,
     ) -> Result<Self, CliError> {
         let pinned = pinned(store).await?;
-        let mut tally = RunTally::new(runs_per_row(&pinned));
+        let mut tally = RunTally::new(runs_per_row(&pinned)).within(pinned.reward_range());
         let mut judge = JudgeSummary::default();
         let mut failures = FailureGroups::default();
         let mut pages = RolloutPages::finished(store);

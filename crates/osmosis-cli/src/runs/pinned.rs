@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use osmosis_core::JsonText;
-use serde::Serialize;
+use osmosis_core::{JsonText, RewardRange};
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::CliError;
@@ -62,6 +62,12 @@ impl Pinned {
 
     pub(crate) fn text(&self, fact: &str) -> Option<String> {
         self.0.get(fact).and_then(Value::as_str).map(str::to_owned)
+    }
+
+    /// `reward_range` of an evaluation's config.
+    pub(crate) fn reward_range(&self) -> Option<RewardRange> {
+        let stated = self.0.get("evaluation.reward_range")?;
+        RewardRange::deserialize(stated).ok()
     }
 
     pub(crate) fn to_json(&self) -> Result<JsonText, CliError> {

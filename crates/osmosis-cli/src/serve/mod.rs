@@ -234,6 +234,7 @@ impl Server {
             agent_limit: Duration::from_secs(self.arguments.agent_timeout.into()),
             grade_limit: Duration::from_secs(self.arguments.grader_timeout.into()),
             pass_threshold: 1.0,
+            reward_range: None,
             measuring: Measuring::Everything,
             redactor: self.redactor.clone(),
         };

@@ -66,7 +66,13 @@ fn the_same_run_twice_shows_no_difference_and_a_planted_improvement_is_found() {
         ran.stdout
     );
     let same = compared(&workspace, &["first", "again"]);
-    assert_eq!(same["verdict"], "identical");
+    assert_eq!(same["verdict"], "no_difference");
+    assert_eq!(same["finding"], "identical");
+    assert!(
+        ran.stdout.contains("failures    0 of 80 → 0 of 80\n"),
+        "{}",
+        ran.stdout
+    );
     assert_eq!(same["pass_rate"]["p"], 1.0);
     assert_eq!(same["pass_rate"]["ci95"], Value::Null);
     assert_eq!(same["fixed"]["count"], 0);
@@ -108,6 +114,90 @@ fn the_same_run_twice_shows_no_difference_and_a_planted_improvement_is_found() {
     assert_eq!(others.len(), 2);
     let adjusted = others[1]["pass_rate"]["p_adjusted"].as_f64().unwrap();
     assert!((adjusted - 2.0 * p).abs() < 1e-12, "{adjusted}");
+}
+
+/// An agent whose rollouts have rewards of their own, below 1, and that does something with low ones.
+fn graded(on_low_rewards: &str) -> String {
+    format!(
+        r#"
+from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
+
+class Graded(AgentWorkflow):
+    async def run(self, ctx):
+        row, run = get_rollout_context().rollout_id[1:].split("-")
+        reward = (3 * int(row) + int(run)) * 37 % 100 / 100
+        if reward < 0.36:
+            {on_low_rewards}
+        return [*ctx.prompt, {{"role": "assistant", "content": str(reward)}}]
+
+class Value(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(float(ctx.sample.messages[-1]["content"]))
+"#
+    )
+}
+
+#[test]
+fn a_run_that_only_raises_on_low_rewards_is_not_better() {
+    let workspace = Workspace::new(&graded("pass"), ECHO_SCRIPT, &echo_rows(80));
+    workspace.config("[evaluation]\nn = 3\n");
+    submit(&workspace, "a-run", &[]);
+    workspace.write("rollouts/r/main.py", &graded("raise ValueError('low')"));
+    submit(&workspace, "b-run", &[]);
+
+    let ran = compare(&workspace, &["a-run", "b-run", "--plain"]).expect(0);
+    for told in [
+        "failures    0 of 240 → 86 of 240   +35.8 points [",
+        "            agent failed 0 → 86\n",
+        "not the same rollouts: decides nothing",
+        "fails more  78 rows: fail more often",
+        "Inconclusive: `b-run` fails more often, 0 of 240 → 86 of 240 (p < 0.001), and the pass rates do not \
+         differ: pass rate +0.0 points (p 1). The reward, +0.1",
+    ] {
+        assert!(ran.stdout.contains(told), "{told}\n{}", ran.stdout);
+    }
+    assert!(!ran.stdout.contains("better"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("higher reward"), "{}", ran.stdout);
+
+    for (runs, failed) in [(["a-run", "b-run"], [0, 86]), (["b-run", "a-run"], [86, 0])] {
+        let document = compare(&workspace, &[&runs[..], &["--json"]].concat()).json();
+        let data = &document["data"];
+        let found = &data["others"][0];
+        assert_eq!(found["verdict"], "inconclusive", "{found}");
+        assert_eq!(found["finding"], "failures_differ");
+        assert_eq!(found["reward_decides"], false);
+        assert!(found["failures"]["p_adjusted"].as_f64().unwrap() < 0.001);
+        for (run, failed) in [&data["first"], found].iter().zip(failed) {
+            let outcomes = serde_json::json!({
+                "scored": 240 - failed, "agent_failed": failed, "timed_out": 0, "ungraded": 0,
+                "rejected": 0, "infrastructure_failed": 0, "cancelled": 0,
+            });
+            assert_eq!(run["outcomes"], outcomes);
+        }
+    }
+}
+
+#[test]
+fn rewards_decide_where_everything_is_scored_and_stay_in_their_range() {
+    let workspace = Workspace::new(&graded("pass"), ECHO_SCRIPT, &echo_rows(40));
+    workspace.config("[evaluation]\nreward_range = [0, 1]\n");
+    submit(&workspace, "low", &[]);
+    workspace.write("rollouts/r/main.py", &graded("reward = 0.99"));
+    submit(&workspace, "high", &[]);
+    let found = compared(&workspace, &["low", "high"]);
+    assert_eq!(found["verdict"], "better", "{found}");
+    assert_eq!(found["reward_decides"], true);
+    let [low, high] = [0, 1].map(|end| found["reward"]["ci95"][end].as_f64().unwrap());
+    assert!(-1.0 < low && low < high && high < 1.0, "{found}");
+    let back = compared(&workspace, &["high", "low"]);
+    assert_eq!(back["verdict"], "worse");
+    let ran = compare(&workspace, &["low", "high", "--plain"]).expect(0);
+    assert!(
+        ran.stdout
+            .contains("`high` is better: pass rate +0.0 points (p 1), reward +0."),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]
@@ -178,7 +268,7 @@ fn runs_that_took_other_rows_are_compared_over_the_rows_they_share() {
     );
     let found = compared(&workspace, &["some", "moved", "--shared-rows"]);
     assert_eq!(found["rows"]["compared"], 3, "{found}");
-    assert_eq!(found["verdict"], "identical");
+    assert_eq!(found["verdict"], "no_difference");
 }
 
 #[test]

@@ -143,6 +143,42 @@ fn a_complete_run_below_a_gate_exits_with_code_4_and_writes_its_junit_report() {
 }
 
 #[test]
+fn intervals_of_rewards_stay_inside_what_is_possible() {
+    const ONE_RIGHT: &str =
+        "[[reply]]\nwhen.last_user = 'say 3$'\ntext = '3'\n\n[[reply]]\ntext = 'no'\n";
+    let workspace = Workspace::new(PLAIN, ONE_RIGHT, &echo_rows(10));
+    let resource = workspace.submit_json(&[]);
+    // Mean ± t standard errors is [-0.126, 0.326].
+    assert_eq!(resource["reward"]["mean"], 0.1);
+    assert_eq!(resource["reward"]["range"], json!([0.0, 1.0]));
+    assert_eq!(resource["reward"]["ci95"], resource["pass_rate_ci95"]);
+    let shown = workspace.osmosis(&["eval", "info", "t"]).expect(0);
+    assert!(shown.stdout.contains("mean 0.1 [0.0"), "{}", shown.stdout);
+
+    // A stated range holds, also for who grades outside of it.
+    workspace.config("[evaluation]\nreward_range = [-1, 0.5]\n");
+    let resource = workspace.submit_json(&["--fresh"]);
+    assert_eq!(resource["outcomes"]["ungraded"], 1);
+    assert_eq!(resource["outcomes"]["scored"], 9);
+    assert_eq!(resource["reward"]["range"], json!([-1.0, 0.5]));
+    let error = workspace.index()[3]["error"].to_string();
+    assert!(
+        error.contains("reward 1, outside the config's `reward_range` of [-1, 0.5]"),
+        "{error}"
+    );
+    let gate = ["eval", "info", "t", "--fail-under", "reward=-1"];
+    let ran = workspace.osmosis(&gate).expect(0);
+    assert!(
+        ran.stderr
+            .contains("rollouts that failed and have no reward: 1"),
+        "{}",
+        ran.stderr
+    );
+    let gate = ["eval", "info", "t", "--fail-under", "scored=0.95"];
+    workspace.osmosis(&gate).expect(4);
+}
+
+#[test]
 fn a_bad_gate_is_refused_before_anything_runs() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(1));
     for (gate, complaint) in [

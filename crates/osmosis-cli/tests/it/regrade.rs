@@ -249,6 +249,18 @@ fn a_changed_config_is_taken_and_told() {
         json!({"before": 1.0, "now": 0.75})
     );
     assert_eq!(resource["flips"]["broken"], 2);
+    // A range that the rewards are outside of.
+    let config = workspace.read("configs/eval/c.toml");
+    let narrow = config.replace("0.75\n", "0.75\nreward_range = [0, 0.25]\n");
+    workspace.write("configs/eval/narrow.toml", &narrow);
+    let narrow = ["--config", "configs/eval/narrow.toml", "--name", "v"];
+    let resource = regrade_json(&workspace, "t", &narrow);
+    assert_eq!(
+        resource["changes"]["evaluation.reward_range"],
+        json!({"before": null, "now": [0.0, 0.25]})
+    );
+    assert_eq!(resource["outcomes"]["ungraded"], 2);
+    assert_eq!(resource["flips"]["no_longer_scored"], 2);
     // Another one.
     workspace.write(
         "configs/eval/other.toml",
@@ -406,6 +418,8 @@ fn what_was_not_graded_is_graded_now_and_what_raises_now_is_ungraded() {
     let resource = regrade_json(&workspace, "t", &["--name", "u"]);
     assert_eq!(resource["flips"]["fixed"], 2);
     assert_eq!(resource["flips"]["broken"], 1);
+    assert_eq!(resource["flips"]["no_longer_scored"], 1);
+    assert_eq!(resource["flips"]["newly_scored"], 2);
     assert_eq!(resource["outcomes"]["ungraded"], 1);
     let left: i64 = database(&workspace, "u")
         .query_row(

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::ConfigKind;
 use super::range::NumberRange;
 use super::reader::{Reader, Section};
+use crate::RewardRange;
 
 pub(super) const DEFAULT_AGENT_TIMEOUT_S: f64 = 450.0;
 pub(super) const DEFAULT_GRADER_TIMEOUT_S: f64 = 150.0;
@@ -20,6 +21,10 @@ pub struct Evaluation {
     pub batch_size: Option<u32>,
     /// What every kept sample of a rollout must reach for the rollout to pass.
     pub pass_threshold: f64,
+    /// Where rewards lie; another reward is an error of the grader. Left out of what a run is pinned to when
+    /// it is not stated: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reward_range: Option<RewardRange>,
     pub agent_workflow_timeout_s: f64,
     pub grader_timeout_s: f64,
 }
@@ -41,6 +46,7 @@ impl Default for Evaluation {
             n: 1,
             batch_size: None,
             pass_threshold: 1.0,
+            reward_range: None,
             agent_workflow_timeout_s: DEFAULT_AGENT_TIMEOUT_S,
             grader_timeout_s: DEFAULT_GRADER_TIMEOUT_S,
         }
@@ -58,6 +64,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Evaluation {
         pass_threshold: reader
             .number(section, "pass_threshold", NumberRange::ANY)
             .unwrap_or(default.pass_threshold),
+        reward_range: reader.reward_range(section),
         agent_workflow_timeout_s: agent,
         grader_timeout_s: grader,
     }

@@ -3,11 +3,12 @@
 use std::ops::RangeInclusive;
 
 use camino::Utf8Path;
-use toml_edit::{Document, Item, TableLike};
+use toml_edit::{Document, Item, TableLike, Value};
 
 use super::range::NumberRange;
 use super::schema::{self, Keys};
 use super::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem, suggestion};
+use crate::RewardRange;
 
 pub(super) fn parse<'t>(file: &Utf8Path, text: &'t str) -> Result<Document<&'t str>, ConfigErrors> {
     Document::parse(text).map_err(|error| {
@@ -247,6 +248,39 @@ impl<'d> Reader<'d> {
                 range: range.to_string(),
                 value: section.source(entry.item).to_owned(),
             })
+        })
+    }
+
+    /// `[low, high]`
+    pub(super) fn reward_range(&mut self, section: Section<'d>) -> Option<RewardRange> {
+        const KEY: &str = "reward_range";
+        self.optional(section, KEY, |entry| {
+            let expected = "an array of two numbers";
+            let wrong_type = || section.wrong_type(KEY, expected, entry.item);
+            let array = entry.item.as_array().ok_or_else(wrong_type)?;
+            let number = |value: &Value| {
+                let integer = value.as_integer().map(|integer| integer as f64);
+                value.as_float().or(integer)
+            };
+            let numbers: Vec<Option<f64>> = array.iter().map(number).collect();
+            let unusable = |message: String| ConfigProblem::Unusable {
+                section: section.name,
+                key: KEY.to_owned(),
+                message,
+                suggestion: Some(
+                    "write the lowest and the highest reward that the grader gives, like `[0, 1]`"
+                        .to_owned(),
+                ),
+            };
+            match numbers[..] {
+                [Some(low), Some(high)] => {
+                    RewardRange::new(low, high).map_err(|error| unusable(error.to_string()))
+                }
+                _ => Err(unusable(format!(
+                    "must be {expected}, not `{}`",
+                    section.source(entry.item)
+                ))),
+            }
         })
     }
 

@@ -43,6 +43,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "n",
             "batch_size",
             "pass_threshold",
+            "reward_range",
             "agent_workflow_timeout_s",
             "grader_timeout_s",
         ]),
@@ -76,6 +77,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "straggler_factor",
             "objective",
             "behaviour_weight_cap",
+            "reward_range",
         ]),
     },
     Section {

@@ -384,7 +384,7 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:9:1: unknown key `model_path` in `[evaluation]`
       hint: `model_path` belongs in `[experiment]`
     eval.toml:10:1: unknown key `zebra` in `[evaluation]`
-      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `agent_workflow_timeout_s` and `grader_timeout_s`
+      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s` and `grader_timeout_s`
     ");
     assert_snapshot!(eval_errors_with("[smapling]\n[zebra]\n[workflows]\n[[tests]]\n"), @r"
     eval.toml:6:1: unknown section `[smapling]`
@@ -450,6 +450,37 @@ fn numbers_out_of_range_say_the_range() {
     train.toml:15:23: `rollout_temperature` in `[sampling]` must be more than 0 and finite, not `0`
     train.toml:16:17: `rollout_top_p` in `[sampling]` must be more than 0 and at most 1, not `1.5`
     train.toml:18:17: `eval_interval` in `[checkpoints]` must be at least 1, not `0`
+    ");
+}
+
+#[test]
+fn a_reward_range_is_two_finite_numbers_that_go_up() {
+    let config = eval("[evaluation]\nreward_range = [-1, 2.5]\n");
+    let range = config.evaluation.reward_range.unwrap();
+    assert_eq!(<[f64; 2]>::from(range), [-1.0, 2.5]);
+    let config = train("[training]\nreward_range = [0, 1]\n");
+    assert_eq!(config.training.reward_range, Some(crate::RewardRange::UNIT));
+    let errors = |value: &str| eval_errors_with(&format!("[evaluation]\nreward_range = {value}\n"));
+    assert_snapshot!(errors("1"), @"eval.toml:7:16: `reward_range` in `[evaluation]` must be an array of two numbers, found an integer");
+    assert_snapshot!(errors("[0]"), @r"
+    eval.toml:7:16: `reward_range` in `[evaluation]`: must be an array of two numbers, not `[0]`
+      hint: write the lowest and the highest reward that the grader gives, like `[0, 1]`
+    ");
+    assert_snapshot!(errors("[0, '1']"), @r"
+    eval.toml:7:16: `reward_range` in `[evaluation]`: must be an array of two numbers, not `[0, '1']`
+      hint: write the lowest and the highest reward that the grader gives, like `[0, 1]`
+    ");
+    assert_snapshot!(errors("[1, 0]"), @r"
+    eval.toml:7:16: `reward_range` in `[evaluation]`: the lower end must be below the upper end, and both finite, not `[1, 0]`
+      hint: write the lowest and the highest reward that the grader gives, like `[0, 1]`
+    ");
+    assert_snapshot!(errors("[0, inf]"), @r"
+    eval.toml:7:16: `reward_range` in `[evaluation]`: the lower end must be below the upper end, and both finite, not `[0, inf]`
+      hint: write the lowest and the highest reward that the grader gives, like `[0, 1]`
+    ");
+    assert_snapshot!(train_errors_with("[training]\nreward_range = [1, 1]\n"), @r"
+    train.toml:7:16: `reward_range` in `[training]`: the lower end must be below the upper end, and both finite, not `[1, 1]`
+      hint: write the lowest and the highest reward that the grader gives, like `[0, 1]`
     ");
 }
 
@@ -563,7 +594,7 @@ fn what_json_can_not_say_is_refused_where_it_stands() {
 fn columns_count_characters() {
     assert_snapshot!(eval_errors(&format!("evaluation = {{ 'é' = 1, n = 0 }}\n{EXPERIMENT}")), @r"
     eval.toml:1:16: unknown key `é` in `[evaluation]`
-      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `agent_workflow_timeout_s` and `grader_timeout_s`
+      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s` and `grader_timeout_s`
     eval.toml:1:29: `n` in `[evaluation]` must be at least 1, not `0`
     ");
 }

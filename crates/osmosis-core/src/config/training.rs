@@ -6,6 +6,7 @@ use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
+use crate::RewardRange;
 use crate::staleness::{StaleRows, Straggler};
 
 /// `[training]`
@@ -53,6 +54,9 @@ pub struct Training {
     /// have ended.
     #[serde(skip_serializing_if = "is_default")]
     pub straggler_factor: StragglerFactor,
+    /// Where rewards lie; another reward is an error of the grader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reward_range: Option<RewardRange>,
 }
 
 /// `straggler_factor`, at least 1.
@@ -175,6 +179,7 @@ impl Default for Training {
             stragglers: Straggler::Wait,
             straggler_factor: StragglerFactor::default(),
             objective: Objective::Clipped,
+            reward_range: None,
         }
     }
 }
@@ -280,6 +285,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .number(section, "straggler_factor", NumberRange::AT_LEAST_1)
             .map_or(default.straggler_factor, StragglerFactor),
         objective: read_objective(reader),
+        reward_range: reader.reward_range(section),
     }
 }
 

@@ -1,6 +1,7 @@
 use serde::Serialize;
 
-use super::{Pair, PairedDifference, mcnemar_exact, sign_flip_test};
+use super::sign_flip::{self, flipped};
+use super::{Pair, PairedDifference, mcnemar_exact};
 
 /// How a p value came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,25 +22,33 @@ pub struct Comparison {
     pub difference: PairedDifference,
     pub p: f64,
     pub test: PairedTest,
-    /// Rows where the second run is better, worse, or the same.
+    /// Rows where the second run has more, less, or the same.
     pub rows_up: u64,
     pub rows_down: u64,
     pub rows_same: u64,
+    /// The sum of the rows' differences: what is tested. Runs with other numbers of rollouts may differ in
+    /// the other direction when all rollouts count the same.
+    #[serde(skip)]
+    pub(super) tested_difference: f64,
 }
 
 impl Comparison {
-    /// Of rollouts that ran and how many of them passed.
+    /// Of shares: rollouts that ran, and how many of them passed (or failed).
     ///
     /// Rollouts of one row are one piece of evidence. Pairing them one by one would be arbitrary (the first
     /// rollout of a row in one run has nothing to do with the first in the other) and would count correlated
     /// rollouts as independent; a majority vote would throw away how sure it was. So with several rollouts the
-    /// rows' pass rates are compared by sign flips, of which McNemar's exact test is the case with one.
-    pub fn of_passes(pairs: &[Pair]) -> Option<Self> {
+    /// rows' shares are compared by sign flips, of which McNemar's exact test is the case with one.
+    pub fn of_shares(pairs: &[Pair]) -> Option<Self> {
+        Self::shares_by(pairs, sign_flip::DRAWS)
+    }
+
+    pub(super) fn shares_by(pairs: &[Pair], draws: u64) -> Option<Self> {
         let single = pairs
             .iter()
             .filter(|pair| pair.is_whole())
             .all(|pair| pair.first.0 == 1 && pair.second.0 == 1);
-        let mut compared = Self::by_sign_flips(pairs, single)?;
+        let mut compared = Self::by_sign_flips(pairs, Some(1.0), (!single).then_some(draws))?;
         if single {
             compared.p = mcnemar_exact(compared.rows_up, compared.rows_down);
             compared.test = PairedTest::McnemarExact;
@@ -47,34 +56,29 @@ impl Comparison {
         Some(compared)
     }
 
-    /// Of values, such as the rewards of scored rollouts; `None` when no row has one in both runs.
-    pub fn of_means(pairs: &[Pair]) -> Option<Self> {
-        Self::by_sign_flips(pairs, false)
+    /// Of values, such as the rewards of scored rollouts, which lie in a range of this width when there is
+    /// one; `None` when no row has a value in both runs.
+    pub fn of_means(pairs: &[Pair], width: Option<f64>) -> Option<Self> {
+        Self::means_by(pairs, width, sign_flip::DRAWS)
     }
 
-    fn by_sign_flips(pairs: &[Pair], untested: bool) -> Option<Self> {
-        let difference = PairedDifference::of(pairs)?;
+    pub(super) fn means_by(pairs: &[Pair], width: Option<f64>, draws: u64) -> Option<Self> {
+        Self::by_sign_flips(pairs, width, Some(draws))
+    }
+
+    /// Without draws it is not tested.
+    fn by_sign_flips(pairs: &[Pair], width: Option<f64>, draws: Option<u64>) -> Option<Self> {
+        let difference = PairedDifference::within(pairs, width)?;
         let rows: Vec<f64> = pairs
             .iter()
             .filter(|pair| pair.is_whole())
-            .map(|pair| {
-                let apart = pair.difference();
-                // Means of the same values may differ in their last digit.
-                let scale = (pair.first.1 / pair.first.0 as f64).abs();
-                if apart.abs() <= 1e-12 * scale {
-                    0.0
-                } else {
-                    apart
-                }
-            })
+            .map(Pair::difference)
             .collect();
         let count = |wanted: fn(f64) -> bool| rows.iter().filter(|d| wanted(**d)).count() as u64;
-        let (p, exact) = if untested {
-            (1.0, true)
-        } else {
-            let found = sign_flip_test(&rows);
+        let (p, exact) = draws.map_or((1.0, true), |draws| {
+            let found = flipped(&rows, draws);
             (found.p, found.exact)
-        };
+        });
         Some(Self {
             difference,
             p,
@@ -86,6 +90,7 @@ impl Comparison {
             rows_up: count(|d| d > 0.0),
             rows_down: count(|d| d < 0.0),
             rows_same: count(|d| d == 0.0),
+            tested_difference: rows.iter().sum(),
         })
     }
 
@@ -109,7 +114,7 @@ mod tests {
         pairs.extend(vec![pair((1, 1.0), (1, 0.0)); 2]);
         pairs.extend(vec![pair((1, 1.0), (1, 1.0)); 30]);
         pairs.push(pair((1, 1.0), (0, 0.0)));
-        let found = Comparison::of_passes(&pairs).unwrap();
+        let found = Comparison::of_shares(&pairs).unwrap();
         assert_eq!(found.test, PairedTest::McnemarExact);
         assert!((found.p - 0.109_375).abs() < 1e-12);
         assert_eq!(
@@ -122,7 +127,7 @@ mod tests {
     fn several_rollouts_of_a_row_are_one_piece_of_evidence() {
         // Each of 3 rows moves from 0 of 50 to 50 of 50: three flips of a coin, not 150.
         let pairs = vec![pair((50, 0.0), (50, 50.0)); 3];
-        let found = Comparison::of_passes(&pairs).unwrap();
+        let found = Comparison::of_shares(&pairs).unwrap();
         assert_eq!(found.test, PairedTest::SignFlipExact);
         assert!((found.p - 0.25).abs() < 1e-12);
     }
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn the_same_rewards_in_another_order_are_the_same() {
         let pairs = [pair((3, 0.1 + 0.2 + 0.3), (3, 0.3 + 0.2 + 0.1))];
-        let found = Comparison::of_means(&pairs).unwrap();
+        let found = Comparison::of_means(&pairs, None).unwrap();
         assert!(found.is_same() && found.p > 0.99);
     }
 }

@@ -6,8 +6,9 @@ pub const PASS_RATE: &str = "passed / all that ran";
 pub const REWARD: &str = "over scored rollouts; a rollout's reward is the mean of its kept samples";
 pub const CI95: &str = "95% interval, clustered by dataset row, with Student's t at rows - 1 degrees \
     of freedom: of rates (pass rate, pass@k, pass^k) the score interval at the effective number of \
-    rollouts, of rewards mean ± t standard errors; none with fewer than two rows, nor where the rewards \
-    of all rows agree, which is no certainty";
+    rollouts; the same of rewards with a range (stated, or 0 to 1 when all are 0 or 1), other rewards \
+    mean ± t standard errors; none with fewer than two rows, nor where rewards without a range agree in \
+    all rows, which is no certainty";
 pub const CI95_BOOTSTRAP: &str = "95% interval by drawing dataset rows with replacement, 4,000 times \
     with fixed random numbers, percentiles expanded for few rows; none with fewer than two rows, nor \
     where all rows agree";
@@ -25,6 +26,14 @@ pub const COMPARED: &str = "over the rows that both runs have and that ran in bo
     mean of its rollouts, so rollouts of one row count as one piece of evidence";
 pub const PASS_TEST: &str = "two-sided; McNemar's exact test on the rows whose result changed when every \
     row has one rollout, otherwise the sign-flip permutation test on the rows' pass rates";
+pub const FAILURES: &str = "agent failed, timed out, ungraded or rejected / all that ran; tested as the pass \
+    rate is";
 pub const REWARD_TEST: &str = "two-sided sign-flip permutation test on the rows' mean rewards, over rows \
-    with a scored rollout in both runs";
-pub const HOLM: &str = "Holm's correction for comparing several runs with the first";
+    with a scored rollout in both runs; where rows differ as in the pass rate, the test of the pass rate";
+pub const REWARD_DECIDES: &str = "true when every row is scored throughout in both runs, or not at all in \
+    both; otherwise not the same rollouts have a reward, and the reward is shown but decides nothing";
+pub const VERDICT: &str = "better or worse: the pass rate differs, or the reward does and decides; \
+    inconclusive: they contradict each other, or only failures or a reward that can't decide differ, or no \
+    row ran in both; no_difference otherwise. At 5%, by the adjusted p values";
+pub const HOLM: &str = "Holm's correction over all tests of all comparisons with the first run; numbers \
+    whose rows differ in proportion (passes and 0/1 rewards) are one test; null: not tested";

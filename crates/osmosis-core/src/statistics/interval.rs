@@ -1,6 +1,7 @@
 use serde::{Serialize, Serializer};
 
 use super::student_t_975;
+use crate::RewardRange;
 
 /// A 95% confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,21 +81,51 @@ impl ClusteredMean {
     /// everything failed it is the number of clusters: the values of a cluster may well be one and the same
     /// (10 rows that all pass say [0.66, 1], however often each was run). `None` with one cluster.
     pub fn share_interval(&self) -> Option<Interval> {
+        self.bounded_interval(RewardRange::UNIT, self.mean * (1.0 - self.mean))
+    }
+
+    /// The same for a mean of values between the ends of a range, whose variance (over all values, with
+    /// their number as divisor) is `variance`. Values that are all at one of the ends have the interval of
+    /// a share.
+    ///
+    /// The interval holds the means μ that are at most t standard errors away, where the standard error
+    /// shrinks towards the ends as that of a share does: `se sqrt(μ(1-μ) / m(1-m))` for a range from 0 to 1.
+    /// So it never leaves the range, and far from the ends it is the t interval. The standard error is at
+    /// least that of independent values. Where there is no spread at all, every cluster counts as one
+    /// value at one of the ends.
+    pub fn bounded_interval(&self, range: RewardRange, variance: f64) -> Option<Interval> {
         let t = student_t_975(self.clusters - 1)?;
-        let spread = (self.mean * (1.0 - self.mean)).max(0.0);
-        let effective = if spread == 0.0 {
+        let mean = ((self.mean - range.low()) / range.width()).clamp(0.0, 1.0);
+        let squared_error = self
+            .standard_error
+            .powi(2)
+            .max(variance / self.values as f64)
+            / range.width().powi(2);
+        let spread = mean * (1.0 - mean);
+        let effective = if spread == 0.0 || squared_error <= 0.0 {
             self.clusters as f64
         } else {
-            (spread / self.standard_error.powi(2)).min(self.values as f64)
+            spread / squared_error
         };
-        let pull = t * t / effective;
-        let centre = (self.mean + pull / 2.0) / (1.0 + pull);
-        let half = t / (1.0 + pull) * (spread / effective + pull / (4.0 * effective)).sqrt();
+        let (low, high) = wilson(mean, effective, t);
+        let back = |share: f64| (range.low() + share * range.width()).min(range.high());
         Some(Interval {
-            low: (centre - half).clamp(0.0, self.mean),
-            high: (centre + half).clamp(self.mean, 1.0),
+            low: back(low),
+            high: back(high),
         })
     }
+}
+
+/// Wilson's score interval of a share, of so many values, with `t` for the normal quantile.
+pub(super) fn wilson(share: f64, values: f64, t: f64) -> (f64, f64) {
+    let pull = t * t / values;
+    let centre = (share + pull / 2.0) / (1.0 + pull);
+    let spread = share * (1.0 - share);
+    let half = t / (1.0 + pull) * (spread / values + pull / (4.0 * values)).sqrt();
+    (
+        (centre - half).clamp(0.0, share),
+        (centre + half).clamp(share, 1.0),
+    )
 }
 
 #[cfg(test)]
@@ -165,6 +196,45 @@ mod tests {
         let half: Vec<Cluster> = vec![(4, 2.0); 10];
         let interval = of(&half).share_interval().unwrap();
         assert!(interval.high - interval.low > 0.28, "{interval:?}");
+    }
+
+    #[test]
+    fn rewards_at_the_ends_of_a_range_have_the_interval_of_a_share() {
+        let shares: [Cluster; 4] = [(2, 2.0), (2, 1.0), (1, 0.0), (2, 2.0)];
+        let share = of(&shares).share_interval().unwrap();
+        let range = RewardRange::new(-1.0, 3.0).unwrap();
+        let scaled = shares.map(|(size, sum)| (size, 4.0 * sum - size as f64));
+        let (m, n) = (5.0 / 7.0, 16.0);
+        let found = of(&scaled).bounded_interval(range, n * m * (1.0 - m));
+        close(found, 4.0 * share.low - 1.0, 4.0 * share.high - 1.0);
+    }
+
+    #[test]
+    fn intervals_stay_inside_the_range_and_are_the_t_interval_far_from_its_ends() {
+        // The audit's case: 0/1 rewards of few rows, mean 0.1, whose t interval is [-0.126, 0.326].
+        let clusters: Vec<Cluster> = (0..10).map(|i| (1, f64::from(u8::from(i == 0)))).collect();
+        let mean = of(&clusters);
+        close(mean.t_interval(), -0.126_215_716, 0.326_215_716);
+        let found = mean.bounded_interval(RewardRange::UNIT, 0.09).unwrap();
+        assert_eq!(Some(found), mean.share_interval());
+        assert!(found.low > 0.0 && found.high < 1.0, "{found:?}");
+
+        let narrow: Vec<Cluster> = (0..50).map(|i| (1, 0.5 + f64::from(i % 5) / 1e3)).collect();
+        let t = of(&narrow).t_interval().unwrap();
+        let found = of(&narrow).bounded_interval(RewardRange::UNIT, 2e-6);
+        let found = found.unwrap();
+        assert!((found.low - t.low).abs() < 1e-6, "{found:?} {t:?}");
+        assert!((found.high - t.high).abs() < 1e-6, "{found:?} {t:?}");
+    }
+
+    #[test]
+    fn rows_that_agree_have_a_wide_interval_in_a_range() {
+        let agreed: Vec<Cluster> = vec![(4, 2.0); 10];
+        let found = of(&agreed)
+            .bounded_interval(RewardRange::UNIT, 0.0)
+            .unwrap();
+        // As if each row were one toss.
+        assert!(found.low < 0.25 && found.high > 0.75, "{found:?}");
     }
 
     #[test]

@@ -18,6 +18,8 @@ mod normal;
 mod outcome_counts;
 mod paired;
 mod pass;
+mod reward_numbers;
+mod run_comparison;
 mod run_numbers;
 mod sign_flip;
 mod spread;
@@ -31,9 +33,9 @@ pub use mcnemar::mcnemar_exact;
 pub use outcome_counts::OutcomeCounts;
 pub use paired::{Pair, PairedDifference};
 pub use pass::{pass_at_k, pass_hat_k};
-pub use run_numbers::{
-    DurationNumbers, PhaseNumbers, RewardNumbers, RolloutFact, RunNumbers, RunTally,
-};
+pub use reward_numbers::RewardNumbers;
+pub use run_comparison::{Endpoint, Finding, RowOutcome, RowPair, RunComparison, Verdict};
+pub use run_numbers::{DurationNumbers, PhaseNumbers, RolloutFact, RunNumbers, RunTally};
 pub use sign_flip::{SignFlip, holm, sign_flip_test};
 pub use spread::Spread;
 pub use student_t::student_t_975;
@@ -42,3 +44,5 @@ pub use student_t::student_t_975;
 mod recorded_tests;
 #[cfg(test)]
 mod simulation_tests;
+#[cfg(test)]
+mod verdict_simulation_tests;

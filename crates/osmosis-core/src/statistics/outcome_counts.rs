@@ -27,6 +27,22 @@ impl OutcomeCounts {
         } += 1;
     }
 
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.scored += other.scored;
+        self.agent_failed += other.agent_failed;
+        self.timed_out += other.timed_out;
+        self.ungraded += other.ungraded;
+        self.rejected += other.rejected;
+        self.infrastructure_failed += other.infrastructure_failed;
+        self.cancelled += other.cancelled;
+    }
+
+    /// Those that ran and were not scored.
+    pub fn failed(&self) -> u64 {
+        self.ran() - self.scored
+    }
+
     pub fn get(&self, kind: OutcomeKind) -> u64 {
         match kind {
             OutcomeKind::Scored => self.scored,

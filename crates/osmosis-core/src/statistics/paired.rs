@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use super::interval::wilson;
 use super::{Cluster, Interval, student_t_975};
 
 /// The same row in two runs: what each of them has of it.
@@ -17,10 +18,16 @@ impl Pair {
 
     /// Mean of the second minus mean of the first; 0 unless the pair is whole.
     pub fn difference(&self) -> f64 {
-        if self.is_whole() {
-            self.second.1 / self.second.0 as f64 - self.first.1 / self.first.0 as f64
-        } else {
+        if !self.is_whole() {
+            return 0.0;
+        }
+        let first = self.first.1 / self.first.0 as f64;
+        let apart = self.second.1 / self.second.0 as f64 - first;
+        // Means of the same values may differ in their last digit.
+        if apart.abs() <= 1e-12 * first.abs() {
             0.0
+        } else {
+            apart
         }
     }
 }
@@ -43,6 +50,13 @@ impl PairedDifference {
     /// the sum, over rows, of how each row moves the two means apart. With as many values in every row it is
     /// the paired t interval of the row means. `None` when no row has a value in both.
     pub fn of(pairs: &[Pair]) -> Option<Self> {
+        Self::within(pairs, None)
+    }
+
+    /// The same of values that lie in a range of this width, so that no difference is larger. The interval
+    /// is the score interval of `(difference + width) / (2 width)`, which never leaves the range of
+    /// differences, as [`super::ClusteredMean::bounded_interval`] does for one mean.
+    pub fn within(pairs: &[Pair], width: Option<f64>) -> Option<Self> {
         let whole = || pairs.iter().filter(|pair| pair.is_whole());
         let (mut rows, mut sizes, mut sums) = (0u64, (0u64, 0u64), (0.0, 0.0));
         for pair in whole() {
@@ -63,21 +77,35 @@ impl PairedDifference {
                 apart.powi(2)
             })
             .sum();
+        let difference = second - first;
+        let error = (rows as f64 / (rows as f64 - 1.0) * squares).sqrt();
         let ci95 = student_t_975(rows - 1).and_then(|t| {
-            let half = t * (rows as f64 / (rows - 1) as f64 * squares).sqrt();
             let scale = first.abs().max(second.abs());
-            (half > 1e-12 * scale).then_some(Interval {
-                low: second - first - half,
-                high: second - first + half,
+            (t * error > 1e-12 * scale).then(|| match width {
+                None => Interval {
+                    low: difference - t * error,
+                    high: difference + t * error,
+                },
+                Some(width) => bounded(difference, error, t, width),
             })
         });
         Some(Self {
             rows,
             first,
             second,
-            difference: second - first,
+            difference,
             ci95,
         })
+    }
+}
+
+fn bounded(difference: f64, error: f64, t: f64, width: f64) -> Interval {
+    let share = ((difference + width) / (2.0 * width)).clamp(0.0, 1.0);
+    let effective = share * (1.0 - share) / (error / (2.0 * width)).powi(2);
+    let (low, high) = wilson(share, effective, t);
+    Interval {
+        low: (2.0 * low - 1.0) * width,
+        high: (2.0 * high - 1.0) * width,
     }
 }
 
@@ -114,6 +142,37 @@ mod tests {
         let found = PairedDifference::of(&pairs).unwrap();
         assert_eq!((found.rows, found.first, found.second), (2, 0.5, 1.0));
         assert_eq!(PairedDifference::of(&pairs[2..]), None);
+    }
+
+    #[test]
+    fn differences_of_bounded_values_stay_inside_their_bounds() {
+        let pairs = [
+            pair((1, 0.0), (1, 1.0)),
+            pair((1, 0.0), (1, 1.0)),
+            pair((1, 1.0), (1, 1.0)),
+        ];
+        let free = PairedDifference::of(&pairs).unwrap().ci95.unwrap();
+        assert!(free.high > 1.0 && free.low < -0.7, "{free:?}");
+        let found = PairedDifference::within(&pairs, Some(1.0)).unwrap();
+        let interval = found.ci95.unwrap();
+        assert!(
+            interval.low > -1.0 && interval.high < 1.0 && interval.high > found.difference,
+            "{interval:?}"
+        );
+        let back: Vec<Pair> = pairs
+            .iter()
+            .map(|p| Pair {
+                first: p.second,
+                second: p.first,
+            })
+            .collect();
+        let other = PairedDifference::within(&back, Some(1.0)).unwrap();
+        let other = other.ci95.unwrap();
+        assert!((interval.low + other.high).abs() < 1e-12);
+        assert!((interval.high + other.low).abs() < 1e-12);
+        // A width that is far away bounds nothing.
+        let wide = PairedDifference::within(&pairs, Some(1e6)).unwrap().ci95;
+        assert!((wide.unwrap().low - free.low).abs() < 1e-5, "{wide:?}");
     }
 
     #[test]

@@ -3,10 +3,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{
-    Cluster, ClusteredMean, Interval, OutcomeCounts, Spread, bootstrap_interval, pass_at_k,
-    pass_hat_k,
+    Cluster, ClusteredMean, Interval, OutcomeCounts, RewardNumbers, Spread, bootstrap_interval,
+    pass_at_k, pass_hat_k,
 };
-use crate::{Durations, OutcomeKind, Reward};
+use crate::{Durations, OutcomeKind, Reward, RewardRange};
 
 /// What the numbers need to know about one rollout with a result.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,6 +30,7 @@ pub struct RolloutFact {
 #[derive(Debug, Clone, Default)]
 pub struct RunTally {
     runs_per_row: u32,
+    reward_range: Option<RewardRange>,
     outcomes: OutcomeCounts,
     passed: u64,
     without_model_calls: u64,
@@ -53,6 +54,15 @@ impl RunTally {
         Self {
             runs_per_row,
             ..Self::default()
+        }
+    }
+
+    /// With rewards that lie in this range, when one is stated.
+    #[must_use]
+    pub fn within(self, reward_range: Option<RewardRange>) -> Self {
+        Self {
+            reward_range,
+            ..self
         }
     }
 
@@ -118,7 +128,7 @@ impl RunTally {
             pass_rate: self.pass_rate(),
             pass_rate_ci95: share_interval(&rows),
             pass_rate_ci95_bootstrap: bootstrap_interval(&rows),
-            reward: self.reward(),
+            reward: RewardNumbers::of(self.rewards.clone(), self.reward_range),
             pass_at_k: BTreeMap::new(),
             pass_at_k_ci95: BTreeMap::new(),
             pass_hat_k: BTreeMap::new(),
@@ -154,39 +164,6 @@ impl RunTally {
             numbers.pass_k_rows.insert(k, at.len() as u64);
         }
         numbers
-    }
-
-    fn reward(&self) -> RewardNumbers {
-        let mut rewards = self.rewards.clone();
-        // Sums of floats depend on their order, and a resumed run finishes in another one.
-        rewards.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
-        let mut clusters: Vec<Cluster> = Vec::new();
-        let mut row = None;
-        for (row_index, _, reward) in &rewards {
-            if row != Some(*row_index) {
-                row = Some(*row_index);
-                clusters.push((0, 0.0));
-            }
-            if let Some((size, sum)) = clusters.last_mut() {
-                *size += 1;
-                *sum += reward;
-            }
-        }
-        let clustered = ClusteredMean::of(clusters.iter().copied());
-        let spread = Spread::of(rewards.into_iter().map(|(_, _, reward)| reward).collect());
-        RewardNumbers {
-            count: spread.count(),
-            mean: spread.mean(),
-            std: spread.std(),
-            min: spread.min(),
-            p25: spread.quantile(0.25),
-            median: spread.quantile(0.5),
-            p75: spread.quantile(0.75),
-            max: spread.max(),
-            rows: clusters.len() as u64,
-            ci95: clustered.and_then(|mean| mean.t_interval()),
-            ci95_bootstrap: bootstrap_interval(&clusters),
-        }
     }
 }
 
@@ -238,29 +215,21 @@ pub struct RunNumbers {
 
 impl RunNumbers {
     pub fn of<'f>(runs_per_row: u32, facts: impl IntoIterator<Item = &'f RolloutFact>) -> Self {
-        let mut tally = RunTally::new(runs_per_row);
+        Self::within(None, runs_per_row, facts)
+    }
+
+    /// With rewards that lie in this range, when one is stated.
+    pub fn within<'f>(
+        reward_range: Option<RewardRange>,
+        runs_per_row: u32,
+        facts: impl IntoIterator<Item = &'f RolloutFact>,
+    ) -> Self {
+        let mut tally = RunTally::new(runs_per_row).within(reward_range);
         for fact in facts {
             tally.add(fact);
         }
         tally.numbers()
     }
-}
-
-/// The rewards of the scored rollouts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct RewardNumbers {
-    pub count: u64,
-    pub mean: Option<f64>,
-    pub std: Option<f64>,
-    pub min: Option<f64>,
-    pub p25: Option<f64>,
-    pub median: Option<f64>,
-    pub p75: Option<f64>,
-    pub max: Option<f64>,
-    /// Rows with a scored rollout.
-    pub rows: u64,
-    pub ci95: Option<Interval>,
-    pub ci95_bootstrap: Option<Interval>,
 }
 
 /// Where the time went, by phase.
@@ -394,6 +363,7 @@ mod tests {
             "p75": 1.0,
             "max": 1.0,
             "rows": 3,
+            "range": null,
             "ci95": [
               -0.088689273,
               1.488689273
@@ -547,8 +517,15 @@ mod tests {
         fn rates_are_shares_and_lie_in_their_intervals(
             facts in prop::collection::vec(any_fact(), 0..40)
         ) {
-            let numbers = RunNumbers::of(4, &facts);
+            let range = RewardRange::new(-2.0, 2.0).ok();
+            let numbers = RunNumbers::within(range, 4, &facts);
             prop_assert_eq!(numbers.rollouts, facts.len() as u64);
+            for interval in [numbers.reward.ci95, numbers.reward.ci95_bootstrap].into_iter().flatten() {
+                prop_assert!(interval.low >= -2.0 && interval.high <= 2.0, "{:?}", interval);
+            }
+            if let (Some(mean), Some(interval)) = (numbers.reward.mean, numbers.reward.ci95) {
+                prop_assert!(interval.low <= mean + 1e-9 && mean <= interval.high + 1e-9);
+            }
             if let (Some(rate), Some(interval)) = (numbers.pass_rate, numbers.pass_rate_ci95) {
                 prop_assert!(interval.low <= rate + 1e-12 && rate <= interval.high + 1e-12);
                 prop_assert!(interval.low >= 0.0 && interval.high <= 1.0);

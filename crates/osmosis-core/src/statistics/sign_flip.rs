@@ -3,7 +3,7 @@ use super::generator::{Generator, dealt};
 /// Up to this many differences that are not 0, every pattern of signs is looked at.
 const EXACT: usize = 16;
 /// Patterns that are drawn when there are too many to look at all.
-const DRAWS: u64 = 9_999;
+pub(super) const DRAWS: u64 = 9_999;
 /// More differences than this are dealt into as many piles, which are flipped instead.
 const MOST_UNITS: usize = 2_000;
 const SEED: u64 = 0x6f73_6d6f_7369_7332;

@@ -1,3 +1,5 @@
+use crate::RewardRange;
+
 /// Values in order, for everything that asks how they are spread.
 #[derive(Debug, Clone, Default)]
 pub struct Spread {
@@ -29,6 +31,27 @@ impl Spread {
         let mean = self.mean()?;
         let squares: f64 = self.sorted.iter().map(|value| (value - mean).powi(2)).sum();
         (self.sorted.len() > 1).then(|| (squares / (self.sorted.len() - 1) as f64).sqrt())
+    }
+
+    /// The variance with the number of values as divisor.
+    pub fn variance(&self) -> Option<f64> {
+        let mean = self.mean()?;
+        let squares: f64 = self.sorted.iter().map(|value| (value - mean).powi(2)).sum();
+        Some(squares / self.sorted.len() as f64)
+    }
+
+    /// Where the values lie: in the stated range, or from 0 to 1 when all are 0 or 1. `None` when nothing is
+    /// known, or what is stated does not hold.
+    pub fn range(&self, stated: Option<RewardRange>) -> Option<RewardRange> {
+        let is_0_or_1 = |value: &f64| *value == 0.0 || *value == 1.0;
+        match stated {
+            Some(range) => [self.min()?, self.max()?]
+                .iter()
+                .all(|end| range.contains(*end))
+                .then_some(range),
+            None => (!self.sorted.is_empty() && self.sorted.iter().all(is_0_or_1))
+                .then_some(RewardRange::UNIT),
+        }
     }
 
     pub fn min(&self) -> Option<f64> {

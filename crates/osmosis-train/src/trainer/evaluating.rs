@@ -68,7 +68,8 @@ impl Going<'_> {
         let rollouts = store.rollouts_by_id(&evaluating.ids).await?;
         refuse_nothing(&format!("the evaluation after step {step}"), &rollouts)?;
         let seconds = evaluating.began.elapsed().as_secs_f64();
-        let numbers = EvaluationReport::of(&rollouts, seconds);
+        let range = self.trainer.parts.engine.reward_range;
+        let numbers = EvaluationReport::of(&rollouts, seconds, range);
         let told = TrainEvent::Evaluated {
             step,
             report: Box::new(numbers.clone()),

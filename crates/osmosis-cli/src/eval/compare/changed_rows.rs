@@ -62,7 +62,8 @@ impl ChangedRows {
 
 fn side(row: &RowResult) -> Value {
     let mean = (row.scored > 0).then(|| row.reward_sum / row.scored as f64);
-    json!({ "passed": row.passed, "ran": row.ran, "reward": mean })
+    let failed = row.tested().failed();
+    json!({ "passed": row.passed, "ran": row.ran, "failed": failed, "reward": mean })
 }
 
 /// The command that shows a row of a run.

@@ -59,6 +59,9 @@ impl Difference {
             "evaluation.pass_threshold" => {
                 Some("passes are not the same thing in both: the threshold differs")
             }
+            "evaluation.reward_range" => Some(
+                "the stated reward ranges differ: perhaps rewards are not the same thing in both",
+            ),
             "source_sha256" => Some(
                 "the rollout's code differs: agent, grader or both; if the grader changed, the rewards \
                  are not the same thing in both",

@@ -1,7 +1,9 @@
 //! What a comparison of two runs comes to.
 
-use osmosis_core::RunName;
-use osmosis_core::statistics::{Cluster, Comparison, Pair, PairedDifference};
+use osmosis_core::statistics::{
+    Cluster, OutcomeCounts, Pair, PairedDifference, RowPair, RunComparison,
+};
+use osmosis_core::{RewardRange, RunName};
 use serde_json::{Value, json};
 
 use super::changed_rows::ChangedRows;
@@ -9,9 +11,6 @@ use super::facts::{Difference, differences, has_usage};
 use super::pairing::Paired;
 use super::run_rows::{ComparedRun, RowResult};
 use crate::workspace::Workspace;
-
-/// A p value at or below this speaks of a difference.
-const LEVEL: f64 = 0.05;
 
 /// Rows that must change for a test to be able to speak of a difference: 2 / 2^6 is the first at most 5%.
 pub(super) const LEAST_CHANGED: u64 = 6;
@@ -27,14 +26,15 @@ pub(super) struct Findings {
     pub(super) only_first: u64,
     pub(super) only_second: u64,
     pub(super) by_content: bool,
-    pub(super) pass: Option<Comparison>,
-    pub(super) reward: Option<Comparison>,
-    /// The p values, adjusted when there are several comparisons.
-    pub(super) pass_p: f64,
-    pub(super) reward_p: f64,
+    /// Pass rate, failures and reward, tested.
+    pub(super) tested: RunComparison,
+    /// How the rollouts of the shared rows ended, in both runs.
+    pub(super) outcomes: (OutcomeCounts, OutcomeCounts),
     pub(super) usage: Vec<(Usage, PairedDifference)>,
     pub(super) fixed: ChangedRows,
     pub(super) broken: ChangedRows,
+    pub(super) failing_more: ChangedRows,
+    pub(super) failing_less: ChangedRows,
     pub(super) reward_up: ChangedRows,
     pub(super) reward_down: ChangedRows,
     pub(super) differences: Vec<Difference>,
@@ -81,32 +81,6 @@ impl Usage {
     }
 }
 
-/// The answer in a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Every compared row came out the same.
-    Identical,
-    NoDifference,
-    Better,
-    Worse,
-    /// Pass rate and reward moved in opposite directions.
-    Mixed,
-    NothingToCompare,
-}
-
-impl Verdict {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Identical => "identical",
-            Self::NoDifference => "no_difference",
-            Self::Better => "better",
-            Self::Worse => "worse",
-            Self::Mixed => "mixed",
-            Self::NothingToCompare => "nothing_to_compare",
-        }
-    }
-}
-
 impl Findings {
     pub(super) fn of(first: &ComparedRun, second: &ComparedRun, paired: &Paired) -> Self {
         let pairs = |value: OfRow| -> Vec<Pair> {
@@ -117,6 +91,11 @@ impl Findings {
             })
             .collect()
         };
+        let tested = |one: &RowResult, other: &RowResult| RowPair {
+            first: one.tested(),
+            second: other.tested(),
+        };
+        let failed = |row: &RowResult| row.tested().failed() as f64 / row.ran as f64;
         let rate = |row: &RowResult| row.passed as f64 / row.ran as f64;
         let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
         let ran = || {
@@ -124,10 +103,12 @@ impl Findings {
                 .rows(first, second)
                 .filter(|(one, other)| one.ran > 0 && other.ran > 0)
         };
-        // Those whose passes changed are listed already.
+        // Those whose passes changed are listed already; where not the same rollouts were scored, means tell nothing.
         let scored = || {
             ran().filter(|(one, other)| {
-                one.scored > 0 && other.scored > 0 && (rate(one) - rate(other)).abs() < 1e-12
+                let pair = tested(one, other);
+                let scored = one.scored > 0 && other.scored > 0 && pair.is_scored_alike();
+                scored && (rate(one) - rate(other)).abs() < 1e-12
             })
         };
         // Sums in another order differ in their last digits.
@@ -139,8 +120,15 @@ impl Findings {
                 difference
             }
         };
-        let pass = Comparison::of_passes(&pairs(RowResult::passes));
-        let reward = Comparison::of_means(&pairs(RowResult::rewards));
+        let rows: Vec<RowPair> = paired
+            .rows(first, second)
+            .map(|(one, other)| tested(one, other))
+            .collect();
+        let mut outcomes = (OutcomeCounts::default(), OutcomeCounts::default());
+        for (one, other) in paired.rows(first, second) {
+            outcomes.0.merge(&one.outcomes);
+            outcomes.1.merge(&other.outcomes);
+        }
         let differences = differences(&first.pinned, &second.pinned);
         Self {
             first: first.name.clone(),
@@ -151,10 +139,8 @@ impl Findings {
             only_first: paired.only_first,
             only_second: paired.only_second,
             by_content: paired.by_content,
-            pass_p: pass.map_or(1.0, |pass| pass.p),
-            reward_p: reward.map_or(1.0, |reward| reward.p),
-            pass,
-            reward,
+            tested: RunComparison::of(&rows, reward_range(first, second)),
+            outcomes,
             usage: Usage::ALL
                 .into_iter()
                 .filter(|_| has_usage(&first.pinned) && has_usage(&second.pinned))
@@ -162,6 +148,8 @@ impl Findings {
                 .collect(),
             fixed: ChangedRows::of(ran(), |one, other| apart(rate(one), rate(other))),
             broken: ChangedRows::of(ran(), |one, other| apart(rate(other), rate(one))),
+            failing_more: ChangedRows::of(ran(), |one, other| apart(failed(one), failed(other))),
+            failing_less: ChangedRows::of(ran(), |one, other| apart(failed(other), failed(one))),
             reward_up: ChangedRows::of(scored(), |one, other| apart(mean(one), mean(other))),
             reward_down: ChangedRows::of(scored(), |one, other| apart(mean(other), mean(one))),
             cautions: cautions(first, second, paired, &differences),
@@ -169,39 +157,9 @@ impl Findings {
         }
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
-        let Some(pass) = self.pass else {
-            return Verdict::NothingToCompare;
-        };
-        if pass.is_same() && self.reward.is_none_or(|reward| reward.is_same()) {
-            return Verdict::Identical;
-        }
-        let direction = |p: f64, comparison: Option<Comparison>| {
-            let difference = comparison.map_or(0.0, |c| c.difference.difference);
-            if p <= LEVEL { difference } else { 0.0 }
-        };
-        let moved = [
-            direction(self.pass_p, self.pass),
-            direction(self.reward_p, self.reward),
-        ];
-        let better = moved.iter().any(|difference| *difference > 0.0);
-        let worse = moved.iter().any(|difference| *difference < 0.0);
-        match (better, worse) {
-            (true, true) => Verdict::Mixed,
-            (true, false) => Verdict::Better,
-            (false, true) => Verdict::Worse,
-            (false, false) => Verdict::NoDifference,
-        }
-    }
-
     /// How many rows changed, when they are too few for any test.
     pub(super) fn too_few_changed(&self) -> Option<u64> {
-        let changed = |c: Comparison| c.rows_up + c.rows_down;
-        let most = self
-            .pass
-            .map_or(0, changed)
-            .max(self.reward.map_or(0, changed));
-        (most < LEAST_CHANGED).then_some(most)
+        Some(self.tested.rows_changed()).filter(|changed| *changed < LEAST_CHANGED)
     }
 
     /// The largest share of rows that may differ in truth although none was seen to: with that share, 5% of
@@ -212,13 +170,6 @@ impl Findings {
 
     pub(super) fn json(&self, workspace: &Workspace) -> Value {
         let run = self.second.as_str();
-        let tested = |comparison: Option<Comparison>, adjusted: f64| {
-            let mut value = json!(comparison);
-            if let Some(map) = value.as_object_mut() {
-                map.insert("p_adjusted".to_owned(), json!(adjusted));
-            }
-            value
-        };
         let usage: serde_json::Map<String, Value> = self
             .usage
             .iter()
@@ -226,18 +177,23 @@ impl Findings {
             .collect();
         let mut value = self.run.clone();
         let found = json!({
-            "verdict": self.verdict().as_str(),
+            "verdict": self.tested.verdict(),
+            "finding": self.tested.finding(),
             "summary": super::render::summary(self),
             "rows": {
                 "shared": self.shared, "compared": self.compared,
                 "only_in_first": self.only_first, "only_in_this": self.only_second,
                 "found_by": if self.by_content { "content" } else { "index" },
             },
-            "pass_rate": tested(self.pass, self.pass_p),
-            "reward": tested(self.reward, self.reward_p),
+            "pass_rate": self.tested.pass,
+            "failures": self.tested.failures,
+            "reward": self.tested.reward,
+            "reward_decides": self.tested.reward_decides,
             "usage": usage,
             "fixed": self.fixed.json(run, workspace),
             "broken": self.broken.json(run, workspace),
+            "failing_more": self.failing_more.json(run, workspace),
+            "failing_less": self.failing_less.json(run, workspace),
             "reward_up": self.reward_up.json(run, workspace),
             "reward_down": self.reward_down.json(run, workspace),
             "differences": self.differences.iter().map(Difference::json).collect::<Vec<Value>>(),
@@ -248,6 +204,12 @@ impl Findings {
         }
         value
     }
+}
+
+/// Where the rewards of both runs lie: the smallest range that holds the ranges of both.
+fn reward_range(first: &ComparedRun, second: &ComparedRun) -> Option<RewardRange> {
+    let (one, other) = (first.reward_range()?, second.reward_range()?);
+    RewardRange::new(one.low().min(other.low()), one.high().max(other.high())).ok()
 }
 
 fn cautions(

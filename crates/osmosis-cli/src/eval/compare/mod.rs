@@ -7,7 +7,7 @@ mod pairing;
 mod render;
 mod run_rows;
 
-use osmosis_core::statistics::{definition, holm};
+use osmosis_core::statistics::{RunComparison, definition};
 use serde_json::{Value, json};
 
 use self::findings::Findings;
@@ -57,8 +57,7 @@ pub(crate) async fn run(
     }
     if found.len() > 1 {
         output.line(format_args!(
-            "\n  {} comparisons with `{}`: p values are adjusted by Holm's correction, separately for pass \
-             rate and reward",
+            "\n  {} comparisons with `{}`: p values are adjusted by Holm's correction over all of their tests",
             found.len(),
             first.name
         ));
@@ -71,10 +70,14 @@ pub(crate) async fn run(
             "rows": definition::COMPARED,
             "pass_rate": definition::PASS_RATE,
             "pass_test": definition::PASS_TEST,
+            "failures": definition::FAILURES,
             "reward": definition::REWARD,
             "reward_test": definition::REWARD_TEST,
+            "reward_decides": definition::REWARD_DECIDES,
+            "verdict": definition::VERDICT,
             "ci95": "95% interval of the difference, clustered by dataset row, Student's t with rows - 1 \
-                     degrees of freedom; none where all rows differ by the same amount",
+                     degrees of freedom; of rates, and of rewards with a range, the score interval, which stays \
+                     inside what is possible; none where all rows differ by the same amount",
             "p_adjusted": definition::HOLM,
             "usage": "means per rollout that ran, over the compared rows",
         },
@@ -84,13 +87,9 @@ pub(crate) async fn run(
 
 /// Several runs beside the first: each p value pays for the others.
 fn adjust(found: &mut [Findings]) {
-    let passes: Vec<f64> = found.iter().map(|f| f.pass.map_or(1.0, |c| c.p)).collect();
-    let rewards: Vec<f64> = found
-        .iter()
-        .map(|f| f.reward.map_or(1.0, |c| c.p))
-        .collect();
-    for ((findings, pass), reward) in found.iter_mut().zip(holm(&passes)).zip(holm(&rewards)) {
-        findings.pass_p = pass;
-        findings.reward_p = reward;
+    let mut tested: Vec<RunComparison> = found.iter().map(|f| f.tested.clone()).collect();
+    RunComparison::adjust(&mut tested);
+    for (findings, tested) in found.iter_mut().zip(tested) {
+        findings.tested = tested;
     }
 }

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 
-use osmosis_core::statistics::{Comparison, PairedDifference, PairedTest};
+use osmosis_core::OutcomeKind;
+use osmosis_core::statistics::{
+    Comparison, Endpoint, Finding, PairedDifference, PairedTest, Verdict,
+};
 use owo_colors::Style;
 
 use super::changed_rows::{ChangedRows, show};
-use super::findings::{Findings, LEAST_CHANGED, Usage, Verdict};
+use super::findings::{Findings, LEAST_CHANGED, Usage};
 use super::run_rows::RowResult;
 use crate::figures::{ms_text, number, percent};
 use crate::output::paint;
@@ -17,8 +20,9 @@ const MOST_ROWS: usize = 10;
 
 pub(super) const DEFINITIONS: &str = "
   Rows are compared with themselves: the rollouts of a row in one run with its rollouts in the other.
-  pass rate: passed / all that ran · reward: over scored rollouts · [low, high]: 95% interval by row
-  p: chance of a difference at least as large if there were none";
+  pass rate: passed / all that ran · failures: ran without being scored · reward: over scored rollouts
+  [low, high]: 95% interval by row · p: chance of a difference at least as large if there were none, adjusted for
+  the number of tests";
 
 pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
     let mut text = String::new();
@@ -30,13 +34,19 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
         let _ = writeln!(text, "  {label} {value}");
     };
     row("rows", &rows(findings));
-    match &findings.pass {
+    let tested = &findings.tested;
+    match &tested.pass {
         None => row("pass rate", "nothing to compare: no row ran in both"),
-        Some(pass) => row("pass rate", &pass_line(pass, findings.pass_p)),
+        Some(pass) => row("pass rate", &share_line(pass)),
     }
-    match &findings.reward {
+    row("failures", &failures_line(findings));
+    let kinds = kinds_line(findings);
+    if !kinds.is_empty() {
+        row("", &kinds);
+    }
+    match &tested.reward {
         None => row("reward", "nothing to compare: no row was scored in both"),
-        Some(reward) => row("reward", &reward_line(reward, findings.reward_p)),
+        Some(reward) => row("reward", &reward_line(reward, tested.reward_decides)),
     }
     for (usage, difference) in &findings.usage {
         let (label, unit, show): (&str, &str, fn(f64) -> String) = match usage {
@@ -54,12 +64,11 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
         let label = paint("note       ", Style::new().yellow());
         let _ = writeln!(text, "  {label} {caution}");
     }
-    let style = match findings.verdict() {
+    let style = match tested.verdict() {
         Verdict::Better => bold.green(),
         Verdict::Worse => bold.red(),
-        Verdict::Identical | Verdict::NoDifference | Verdict::Mixed | Verdict::NothingToCompare => {
-            bold
-        }
+        Verdict::NoDifference => bold,
+        Verdict::Inconclusive => bold.yellow(),
     };
     let _ = writeln!(text, "\n  {}", paint(&summary(findings), style));
     let second = findings.second.as_str();
@@ -72,6 +81,18 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
         };
     list("fixed", "pass more often", &findings.fixed, passes);
     list("broken", "pass less often", &findings.broken, passes);
+    list(
+        "fails more",
+        "fail more often",
+        &findings.failing_more,
+        failures,
+    );
+    list(
+        "fails less",
+        "fail less often",
+        &findings.failing_less,
+        failures,
+    );
     list(
         "higher",
         "same passes, higher reward",
@@ -87,22 +108,22 @@ pub(super) fn text(findings: &Findings, workspace: &Workspace) -> String {
     text.trim_end().to_owned()
 }
 
-/// The answer in one sentence.
+/// The answer in a sentence or two.
 pub(super) fn summary(findings: &Findings) -> String {
     let second = &findings.second;
-    match findings.verdict() {
-        Verdict::NothingToCompare => "Nothing to compare: no row ran in both runs.".to_owned(),
-        Verdict::Identical => format!(
+    let evidence = || evidence(findings);
+    match findings.tested.finding() {
+        Finding::NothingToCompare => {
+            "Inconclusive: nothing to compare, no row ran in both runs.".to_owned()
+        }
+        Finding::Identical => format!(
             "No difference: all {} compared rows have the same passes and rewards. (A change in up to {} of \
              rows could go unseen with so many.)",
             findings.compared,
             percent(findings.unseen_share())
         ),
-        Verdict::NoDifference => {
-            let mut text = format!(
-                "No difference that these rows can tell: {}.",
-                evidence(findings)
-            );
+        Finding::NoDifference => {
+            let mut text = format!("No difference that these rows can tell: {}.", evidence());
             if let Some(changed) = findings.too_few_changed() {
                 let _ = write!(
                     text,
@@ -112,32 +133,122 @@ pub(super) fn summary(findings: &Findings) -> String {
             }
             text
         }
-        Verdict::Better => format!("`{second}` is better: {}.", evidence(findings)),
-        Verdict::Worse => format!("`{second}` is worse: {}.", evidence(findings)),
-        Verdict::Mixed => format!(
-            "Pass rate and reward of `{second}` moved in opposite directions: {}.",
-            evidence(findings)
+        Finding::Better => format!(
+            "`{second}` is better: {}.{}",
+            evidence(),
+            and_fails(findings)
+        ),
+        Finding::Worse => format!(
+            "`{second}` is worse: {}.{}",
+            evidence(),
+            and_fails(findings)
+        ),
+        Finding::Mixed => format!(
+            "Inconclusive: `{second}` moved in opposite directions: {}.",
+            evidence()
+        ),
+        Finding::FailuresDiffer => format!(
+            "Inconclusive: {}, and the pass rates do not differ: {}.{}",
+            fails(findings).unwrap_or_default(),
+            evidence(),
+            survivors(findings)
+        ),
+        Finding::RewardNotComparable => format!(
+            "Inconclusive: the rewards differ, but not the same rollouts were scored in both runs, and the pass \
+             rates do not differ: {}.{}",
+            evidence(),
+            survivors(findings)
         ),
     }
 }
 
+/// The numbers that can decide.
 fn evidence(findings: &Findings) -> String {
+    let tested = &findings.tested;
     let mut parts = vec![];
-    if let Some(pass) = &findings.pass {
-        parts.push(format!(
-            "pass rate {} ({})",
-            points(pass.difference.difference),
-            p_text(findings.pass_p)
-        ));
+    if let Some(pass) = &tested.pass {
+        let difference = pass.comparison.difference.difference;
+        parts.push(format!("pass rate {} ({})", points(difference), p_of(pass)));
     }
-    if let Some(reward) = &findings.reward {
-        parts.push(format!(
-            "reward {} ({})",
-            signed(reward.difference.difference),
-            p_text(findings.reward_p)
-        ));
+    if let (Some(reward), true) = (&tested.reward, tested.reward_decides) {
+        let difference = reward.comparison.difference.difference;
+        parts.push(format!("reward {} ({})", signed(difference), p_of(reward)));
     }
     parts.join(", ")
+}
+
+/// Which run fails more often, where that is no chance.
+fn fails(findings: &Findings) -> Option<String> {
+    let failures = findings.tested.failures.as_ref()?;
+    let word = match (failures.is_up(), failures.is_down()) {
+        (true, _) => "more",
+        (_, true) => "less",
+        (false, false) => return None,
+    };
+    Some(format!(
+        "`{}` fails {word} often, {} ({})",
+        findings.second,
+        failed_counts(findings),
+        p_of(failures)
+    ))
+}
+
+fn and_fails(findings: &Findings) -> String {
+    fails(findings).map_or_else(String::new, |fails| format!(" But {fails}."))
+}
+
+/// What a difference in reward is worth when not the same rollouts were scored.
+fn survivors(findings: &Findings) -> String {
+    let Some(reward) = &findings.tested.reward else {
+        return String::new();
+    };
+    format!(
+        " The reward, {}, is over scored rollouts only and decides nothing: what failed has none.",
+        signed(reward.comparison.difference.difference)
+    )
+}
+
+fn failed_counts(findings: &Findings) -> String {
+    let (first, second) = &findings.outcomes;
+    format!(
+        "{} of {} → {} of {}",
+        first.failed(),
+        first.ran(),
+        second.failed(),
+        second.ran()
+    )
+}
+
+/// The failures of both runs, also when there are none.
+fn failures_line(findings: &Findings) -> String {
+    let counts = failed_counts(findings);
+    match &findings.tested.failures {
+        Some(failures) if !failures.comparison.is_same() => {
+            let difference = failures.comparison.difference.difference;
+            format!(
+                "{counts}   {}{}   {}",
+                points(difference),
+                interval(&failures.comparison, |share| signed_one(100.0 * share)),
+                tested_by(failures)
+            )
+        }
+        Some(_) | None => counts,
+    }
+}
+
+/// What kinds of failures they are, and what failed outside the agent.
+fn kinds_line(findings: &Findings) -> String {
+    let (first, second) = &findings.outcomes;
+    let kinds: Vec<String> = OutcomeKind::ALL
+        .into_iter()
+        .filter(|kind| *kind != OutcomeKind::Scored && first.get(*kind) + second.get(*kind) > 0)
+        .map(|kind| {
+            let name = kind.as_str().replace('_', " ");
+            let apart = if kind.ran() { "" } else { " (in no rate)" };
+            format!("{name} {} → {}{apart}", first.get(kind), second.get(kind))
+        })
+        .collect();
+    kinds.join(" · ")
 }
 
 fn rows(findings: &Findings) -> String {
@@ -160,31 +271,50 @@ fn rows(findings: &Findings) -> String {
     text
 }
 
-fn pass_line(pass: &Comparison, p: f64) -> String {
-    let difference = &pass.difference;
+fn share_line(share: &Endpoint) -> String {
+    let difference = &share.comparison.difference;
     format!(
-        "{} → {}   {}{}   {} ({})",
+        "{} → {}   {}{}   {}",
         percent(difference.first),
         percent(difference.second),
         points(difference.difference),
-        interval(pass, |share| signed_one(100.0 * share)),
-        p_text(p),
-        test_text(pass.test)
+        interval(&share.comparison, |share| signed_one(100.0 * share)),
+        tested_by(share)
     )
 }
 
-fn reward_line(reward: &Comparison, p: f64) -> String {
-    let difference = &reward.difference;
+fn reward_line(reward: &Endpoint, decides: bool) -> String {
+    let difference = &reward.comparison.difference;
+    let over = if decides {
+        "scored in both"
+    } else {
+        "with scored rollouts in both, which are not the same rollouts: decides nothing"
+    };
     format!(
-        "{} → {}   {}{}   {} ({}) over {} scored in both",
+        "{} → {}   {}{}   {} over {} {over}",
         number(difference.first),
         number(difference.second),
         signed(difference.difference),
-        interval(reward, signed),
-        p_text(p),
-        test_text(reward.test),
+        interval(&reward.comparison, signed),
+        tested_by(reward),
         rows_text(difference.rows)
     )
+}
+
+/// The p value and where it comes from.
+fn tested_by(endpoint: &Endpoint) -> String {
+    match endpoint.p_adjusted {
+        Some(_) => format!(
+            "{} ({})",
+            p_of(endpoint),
+            test_text(endpoint.comparison.test)
+        ),
+        None => "not tested apart from the pass rate".to_owned(),
+    }
+}
+
+fn p_of(endpoint: &Endpoint) -> String {
+    p_text(endpoint.p_adjusted.unwrap_or(endpoint.comparison.p))
 }
 
 fn usage_line(difference: &PairedDifference, unit: &str, show: fn(f64) -> String) -> String {
@@ -240,6 +370,10 @@ fn rows_text(count: u64) -> String {
 
 fn passes(row: &RowResult) -> String {
     format!("{}/{}", row.passed, row.ran)
+}
+
+fn failures(row: &RowResult) -> String {
+    format!("{}/{}", row.tested().failed(), row.ran)
 }
 
 fn mean(row: &RowResult) -> String {
@@ -304,7 +438,7 @@ mod tests {
             first: (2, first),
             second: (2, second),
         };
-        let told = |pairs: &[Pair]| interval(&Comparison::of_passes(pairs).unwrap(), signed);
+        let told = |pairs: &[Pair]| interval(&Comparison::of_shares(pairs).unwrap(), signed);
         assert_eq!(told(&[pair(0.0, 2.0)]), " (one row: no interval)");
         assert_eq!(
             told(&[pair(0.0, 2.0), pair(0.0, 2.0)]),

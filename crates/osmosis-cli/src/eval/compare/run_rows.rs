@@ -1,7 +1,7 @@
 //! One run of a comparison: what it is, and its results added up by dataset row.
 
-use osmosis_core::statistics::{Cluster, OutcomeCounts};
-use osmosis_core::{Outcome, RunName};
+use osmosis_core::statistics::{OutcomeCounts, RowOutcome};
+use osmosis_core::{Outcome, Reward, RewardRange, RunName};
 use osmosis_store::{
     QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
@@ -21,14 +21,17 @@ pub(super) struct ComparedRun {
     pub(super) counts: QueueCounts,
     pub(super) outcomes: OutcomeCounts,
     pub(super) store: SqliteStore,
+    /// Whether every reward is 0 or 1.
+    rewards_are_binary: bool,
     /// In order of the index.
     pub(super) rows: Vec<RowResult>,
 }
 
-/// The rollouts of one row, added up. A hundred bytes, however long they were.
+/// The rollouts of one row, added up: less than two hundred bytes, however long they were.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct RowResult {
     pub(super) row_index: u64,
+    pub(super) outcomes: OutcomeCounts,
     /// Rollouts that ran; all below are over these.
     pub(super) ran: u64,
     pub(super) passed: u64,
@@ -42,6 +45,7 @@ pub(super) struct RowResult {
 
 impl RowResult {
     fn add(&mut self, rollout: &RolloutRecord, outcome: &Outcome) {
+        self.outcomes.add(outcome.kind());
         if !outcome.kind().ran() {
             return;
         }
@@ -57,12 +61,14 @@ impl RowResult {
         self.agent_ms += rollout.durations.agent;
     }
 
-    pub(super) fn passes(&self) -> Cluster {
-        (self.ran, self.passed as f64)
-    }
-
-    pub(super) fn rewards(&self) -> Cluster {
-        (self.scored, self.reward_sum)
+    pub(super) fn tested(&self) -> RowOutcome {
+        RowOutcome {
+            ran: self.ran,
+            passed: self.passed,
+            scored: self.scored,
+            reward_sum: self.reward_sum,
+            lost: self.outcomes.total() - self.outcomes.ran(),
+        }
     }
 }
 
@@ -80,6 +86,7 @@ impl ComparedRun {
             pinned: Pinned::read(&record.pinned)?,
             counts: store.counts().await?,
             outcomes: OutcomeCounts::default(),
+            rewards_are_binary: true,
             store,
             rows: vec![],
         })
@@ -98,6 +105,8 @@ impl ComparedRun {
                 }
                 if let (Some(row), Some(outcome)) = (rows.last_mut(), &rollout.outcome) {
                     self.outcomes.add(outcome.kind());
+                    let reward = outcome.reward().map(Reward::get);
+                    self.rewards_are_binary &= reward.is_none_or(|r| r == 0.0 || r == 1.0);
                     row.add(rollout, outcome);
                 }
             }
@@ -108,6 +117,12 @@ impl ComparedRun {
 
     pub(super) fn drop_rows(&mut self) {
         self.rows = vec![];
+    }
+
+    /// Where its rewards lie: as its config states, or as rewards that are all 0 or 1 imply.
+    pub(super) fn reward_range(&self) -> Option<RewardRange> {
+        let implied = self.rewards_are_binary.then_some(RewardRange::UNIT);
+        self.pinned.reward_range().or(implied)
     }
 
     /// Rollouts without a result.

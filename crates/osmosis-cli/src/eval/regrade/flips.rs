@@ -81,6 +81,9 @@ pub(super) struct Flips {
     broken: u64,
     other: u64,
     unchanged: u64,
+    /// Among those that changed: they had a reward and have none now, or the other way round.
+    no_longer_scored: u64,
+    newly_scored: u64,
     first: Vec<Flip>,
 }
 
@@ -102,6 +105,8 @@ impl Flips {
             broken: 0,
             other: 0,
             unchanged: 0,
+            no_longer_scored: 0,
+            newly_scored: 0,
             first: vec![],
         };
         let run = folder.path.file_name().unwrap_or_default();
@@ -137,6 +142,11 @@ impl Flips {
     }
 
     fn note(&mut self, flip: Flip) {
+        match (flip.before.reward, flip.after.reward) {
+            (Some(_), None) => self.no_longer_scored += 1,
+            (None, Some(_)) => self.newly_scored += 1,
+            (Some(_), Some(_)) | (None, None) => {}
+        }
         let count = match flip.change {
             Change::Fixed => &mut self.fixed,
             Change::Broken => &mut self.broken,
@@ -152,6 +162,7 @@ impl Flips {
         json!({
             "fixed": self.fixed, "broken": self.broken, "other": self.other,
             "unchanged": self.unchanged, "path": self.path,
+            "no_longer_scored": self.no_longer_scored, "newly_scored": self.newly_scored,
             "items": self.first.iter().take(MOST_IN_JSON).collect::<Vec<_>>(),
         })
     }
@@ -165,6 +176,15 @@ impl Flips {
             thousands(self.other),
             thousands(self.unchanged),
         );
+        if self.no_longer_scored + self.newly_scored > 0 {
+            let _ = writeln!(
+                text,
+                "  of these, {} no longer have a reward and {} have one now: the mean rewards of the two runs are \
+                 over different rollouts",
+                thousands(self.no_longer_scored),
+                thousands(self.newly_scored),
+            );
+        }
         for (change, name, count) in [
             (Change::Fixed, "fixed", self.fixed),
             (Change::Broken, "broken", self.broken),

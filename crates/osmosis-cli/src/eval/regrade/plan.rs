@@ -51,6 +51,7 @@ const FACTS_OF_THE_GRADER: &[&str] = &[
     "judge_model",
     "judge",
     "evaluation.pass_threshold",
+    "evaluation.reward_range",
     "evaluation.grader_timeout_s",
     "experiment.rollout",
     "experiment.entrypoint",
