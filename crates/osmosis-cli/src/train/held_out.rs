@@ -152,7 +152,12 @@ mod tests {
             // Every prompt comes one to four times.
             let contents = contents((0..120).map(|n| n * n % 71));
             let chosen = split_by_content(&contents, 0.25, seed).unwrap();
-            assert_eq!(chosen.len(), 30, "seed {seed}");
+            // Groups are not split to reach the number to the row.
+            assert!(
+                (27..=30).contains(&chosen.len()),
+                "seed {seed}: {}",
+                chosen.len()
+            );
             let held_out: HashSet<_> = chosen.iter().map(|row| contents[*row as usize]).collect();
             let trained = (0..120).filter(|row| !chosen.contains(row));
             for row in trained {

@@ -163,7 +163,7 @@ pub(crate) mod tests {
         let mut one = point(3, 0.5, Some(0.25));
         let json = one.json();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["greedy", "sampled", "step"], "{json}");
+        assert_eq!(keys, ["step", "sampled", "greedy"], "{json}");
         assert_eq!(json["sampled"]["mean"], 0.5);
         assert_eq!(json["greedy"]["mean"], 0.25);
         assert_eq!(json["greedy"]["ci95"], json!([0.2, 0.3]));

@@ -22,7 +22,7 @@ fn a_training_run_is_exported_for_other_trainers_without_its_held_out_rows() {
     // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3, sampled and greedily.
     for format in ["areal", "verl", "slime"] {
         let resource = export(&workspace, format);
-        assert_eq!(resource["rollouts"], 30, "{format}");
+        assert_eq!(resource["rollouts"], 36, "{format}");
         assert_eq!(resource["records"], 24, "{format}");
         assert_eq!(
             resource["left_out"],

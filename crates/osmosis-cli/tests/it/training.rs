@@ -37,7 +37,7 @@ fn training_leaves_metrics_checkpoints_a_curve_and_a_report() {
     assert_eq!(resource["resumed"], false);
     for side in ["before", "after"] {
         let keys: Vec<&String> = resource[side].as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["greedy", "sampled", "step"], "{resource}");
+        assert_eq!(keys, ["step", "sampled", "greedy"], "{resource}");
         for decoding in ["sampled", "greedy"] {
             let numbers = &resource[side][decoding];
             assert!(numbers["mean"].is_f64(), "{resource}");
