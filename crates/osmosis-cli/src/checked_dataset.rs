@@ -3,7 +3,7 @@
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
 use osmosis_core::frame::Manifest;
-use osmosis_data::{Dataset, Row, Taking};
+use osmosis_data::{Dataset, Row, RowContent, Taking};
 use osmosis_store::NewRow;
 
 use crate::dataset::{checked, data_error};
@@ -17,6 +17,15 @@ pub(crate) struct CheckedDataset {
     pub(crate) rows: u64,
     /// Why it is for no workflow but one that takes rows as they are.
     unfit: Option<CliError>,
+}
+
+/// A row, as far as it is compared with others.
+#[derive(Debug)]
+pub(crate) struct ComparedRow {
+    pub(crate) line: u64,
+    pub(crate) content: RowContent,
+    /// It says that its phrasing is never trained on.
+    pub(crate) is_unseen_phrasing: bool,
 }
 
 impl CheckedDataset {
@@ -78,11 +87,28 @@ impl CheckedDataset {
                 line: row.line,
                 body: row.body,
             })
-            .map_err(|error| {
-                CliError::failed("dataset_changed", format!("`{}`: {error}", self.path()))
-                    .hint("the dataset changed while it was read; submit again")
+            .map_err(|error| self.changed(&error.to_string()))
+        })
+    }
+
+    /// What its rows are compared by, one at a time.
+    pub(crate) fn contents(
+        &self,
+        taking: Taking,
+    ) -> impl Iterator<Item = Result<ComparedRow, CliError>> + '_ {
+        self.dataset.rows().map(move |row| {
+            let row = row.map_err(|error| self.changed(&error.to_string()))?;
+            Ok(ComparedRow {
+                line: row.line,
+                content: row.content(taking),
+                is_unseen_phrasing: osmosis_train::is_unseen_phrasing(&row.body),
             })
         })
+    }
+
+    fn changed(&self, why: &str) -> CliError {
+        CliError::failed("dataset_changed", format!("`{}`: {why}", self.path()))
+            .hint("the dataset changed while it was read; submit again")
     }
 
     /// Refuses when the file is no longer what was checked.

@@ -3,17 +3,16 @@
 mod workspace_files;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::statistics::Interval;
 use osmosis_worker::environment;
 use serde_json::{Value, json};
 use toml_edit::DocumentMut;
 
 use crate::arguments::DemoArguments;
 use crate::error::{CliError, Exit, io};
-use crate::figures::{duration_text, interval, number};
+use crate::figures::duration_text;
 use crate::output::Output;
 use crate::train::submit::{Job, Trained};
-use crate::train::{HeldOutPoint, Plan, Request};
+use crate::train::{HeldOutPoint, Plan, Request, failed_text, pass_text, reward_text};
 use crate::workspace::{absolute, current_dir};
 
 /// The config of the training, in the demo's workspace.
@@ -37,6 +36,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
         config_path,
         config_text,
         secrets_file: None,
+        rows_not_compared: false,
     };
     let plan: Plan = Plan::check(request, Some(&root))?;
     // Each demo is a run of its own.
@@ -80,55 +80,61 @@ fn with_settings(
 
 fn tell(trained: &Trained, root: &Utf8Path) -> String {
     let report = &trained.report;
-    let shown = |point: Option<HeldOutPoint>| {
-        point.map_or_else(
-            || "not measured".to_owned(),
-            |point| format!("{}{}", number(point.mean), interval(point.interval, number)),
-        )
-    };
     let time = report.duration().map_or_else(String::new, |duration| {
         format!(" in {}", duration_text(duration.as_secs_f64()))
     });
-    format!(
-        "\n  Mean reward on held-out rows: {} before, {} after {} steps{time}.\n  \
-         The agent and its grader: {root}/rollouts/calculator/main.py\n  \
-         The settings of the training: {root}/{CONFIG}",
-        shown(report.before()),
-        shown(report.after()),
-        report.steps(),
-    )
+    let mut text = format!("\n  {} steps{time}. On held-out rows:\n", report.steps());
+    text += &told_of(report.before().as_ref(), report.after().as_ref());
+    text += &format!(
+        "  The agent and its grader: {root}/rollouts/calculator/main.py\n  \
+         The settings of the training: {root}/{CONFIG}"
+    );
+    text
 }
 
-/// The `resource` of `demo --json`: that of `train submit`, with the numbers that matter in front.
+/// Before and after of each way in which the rows were run.
+fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> String {
+    let Some(before) = before else {
+        return "    not measured\n".to_owned();
+    };
+    let after = after.map(HeldOutPoint::all).unwrap_or_default();
+    let mut text = String::new();
+    for (place, one) in before.all().iter().enumerate() {
+        text += &format!("    {}\n", one.name);
+        for (when, numbers) in [("before", Some(one)), ("after", after.get(place))] {
+            let told = numbers.map_or_else(
+                || "not measured".to_owned(),
+                |one| {
+                    format!(
+                        "mean reward {}, pass rate {}, {}",
+                        reward_text(&one.numbers),
+                        pass_text(&one.numbers),
+                        failed_text(&one.numbers)
+                    )
+                },
+            );
+            text += &format!("      {when:<6}  {told}\n");
+        }
+    }
+    text
+}
+
+/// The `resource` of `demo --json`: that of `train submit`, with the demo's own numbers.
 fn resource(trained: &Trained, seed: u64) -> Value {
     let report = &trained.report;
-    let mean = |point: Option<HeldOutPoint>| point.map(|point| point.mean);
-    let ci95 = |point: Option<HeldOutPoint>| {
-        point
-            .and_then(|point| point.interval)
-            .map(|Interval { low, high }| [low, high])
-    };
     let mut resource = json!({
-        "before": mean(report.before()),
-        "after": mean(report.after()),
-        "before_interval": ci95(report.before()),
-        "after_interval": ci95(report.after()),
-        "steps": report.steps(),
         "seconds": report.duration().map(|duration| duration.as_secs_f64()),
         "seed": seed,
     });
     if let (Value::Object(resource), Value::Object(rest)) = (&mut resource, report.json()) {
         for (name, value) in rest {
-            // The demo's own names win; the phases' times go by another.
-            match name.as_str() {
-                "before" | "after" | "steps" => {}
-                "seconds" => {
-                    resource.insert("phase_seconds".to_owned(), value);
-                }
-                _ => {
-                    resource.insert(name, value);
-                }
-            }
+            // The phases' times go by another name.
+            let name = if name == "seconds" {
+                "phase_seconds".to_owned()
+            } else {
+                name
+            };
+            resource.insert(name, value);
         }
     }
     resource
@@ -154,6 +160,14 @@ fn default_folder() -> Result<Utf8PathBuf, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::point;
+
+    #[test]
+    fn before_and_after_are_told_sampled_and_greedy_with_what_failed() {
+        let (before, after) = (point(0, 0.2, Some(0.1)), point(50, 0.9, Some(0.95)));
+        insta::assert_snapshot!(told_of(Some(&before), Some(&after)));
+        assert_eq!(told_of(None, None), "    not measured\n");
+    }
 
     #[test]
     fn seed_and_steps_are_written_into_the_config_and_the_rest_stays() {

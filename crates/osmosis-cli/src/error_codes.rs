@@ -49,6 +49,10 @@ const CODES: &[(&str, &str)] = &[
     ),
     ("file_not_found", "a file that was named is not there"),
     ("gateway", "the gateway can't listen"),
+    (
+        "held_out_overlap",
+        "rows are trained on and held out at once; the first ones are named with both places",
+    ),
     ("internal", "a fault of this program; please report it"),
     (
         "interrupted",

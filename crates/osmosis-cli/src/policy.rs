@@ -221,6 +221,12 @@ pub(crate) fn open_model(
     let opened = match model {
         ModelPath::Builtin(name) => EmbeddedModel::builtin(name),
         ModelPath::Run { name, step } => {
+            if *step == CheckpointStep::Best {
+                tracing::warn!(
+                    "`{model}` was chosen by its score on the run's held-out rows: what it scores on \
+                     them is optimistic, so measure it on other rows"
+                );
+            }
             EmbeddedModel::open(&checkpoint(name.as_str(), *step, workspace)?)
         }
         ModelPath::Local(path) => EmbeddedModel::open(&local(path, workspace)?),

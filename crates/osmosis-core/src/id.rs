@@ -126,10 +126,24 @@ text_id!(
     SampleId, "sample id", check_name
 );
 
+/// Between row and run in the id of a greedy rollout.
+const GREEDY: &str = "-greedy-";
+
 impl RolloutId {
     /// The id of the `run_index`-th rollout of dataset row `row_index`.
     pub fn of(row_index: u64, run_index: u32) -> Self {
         Self(format!("r{row_index}-{run_index}"))
+    }
+
+    /// The same for a rollout of training's evaluations that is decoded greedily, which its id says:
+    /// whoever reads it in a store, an index or an export knows.
+    pub fn greedy(row_index: u64, run_index: u32) -> Self {
+        Self(format!("r{row_index}{GREEDY}{run_index}"))
+    }
+
+    /// Whether this is an id of [`RolloutId::greedy`]. Where users choose ids it means nothing.
+    pub fn is_greedy(&self) -> bool {
+        self.0.contains(GREEDY)
     }
 }
 
@@ -168,6 +182,14 @@ mod tests {
             assert!(RolloutId::new(bad).is_err(), "{bad:?}");
         }
         assert!(RolloutId::new("r12-0").is_ok());
+        assert!(RolloutId::new(RolloutId::greedy(12, 3).as_str()).is_ok());
+    }
+
+    #[test]
+    fn the_id_of_a_greedy_rollout_says_so() {
+        assert_eq!(RolloutId::greedy(12, 3).as_str(), "r12-greedy-3");
+        assert!(RolloutId::greedy(12, 3).is_greedy());
+        assert!(!RolloutId::of(12, 3).is_greedy());
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod content_digest;
 pub mod conversation;
 mod csv;
 mod dataset;
@@ -31,6 +32,7 @@ mod resolve;
 mod row;
 mod table;
 
+pub use content_digest::{ContentDigest, RowContent};
 pub use csv::CsvRows;
 pub use dataset::{Dataset, Rows};
 pub use error::{DataError, DataErrorKind, RowError, RowProblem};

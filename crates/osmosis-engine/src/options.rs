@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use osmosis_core::{Redactor, RewardRange};
+use osmosis_core::{Redactor, RewardRange, RolloutId};
 use tokio_util::sync::CancellationToken;
 
 /// How a run is driven. None of this changes what a rollout's result means, except the limits and
@@ -39,7 +39,8 @@ pub struct EngineOptions {
 pub enum Measuring {
     Nothing,
     Everything,
-    /// Those of these dataset rows.
+    /// Those of these dataset rows, which training holds out. Where a rollout's id says that it is
+    /// [greedy](osmosis_core::RolloutId::is_greedy), its answers are decoded at temperature 0.
     Rows(Arc<BTreeSet<u64>>),
 }
 
@@ -49,6 +50,14 @@ impl Measuring {
             Self::Nothing => false,
             Self::Everything => true,
             Self::Rows(rows) => rows.contains(&row_index),
+        }
+    }
+
+    /// Elsewhere than in training ids are chosen by others, and say nothing.
+    pub(crate) fn is_greedy(&self, row_index: u64, id: &RolloutId) -> bool {
+        match self {
+            Self::Nothing | Self::Everything => false,
+            Self::Rows(rows) => rows.contains(&row_index) && id.is_greedy(),
         }
     }
 }
@@ -67,4 +76,20 @@ pub enum RunEnd {
     Complete,
     /// It was asked to stop; `left` rollouts have no result yet.
     Stopped { left: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_held_out_rows_are_decoded_greedily_and_only_where_their_id_says_so() {
+        let held_out = Measuring::Rows(Arc::new([3].into()));
+        assert!(held_out.is_greedy(3, &RolloutId::greedy(3, 9)));
+        assert!(!held_out.is_greedy(3, &RolloutId::of(3, 9)));
+        assert!(!held_out.is_greedy(4, &RolloutId::greedy(4, 9)));
+        for served in [Measuring::Everything, Measuring::Nothing] {
+            assert!(!served.is_greedy(3, &RolloutId::greedy(3, 9)));
+        }
+    }
 }

@@ -46,6 +46,10 @@ pub(crate) async fn execute(
     let door = parts
         .gateway
         .open_as(claim.id.clone(), claim.attempt, alias);
+    let measuring = &parts.options.measuring;
+    if measuring.is_greedy(claim.row_index, &claim.id) {
+        door.decode_greedily();
+    }
     let self_graded = parts.executor.self_graded();
     let whole = if self_graded {
         Some(row.for_own_grader().map_err(|error| EngineError::Row {
@@ -64,7 +68,7 @@ pub(crate) async fn execute(
         api_key: door.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
         row: whole,
-        is_eval: parts.options.measuring.is_eval(claim.row_index),
+        is_eval: measuring.is_eval(claim.row_index),
     };
     if self_graded {
         door.keep_completions();

@@ -15,6 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::completion::Usage;
 use crate::live::{LiveRollout, LiveStatus, Totals};
+use crate::options::Sampling;
 use crate::policy::Fault;
 use crate::registry::Served;
 use crate::replay::Replays;
@@ -62,6 +63,12 @@ impl RolloutDoor {
     /// From now on the ids of answers are kept until the door is closed.
     pub fn keep_completions(&self) {
         self.state.keeps_completions.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on what the run's policy is asked through this door is decoded at temperature 0, whatever
+    /// the call or the run's `[sampling]` says.
+    pub fn decode_greedily(&self) {
+        self.state.decodes_greedily.store(true, Ordering::Relaxed);
     }
 
     /// Ends the key, ends what is still under way, and returns when all of it is queued for
@@ -130,6 +137,7 @@ struct DoorState {
     session: Arc<Session>,
     replays: Arc<Replays>,
     keeps_completions: AtomicBool,
+    decodes_greedily: AtomicBool,
     totals: Arc<Totals>,
     tally: Mutex<Tally>,
 }
@@ -164,6 +172,7 @@ impl Doors {
             session: Arc::new(session),
             replays: Arc::default(),
             keeps_completions: AtomicBool::new(false),
+            decodes_greedily: AtomicBool::new(false),
             totals: Arc::clone(&self.totals),
             tally: Mutex::default(),
         });
@@ -284,6 +293,19 @@ impl Visit {
         self.state.keeps_completions.load(Ordering::Relaxed)
     }
 
+    /// How the run's policy samples for this rollout.
+    pub(crate) fn sampling(&self, of_run: Sampling) -> Sampling {
+        if self.decodes_greedily() {
+            of_run.greedy()
+        } else {
+            of_run
+        }
+    }
+
+    pub(crate) fn decodes_greedily(&self) -> bool {
+        self.state.decodes_greedily.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn call_begins(&self) {
         let mut tally = self.state.tally.lock();
         if tally.under_way == 0 {
@@ -364,6 +386,25 @@ mod tests {
         let doors = Doors::default();
         let door = door(&doors);
         assert!(!format!("{door:?} {doors:?}").contains(&door.key()[4..]));
+    }
+
+    #[test]
+    fn a_door_is_greedy_for_its_own_rollout_alone() {
+        let of_run = Sampling {
+            temperature: Some(0.7),
+            top_p: Some(0.9),
+            ..Sampling::default()
+        };
+        let doors = Doors::default();
+        let (greedy, other) = (door(&doors), door(&doors));
+        greedy.decode_greedily();
+        let sampling = doors.enter(greedy.key()).unwrap().sampling(of_run);
+        assert_eq!(
+            (sampling.temperature, sampling.top_p),
+            (Some(0.0), Some(1.0))
+        );
+        assert!(sampling.overrides, "whatever the call says");
+        assert_eq!(doors.enter(other.key()).unwrap().sampling(of_run), of_run);
     }
 
     #[tokio::test]

@@ -46,6 +46,7 @@ pub(crate) async fn chat(
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let replays = visit.replays();
     let judge = visit.judge();
+    let (of_run, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
@@ -121,7 +122,7 @@ pub(crate) async fn chat(
     call.is_let_in(pass, &policy, journey.clone(), first_use);
     // `[sampling]` is for the run's own policy.
     let sampling = if served.is_the_runs {
-        shared.sampling
+        of_run
     } else {
         Sampling::default()
     };
@@ -135,7 +136,8 @@ pub(crate) async fn chat(
         Some(_) => Dialect::ChatCompletions,
     };
     let (streamed, wants_usage) = (request.streamed, request.wants_usage);
-    if let Some(field) = request.overridden {
+    // What an evaluation decides for itself is no news to the agent's author.
+    if let Some(field) = request.overridden.filter(|_| !greedy) {
         shared.warn_of_override(field);
     }
     let tokens = TokenSlot::default();

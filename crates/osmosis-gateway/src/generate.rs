@@ -35,6 +35,7 @@ pub(crate) async fn generate(
 ) -> Response {
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
+    let (sampling, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
     let served = visit
         .judge()
         .unwrap_or_else(|| shared.registry.run_policy());
@@ -88,9 +89,9 @@ pub(crate) async fn generate(
     let policy = answering.describe_for(&rollout_id);
     let journey = Journey::default();
     call.is_let_in(pass, &policy, journey.clone(), None);
-    let body = match amended(&body, &shared.sampling) {
+    let body = match amended(&body, &sampling) {
         Ok((body, overridden)) => {
-            if let Some(field) = overridden {
+            if let Some(field) = overridden.filter(|_| !greedy) {
                 shared.warn_of_override(field);
             }
             body

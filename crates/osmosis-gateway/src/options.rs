@@ -75,3 +75,15 @@ pub struct Sampling {
     /// `true` in training: these values replace what the call says.
     pub overrides: bool,
 }
+
+impl Sampling {
+    /// The likeliest token every time, whatever a call says.
+    pub(crate) fn greedy(self) -> Self {
+        Self {
+            temperature: Some(0.0),
+            top_p: Some(1.0),
+            overrides: true,
+            ..self
+        }
+    }
+}

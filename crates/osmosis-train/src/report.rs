@@ -7,6 +7,8 @@ use osmosis_store::RolloutRecord;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::EvaluationReport;
+
 /// The numbers of one step, as in `metrics.jsonl`. Times are seconds; what can't be said is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StepReport {
@@ -137,57 +139,13 @@ pub enum SkipReason {
     NoTokens,
 }
 
-/// The numbers of one evaluation on held-out rows, one rollout per row.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvaluationReport {
-    #[serde(rename = "eval/rollouts")]
-    pub rollouts: u64,
-    #[serde(rename = "eval/scored")]
-    pub scored: u64,
-    #[serde(rename = "eval/infrastructure_failed")]
-    pub infrastructure_failed: u64,
-    #[serde(rename = "eval/reward_mean")]
-    pub reward_mean: Option<f64>,
-    /// 95%, clustered by dataset row: low, high.
-    #[serde(rename = "eval/reward_ci95")]
-    pub reward_ci95: Option<[f64; 2]>,
-    #[serde(rename = "eval/pass_rate")]
-    pub pass_rate: Option<f64>,
-    #[serde(rename = "eval/pass_rate_ci95")]
-    pub pass_rate_ci95: Option<[f64; 2]>,
-    #[serde(rename = "eval/completion_tokens")]
-    pub completion_tokens: u64,
-    /// Seconds.
-    #[serde(rename = "time/eval")]
-    pub time: f64,
-}
-
-impl EvaluationReport {
-    /// `range` is where rewards lie, as the config states it.
-    pub(crate) fn of(rollouts: &[RolloutRecord], seconds: f64, range: Option<RewardRange>) -> Self {
-        let numbers = numbers_within(range, rollouts);
-        Self {
-            rollouts: numbers.rollouts,
-            scored: numbers.outcomes.scored,
-            infrastructure_failed: numbers.outcomes.infrastructure_failed,
-            reward_mean: numbers.reward.mean,
-            reward_ci95: numbers.reward.ci95.map(|ci| [ci.low, ci.high]),
-            pass_rate: numbers.pass_rate,
-            pass_rate_ci95: numbers.pass_rate_ci95.map(|ci| [ci.low, ci.high]),
-            completion_tokens: numbers.completion_tokens,
-            time: seconds,
-        }
-    }
-}
-
-/// What `osmosis_core::statistics` says of these rollouts.
-pub(crate) fn numbers_of(rollouts: &[RolloutRecord]) -> RunNumbers {
-    numbers_within(None, rollouts)
-}
-
-fn numbers_within(range: Option<RewardRange>, rollouts: &[RolloutRecord]) -> RunNumbers {
+/// What `osmosis_core::statistics` says of these rollouts. `range` is where rewards lie, as the config states it.
+pub(crate) fn numbers_of<'r>(
+    rollouts: impl IntoIterator<Item = &'r RolloutRecord>,
+    range: Option<RewardRange>,
+) -> RunNumbers {
     let facts: Vec<RolloutFact> = rollouts
-        .iter()
+        .into_iter()
         .filter_map(|rollout| {
             let outcome = rollout.outcome.as_ref()?;
             Some(RolloutFact {
@@ -231,6 +189,22 @@ fn by_staleness<S: Serializer>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ByDecoding, HeldOutNumbers};
+
+    fn evaluation(reward: f64) -> EvaluationReport {
+        EvaluationReport {
+            all: ByDecoding {
+                sampled: HeldOutNumbers {
+                    rollouts: 4,
+                    reward_mean: Some(reward),
+                    reward_ci95: Some([0.0, 0.5]),
+                    ..HeldOutNumbers::default()
+                },
+                greedy: None,
+            },
+            ..EvaluationReport::default()
+        }
+    }
 
     #[test]
     fn a_step_is_one_flat_object_under_the_names_of_the_contract() {
@@ -241,10 +215,7 @@ mod tests {
                 ..OutcomeCounts::default()
             },
             reward_mean: Some(0.5),
-            evaluation: Some(EvaluationReport {
-                reward_mean: Some(0.25),
-                ..EvaluationReport::default()
-            }),
+            evaluation: Some(evaluation(0.25)),
             ..StepReport::default()
         };
         let value = serde_json::to_value(&report).unwrap();
@@ -260,12 +231,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_can_be_read_back_from_a_step() {
-        let evaluation = EvaluationReport {
-            rollouts: 4,
-            reward_mean: Some(0.25),
-            reward_ci95: Some([0.0, 0.5]),
-            ..EvaluationReport::default()
-        };
+        let evaluation = evaluation(0.25);
         let report = StepReport {
             evaluation: Some(evaluation.clone()),
             ..StepReport::default()

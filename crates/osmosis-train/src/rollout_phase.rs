@@ -20,8 +20,8 @@ pub(crate) struct RolloutPhase {
     pub(crate) name: String,
     pub(crate) rows: Vec<NewRow>,
     pub(crate) rollouts: Vec<NewRollout>,
-    /// Nothing is learned from these rollouts.
-    pub(crate) is_eval: bool,
+    /// Of which nothing is learned.
+    pub(crate) measuring: Measuring,
     /// The phase was completed by an earlier process, and what came after it depends on its results as
     /// they are.
     pub(crate) settled: bool,
@@ -64,7 +64,7 @@ impl RolloutPhase {
             }
             store.enqueue(self.rows, self.rollouts).await?;
             let before = parts.sampler.rate();
-            clock = drive(parts, self.is_eval, stop, events).await?;
+            clock = drive(parts, self.measuring, stop, events).await?;
             let sampled = parts.sampler.rate().sampled_tokens - before.sampled_tokens;
             let seconds = (clock.rollout + clock.grade).as_secs_f64();
             tokens_per_second = (seconds > 0.0).then(|| sampled as f64 / seconds);
@@ -131,17 +131,13 @@ async fn retry_failed(parts: &TrainParts, known: &[RolloutRecord]) -> Result<(),
 
 async fn drive(
     parts: &TrainParts,
-    is_eval: bool,
+    measuring: Measuring,
     stop: &Stop,
     events: &mpsc::Sender<TrainEvent>,
 ) -> Result<PhaseClock, TrainError> {
     let (sender, mut told) = mpsc::channel(EVENTS_WAITING);
     let options = EngineOptions {
-        measuring: if is_eval {
-            Measuring::Everything
-        } else {
-            Measuring::Nothing
-        },
+        measuring,
         ..parts.engine.clone()
     };
     let engine = Engine::new(

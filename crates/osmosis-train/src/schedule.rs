@@ -169,10 +169,27 @@ impl EvaluationSchedule {
         }
     }
 
-    /// The rollouts of the evaluation after `step`: one for each row; `None` when none is due.
+    /// The rollouts of the evaluation after `step`; `None` when none is due. Each row is run twice: sampled
+    /// as in training, and greedily.
     pub fn rollouts(&self, step: u64, rows: &[u64]) -> Option<Vec<NewRollout>> {
         let ordinal = self.ordinal(step)?;
-        Some(rows.iter().map(|row| rollout(*row, ordinal)).collect())
+        let sampled = rows.iter().map(|row| rollout(*row, ordinal));
+        // After the sampled ones of all evaluations, which have the numbers they always had: a run from
+        // before there were greedy ones goes on.
+        let run = self.count() + ordinal;
+        let greedy = rows.iter().map(|row| {
+            let planned = rollout(*row, run);
+            NewRollout {
+                id: RolloutId::greedy(planned.row_index, planned.run_index),
+                ..planned
+            }
+        });
+        Some(sampled.chain(greedy).collect())
+    }
+
+    /// How many evaluations the run has.
+    fn count(&self) -> u64 {
+        self.steps.div_ceil(self.interval) + 1
     }
 }
 
@@ -252,8 +269,14 @@ mod tests {
             .filter_map(|step| every.ordinal(step).map(|n| (step, n)))
             .collect();
         assert_eq!(due, [(0, 0), (10, 1), (20, 2), (25, 3)]);
-        let rollouts = every.rollouts(25, &[7]).unwrap();
-        assert_eq!(rollouts[0].id, RolloutId::of(7, 3));
+        let ids: Vec<_> = every
+            .rollouts(25, &[7, 9])
+            .unwrap()
+            .into_iter()
+            .map(|rollout| rollout.id)
+            .collect();
+        assert_eq!(ids[..2], [RolloutId::of(7, 3), RolloutId::of(9, 3)]);
+        assert_eq!(ids[2..], [RolloutId::greedy(7, 7), RolloutId::greedy(9, 7)]);
         assert_eq!(every.rollouts(24, &[7]), None);
     }
 
@@ -295,6 +318,18 @@ mod tests {
             let ordinals: Vec<u64> = (0..=steps).filter_map(|s| every.ordinal(s)).collect();
             let counted: Vec<u64> = (0..ordinals.len() as u64).collect();
             prop_assert_eq!(ordinals, counted);
+        }
+
+        #[test]
+        fn no_two_rollouts_of_a_held_out_row_have_the_same_number(interval in 1u64..9, steps in 1u64..40) {
+            let every = EvaluationSchedule { interval, steps };
+            let mut runs = BTreeSet::new();
+            let rollouts = (0..=steps).filter_map(|step| every.rollouts(step, &[3])).flatten();
+            for rollout in rollouts {
+                prop_assert!(runs.insert(rollout.run_index));
+                let sampled = u64::from(rollout.run_index) < every.count();
+                prop_assert_eq!(rollout.id.is_greedy(), !sampled);
+            }
         }
     }
 }

@@ -57,6 +57,12 @@ pub(crate) async fn units_of(
     training: &Training,
     self_graded: bool,
 ) -> Result<Option<Vec<Unit>>, TrainError> {
+    if rollout.id.is_greedy() {
+        return Err(TrainError::Internal(format!(
+            "rollout `{}` was decoded greedily to measure, and is not to be trained on",
+            rollout.id
+        )));
+    }
     let Some(scored) = &rewards_of(rollout) else {
         return Ok(None);
     };

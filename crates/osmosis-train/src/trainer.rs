@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::config::Training;
-use osmosis_engine::Stop;
+use osmosis_engine::{Measuring, Stop};
 use osmosis_policy::{EmbeddedModel, UpdateReport, Weights};
-use osmosis_store::{NewRow, StepRecord};
+use osmosis_store::{NewRollout, NewRow, StepRecord};
 use tokio::sync::mpsc;
 
 use crate::checkpoints::{self, Checkpoint, LoadedCheckpoint};
-use crate::evaluation::evaluate;
+use crate::evaluation::{DueEvaluation, HeldOutSet};
 use crate::journal::Journal;
 use crate::learning::{Learning, blocking};
 use crate::report::numbers_of;
@@ -36,6 +36,7 @@ pub struct Trainer {
     parts: TrainParts,
     schedule: Schedule,
     evaluations: EvaluationSchedule,
+    held_out: HeldOutSet,
     learning: Learning,
     /// Steps that are done, and the version of the weights.
     step: u64,
@@ -54,7 +55,7 @@ impl Trainer {
     /// The caller has taken hold of the store and called `recover`. It does not call `requeue`: the
     /// weights depend on the results of earlier steps as they are, and what failed in the current one is
     /// tried again here.
-    pub async fn open(plan: TrainPlan, parts: TrainParts) -> Result<Self, TrainError> {
+    pub async fn open(mut plan: TrainPlan, parts: TrainParts) -> Result<Self, TrainError> {
         let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
         let trained: HashSet<&u64> = rows.iter().collect();
         if plan
@@ -90,6 +91,7 @@ impl Trainer {
         )
         .await?;
         Ok(Self {
+            held_out: HeldOutSet::new(std::mem::take(&mut plan.held_out)),
             plan,
             parts,
             schedule,
@@ -166,7 +168,7 @@ impl Trainer {
             name: format!("step {step}"),
             rows: self.rows_of(&planned),
             rollouts: planned.rollouts.clone(),
-            is_eval: false,
+            measuring: Measuring::Nothing,
             settled: step <= self.journal.settled(),
         };
         let Some(results) = phase.run(&self.parts, stop, events).await? else {
@@ -233,7 +235,7 @@ impl Trainer {
     }
 
     fn report(&self, planned: &PlannedStep, results: &PhaseResults, lesson: &Lesson) -> StepReport {
-        let numbers = numbers_of(&results.rollouts);
+        let numbers = numbers_of(&results.rollouts, None);
         StepReport {
             step: planned.step,
             version: planned.step,
@@ -287,7 +289,7 @@ impl Trainer {
     }
 
     fn evaluation_due(&self) -> bool {
-        !self.plan.held_out.is_empty() && self.evaluations.ordinal(self.step).is_some()
+        !self.held_out.rows.is_empty() && self.evaluations.ordinal(self.step).is_some()
     }
 
     /// The evaluation after the step that is done has not been recorded: the run begins, or an earlier
@@ -316,22 +318,22 @@ impl Trainer {
         stop: &Stop,
         events: &mpsc::Sender<TrainEvent>,
     ) -> Result<Option<EvaluationReport>, TrainError> {
-        let held_out = self.plan.held_out.clone();
-        let rows: Vec<u64> = held_out.iter().map(|row| row.row_index).collect();
-        let Some(rollouts) = self.evaluations.rollouts(self.step, &rows) else {
+        let Some(rollouts) = self.evaluation_rollouts() else {
             return Ok(None);
         };
-        let settled = self.step < self.journal.settled();
-        evaluate(
-            &self.parts,
-            self.step,
-            held_out,
+        let due = DueEvaluation {
+            step: self.step,
+            held_out: &self.held_out,
             rollouts,
-            settled,
-            stop,
-            events,
-        )
-        .await
+            settled: self.step < self.journal.settled(),
+        };
+        due.run(&self.parts, stop, events).await
+    }
+
+    /// The rollouts of the evaluation after the step that is done, when one is due.
+    fn evaluation_rollouts(&self) -> Option<Vec<NewRollout>> {
+        let rows: Vec<u64> = self.held_out.rows.iter().map(|row| row.row_index).collect();
+        self.evaluations.rollouts(self.step, &rows)
     }
 
     async fn save(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<(), TrainError> {

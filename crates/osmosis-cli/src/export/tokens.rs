@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::runs::{Pinned, RegradedFrom};
-use crate::train::held_out_rows;
+use crate::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
 
 /// How the rollouts of a run become rows.
 pub(super) struct TokenRows {
@@ -128,6 +128,10 @@ impl HeldOutRows {
             HeldOut::Fraction(fraction) => pinned
                 .number("training.seed")
                 .and_then(|seed| held_out_rows(rows, *fraction, seed))
+                .and_then(|plain| match pinned.text(MOVED_ROWS) {
+                    Some(moved) => with_moved_rows(plain, &moved),
+                    None => Some(plain),
+                })
                 .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),
         }
     }

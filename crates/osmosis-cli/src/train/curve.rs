@@ -1,12 +1,12 @@
 //! The numbers of a training run over its steps, as they are in the store.
 
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_core::statistics::Interval;
 use osmosis_store::Store;
 use osmosis_train::{EvaluationReport, StepReport};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::held_out_point::HeldOutPoint;
 use crate::error::CliError;
 
 /// All steps so far.
@@ -39,6 +39,16 @@ pub(crate) struct StepNumbers {
     pub(crate) groups_without_variance: u64,
     #[serde(rename = "groups/incomplete")]
     pub(crate) groups_incomplete: u64,
+    #[serde(rename = "rollouts/scored")]
+    pub(crate) scored: u64,
+    #[serde(rename = "rollouts/agent_failed")]
+    pub(crate) agent_failed: u64,
+    #[serde(rename = "rollouts/timed_out")]
+    pub(crate) timed_out: u64,
+    #[serde(rename = "rollouts/ungraded")]
+    pub(crate) ungraded: u64,
+    #[serde(rename = "rollouts/rejected")]
+    pub(crate) rejected: u64,
     #[serde(rename = "rollouts/infrastructure_failed")]
     pub(crate) infrastructure_failed: u64,
     /// Of the tokens that were trained on; none where nothing can be stale. So are the next three.
@@ -71,28 +81,9 @@ pub(crate) struct StepNumbers {
     pub(crate) swap_seconds: f64,
     #[serde(rename = "time/save")]
     pub(crate) save_seconds: Option<f64>,
-    #[serde(rename = "time/eval")]
-    pub(crate) eval_seconds: Option<f64>,
-    #[serde(rename = "eval/reward_mean")]
-    pub(crate) held_out_reward: Option<f64>,
-    #[serde(rename = "eval/reward_ci95")]
-    pub(crate) held_out_ci95: Option<[f64; 2]>,
-    #[serde(rename = "eval/pass_rate")]
-    pub(crate) held_out_pass_rate: Option<f64>,
-    #[serde(rename = "eval/rollouts")]
-    pub(crate) held_out_rollouts: u64,
-    #[serde(rename = "eval/infrastructure_failed")]
-    pub(crate) held_out_infrastructure_failed: u64,
-}
-
-/// Held-out rows, evaluated with the weights after a step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct HeldOutPoint {
-    pub(crate) step: u64,
-    pub(crate) mean: f64,
-    pub(crate) interval: Option<Interval>,
-    pub(crate) pass_rate: Option<f64>,
-    pub(crate) rollouts: u64,
+    /// Held-out rows, where they were evaluated.
+    #[serde(flatten, deserialize_with = "evaluation")]
+    pub(crate) evaluation: Option<EvaluationReport>,
 }
 
 impl Curve {
@@ -124,6 +115,13 @@ impl Curve {
     pub(crate) fn rewards(&self) -> Vec<(u64, f64)> {
         self.trained()
             .filter_map(|step| Some((step.step, step.reward?)))
+            .collect()
+    }
+
+    /// The part of a step's rollouts that passed, of all that ran, by step.
+    pub(crate) fn pass_rates(&self) -> Vec<(u64, f64)> {
+        self.trained()
+            .filter_map(|step| Some((step.step, step.pass_rate?)))
             .collect()
     }
 
@@ -163,27 +161,50 @@ impl StepNumbers {
         Self::read(serde_json::to_value(report))
     }
 
-    pub(crate) fn of_evaluation(step: u64, report: &EvaluationReport) -> Self {
-        Self {
-            step,
-            ..Self::read(serde_json::to_value(report))
-        }
-    }
-
     fn read(value: serde_json::Result<Value>) -> Self {
         // Both sides are types of ours; the tests compare them.
         value.and_then(serde_json::from_value).unwrap_or_default()
     }
 
     pub(crate) fn held_out(&self) -> Option<HeldOutPoint> {
+        let evaluation = self.evaluation.clone()?;
         Some(HeldOutPoint {
             step: self.step,
-            mean: self.held_out_reward?,
-            interval: self.held_out_ci95.map(|[low, high]| Interval { low, high }),
-            pass_rate: self.held_out_pass_rate,
-            rollouts: self.held_out_rollouts,
+            evaluation,
         })
     }
+
+    /// Rollouts that ran and have no score.
+    pub(crate) fn failed(&self) -> u64 {
+        self.agent_failed + self.timed_out + self.ungraded + self.rejected
+    }
+
+    pub(crate) fn ran(&self) -> u64 {
+        self.scored + self.failed()
+    }
+
+    /// Of training and of the evaluation after it.
+    pub(crate) fn all_infrastructure_failed(&self) -> u64 {
+        let held_out = self.evaluation.as_ref().map_or(0, |evaluation| {
+            let greedy = evaluation
+                .all
+                .greedy
+                .map_or(0, |it| it.infrastructure_failed);
+            evaluation.all.sampled.infrastructure_failed + greedy
+        });
+        self.infrastructure_failed + held_out
+    }
+
+    pub(crate) fn eval_seconds(&self) -> f64 {
+        self.evaluation
+            .as_ref()
+            .map_or(0.0, |evaluation| evaluation.time)
+    }
+}
+
+fn evaluation<'de, D: Deserializer<'de>>(rest: D) -> Result<Option<EvaluationReport>, D::Error> {
+    let metrics = serde_json::Map::<String, Value>::deserialize(rest)?;
+    Ok(EvaluationReport::read(&metrics))
 }
 
 /// What stands under `staleness/tokens_N`, of all that the other fields leave over.
@@ -198,20 +219,10 @@ fn by_staleness<'de, D: Deserializer<'de>>(rest: D) -> Result<StalenessHistogram
     Ok(histogram)
 }
 
-impl HeldOutPoint {
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "step": self.step,
-            "reward": {"mean": self.mean, "ci95": self.interval.map(|i| [i.low, i.high])},
-            "pass_rate": self.pass_rate,
-            "rollouts": self.rollouts,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use osmosis_train::AsyncReport;
+    use osmosis_core::statistics::OutcomeCounts;
+    use osmosis_train::{AsyncReport, ByDecoding, HeldOutNumbers};
 
     use super::*;
 
@@ -229,6 +240,20 @@ mod tests {
             time_wait_rollouts: 0.5,
             time_wait_update: 0.25,
         };
+        let evaluation = EvaluationReport {
+            all: ByDecoding {
+                sampled: HeldOutNumbers {
+                    rollouts: 8,
+                    reward_mean: Some(0.75),
+                    reward_ci95: Some([0.5, 1.0]),
+                    infrastructure_failed: 1,
+                    ..HeldOutNumbers::default()
+                },
+                greedy: Some(HeldOutNumbers::default()),
+            },
+            unseen_phrasings: None,
+            time: 2.5,
+        };
         let report = StepReport {
             step: 3,
             reward_mean: Some(0.5),
@@ -244,12 +269,14 @@ mod tests {
             time_swap: 4.0,
             logprob_mismatch_max: Some(1e-6),
             asynchronous: Some(asynchronous),
-            evaluation: Some(EvaluationReport {
-                reward_mean: Some(0.75),
-                reward_ci95: Some([0.5, 1.0]),
-                rollouts: 8,
-                ..EvaluationReport::default()
-            }),
+            rollouts: OutcomeCounts {
+                scored: 5,
+                agent_failed: 1,
+                timed_out: 2,
+                infrastructure_failed: 3,
+                ..OutcomeCounts::default()
+            },
+            evaluation: Some(evaluation.clone()),
             ..StepReport::default()
         };
         let numbers = StepNumbers::of_step(&report);
@@ -269,14 +296,15 @@ mod tests {
         assert!((numbers.rollout_seconds - 1.0).abs() < 1e-9);
         assert!((numbers.swap_seconds - 4.0).abs() < 1e-9);
         assert_eq!(numbers.mismatch, Some(1e-6));
+        assert_eq!((numbers.ran(), numbers.failed()), (8, 3));
+        assert_eq!(numbers.all_infrastructure_failed(), 4);
+        assert!((numbers.eval_seconds() - 2.5).abs() < 1e-9);
         let point = numbers.held_out().unwrap();
-        assert_eq!((point.step, point.rollouts), (3, 8));
+        assert_eq!(point.step, 3);
+        assert_eq!(point.evaluation, evaluation);
         assert_eq!(
-            point.interval,
-            Some(Interval {
-                low: 0.5,
-                high: 1.0
-            })
+            StepNumbers::of_step(&StepReport::default()).held_out(),
+            None
         );
     }
 }

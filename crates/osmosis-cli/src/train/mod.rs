@@ -3,7 +3,9 @@
 mod chart;
 mod curve;
 mod held_out;
+mod held_out_point;
 mod info;
+mod overlap;
 mod plan;
 mod report;
 mod serve;
@@ -22,8 +24,10 @@ use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
 
-pub(crate) use curve::HeldOutPoint;
-pub(crate) use held_out::held_out_rows;
+pub(crate) use held_out::{MOVED_ROWS, held_out_rows, with_moved_rows};
+#[cfg(test)]
+pub(crate) use held_out_point::tests::point;
+pub(crate) use held_out_point::{HeldOutPoint, failed_text, pass_text, reward_text};
 pub(crate) use plan::{Plan, Request};
 
 pub(crate) async fn run(

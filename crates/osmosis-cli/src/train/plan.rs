@@ -5,12 +5,14 @@ use std::collections::HashSet;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{HeldOut, Language, TrainConfig};
 use osmosis_core::frame::Manifest;
+use osmosis_data::Taking;
 use osmosis_policy::EmbeddedModel;
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
 use serde_json::Value;
 
-use super::held_out::held_out_rows;
+use super::held_out::{MOVED_ROWS, held_out_rows, moved_rows, split_by_content};
+use super::overlap::{HeldOutContents, Overlap};
 use crate::checked_dataset::CheckedDataset;
 use crate::error::CliError;
 use crate::judge::ReadyJudge;
@@ -19,6 +21,8 @@ use crate::runs::Pinned;
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
 
+/// Remembered by runs whose rows were compared when they began.
+pub(super) const ROWS_COMPARED: &str = "rows_compared";
 /// Most rollouts that are under way at once unless asked otherwise.
 const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
 
@@ -28,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) config_path: Utf8PathBuf,
     pub(crate) config_text: String,
     pub(crate) secrets_file: Option<Utf8PathBuf>,
+    /// The run goes on that a version began which did not compare rows.
+    pub(crate) rows_not_compared: bool,
 }
 
 /// A checked training run.
@@ -42,6 +48,8 @@ pub(crate) struct Plan<M = EmbeddedModel> {
     pub(crate) judge: Option<ReadyJudge>,
     dataset: CheckedDataset,
     eval_dataset: Option<CheckedDataset>,
+    /// The rows of the dataset that `eval_fraction` holds out.
+    chosen: Vec<u64>,
 }
 
 /// What a run is about: a model that is trained here, or one that is trained elsewhere.
@@ -87,7 +95,7 @@ impl<M: PlannedModel> Plan<M> {
         let model = M::open(&config, &workspace)?;
         let seed = config.training.seed.unwrap_or(0);
         let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
-        let plan = Self {
+        let mut plan = Self {
             workspace,
             request,
             config,
@@ -96,12 +104,14 @@ impl<M: PlannedModel> Plan<M> {
             judge,
             dataset,
             eval_dataset,
+            chosen: vec![],
         };
         if plan.config.experiment.entrypoint.language == Language::Rust {
             plan.datasets()
                 .try_for_each(CheckedDataset::check_columns)?;
         }
-        plan.chosen_rows()?;
+        plan.chosen = plan.choose_rows()?;
+        plan.check_held_out()?;
         Ok(plan)
     }
 
@@ -147,7 +157,7 @@ impl<M: PlannedModel> Plan<M> {
 
     /// Rows to train on, and held-out ones.
     pub(crate) fn row_counts(&self) -> Result<(u64, u64), CliError> {
-        let chosen = self.chosen_rows()?.len() as u64;
+        let chosen = self.chosen.len() as u64;
         let apart = self.eval_dataset.as_ref().map_or(0, |dataset| dataset.rows);
         Ok((self.dataset.rows - chosen, chosen + apart))
     }
@@ -166,6 +176,10 @@ impl<M: PlannedModel> Plan<M> {
         }
         facts.insert("source_sha256", self.code.digest()?);
         facts.insert("environment_sha256", environment_digest);
+        if let Some(moved) = self.moved_rows() {
+            facts.insert(MOVED_ROWS, moved);
+        }
+        facts.remember(ROWS_COMPARED, "by content");
         // Tells later which rows were held out, also when the dataset is gone.
         facts.remember("dataset_rows", self.dataset.rows.to_string());
         Ok(facts)
@@ -173,7 +187,7 @@ impl<M: PlannedModel> Plan<M> {
 
     /// The rows as the trainer takes them. Those of `eval_dataset` are numbered after the dataset's.
     pub(crate) fn train_plan(&self) -> Result<TrainPlan, CliError> {
-        let chosen: HashSet<u64> = self.chosen_rows()?.into_iter().collect();
+        let chosen: HashSet<u64> = self.chosen.iter().copied().collect();
         let (mut rows, mut held_out) = (vec![], vec![]);
         for row in self.dataset.read() {
             let row = row?;
@@ -203,21 +217,100 @@ impl<M: PlannedModel> Plan<M> {
         })
     }
 
-    /// The rows of the dataset that `eval_fraction` holds out.
-    fn chosen_rows(&self) -> Result<Vec<u64>, CliError> {
+    /// The rows of the dataset that `eval_fraction` holds out: equal ones all or none.
+    fn choose_rows(&self) -> Result<Vec<u64>, CliError> {
         let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
             return Ok(vec![]);
         };
-        held_out_rows(self.dataset.rows, fraction, self.seed()).ok_or_else(|| {
-            CliError::failed(
-                "dataset_invalid",
-                format!(
-                    "`{}` has {} rows: too few to hold some out",
-                    self.dataset.path(),
-                    self.dataset.rows
-                ),
-            )
-            .hint("add rows, or remove `eval_fraction` from [training]")
+        let chosen = if self.compares_rows() {
+            let contents = self.dataset.contents(self.taking());
+            let contents = contents.map(|row| row.map(|row| row.content.all));
+            let contents: Vec<_> = contents.collect::<Result<_, _>>()?;
+            split_by_content(&contents, fraction, self.seed())
+        } else {
+            held_out_rows(self.dataset.rows, fraction, self.seed())
+        };
+        chosen.ok_or_else(|| {
+            let (path, rows) = (self.dataset.path(), self.dataset.rows);
+            let why = if rows < 2 {
+                format!("`{path}` has {rows} rows: too few to hold some out")
+            } else {
+                format!("all {rows} rows of `{path}` are equal: none can be held out")
+            };
+            CliError::failed("dataset_invalid", why)
+                .hint("add rows, or remove `eval_fraction` from [training]")
         })
+    }
+
+    /// Refuses rows that are trained on and held out at once.
+    fn check_held_out(&self) -> Result<(), CliError> {
+        if self.config.training.held_out.is_none() || !self.compares_rows() {
+            return Ok(());
+        }
+        let taking = self.taking();
+        let mut held_out = HeldOutContents::default();
+        let eval_rows = self.eval_dataset.iter().flat_map(|it| it.contents(taking));
+        for row in eval_rows {
+            let row = row?;
+            held_out.add(row.line, &row.content);
+        }
+        let chosen: HashSet<u64> = self.chosen.iter().copied().collect();
+        let mut overlap = Overlap::default();
+        for (row, index) in self.dataset.contents(taking).zip(0..) {
+            let row = row?;
+            if chosen.contains(&index) {
+                continue;
+            }
+            if row.is_unseen_phrasing {
+                return Err(self.phrasing_is_trained_on(row.line));
+            }
+            held_out.compare(row.line, &row.content, &mut overlap);
+        }
+        let Some(eval_dataset) = &self.eval_dataset else {
+            return Ok(());
+        };
+        let (dataset, path) = (self.dataset.path(), eval_dataset.path());
+        if let Some((line, eval_line)) = overlap.first_alike {
+            tracing::warn!(
+                "{} held-out rows have prompt and label of a row to train on, and other metadata: \
+                 {dataset}:{line} and {path}:{eval_line}, say",
+                overlap.alike
+            );
+        }
+        overlap.check(eval_dataset.rows, dataset, path)
+    }
+
+    fn phrasing_is_trained_on(&self, line: u64) -> CliError {
+        let path = self.dataset.path();
+        CliError::failed(
+            "held_out_overlap",
+            format!(
+                "{path}:{line} has `\"unseen_phrasing\": true` in its metadata and is trained on"
+            ),
+        )
+        .hint("move such rows to an `eval_dataset`, or remove the mark")
+    }
+
+    fn compares_rows(&self) -> bool {
+        !self.config.training.allow_overlap && !self.request.rows_not_compared
+    }
+
+    /// What the workflow takes of rows, as far as can be said before it is loaded.
+    fn taking(&self) -> Taking {
+        if self.depends_on_workflow() {
+            Taking::WholeRows
+        } else {
+            Taking::Columns
+        }
+    }
+
+    /// The rows that are on another side than a choice without regard to equal rows would have put them, so
+    /// that others can repeat it without the dataset.
+    fn moved_rows(&self) -> Option<String> {
+        let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
+            return None;
+        };
+        let plain = held_out_rows(self.dataset.rows, fraction, self.seed())?;
+        moved_rows(&plain, &self.chosen)
     }
 }

@@ -5,19 +5,25 @@ use std::time::Duration;
 
 use osmosis_core::RunName;
 use osmosis_store::Store;
-use osmosis_train::checkpoints::{self, Checkpoint};
+use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
 use super::chart::chart;
-use super::curve::{Curve, HeldOutPoint};
-use super::svg::svg;
+use super::curve::{Curve, StepNumbers};
+use super::held_out_point::{HeldOutPoint, numbers_text};
+use super::svg::{Lines, svg};
 use crate::command_line;
 use crate::error::CliError;
-use crate::figures::{duration_text, interval, number, percent, seconds_text, thousands};
+use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::{RunFolder, replace_file};
 use crate::workspace::Workspace;
+
+/// More evaluations than these are shown by their first and last ones.
+const MOST_EVALUATIONS: usize = 12;
+/// The best of many is partly the luckiest of them.
+const OPTIMISTIC: &str = "chosen on the held-out rows, so its score on them is optimistic";
 
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -28,6 +34,8 @@ pub(crate) struct Report {
     duration: Option<Duration>,
     curve: Curve,
     checkpoints: Vec<Checkpoint>,
+    /// `run:NAME@best`
+    best: Option<Checkpoint>,
 }
 
 impl Report {
@@ -45,17 +53,20 @@ impl Report {
             duration,
             curve: Curve::of(store).await?,
             checkpoints: checkpoints::list(&folder.path)?,
+            // Without held-out rows there is none.
+            best: checkpoints::resolve(&folder.path, Which::Best).ok(),
         })
     }
 
     /// The first and the last evaluation on held-out rows. With a single one there is no after.
     pub(crate) fn before(&self) -> Option<HeldOutPoint> {
-        self.curve.held_out().first().copied()
+        self.curve.held_out().into_iter().next()
     }
 
     pub(crate) fn after(&self) -> Option<HeldOutPoint> {
-        let points = self.curve.held_out();
-        points.last().copied().filter(|_| points.len() > 1)
+        let mut points = self.curve.held_out();
+        let last = points.pop();
+        last.filter(|_| !points.is_empty())
     }
 
     /// How long this process trained.
@@ -69,9 +80,12 @@ impl Report {
 
     /// Draws the curve into the run's folder.
     pub(crate) fn write_curve(&self) -> Result<(), CliError> {
-        let rewards = self.curve.rewards();
-        let held_out = self.curve.held_out();
-        let picture = svg(self.name.as_str(), &rewards, &held_out);
+        let lines = Lines {
+            rewards: self.curve.rewards(),
+            pass_rates: self.curve.pass_rates(),
+            held_out: self.curve.held_out(),
+        };
+        let picture = svg(self.name.as_str(), &lines);
         replace_file(&self.folder.curve(), |file| {
             std::io::Write::write_all(file, picture.as_bytes())
         })
@@ -81,10 +95,24 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let curve = &self.curve;
         let rewards: Vec<Value> = curve
-            .rewards()
-            .into_iter()
-            .map(|(step, reward)| json!({"step": step, "reward": reward}))
+            .trained()
+            .filter(|step| step.reward.is_some() || step.pass_rate.is_some())
+            .map(|step| {
+                json!({
+                    "step": step.step,
+                    "reward": step.reward,
+                    "pass_rate": step.pass_rate,
+                    "ran": step.ran(),
+                    "scored": step.scored,
+                    "failed": step.failed(),
+                    "infrastructure_failed": step.infrastructure_failed,
+                })
+            })
             .collect();
+        let best = self
+            .best
+            .as_ref()
+            .map(|best| json!({"step": best.step, "path": best.folder, "note": OPTIMISTIC}));
         let held_out: Vec<Value> = curve.held_out().iter().map(HeldOutPoint::json).collect();
         let checkpoints: Vec<Value> = self
             .checkpoints
@@ -100,6 +128,7 @@ impl Report {
             "after": self.after().map(|point| point.json()),
             "reward_curve": rewards,
             "held_out_curve": held_out,
+            "best": best,
             "tokens": {
                 "sampled": curve.count(|step| step.tokens_sampled),
                 "trained": curve.count(|step| step.tokens_trained),
@@ -117,7 +146,7 @@ impl Report {
                 "update": curve.sum(|step| step.update_seconds),
                 "swap": curve.sum(|step| step.swap_seconds),
                 "save": curve.sum(|step| step.save_seconds.unwrap_or(0.0)),
-                "evaluation": curve.sum(|step| step.eval_seconds.unwrap_or(0.0)),
+                "evaluation": curve.sum(StepNumbers::eval_seconds),
             },
             "checkpoints": checkpoints,
             "curve_path": self.folder.curve(),
@@ -134,30 +163,39 @@ impl Report {
         let curve = &self.curve;
         let mut text = String::new();
         let _ = writeln!(text, "\n{}", paint(self.name.as_str(), Style::new().bold()));
-        let rewards = curve.rewards();
-        if !rewards.is_empty() {
-            let _ = writeln!(text, "  mean reward of each step\n{}\n", chart(&rewards));
-        }
+        text.push_str(&self.charts());
         let mut row = |label: &str, value: String| {
             let label = paint(&format!("{label:<11}"), Style::new().cyan());
             let _ = writeln!(text, "  {label} {value}");
         };
         match (self.before(), self.after()) {
-            (Some(before), Some(after)) => {
-                row("before", held_out(&before));
-                row("after", held_out(&after));
+            (Some(before), after) => {
+                let labels = if after.is_some() {
+                    ["before", "after"]
+                } else {
+                    ["held out", ""]
+                };
+                for (label, point) in labels.into_iter().zip([Some(before), after]) {
+                    for (place, one) in point.iter().flat_map(HeldOutPoint::all).enumerate() {
+                        let label = if place == 0 { label } else { "" };
+                        row(
+                            label,
+                            format!("{}: {}", one.name, numbers_text(&one.numbers)),
+                        );
+                    }
+                }
             }
-            (Some(only), None) => row("held out", held_out(&only)),
             (None, _) => row(
                 "held out",
                 "none: set `eval_fraction` or `eval_dataset` in [training]".to_owned(),
             ),
         }
-        if let (Some(first), Some(last)) = (rewards.first(), rewards.last()) {
-            row(
-                "training",
-                format!("reward {} → {}", number(first.1), number(last.1)),
-            );
+        if let Some(best) = &self.best {
+            let step = best.step;
+            row("best", format!("step {step} (`@best`), {OPTIMISTIC}"));
+        }
+        if let Some(text) = self.training_text() {
+            row("training", text);
         }
         row("steps", self.steps_text());
         row(
@@ -192,6 +230,48 @@ impl Report {
         text
     }
 
+    /// Training and evaluations over the steps.
+    fn charts(&self) -> String {
+        let (rewards, pass_rates) = (self.curve.rewards(), self.curve.pass_rates());
+        let mut text = String::new();
+        let mut draw = |title: &str, points: &[(u64, f64)]| {
+            if !points.is_empty() {
+                let _ = writeln!(text, "  {title}\n{}\n", chart(points));
+            }
+        };
+        // As it is with rewards of 0 and 1 when nothing fails.
+        if rewards == pass_rates {
+            draw(
+                "mean reward of each step, which is its pass rate too",
+                &rewards,
+            );
+        } else {
+            draw("mean reward of each step, of what was scored", &rewards);
+            draw("pass rate of each step, of all that ran", &pass_rates);
+        }
+        let points = self.curve.held_out();
+        if points.len() > 1 {
+            text.push_str(&held_out_table(&points));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// `reward 0.2 → 0.8 · pass 20.0% → 80.0% · 3 of 240 rollouts failed`.
+    fn training_text(&self) -> Option<String> {
+        let ends = |points: &[(u64, f64)], show: fn(f64) -> String| {
+            let (first, last) = (points.first()?.1, points.last()?.1);
+            Some(format!("{} → {}", show(first), show(last)))
+        };
+        let pass = ends(&self.curve.pass_rates(), percent)?;
+        let reward = ends(&self.curve.rewards(), number).unwrap_or_else(|| "none".to_owned());
+        let failed = thousands(self.curve.count(StepNumbers::failed));
+        let ran = thousands(self.curve.count(StepNumbers::ran));
+        Some(format!(
+            "reward {reward} · pass {pass} · {failed} of {ran} rollouts failed"
+        ))
+    }
+
     /// What to type next.
     fn next(&self, workspace: &Workspace) -> String {
         let model = format!("run:{}@latest", self.name);
@@ -211,8 +291,7 @@ impl Report {
     }
 
     fn infrastructure_failed(&self) -> u64 {
-        self.curve
-            .count(|step| step.infrastructure_failed + step.held_out_infrastructure_failed)
+        self.curve.count(StepNumbers::all_infrastructure_failed)
     }
 
     fn steps_text(&self) -> String {
@@ -247,10 +326,7 @@ impl Report {
         part("update", curve.sum(|step| step.update_seconds));
         part("swap", curve.sum(|step| step.swap_seconds));
         part("save", curve.sum(|step| step.save_seconds.unwrap_or(0.0)));
-        part(
-            "evaluation",
-            curve.sum(|step| step.eval_seconds.unwrap_or(0.0)),
-        );
+        part("evaluation", curve.sum(StepNumbers::eval_seconds));
         parts.join(" · ")
     }
 
@@ -328,19 +404,52 @@ impl Report {
     }
 }
 
-/// `reward 0.8 [0.75, 0.85] · pass 80.0% on 100 held-out rollouts, step 60`.
-fn held_out(point: &HeldOutPoint) -> String {
-    let pass = point
-        .pass_rate
-        .map_or_else(String::new, |rate| format!(" · pass {}", percent(rate)));
-    let when = match point.step {
-        0 => "before training".to_owned(),
-        step => format!("after step {step}"),
-    };
-    format!(
-        "reward {}{}{pass} on {} held-out rollouts {when}",
-        number(point.mean),
-        interval(point.interval, number),
-        point.rollouts
-    )
+/// The evaluations on held-out rows, a line each.
+fn held_out_table(points: &[HeldOutPoint]) -> String {
+    let mut text = String::from(
+        "  held-out rows        sampled                    greedy\n\
+         \x20   step      pass    reward  failed      pass    reward  failed\n",
+    );
+    let half = MOST_EVALUATIONS / 2;
+    let left_out = half..points.len().saturating_sub(half);
+    for (place, point) in points.iter().enumerate() {
+        if points.len() > MOST_EVALUATIONS && left_out.contains(&place) {
+            if place == half {
+                text.push_str("       …\n");
+            }
+            continue;
+        }
+        let _ = write!(text, "{:>8}", point.step);
+        for numbers in [Some(point.sampled()), point.greedy()] {
+            let shown = |value: Option<f64>, show: fn(f64) -> String| {
+                value.map_or_else(|| "-".to_owned(), show)
+            };
+            let _ = write!(
+                text,
+                "{:>10}{:>10}{:>8}",
+                shown(numbers.and_then(|n| n.pass_rate), percent),
+                shown(numbers.and_then(|n| n.reward_mean), |mean| format!(
+                    "{mean:.3}"
+                )),
+                numbers.map_or_else(|| "-".to_owned(), |n| thousands(n.failed)),
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::held_out_point::tests::point;
+    use super::*;
+
+    #[test]
+    fn evaluations_are_a_table_of_sampled_and_greedy() {
+        let mut points = vec![point(0, 0.125, None)];
+        points.extend(
+            (1..=20).map(|n| point(10 * n, 0.125 + n as f64 / 25.0, Some(0.05 * n as f64))),
+        );
+        insta::assert_snapshot!(held_out_table(&points));
+    }
 }

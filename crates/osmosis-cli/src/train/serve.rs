@@ -48,6 +48,7 @@ pub(crate) async fn serve(
         config_path,
         config_text,
         secrets_file: arguments.secrets.secrets_file.clone(),
+        rows_not_compared: false,
     };
     let plan: Plan<OutsideModel> = Plan::check(request, workspace)?;
     let mut job = Job::new(plan, name, *output)?;

@@ -14,7 +14,7 @@ use osmosis_worker::WorkerPool;
 use serde_json::{Value, json};
 
 use super::curve::Curve;
-use super::plan::{Plan, PlannedModel, Request};
+use super::plan::{Plan, PlannedModel, ROWS_COMPARED, Request};
 use super::report::Report;
 use super::view::TrainView;
 use crate::arguments::{
@@ -49,6 +49,7 @@ pub(crate) async fn submit(
         config_path,
         config_text,
         secrets_file: arguments.secrets.secrets_file,
+        rows_not_compared: false,
     };
     let plan: Plan = Plan::check(request, workspace)?;
     let mut job = Job::new(plan, name, *output)?;
@@ -81,6 +82,9 @@ pub(crate) async fn resume(
             .join("run.toml"),
         config_text: record.config_toml.clone(),
         secrets_file: arguments.secrets.secrets_file,
+        rows_not_compared: Pinned::read(&record.pinned)?
+            .remembered(ROWS_COMPARED)
+            .is_none(),
     };
     let plan: Plan = Plan::check(request, Some(&workspace.root))?;
     let mut job = Job::new(plan, Some(record.name), *output)?;

@@ -2,21 +2,35 @@
 
 use std::fmt::Write as _;
 
-use super::curve::HeldOutPoint;
+use osmosis_train::HeldOutNumbers;
+
+use super::held_out_point::{HeldOutPoint, numbers_text};
 use super::sparkline::scale;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 48.0;
+const TOP: f64 = 68.0;
 const BOTTOM: f64 = 48.0;
 const TRAINING: &str = "#2563eb";
-const HELD_OUT: &str = "#d97706";
+const SAMPLED: &str = "#d97706";
+const GREEDY: &str = "#059669";
+const DASHES: &str = r#" stroke-dasharray="5 4""#;
 
-/// Training reward as a line, held-out evaluations as points with their 95% intervals.
-pub(crate) fn svg(title: &str, rewards: &[(u64, f64)], held_out: &[HeldOutPoint]) -> String {
-    let picture = Picture::of(rewards, held_out);
+/// What is drawn.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    /// Of training, by step.
+    pub(crate) rewards: Vec<(u64, f64)>,
+    pub(crate) pass_rates: Vec<(u64, f64)>,
+    pub(crate) held_out: Vec<HeldOutPoint>,
+}
+
+/// Training reward and pass rate as lines; held-out evaluations, sampled and greedy, as points: the reward
+/// filled, with its 95% interval, the pass rate hollow.
+pub(crate) fn svg(title: &str, lines: &Lines) -> String {
+    let picture = Picture::of(lines);
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -27,9 +41,15 @@ pub(crate) fn svg(title: &str, rewards: &[(u64, f64)], held_out: &[HeldOutPoint]
         title = escape(title),
     );
     picture.axes(&mut text);
-    picture.legend(&mut text, !rewards.is_empty(), !held_out.is_empty());
-    picture.training(&mut text, rewards);
-    picture.held_out(&mut text, held_out);
+    picture.legend(&mut text, lines);
+    picture.training(&mut text, &lines.rewards, "");
+    picture.training(&mut text, &lines.pass_rates, DASHES);
+    for point in &lines.held_out {
+        picture.held_out(&mut text, point, point.sampled(), SAMPLED);
+        if let Some(greedy) = point.greedy() {
+            picture.held_out(&mut text, point, greedy, GREEDY);
+        }
+    }
     text.push_str("</svg>\n");
     text
 }
@@ -42,17 +62,23 @@ struct Picture {
 }
 
 impl Picture {
-    fn of(rewards: &[(u64, f64)], held_out: &[HeldOutPoint]) -> Self {
-        let mut values: Vec<f64> = rewards.iter().map(|(_, reward)| *reward).collect();
-        for point in held_out {
-            values.push(point.mean);
-            values.extend(point.interval.iter().flat_map(|i| [i.low, i.high]));
+    fn of(lines: &Lines) -> Self {
+        let of_training = || lines.rewards.iter().chain(&lines.pass_rates);
+        let mut values: Vec<f64> = of_training().map(|(_, value)| *value).collect();
+        for numbers in lines
+            .held_out
+            .iter()
+            .flat_map(|point| [Some(point.sampled()), point.greedy()])
+            .flatten()
+        {
+            values.extend(numbers.reward_mean);
+            values.extend(numbers.pass_rate);
+            values.extend(numbers.reward_ci95.iter().flatten());
         }
         let (low, high) = scale(&values);
-        let last = rewards
-            .iter()
+        let last = of_training()
             .map(|(step, _)| *step)
-            .chain(held_out.iter().map(|point| point.step));
+            .chain(lines.held_out.iter().map(|point| point.step));
         Self {
             steps: last.max().unwrap_or(1).max(1) as f64,
             low,
@@ -97,46 +123,62 @@ impl Picture {
             text,
             r##"<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#94a3b8"/>
 <text x="{:.1}" y="{}" text-anchor="middle">step</text>
-<text transform="translate(14 {:.1}) rotate(-90)" text-anchor="middle">mean reward</text>"##,
+<text transform="translate(14 {:.1}) rotate(-90)" text-anchor="middle">mean reward, pass rate</text>"##,
             f64::midpoint(LEFT, right),
             HEIGHT - 8.0,
             f64::midpoint(TOP, bottom),
         );
     }
 
-    fn legend(&self, text: &mut String, training: bool, held_out: bool) {
-        let mut x = self.x(self.steps) - 284.0;
-        let mut entry = |mark: &str, label: &str, width: f64| {
+    fn legend(&self, text: &mut String, lines: &Lines) {
+        let mut entry = |place: (f64, f64), mark: &str, label: &str| {
+            let x = WIDTH - RIGHT - 500.0 + place.0;
             let _ = writeln!(
                 text,
-                r#"<g transform="translate({x:.1} 38)">{mark}<text x="26" y="0">{label}</text></g>"#
+                r#"<g transform="translate({x:.1} {:.1})">{mark}<text x="26" y="0">{label}</text></g>"#,
+                place.1,
             );
-            x += width;
         };
-        if training {
-            let mark = format!(r#"<path d="M0 -4H20" stroke="{TRAINING}" stroke-width="2"/>"#);
-            entry(&mark, "training", 90.0);
+        if !lines.rewards.is_empty() || !lines.pass_rates.is_empty() {
+            for (x, dashes, label) in [(0.0, "", "training, reward"), (140.0, DASHES, "pass rate")]
+            {
+                let mark =
+                    format!(r#"<path d="M0 -4H20" stroke="{TRAINING}" stroke-width="2"{dashes}/>"#);
+                entry((x, 38.0), &mark, label);
+            }
         }
-        if held_out {
-            let mark = format!(r#"<circle cx="10" cy="-4" r="4" fill="{HELD_OUT}"/>"#);
-            entry(&mark, "held-out rows, 95% interval", 0.0);
+        let mut held_out = |x: f64, colour: &str, label: &str| {
+            let mark = format!(
+                r#"<circle cx="4" cy="-4" r="4" fill="{colour}"/><circle cx="16" cy="-4" r="4" fill="none" stroke="{colour}" stroke-width="1.5"/>"#
+            );
+            entry((x, 56.0), &mark, label);
+        };
+        if !lines.held_out.is_empty() {
+            held_out(
+                0.0,
+                SAMPLED,
+                "held out, sampled: reward with 95% interval, pass rate",
+            );
+        }
+        if lines.held_out.iter().any(|point| point.greedy().is_some()) {
+            held_out(350.0, GREEDY, "greedy");
         }
     }
 
-    fn training(&self, text: &mut String, rewards: &[(u64, f64)]) {
-        let points: Vec<String> = rewards
+    fn training(&self, text: &mut String, values: &[(u64, f64)], dashes: &str) {
+        let points: Vec<String> = values
             .iter()
-            .map(|(step, reward)| format!("{:.1},{:.1}", self.x(*step as f64), self.y(*reward)))
+            .map(|(step, value)| format!("{:.1},{:.1}", self.x(*step as f64), self.y(*value)))
             .collect();
         if points.is_empty() {
             return;
         }
         let _ = writeln!(
             text,
-            r#"<polyline points="{}" fill="none" stroke="{TRAINING}" stroke-width="2" stroke-linejoin="round"/>"#,
+            r#"<polyline points="{}" fill="none" stroke="{TRAINING}" stroke-width="2" stroke-linejoin="round"{dashes}/>"#,
             points.join(" ")
         );
-        if let [only] = rewards {
+        if let [only] = values {
             let (x, y) = (self.x(only.0 as f64), self.y(only.1));
             let _ = writeln!(
                 text,
@@ -145,25 +187,39 @@ impl Picture {
         }
     }
 
-    fn held_out(&self, text: &mut String, points: &[HeldOutPoint]) {
-        for point in points {
-            let x = self.x(point.step as f64);
-            if let Some(interval) = point.interval {
-                let (low, high) = (self.y(interval.low), self.y(interval.high));
-                let _ = writeln!(
-                    text,
-                    r#"<path d="M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8" fill="none" stroke="{HELD_OUT}" stroke-width="1.5"/>"#,
-                    x - 4.0,
-                    x - 4.0,
-                );
-            }
+    fn held_out(
+        &self,
+        text: &mut String,
+        point: &HeldOutPoint,
+        numbers: &HeldOutNumbers,
+        colour: &str,
+    ) {
+        let x = self.x(point.step as f64);
+        if let Some([low, high]) = numbers.reward_ci95 {
+            let (low, high) = (self.y(low), self.y(high));
             let _ = writeln!(
                 text,
-                r#"<circle cx="{x:.1}" cy="{:.1}" r="4" fill="{HELD_OUT}"><title>step {}: {}</title></circle>"#,
-                self.y(point.mean),
-                point.step,
-                crate::figures::number(point.mean),
+                r#"<path d="M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8" fill="none" stroke="{colour}" stroke-width="1.5"/>"#,
+                x - 4.0,
+                x - 4.0,
             );
+        }
+        let decoding = if colour == GREEDY {
+            "greedy"
+        } else {
+            "sampled"
+        };
+        let title = format!("step {}, {decoding}: {}", point.step, numbers_text(numbers));
+        let hollow = format!(r#"fill="none" stroke="{colour}" stroke-width="1.5""#);
+        let filled = format!(r#"fill="{colour}""#);
+        for (value, look) in [(numbers.pass_rate, hollow), (numbers.reward_mean, filled)] {
+            if let Some(value) = value {
+                let _ = writeln!(
+                    text,
+                    r#"<circle cx="{x:.1}" cy="{:.1}" r="4" {look}><title>{title}</title></circle>"#,
+                    self.y(value),
+                );
+            }
         }
     }
 }
@@ -196,31 +252,27 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held_out_point::tests::point;
     use super::*;
-    use osmosis_core::statistics::Interval;
 
     #[test]
     fn a_curve_becomes_a_picture() {
-        let held_out = [0_u64, 20].map(|step| HeldOutPoint {
-            step,
-            mean: 0.1 + step as f64 / 40.0,
-            interval: Some(Interval {
-                low: 0.05 + step as f64 / 40.0,
-                high: 0.2 + step as f64 / 40.0,
-            }),
-            pass_rate: None,
-            rollouts: 100,
-        });
-        let rewards: Vec<(u64, f64)> = (1..=20)
-            .map(|step| (step, 0.1 + step as f64 / 40.0))
-            .collect();
-        let text = svg("a <run>", &rewards, &held_out);
+        let of_step = |step: u64| 0.1 + step as f64 / 40.0;
+        let lines = Lines {
+            rewards: (1..=20).map(|step| (step, of_step(step))).collect(),
+            pass_rates: (1..=20).map(|step| (step, of_step(step) - 0.05)).collect(),
+            held_out: vec![
+                point(0, of_step(0), Some(0.05)),
+                point(20, of_step(20), Some(0.8)),
+            ],
+        };
+        let text = svg("a <run>", &lines);
         assert!(text.contains("<title>a &lt;run&gt;</title>"), "{text}");
-        assert_eq!(
-            text.matches("r=\"4\" fill=\"#d97706\"").count(),
-            3,
-            "legend and two points"
-        );
+        for colour in [SAMPLED, GREEDY] {
+            let filled = format!("r=\"4\" fill=\"{colour}\"");
+            assert_eq!(text.matches(&filled).count(), 3, "legend and two points");
+        }
+        assert!(text.contains("2 of 100 failed"), "{text}");
         assert!(text.contains("<polyline"), "{text}");
         insta::assert_snapshot!(text);
     }

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_engine::RunEvent;
-use osmosis_train::TrainEvent;
+use osmosis_train::{EvaluationReport, HeldOutNumbers, TrainEvent};
 
-use super::curve::{Curve, HeldOutPoint, StepNumbers};
+use super::curve::{Curve, StepNumbers};
+use super::held_out_point::HeldOutPoint;
 use super::sparkline::sparkline;
 use super::wording::{held_out_line, policy_text, reward_text, speed_text, waiting_text};
 use crate::display::View;
-use crate::figures::{duration_text, number};
+use crate::figures::{duration_text, number, percent};
 use crate::output::Output;
 use crate::run_log::RunLog;
 
@@ -143,12 +144,14 @@ impl View for TrainView {
                 }
             }
             TrainEvent::Evaluated { step, report } => {
-                if let Some(point) = StepNumbers::of_evaluation(*step, report).held_out() {
-                    self.state.evaluated(point);
-                    if self.bar.is_none() {
-                        self.output.note(held_out_line(&point));
-                    }
+                let point = HeldOutPoint {
+                    step: *step,
+                    evaluation: EvaluationReport::clone(report),
+                };
+                if self.bar.is_none() {
+                    self.output.note(held_out_line(&point));
                 }
+                self.state.evaluated(point);
             }
             TrainEvent::Saved { step, .. } => {
                 tracing::info!(step, "checkpoint saved");
@@ -178,9 +181,10 @@ impl View for TrainView {
                 ));
             }
             TrainEvent::Evaluated { step, report } => {
-                if let Some(point) = StepNumbers::of_evaluation(*step, report).held_out() {
-                    log.run(&held_out_line(&point));
-                }
+                log.run(&held_out_line(&HeldOutPoint {
+                    step: *step,
+                    evaluation: EvaluationReport::clone(report),
+                }));
             }
             TrainEvent::Saved { step, folder } => {
                 log.run(&format!("checkpoint of step {step} is at {folder}"));
@@ -213,7 +217,7 @@ impl State {
     }
 
     fn evaluated(&mut self, point: HeldOutPoint) {
-        self.before.get_or_insert(point);
+        self.before.get_or_insert_with(|| point.clone());
         self.now = Some(point);
     }
 
@@ -254,11 +258,8 @@ impl State {
             let spark = sparkline(&rewards, SPARK_WIDTH);
             let _ = write!(text, "\n  reward    {}  {spark}", reward_text(&self.last));
         }
-        if let (Some(before), Some(now)) = (self.before, self.now) {
-            let _ = write!(text, "\n  held out  {}", number(before.mean));
-            if now.step != before.step {
-                let _ = write!(text, " → {} after step {}", number(now.mean), now.step);
-            }
+        if let (Some(before), Some(now)) = (&self.before, &self.now) {
+            let _ = write!(text, "\n  held out  {}", held_out_text(before, now));
         }
         if self.last.step > 0 && !self.rewards.is_empty() {
             let _ = write!(text, "\n  policy    {}", policy_text(&self.last));
@@ -285,10 +286,32 @@ impl State {
     }
 }
 
+/// `pass 8.0% → 23.0%, greedy 0.0% → 30.0% after step 3`.
+fn held_out_text(before: &HeldOutPoint, now: &HeldOutPoint) -> String {
+    let pass = |numbers: &HeldOutNumbers| {
+        let rate = numbers.pass_rate;
+        rate.map_or_else(|| "none".to_owned(), percent)
+    };
+    let moved = before.step != now.step;
+    let mut text = format!("pass {}", pass(before.sampled()));
+    if moved {
+        let _ = write!(text, " → {}", pass(now.sampled()));
+    }
+    if let Some(greedy) = now.greedy() {
+        let first = before.greedy().filter(|_| moved);
+        let first = first.map_or_else(String::new, |first| format!("{} → ", pass(first)));
+        let _ = write!(text, ", greedy {first}{}", pass(greedy));
+    }
+    if moved {
+        let _ = write!(text, " after step {}", now.step);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::held_out_point::tests::point;
     use super::*;
-    use osmosis_core::statistics::Interval;
 
     fn step(number: u64) -> StepNumbers {
         StepNumbers {
@@ -305,19 +328,6 @@ mod tests {
             update_seconds: 1.3,
             swap_seconds: 0.002,
             ..StepNumbers::default()
-        }
-    }
-
-    fn point(step: u64, mean: f64) -> HeldOutPoint {
-        HeldOutPoint {
-            step,
-            mean,
-            interval: Some(Interval {
-                low: mean - 0.05,
-                high: mean + 0.05,
-            }),
-            pass_rate: None,
-            rollouts: 100,
         }
     }
 
@@ -344,11 +354,11 @@ mod tests {
             done: 5,
             ..State::default()
         };
-        state.evaluated(point(0, 0.1));
+        state.evaluated(point(0, 0.1, Some(0.05)));
         for number in 1..=3 {
             state.stepped(step(number));
         }
-        state.evaluated(point(3, 0.25));
+        state.evaluated(point(3, 0.25, Some(0.3)));
         insta::assert_snapshot!(state.block());
     }
 
@@ -402,8 +412,9 @@ mod tests {
     #[test]
     fn an_evaluation_is_told_with_its_interval() {
         assert_eq!(
-            held_out_line(&point(0, 0.1)),
-            "held out before training: reward 0.1 [0.05, 0.15], 100 rollouts"
+            held_out_line(&point(0, 0.1, Some(0.2))),
+            "held out before training: sampled pass 8.0% · reward 0.1 [0.05, 0.15] · 2 of 100 failed; \
+             greedy pass 18.0% · reward 0.2 [0.15, 0.25] · 2 of 100 failed"
         );
     }
 }

@@ -1,14 +1,19 @@
 //! The numbers of a step in words.
 
-use super::curve::{HeldOutPoint, StepNumbers};
-use crate::figures::{interval, number, percent, seconds_text, thousands};
+use super::curve::StepNumbers;
+use super::held_out_point::{HeldOutPoint, numbers_text};
+use crate::figures::{percent, seconds_text, thousands};
 
 pub(crate) fn reward_text(step: &StepNumbers) -> String {
     let reward = step
         .reward
         .map_or_else(|| "none".to_owned(), |r| format!("{r:.3}"));
     let pass = step.pass_rate.map_or_else(|| "none".to_owned(), percent);
-    format!("{reward}  pass {pass}")
+    let failed = match step.failed() {
+        0 => String::new(),
+        failed => format!("  {failed} of {} failed", step.ran()),
+    };
+    format!("{reward}  pass {pass}{failed}")
 }
 
 pub(crate) fn policy_text(step: &StepNumbers) -> String {
@@ -58,16 +63,12 @@ pub(crate) fn waiting_text(step: &StepNumbers) -> Option<String> {
     ))
 }
 
-/// `held out before training: reward 0.1 [0.05, 0.15], 100 rollouts`.
+/// `held out before training: sampled pass 8.0% · reward 0.1 [0.05, 0.15] · 2 of 100 failed; greedy …`.
 pub(crate) fn held_out_line(point: &HeldOutPoint) -> String {
-    let when = match point.step {
-        0 => "before training".to_owned(),
-        step => format!("after step {step}"),
-    };
-    format!(
-        "held out {when}: reward {}{}, {} rollouts",
-        number(point.mean),
-        interval(point.interval, number),
-        point.rollouts
-    )
+    let all: Vec<String> = point
+        .all()
+        .iter()
+        .map(|one| format!("{} {}", one.name, numbers_text(&one.numbers)))
+        .collect();
+    format!("held out {}: {}", point.when(), all.join("; "))
 }

@@ -172,3 +172,104 @@ fn too_few_rows_to_hold_some_out_are_told() {
         &["1 rows", "eval_fraction"],
     );
 }
+
+#[test]
+fn a_dataset_that_is_trained_on_is_not_held_out() {
+    let workspace = workspace();
+    workspace.training("builtin/tiny", "steps = 1\neval_dataset = \"d\"\n", "");
+    for more in [&["--json"][..], &["--json", "--dry-run"]] {
+        let error = workspace.train(more).expect(1).error();
+        assert_eq!(error["code"], "held_out_overlap", "{error}");
+        assert_eq!(error["details"]["overlap"], 8, "{error}");
+        assert_eq!(error["details"]["rows"][1]["eval_line"], 2, "{error}");
+        assert!(!workspace.training_folder("t").exists());
+    }
+    let told = workspace.train(&["--dry-run"]).expect(1).stderr;
+    let told = told.replace(workspace.root.as_str(), "W");
+    insta::assert_snapshot!(told);
+    let meant = "steps = 1\neval_dataset = \"d\"\nallow_overlap = true\n";
+    workspace.training("builtin/tiny", meant, "");
+    let ran = workspace.train(&["--dry-run", "--json"]).expect(0).json();
+    assert_eq!(ran["resource"]["held_out"], 8);
+    workspace.train(&[]).expect(0);
+    let pinned = workspace
+        .osmosis(&["train", "info", "t", "--json"])
+        .expect(0)
+        .json();
+    let pinned = pinned["data"]["pinned"].clone();
+    assert_eq!(pinned["training.allow_overlap"], true, "{pinned}");
+}
+
+#[test]
+fn a_held_out_row_is_found_however_it_is_written() {
+    let workspace = workspace();
+    let config = "steps = 1\neval_dataset = \"e\"\n";
+    workspace.training("builtin/tiny", config, "");
+    // Other order of columns, another number format, another file format, columns that nobody sees.
+    workspace.write(
+        "data/e.csv",
+        "id,ground_truth,user_prompt\n1,77,say 77\n2,3.0,say  3\n",
+    );
+    let error = workspace.train(&["--json"]).expect(1).error();
+    assert_eq!(error["code"], "held_out_overlap", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("1 of 2 held-out rows"), "{message}");
+    assert!(
+        message.contains("d.jsonl:4 is held out at") && message.contains("e.csv:3"),
+        "{message}"
+    );
+    std::fs::remove_file(workspace.root.join("data/e.csv")).unwrap();
+    workspace.write(
+        "data/e.jsonl",
+        "{\"user_prompt\": \"say 77\", \"ground_truth\": 77}\n",
+    );
+    workspace.train(&["--dry-run"]).expect(0);
+}
+
+#[test]
+fn equal_rows_are_held_out_together() {
+    // Each row twice.
+    let rows = echo_rows(4).repeat(2);
+    let workspace = Workspace::new(CHECKSUM, "[[reply]]\ntext = \"x\"\n", &rows);
+    workspace.training("builtin/tiny", SHORT, "");
+    workspace.train(&[]).expect(0);
+    let mut held_out = std::collections::BTreeSet::new();
+    for line in workspace.read(".osmosis/training/t/index.jsonl").lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let row = line["row_index"].as_u64().unwrap();
+        if line["rollout_id"].as_str().unwrap().contains("greedy") {
+            held_out.insert(row);
+        }
+    }
+    let held_out: Vec<u64> = held_out.into_iter().collect();
+    assert_eq!(held_out.len(), 2, "{held_out:?}");
+    assert_eq!(held_out[0] + 4, held_out[1], "both of one row");
+    // Two rows, two evaluations, sampled and greedily: the export finds the same rows without the dataset.
+    workspace.write("data/d.jsonl", "");
+    let exported = workspace
+        .osmosis(&["export", "t", "--format", "areal", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(
+        exported["resource"]["left_out"]["held_out"], 8,
+        "{exported}"
+    );
+}
+
+#[test]
+fn a_row_of_an_unseen_phrasing_is_not_trained_on() {
+    let mut rows = echo_rows(8);
+    rows += "{\"user_prompt\": \"tell 9\", \"ground_truth\": \"9\", \"metadata\": {\"unseen_phrasing\": true}}\n";
+    let workspace = Workspace::new(CHECKSUM, "[[reply]]\ntext = \"x\"\n", &rows);
+    workspace.write(
+        "data/e.jsonl",
+        "{\"user_prompt\": \"say 77\", \"ground_truth\": 77}\n",
+    );
+    workspace.training("builtin/tiny", "steps = 1\neval_dataset = \"e\"\n", "");
+    let error = workspace.train(&["--json"]).expect(1).error();
+    assert_eq!(error["code"], "held_out_overlap", "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("d.jsonl:9"),
+        "{error}"
+    );
+}

@@ -19,18 +19,18 @@ fn export(workspace: &Workspace, format: &str) -> Value {
 fn a_training_run_is_exported_for_other_trainers_without_its_held_out_rows() {
     let workspace = training::workspace();
     workspace.train(&[]).expect(0);
-    // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3.
+    // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3, sampled and greedily.
     for format in ["areal", "verl", "slime"] {
         let resource = export(&workspace, format);
-        assert_eq!(resource["rollouts"], 30, "{format}");
+        assert_eq!(resource["rollouts"], 36, "{format}");
         assert_eq!(resource["records"], 24, "{format}");
         assert_eq!(
             resource["left_out"],
-            json!({"held_out": 6, "no_reward": 0, "no_token_ids": 0, "nothing_to_train_on": 0})
+            json!({"held_out": 12, "no_reward": 0, "no_token_ids": 0, "nothing_to_train_on": 0})
         );
     }
     let sft = export(&workspace, "sft");
-    assert_eq!(sft["left_out"], json!({"held_out": 6}));
+    assert_eq!(sft["left_out"], json!({"held_out": 12}));
     for name in ["t.areal.parquet", "t.verl.parquet"] {
         let file = std::fs::read(workspace.root.join(name)).unwrap();
         assert!(
@@ -77,7 +77,7 @@ fn a_training_run_is_exported_for_other_trainers_without_its_held_out_rows() {
     assert_eq!(told.stdout, lines);
     assert!(
         told.stderr
-            .contains("left out: 6 rollouts of held-out rows"),
+            .contains("left out: 12 rollouts of held-out rows"),
         "{}",
         told.stderr
     );

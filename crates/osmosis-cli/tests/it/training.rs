@@ -36,12 +36,28 @@ fn training_leaves_metrics_checkpoints_a_curve_and_a_report() {
     assert_eq!(resource["steps"], 3);
     assert_eq!(resource["resumed"], false);
     for side in ["before", "after"] {
-        assert!(resource[side]["reward"]["mean"].is_f64(), "{resource}");
-        assert_eq!(resource[side]["rollouts"], 2);
+        let keys: Vec<&String> = resource[side].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["step", "sampled", "greedy"], "{resource}");
+        for decoding in ["sampled", "greedy"] {
+            let numbers = &resource[side][decoding];
+            assert!(numbers["mean"].is_f64(), "{resource}");
+            assert!(numbers.get("ci95").is_some(), "{resource}");
+            assert_eq!(numbers["ran"], 2);
+            assert_eq!(numbers["failed"], 0);
+        }
     }
+    assert_eq!(resource["held_out_curve"].as_array().unwrap().len(), 3);
+    assert_eq!(resource["held_out_curve"][0], resource["before"]);
     assert_eq!(resource["before"]["step"], 0);
     assert_eq!(resource["after"]["step"], 3);
     assert_eq!(resource["reward_curve"].as_array().unwrap().len(), 3);
+    assert!(
+        resource["reward_curve"][0]["pass_rate"].is_f64(),
+        "{resource}"
+    );
+    assert_eq!(resource["reward_curve"][0]["failed"], 0);
+    let note = resource["best"]["note"].as_str().unwrap();
+    assert!(note.contains("optimistic"), "{resource}");
     let folder = workspace.training_folder("t");
     assert_eq!(resource["output_path"], folder.as_str());
 
@@ -70,9 +86,22 @@ fn training_leaves_metrics_checkpoints_a_curve_and_a_report() {
     for name in ["metrics.json", "index.jsonl", "logs.txt", "run.db"] {
         assert!(folder.join(name).is_file(), "{name}");
     }
-    // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3.
+    // 3 steps × 2 rows × 4 samples, and 2 held-out rows at steps 0, 2 and 3, sampled and greedily.
     let index = workspace.read(".osmosis/training/t/index.jsonl");
-    assert_eq!(index.lines().count(), 24 + 6);
+    assert_eq!(index.lines().count(), 24 + 12);
+    assert_eq!(index.matches("-greedy-").count(), 6);
+    for name in [
+        "eval/reward_mean",
+        "eval/greedy_reward_mean",
+        "eval/greedy_pass_rate",
+    ] {
+        let told: Vec<u64> = metrics(&workspace)
+            .iter()
+            .filter(|line| line[name].is_f64())
+            .map(|line| line["step"].as_u64().unwrap())
+            .collect();
+        assert_eq!(told, [0, 2, 3], "{name}");
+    }
 }
 
 #[test]
@@ -85,6 +114,11 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
         "checkpoints",
         "run:t@latest",
         "osmosis gateway --model",
+        "sampled: pass",
+        "greedy: pass",
+        "0 of 2 failed",
+        "pass rate of each step, of all that ran",
+        "so its score on them is optimistic",
     ] {
         assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout);
     }
@@ -96,10 +130,12 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
         );
     }
     assert!(
-        ran.stderr.contains("held out before training: reward"),
+        ran.stderr
+            .contains("held out before training: sampled pass"),
         "{}",
         ran.stderr
     );
+    assert!(ran.stderr.contains("; greedy pass"), "{}", ran.stderr);
 
     let listed = workspace
         .osmosis(&["train", "list", "--json"])
@@ -128,14 +164,14 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
     let exported = workspace
         .osmosis(&["export", "t", "--output", "-"])
         .expect(0);
-    assert_eq!(exported.stdout.lines().count(), 30);
+    assert_eq!(exported.stdout.lines().count(), 36);
 }
 
 #[test]
 fn what_is_shown_of_a_rollout_names_the_weights_that_sampled_it() {
     let workspace = workspace();
     workspace.train(&[]).expect(0);
-    // Held-out rows are run before training, after step 2 and after 3; others four times in a step.
+    // Held-out rows are run twice before training, after step 2 and after 3; others four times in a step.
     let index = workspace.read(".osmosis/training/t/index.jsonl");
     let lines: Vec<Value> = index
         .lines()
@@ -148,7 +184,7 @@ fn what_is_shown_of_a_rollout_names_the_weights_that_sampled_it() {
             .count()
     };
     let mut rows = lines.iter().map(|line| &line["row_index"]);
-    let held_out = rows.find(|row| times(row) == 3).unwrap().to_string();
+    let held_out = rows.find(|row| times(row) == 6).unwrap().to_string();
     let shown = workspace
         .osmosis(&["train", "show", "t", &held_out, "--json"])
         .expect(0)
@@ -163,7 +199,7 @@ fn what_is_shown_of_a_rollout_names_the_weights_that_sampled_it() {
         versions.push(of_rollout["min"].as_u64().unwrap());
     }
     versions.sort_unstable();
-    assert_eq!(versions, [0, 2, 3]);
+    assert_eq!(versions, [0, 0, 2, 2, 3, 3]);
     let shown = workspace
         .osmosis(&["train", "show", "t", &held_out, "--calls"])
         .expect(0)
@@ -189,8 +225,11 @@ fn a_checkpoint_is_a_model_for_evaluation_and_a_start_for_training() {
         "./.osmosis/training/t/checkpoints/step_2",
     ] {
         workspace.model(model, "");
-        let resource = workspace.submit_json(&["--fresh"]);
+        let ran = workspace.submit(&["--fresh", "--json"]).expect(0);
+        let resource = &ran.json()["resource"];
         assert_eq!(resource["outcomes"]["scored"], 8, "{model}: {resource}");
+        let is_told = ran.stderr.contains("optimistic");
+        assert_eq!(is_told, model.ends_with("@best"), "{model}: {}", ran.stderr);
     }
     workspace.training("run:t@latest", "steps = 1\n", "");
     let python = python_environment::python();
@@ -237,4 +276,82 @@ fn a_dry_run_checks_and_trains_nothing() {
     assert_eq!(ran["resource"]["rows"], 6);
     assert_eq!(ran["resource"]["held_out"], 2);
     assert!(!workspace.training_folder("t").exists());
+}
+
+#[test]
+fn rows_of_unseen_phrasings_and_failures_are_reported_apart() {
+    // Odd rows fail.
+    let main = CHECKSUM.replace(
+        "    async def grade(self, ctx):\n",
+        "    async def grade(self, ctx):\n        if int(ctx.label) % 2:\n            raise ValueError(\"odd\")\n",
+    );
+    assert_ne!(main, CHECKSUM);
+    let workspace = Workspace::new(&main, "[[reply]]\ntext = \"x\"\n", &echo_rows(8));
+    let held_out = r#"{"user_prompt": "tell 10", "ground_truth": "10", "metadata": {"unseen_phrasing": true}}
+{"user_prompt": "tell 11", "ground_truth": "11", "metadata": {"unseen_phrasing": true}}
+{"user_prompt": "say 12", "ground_truth": "12", "metadata": {"unseen_phrasing": false}}
+"#;
+    workspace.write("data/held_out.jsonl", held_out);
+    let training = "steps = 2\neval_dataset = \"held_out\"\nincomplete_groups = \"keep\"\n";
+    workspace.training("builtin/tiny", training, "");
+    let ran = workspace.train(&["--json"]).expect(0);
+    let resource = &ran.json()["resource"];
+    for side in ["before", "after"] {
+        let all = &resource[side];
+        for decoding in ["sampled", "greedy"] {
+            assert_eq!(all[decoding]["ran"], 3, "{resource}");
+            assert_eq!(all[decoding]["failed"], 1, "{resource}");
+            let unseen = &all["unseen_phrasings"][decoding];
+            assert_eq!(
+                (&unseen["ran"], &unseen["scored"]),
+                (&2.into(), &1.into()),
+                "{resource}"
+            );
+        }
+    }
+    let info = workspace.osmosis(&["train", "info", "t"]).expect(0).stdout;
+    for said in [
+        "unseen phrasings, sampled: pass",
+        "unseen phrasings, greedy: pass",
+        "1 of 3 failed",
+        "1 of 2 failed",
+        "of 16 rollouts failed",
+    ] {
+        assert!(info.contains(said), "{said}: {info}");
+    }
+    let curve = workspace.read(".osmosis/training/t/reward.svg");
+    assert!(
+        curve.contains("greedy: pass") && curve.contains("1 of 3 failed"),
+        "{curve}"
+    );
+}
+
+#[test]
+fn a_run_from_before_greedy_evaluations_is_readable() {
+    let workspace = workspace();
+    workspace.train(&[]).expect(0);
+    let database = workspace.training_folder("t").join("run.db");
+    let old = r#"{"step": 0, "version": 0, "eval/rollouts": 2, "eval/scored": 2, "eval/infrastructure_failed": 0,
+        "eval/reward_mean": 0.25, "eval/reward_ci95": null, "eval/pass_rate": 0.0, "eval/pass_rate_ci95": null,
+        "eval/completion_tokens": 3, "time/eval": 0.5}"#;
+    let python = python_environment::python();
+    let program = "import sqlite3, sys\nwith sqlite3.connect(sys.argv[1]) as db:\n    \
+                   db.execute('UPDATE steps SET metrics = ? WHERE step = 0', (sys.argv[2],))";
+    let changed = std::process::Command::new(python.as_str())
+        .args(["-c", program, database.as_str(), old])
+        .status()
+        .unwrap();
+    assert!(changed.success());
+    let info = workspace
+        .osmosis(&["train", "info", "t", "--json"])
+        .expect(0)
+        .json();
+    let before = &info["data"]["before"];
+    assert_eq!(before["sampled"]["mean"], 0.25, "{before}");
+    assert_eq!(before["greedy"], Value::Null, "{before}");
+    let info = workspace.osmosis(&["train", "info", "t"]).expect(0).stdout;
+    assert!(
+        info.contains("sampled: pass 0.0% · reward 0.25 · 0 of 2 failed"),
+        "{info}"
+    );
 }

@@ -214,6 +214,14 @@ impl<'d> Reader<'d> {
         })
     }
 
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, section: Section<'d>, key: &'static str) -> Option<bool> {
+        self.optional(section, key, |entry| {
+            let value = entry.item.as_bool();
+            value.ok_or_else(|| section.wrong_type(key, "`true` or `false`", entry.item))
+        })
+    }
+
     /// An integer that fits 32 bits.
     pub(super) fn small_integer(
         &mut self,

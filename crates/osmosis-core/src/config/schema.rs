@@ -69,6 +69,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "steps",
             "eval_dataset",
             "eval_fraction",
+            "allow_overlap",
             "incomplete_groups",
             "turn_discount",
             "export_style",

@@ -217,6 +217,22 @@ checkpoint_save_freq = 7
 }
 
 #[test]
+fn overlap_is_allowed_by_those_who_mean_it_and_pinned_then() {
+    let pinned = |text: &str| serde_json::to_value(train(text).training).unwrap();
+    assert_eq!(
+        pinned("[training]\nallow_overlap = true")["allow_overlap"],
+        true
+    );
+    let without = pinned("[training]\nallow_overlap = false");
+    assert_eq!(
+        without.get("allow_overlap"),
+        None,
+        "runs from before resume"
+    );
+    assert_snapshot!(train_errors_with("[training]\nallow_overlap = 'yes'\n"), @"");
+}
+
+#[test]
 fn the_decoupled_objective_has_a_cap_and_the_clipped_one_is_not_pinned() {
     for (text, cap) in [("", 5.0), ("behaviour_weight_cap = 2\n", 2.0)] {
         let config = train(&format!("[training]\nobjective = 'decoupled'\n{text}"));

@@ -35,6 +35,9 @@ pub struct Training {
     pub steps: Option<u64>,
     /// What the policy is evaluated on while it trains.
     pub held_out: Option<HeldOut>,
+    /// Rows may be trained on and held out at once.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_overlap: bool,
     pub incomplete_groups: IncompleteGroups,
     /// What a call is worth of what the calls that continue it are worth, from 0 to 1. Left out of what a
     /// run is pinned to when it changes nothing, like the next: runs from before there were these resume.
@@ -172,6 +175,7 @@ impl Default for Training {
             seed: None,
             steps: None,
             held_out: None,
+            allow_overlap: false,
             incomplete_groups: IncompleteGroups::Drop,
             turn_discount: 1.0,
             export_style: ExportStyle::Individual,
@@ -244,6 +248,9 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         held_out: dataset
             .map(HeldOut::Dataset)
             .or(fraction.map(HeldOut::Fraction)),
+        allow_overlap: reader
+            .boolean(section, "allow_overlap")
+            .unwrap_or(default.allow_overlap),
         incomplete_groups: choice(
             reader,
             "incomplete_groups",

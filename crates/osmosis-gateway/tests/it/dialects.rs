@@ -396,6 +396,31 @@ async fn sampling_wins_in_training_in_every_dialect() {
 }
 
 #[tokio::test]
+async fn one_rollout_is_decoded_greedily_and_others_as_the_run_says() {
+    let (house, server) = House::upstream(Behaviour::Answers).await;
+    let mut body = message("hi");
+    body["temperature"] = json!(0.9);
+    body["top_p"] = json!(0.5);
+    assert_eq!(call(&house, "messages", &body).await.status, 200);
+    house.door.decode_greedily();
+    assert_eq!(call(&house, "messages", &body).await.status, 200);
+    let responses = json!({"input": "hi", "temperature": 0.1});
+    assert_eq!(call(&house, "responses", &responses).await.status, 200);
+    let asked: Vec<_> = server
+        .requests()
+        .iter()
+        .map(|request| {
+            (
+                request.body["temperature"].clone(),
+                request.body["top_p"].clone(),
+            )
+        })
+        .collect();
+    let greedy = (json!(0.0), json!(1.0));
+    assert_eq!(asked, [(json!(0.9), json!(0.5)), greedy.clone(), greedy]);
+}
+
+#[tokio::test]
 async fn a_caller_that_hangs_up_is_recorded_with_what_it_got() {
     let (house, server) = House::upstream(Behaviour::HeldAfterFirstEvent(Gate::default())).await;
     let body = json!({"input": "hi", "stream": true});

@@ -109,6 +109,24 @@ async fn the_sampling_of_a_training_run_wins() {
 }
 
 #[tokio::test]
+async fn a_rollout_that_is_decoded_greedily_is_in_ids_too() {
+    let options = GatewayOptions {
+        sampling: Sampling {
+            temperature: Some(1.0),
+            top_p: None,
+            overrides: true,
+        },
+        ..GatewayOptions::default()
+    };
+    let (house, log) = house_with(Engine::saying(&["a"]), toy::options(), options).await;
+    house.door.decode_greedily();
+    let body = json!({"input_ids": [1], "sampling_params": {"temperature": 0.7, "top_p": 0.5}});
+    assert_eq!(generate(&house, &body).await.status, 200);
+    let request = log.requests.lock()[0].clone();
+    assert!(request.temperature.abs() < 1e-9 && (request.top_p - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test]
 async fn what_cannot_be_asked_is_refused_and_recorded() {
     let (house, _) = house(Engine::saying(&[])).await;
     for (body, part) in [

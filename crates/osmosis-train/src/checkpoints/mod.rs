@@ -20,9 +20,9 @@ use std::fs;
 use std::str::FromStr;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use crate::{TrainError, metrics_file};
+use crate::{EvaluationReport, HeldOutNumbers, TrainError, metrics_file};
 
 /// Below a run's folder.
 pub const FOLDER: &str = "checkpoints";
@@ -39,7 +39,8 @@ pub struct Checkpoint {
 pub enum Which {
     #[default]
     Latest,
-    /// The highest mean reward on held-out rows.
+    /// The highest pass rate on held-out rows. It is chosen on these rows, so that its score there is
+    /// optimistic: rows of their own tell how good it is.
     Best,
     Step(u64),
 }
@@ -115,8 +116,8 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
         Which::Latest => all.last(),
         Which::Step(step) => all.iter().find(|checkpoint| checkpoint.step == step),
         Which::Best => {
-            let rewards = held_out_rewards(run_folder)?;
-            let best = best_step(&rewards, |step| {
+            let evaluated = evaluated_steps(run_folder)?;
+            let best = best_step(&evaluated, |step| {
                 all.iter().any(|checkpoint| checkpoint.step == step)
             });
             all.iter().find(|checkpoint| Some(checkpoint.step) == best)
@@ -140,25 +141,49 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
     })
 }
 
-/// The highest reward among the saved steps; the earliest of equals, which trained the least.
-fn best_step(rewards: &[(u64, f64)], saved: impl Fn(u64) -> bool) -> Option<u64> {
-    let mut best: Option<(u64, f64)> = None;
-    for (step, reward) in rewards {
-        if saved(*step) && best.is_none_or(|(_, highest)| *reward > highest) {
-            best = Some((*step, *reward));
+/// The highest pass rate among the saved steps, which counts all rollouts that ran; of equals the highest
+/// reward, then the earliest, which trained the least.
+///
+/// A reward is only known of what was scored. So that a step is not better for losing what would have
+/// scored low, a rollout without a score counts for the lowest reward that the run has seen.
+fn best_step(evaluated: &[EvaluatedStep], saved: impl Fn(u64) -> bool) -> Option<u64> {
+    let lowest = evaluated
+        .iter()
+        .filter_map(|step| step.numbers.reward_min)
+        .min_by(f64::total_cmp);
+    let mut best: Option<(u64, (f64, f64))> = None;
+    for evaluated in evaluated.iter().filter(|evaluated| saved(evaluated.step)) {
+        let Some(rank) = rank(&evaluated.numbers, lowest) else {
+            continue;
+        };
+        if best.is_none_or(|(_, highest)| rank > highest) {
+            best = Some((evaluated.step, rank));
         }
     }
     best.map(|(step, _)| step)
 }
 
-#[derive(Deserialize)]
-struct EvaluatedLine {
-    step: u64,
-    #[serde(rename = "eval/reward_mean")]
-    reward: Option<f64>,
+/// Pass rate, then reward; `None` when nothing ran.
+fn rank(numbers: &HeldOutNumbers, lowest: Option<f64>) -> Option<(f64, f64)> {
+    let pass_rate = numbers.pass_rate?;
+    let reward = match (numbers.reward_mean, lowest) {
+        (Some(mean), Some(lowest)) if numbers.failed > 0 && numbers.ran > 0 => {
+            let (scored, failed) = (numbers.scored as f64, numbers.failed as f64);
+            (mean * scored + lowest * failed) / numbers.ran as f64
+        }
+        (Some(mean), _) => mean,
+        (None, _) => f64::NEG_INFINITY,
+    };
+    Some((pass_rate, reward))
 }
 
-fn held_out_rewards(run_folder: &Utf8Path) -> Result<Vec<(u64, f64)>, TrainError> {
+struct EvaluatedStep {
+    step: u64,
+    /// Sampled as in training.
+    numbers: HeldOutNumbers,
+}
+
+fn evaluated_steps(run_folder: &Utf8Path) -> Result<Vec<EvaluatedStep>, TrainError> {
     let path = run_folder.join(metrics_file::FILE_NAME);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -168,9 +193,14 @@ fn held_out_rewards(run_folder: &Utf8Path) -> Result<Vec<(u64, f64)>, TrainError
     // The last line may be in the making.
     let lines = text
         .lines()
-        .filter_map(|line| serde_json::from_str::<EvaluatedLine>(line).ok());
+        .filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
     Ok(lines
-        .filter_map(|line| Some((line.step, line.reward?)))
+        .filter_map(|line| {
+            Some(EvaluatedStep {
+                step: line.get("step")?.as_u64()?,
+                numbers: EvaluationReport::read(&line)?.all.sampled,
+            })
+        })
         .collect())
 }
 
@@ -207,15 +237,65 @@ mod tests {
         assert_eq!(resolve(&run, Which::Step(9)).unwrap().step, 9);
     }
 
+    /// The best of steps with these numbers, all of them saved.
+    #[track_caller]
+    fn check_best(evaluated: &[&str], expected: u64) {
+        let mut metrics = String::new();
+        for (numbers, step) in evaluated.iter().zip(1..) {
+            metrics += &format!("{{\"step\":{step},\"eval/rollouts\":8,{numbers}}}\n");
+        }
+        let steps: Vec<String> = (1..=evaluated.len()).map(|n| format!("step_{n}")).collect();
+        let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+        let (_keep, run) = run_with(&steps, &metrics);
+        assert_eq!(
+            resolve(&run, Which::Best).unwrap().step,
+            expected,
+            "{metrics}"
+        );
+    }
+
     #[test]
-    fn the_best_is_the_highest_reward_among_the_saved() {
-        let metrics = "{\"step\":0,\"eval/reward_mean\":0.9}\n\
-            {\"step\":2,\"eval/reward_mean\":0.5}\n\
+    fn the_best_is_the_highest_pass_rate_among_the_saved() {
+        let metrics = "{\"step\":0,\"eval/rollouts\":8,\"eval/pass_rate\":0.9,\"eval/reward_mean\":0.9}\n\
+            {\"step\":2,\"eval/rollouts\":8,\"eval/pass_rate\":0.5,\"eval/reward_mean\":0.5}\n\
             {\"step\":3}\n\
-            {\"step\":4,\"eval/reward_mean\":0.7}\n\
-            {\"step\":6,\"eval/reward_mean\":0.7}\n{\"step\":8,\"eval/rew";
+            {\"step\":4,\"eval/rollouts\":8,\"eval/pass_rate\":0.7,\"eval/reward_mean\":0.7}\n\
+            {\"step\":6,\"eval/rollouts\":8,\"eval/pass_rate\":0.7,\"eval/reward_mean\":0.7}\n\
+            {\"step\":8,\"eval/rew";
         let (_keep, run) = run_with(&["step_2", "step_3", "step_4", "step_6"], metrics);
         assert_eq!(resolve(&run, Which::Best).unwrap().step, 4);
+    }
+
+    #[test]
+    fn a_higher_reward_of_fewer_scored_rollouts_is_not_better() {
+        // Half of the rollouts of step 2 crashed, those that would have scored low.
+        check_best(
+            &[
+                r#""eval/pass_rate":0.5,"eval/reward_mean":0.5,"eval/ran":8,"eval/scored":8"#,
+                r#""eval/pass_rate":0.4,"eval/reward_mean":0.9,"eval/ran":8,"eval/scored":4,"eval/failed":4"#,
+            ],
+            1,
+        );
+    }
+
+    #[test]
+    fn equal_pass_rates_are_told_apart_by_the_reward() {
+        check_best(
+            &[
+                r#""eval/pass_rate":0.5,"eval/reward_mean":0.5"#,
+                r#""eval/pass_rate":0.5,"eval/reward_mean":0.6"#,
+                r#""eval/pass_rate":0.5,"eval/reward_mean":0.6"#,
+            ],
+            2,
+        );
+        // Nothing passes, and what scored low is lost in step 2.
+        check_best(
+            &[
+                r#""eval/pass_rate":0.0,"eval/reward_mean":0.5,"eval/reward_min":0.1,"eval/ran":8,"eval/scored":8"#,
+                r#""eval/pass_rate":0.0,"eval/reward_mean":0.7,"eval/reward_min":0.6,"eval/ran":8,"eval/scored":4,"eval/failed":4"#,
+            ],
+            1,
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Rollouts for a trainer in another process: they go on for as long as its policy is fresh enough, and
 //! what they give waits for it in batches.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -121,7 +121,7 @@ impl OutsideTraining {
         };
         let stream_plan = StreamPlan {
             rows: plan.rows,
-            held_out: BTreeSet::new(),
+            held_out: Arc::default(),
             training: plan.training,
             schedule,
         };

@@ -57,7 +57,7 @@ pub(crate) struct StreamParts {
 pub(crate) struct StreamPlan {
     pub(crate) rows: Vec<NewRow>,
     /// Rows that are measured on while the others go on.
-    pub(crate) held_out: BTreeSet<u64>,
+    pub(crate) held_out: Arc<BTreeSet<u64>>,
     pub(crate) training: Training,
     pub(crate) schedule: Schedule,
 }

@@ -37,10 +37,11 @@ impl RolloutStream {
         let mut numbering = Numbering::new(plan.schedule);
         let left = resumption::read(&*parts.store, &mut numbering, version, counts).await?;
         let max_concurrent = parts.engine.max_in_flight.max(1);
-        let measuring = plan.held_out.len().min(max_concurrent);
+        // Each row is run sampled and greedily.
+        let measuring = plan.held_out.len().saturating_mul(2).min(max_concurrent);
         let options = EngineOptions {
             max_in_flight: max_concurrent + measuring,
-            measuring: Measuring::Rows(Arc::new(plan.held_out)),
+            measuring: Measuring::Rows(plan.held_out),
             ..parts.engine
         };
         let pace = Pace::of(

@@ -30,7 +30,7 @@ impl TakenBatch {
     /// What is known of a step when its batch is taken. Rewards and outcomes are those of all rollouts that
     /// ended since the batch before, not of the chosen ones alone.
     pub(crate) fn report(&self, recent: &Recent, waited: Duration) -> StepReport {
-        let numbers = numbers_of(&recent.rollouts);
+        let numbers = numbers_of(&recent.rollouts, None);
         let given_up = |reason| recent.discarded.get(&reason).copied().unwrap_or_default();
         let groups = &self.lesson.groups;
         StepReport {

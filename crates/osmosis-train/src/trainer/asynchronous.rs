@@ -5,9 +5,9 @@
 //! its own. New weights are swapped in between two tokens of whatever is being sampled; only an evaluation
 //! holds them back, because it is of one version.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use osmosis_core::PolicyVersion;
@@ -80,10 +80,9 @@ impl Trainer {
             workers: self.parts.workers.clone(),
             engine: self.parts.engine.clone(),
         };
-        let held_out: BTreeSet<u64> = self.plan.held_out.iter().map(|row| row.row_index).collect();
         let plan = StreamPlan {
             rows: self.plan.rows.clone(),
-            held_out,
+            held_out: Arc::clone(&self.held_out.indices),
             training: self.plan.training.clone(),
             schedule: self.schedule.clone(),
         };

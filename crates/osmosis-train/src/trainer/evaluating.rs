@@ -27,9 +27,7 @@ impl Going<'_> {
         report: Option<Box<StepReport>>,
     ) -> Result<(), TrainError> {
         let step = self.trainer.step;
-        let rows = self.trainer.plan.held_out.clone();
-        let indices: Vec<u64> = rows.iter().map(|row| row.row_index).collect();
-        let Some(rollouts) = self.trainer.evaluations.rollouts(step, &indices) else {
+        let Some(rollouts) = self.trainer.evaluation_rollouts() else {
             return Ok(());
         };
         tell(self.events, TrainEvent::Evaluating { step }).await;
@@ -56,6 +54,7 @@ impl Going<'_> {
         if nothing_missing {
             return self.end_evaluation().await;
         }
+        let rows = self.trainer.held_out.rows.clone();
         self.stream.run(rows, rollouts).await
     }
 
@@ -69,7 +68,8 @@ impl Going<'_> {
         refuse_nothing(&format!("the evaluation after step {step}"), &rollouts)?;
         let seconds = evaluating.began.elapsed().as_secs_f64();
         let range = self.trainer.parts.engine.reward_range;
-        let numbers = EvaluationReport::of(&rollouts, seconds, range);
+        let unseen = &self.trainer.held_out.unseen;
+        let numbers = EvaluationReport::of(&rollouts, unseen, seconds, range);
         let told = TrainEvent::Evaluated {
             step,
             report: Box::new(numbers.clone()),

@@ -6,10 +6,11 @@ use osmosis_train::{TrainEnd, TrainEvent};
 use crate::run::{Ended, Fate, Run};
 
 /// Numbers that must not depend on what happened to the process.
-const REPEATABLE: [&str; 9] = [
+const REPEATABLE: [&str; 10] = [
     "reward/mean",
     "reward/std",
     "eval/reward_mean",
+    "eval/greedy_reward_mean",
     "groups/used",
     "tokens/trained",
     "loss",

@@ -196,4 +196,5 @@ fn every_step_is_a_line_an_event_and_a_point_in_tensorboard() {
     };
     assert_eq!(find("reward/mean"), 4);
     assert_eq!(find("eval/reward_mean"), 3);
+    assert_eq!(find("eval/greedy_reward_mean"), 3);
 }

@@ -11,6 +11,7 @@ mod announced;
 mod asynchronous;
 mod changes;
 mod guest;
+mod held_out;
 mod interruption;
 mod learning;
 mod model;
