@@ -45,6 +45,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "pass_threshold",
             "agent_workflow_timeout_s",
             "grader_timeout_s",
+            "model_errors",
         ]),
     },
     Section {
@@ -76,6 +77,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "straggler_factor",
             "objective",
             "behaviour_weight_cap",
+            "model_errors",
         ]),
     },
     Section {

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_timeouts};
+use super::evaluation::{
+    DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, ModelErrors, read_model_errors,
+    read_timeouts,
+};
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
@@ -53,6 +56,8 @@ pub struct Training {
     /// have ended.
     #[serde(skip_serializing_if = "is_default")]
     pub straggler_factor: StragglerFactor,
+    #[serde(skip_serializing_if = "is_default")]
+    pub model_errors: ModelErrors,
 }
 
 /// `straggler_factor`, at least 1.
@@ -175,6 +180,7 @@ impl Default for Training {
             stragglers: Straggler::Wait,
             straggler_factor: StragglerFactor::default(),
             objective: Objective::Clipped,
+            model_errors: ModelErrors::Infrastructure,
         }
     }
 }
@@ -280,6 +286,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .number(section, "straggler_factor", NumberRange::AT_LEAST_1)
             .map_or(default.straggler_factor, StragglerFactor),
         objective: read_objective(reader),
+        model_errors: read_model_errors(reader, section),
     }
 }
 
