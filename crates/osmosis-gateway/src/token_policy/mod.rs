@@ -186,6 +186,9 @@ impl Policy for TokenPolicy {
     }
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        if self.0.server.is_some() {
+            call.journey.leaves();
+        }
         match self.0.answer(call).await {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
@@ -208,6 +211,9 @@ impl Policy for TokenPolicy {
     }
 
     async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        if self.0.server.is_some() {
+            call.journey.leaves();
+        }
         match self.0.generate(&call).await {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
