@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::Redactor;
-use osmosis_core::config::{Evaluation, Sampling as SamplingConfig};
+use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
     Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
@@ -57,6 +57,7 @@ pub(crate) struct DriveSettings {
     pub(crate) agent_limit: Duration,
     pub(crate) grade_limit: Duration,
     pub(crate) pass_threshold: f64,
+    pub(crate) model_errors: ModelErrors,
     pub(crate) measuring: Measuring,
     pub(crate) redactor: Redactor,
 }
@@ -72,6 +73,7 @@ impl DriveSettings {
             agent_limit: evaluation.agent_timeout(),
             grade_limit: evaluation.grader_timeout(),
             pass_threshold: evaluation.pass_threshold,
+            model_errors: evaluation.model_errors,
             measuring: Measuring::Everything,
             redactor,
         }
@@ -85,6 +87,7 @@ pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> Eng
         agent_limit: settings.agent_limit,
         grade_limit: settings.grade_limit,
         pass_threshold: settings.pass_threshold,
+        model_errors: settings.model_errors,
         max_failures: MAX_FAILURES,
         retry_wait: RETRY_WAIT,
         lease: LEASE,

@@ -137,6 +137,7 @@ impl Engine {
             grade_limit: options.grade_limit,
             pass_threshold: options.pass_threshold,
             max_failures: options.max_failures,
+            model_errors: options.model_errors,
         };
         Parts {
             store,

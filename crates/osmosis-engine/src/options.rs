@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::Redactor;
+use osmosis_core::config::ModelErrors;
 use tokio_util::sync::CancellationToken;
 
 /// How a run is driven. None of this changes what a rollout's result means, except the limits and
@@ -18,6 +19,8 @@ pub struct EngineOptions {
     pub grade_limit: Duration,
     /// A kept sample passes from this reward on.
     pub pass_threshold: f64,
+    /// Whose failure it is when model calls fail for reasons of the infrastructure.
+    pub model_errors: ModelErrors,
     /// Infrastructure failures after which a rollout is given up.
     pub max_failures: u32,
     /// The wait after the first infrastructure failure of a rollout; doubles with each.

@@ -197,6 +197,7 @@ impl<M: PlannedModel> Job<M> {
             agent_limit: training.agent_timeout(),
             grade_limit: training.grader_timeout(),
             pass_threshold: PASS_THRESHOLD,
+            model_errors: training.model_errors,
             measuring: Measuring::Nothing,
             redactor: self.redactor(),
         };

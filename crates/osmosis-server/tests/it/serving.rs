@@ -337,6 +337,7 @@ fn engine_options(max_in_flight: usize, agent_limit: Duration) -> EngineOptions 
         agent_limit,
         grade_limit: LONG,
         pass_threshold: 1.0,
+        model_errors: osmosis_core::config::ModelErrors::Infrastructure,
         max_failures: 1,
         retry_wait: Duration::from_millis(1),
         lease: LONG,
