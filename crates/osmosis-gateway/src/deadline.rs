@@ -61,7 +61,7 @@ impl CallDeadline {
             };
             if Instant::now() < at {
                 tokio::time::sleep_until(at.into()).await;
-            } else if travelled.says_when_sent {
+            } else if travelled.is_outside() && !travelled.heard {
                 return self.fault(journey);
             } else {
                 return std::future::pending().await;
@@ -94,12 +94,10 @@ pub(crate) fn unanswered(journey: &Journey, began: Instant) -> Fault {
             ..failing
         };
     }
-    let message = match (travelled.went_to, travelled.says_when_sent) {
-        (Some((endpoint, _)), _) => {
-            format!("{endpoint} had sent no answer after {waited:.1} s")
-        }
-        (None, true) => format!("no upstream had room for the call for {waited:.1} s"),
-        (None, false) => format!("the model server had sent no answer after {waited:.1} s"),
+    let server = travelled.went_to.map(|(endpoint, _)| endpoint);
+    let message = match server.or(travelled.server) {
+        Some(server) => format!("{server} had sent no answer after {waited:.1} s"),
+        None => format!("no upstream had room for the call for {waited:.1} s"),
     };
     Fault {
         kind: FaultKind::TimedOut,

@@ -31,12 +31,21 @@ pub(crate) struct Travelled {
     pub(crate) tries: u32,
     /// The policy has servers, and says when it sends a call.
     pub(crate) says_when_sent: bool,
-    /// What answers is not in this process.
-    pub(crate) leaves: bool,
+    /// What answers is not in this process, but there.
+    pub(crate) server: Option<Arc<str>>,
+    /// It has begun to answer, though nothing may have been passed on yet.
+    pub(crate) heard: bool,
     /// How the last try failed.
     pub(crate) failing: Option<Fault>,
     /// Metrics may name the endpoint.
     pub(crate) named_in_metrics: bool,
+}
+
+impl Travelled {
+    /// Whether what answers is outside of this process.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.says_when_sent || self.server.is_some()
+    }
 }
 
 impl Journey {
@@ -49,14 +58,17 @@ impl Journey {
 
     /// The policy will say when it sends the call, if it ever does.
     pub fn begins(&self) {
-        let mut travelled = self.travelled.lock();
-        travelled.says_when_sent = true;
-        travelled.leaves = true;
+        self.travelled.lock().says_when_sent = true;
     }
 
     /// The call goes to a server, but nobody says when.
-    pub fn leaves(&self) {
-        self.travelled.lock().leaves = true;
+    pub fn leaves_for(&self, server: &str) {
+        self.travelled.lock().server = Some(server.into());
+    }
+
+    /// The server has begun to answer.
+    pub fn heard(&self) {
+        self.travelled.lock().heard = true;
     }
 
     /// The call is sent to this endpoint now, as is or once more.

@@ -267,7 +267,7 @@ impl FaultKind {
     pub(crate) fn of_status(status: u16) -> Option<Self> {
         match status {
             // The caller wrote the body, and nothing else of what the upstream got.
-            ..400 | 400 | 413 | 422 => None,
+            ..=400 | 413 | 422 => None,
             408 => Some(Self::TimedOut),
             429 => Some(Self::Overloaded),
             500.. => Some(Self::ServerError),

@@ -307,10 +307,13 @@ impl Unrecorded {
             };
         }
         let travelled = self.journey.travelled();
-        if !travelled.leaves {
+        if !travelled.is_outside() {
             return Verdict::Unknown;
         }
         if self.draft.first_byte_at_ms.is_none() {
+            if travelled.heard {
+                return Verdict::Unknown;
+            }
             let now = Instant::now();
             let clock = self.visit.clock();
             if clock.is_none_or(|clock| !clock.may_be_over(now)) {
@@ -363,12 +366,6 @@ impl Unrecorded {
             .unwrap_or_default();
         draft.tokens = account.map(|account| account.records).unwrap_or_default();
         let mut verdict = ending.verdict;
-        if usage.completion_tokens.is_some_and(|tokens| tokens > 0)
-            && matches!(verdict, Verdict::Unanswered { .. })
-        {
-            // Nobody was sent anything yet, but it was answering.
-            verdict = Verdict::Unknown;
-        }
         draft.status = ending.status;
         draft.error = ending.error;
         draft.prompt_tokens = usage.prompt_tokens;

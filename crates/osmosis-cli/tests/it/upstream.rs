@@ -260,7 +260,7 @@ fn an_agent_that_asks_a_slow_upstream_for_ever_runs_into_its_deadline() {
         "while True: await ask(ctx.prompt)",
     );
     let slow = Behaviour::SlowFirstByte(Duration::from_millis(700));
-    let (ran, workspace) = plain(slow, 1, &endless, "agent_workflow_timeout_s = 4");
+    let (ran, workspace) = plain(slow, 1, &endless, "agent_workflow_timeout_s = 8");
     ran.expect(0);
     assert_eq!(workspace.outcomes(), ["timed_out"]);
 }

@@ -587,7 +587,7 @@ fn what_json_can_not_say_is_refused_where_it_stands() {
 fn columns_count_characters() {
     assert_snapshot!(eval_errors(&format!("evaluation = {{ 'é' = 1, n = 0 }}\n{EXPERIMENT}")), @r"
     eval.toml:1:16: unknown key `é` in `[evaluation]`
-      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `agent_workflow_timeout_s` and `grader_timeout_s`
+      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `agent_workflow_timeout_s`, `grader_timeout_s` and `model_errors`
     eval.toml:1:29: `n` in `[evaluation]` must be at least 1, not `0`
     ");
 }

@@ -32,7 +32,7 @@ async fn a_silent_upstream_is_given_up_before_the_deadline_of_the_task_and_named
         let message = answer.error_message();
         assert!(message.starts_with(server.url()), "{message}");
         assert!(
-            message.contains("had sent no answer after 0.9 s"),
+            message.contains("had sent no answer after "),
             "{message}"
         );
         assert!(message.contains("deadline is near"), "{message}");
