@@ -339,6 +339,38 @@ async def test_a_failed_grade_carries_no_reward():
     assert "`main`" in (graded.err_message or "")
 
 
+class Paid(SampleSource):
+    async def get_sample(self, name: str) -> RolloutSample:
+        return RolloutSample(id=name, messages=[{}], reward=1.0, remove_sample=True)
+
+
+class PaysItself(AgentWorkflow):
+    async def run(self, ctx: AgentWorkflowContext) -> None:
+        rollout = get_rollout_context()
+        assert rollout is not None
+        rollout.register_sample_source("s", Paid())
+
+
+class Indifferent(Grader):
+    async def grade(self, ctx: GraderContext) -> None:
+        assert (ctx.sample.reward, ctx.sample.remove_sample) == (None, False)
+        if ctx.label == "assign":
+            ctx.sample.reward = 0.25
+
+
+async def test_rewards_and_removals_are_the_graders_alone():
+    backend = LocalBackend(workflow=PaysItself, grader=Indifferent)
+    ran, graded = await execute(backend)
+    assert (ran.samples["s"].reward, ran.samples["s"].remove_sample) == (None, False)
+    assert graded.status is RolloutStatus.FAILURE
+    assert "no reward for sample `s`" in (graded.err_message or "")
+    assert (graded.samples["s"].reward, graded.samples["s"].remove_sample) == (None, False)
+    _, graded = await execute(backend, label="assign")
+    assert graded.samples["s"].reward == 0.25
+    _, ungraded = await execute(LocalBackend(workflow=PaysItself))
+    assert ungraded.samples["s"].reward is None
+
+
 async def test_the_local_backend_takes_dotted_names():
     backend = LocalBackend(
         workflow=f"{__name__}.Echo",

@@ -248,6 +248,50 @@ ctx.samples["d"].remove_sample = True
         ]
 
 
+async def test_a_grade_that_an_agent_gives_itself_never_leaves_the_worker(tmp_path: Path):
+    source = workflow(
+        """
+rollout = get_rollout_context()
+rollout.register_sample_source("paid", Source(reward=1.0))
+rollout.register_sample_source("gone", Source(remove_sample=True))
+""",
+        before="""
+from osmosis_ai.rollout import RolloutSample, SampleSource
+class Source(SampleSource):
+    def __init__(self, **grade): self.grade = grade
+    async def get_sample(self, name): return RolloutSample(id=name, messages=[{}], **self.grade)
+""",
+    )
+    async with loaded_worker(tmp_path, source) as (worker, _, _engine):
+        done = await worker.run([])
+        assert [(s.id, s.reward, s.remove_sample) for s in done.samples] == [
+            ("paid", None, False),
+            ("gone", None, False),
+        ]
+
+
+async def test_a_grader_sees_no_grade_and_what_it_leaves_alone_is_ungraded(tmp_path: Path):
+    source = grader("""
+assert [(s.reward, s.remove_sample) for s in ctx.samples.values()] == [(None, False)] * 3
+ctx.samples["a"].reward = 0.5
+if ctx.label == "all":
+    ctx.samples["b"].remove_sample = True
+    ctx.set_sample_reward("c", 0)
+""")
+    samples = [Sample(id=name, messages="[]", reward=1.0, remove_sample=True) for name in "abc"]
+    async with loaded_worker(tmp_path, source) as (worker, _, _engine):
+        done = await worker.answer(grade_task(samples, label="all"))
+        assert [(s.reward, s.remove_sample) for s in done.samples] == [
+            (0.5, False),
+            (None, True),
+            (0.0, False),
+        ]
+        failed = await worker.answer(grade_task(samples))
+        assert isinstance(failed, TaskFailed), failed
+        assert failed.failure.kind == "ungraded_sample"
+        assert "`b`, `c`" in failed.failure.message
+
+
 async def test_tasks_run_side_by_side_and_a_cancelled_one_ends(tmp_path: Path):
     source = workflow("""
 import asyncio

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_core::config::{Evaluation, Sampling as SamplingConfig};
+use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig};
 use osmosis_core::{Redactor, RewardRange};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
@@ -58,6 +58,7 @@ pub(crate) struct DriveSettings {
     pub(crate) grade_limit: Duration,
     pub(crate) pass_threshold: f64,
     pub(crate) reward_range: Option<RewardRange>,
+    pub(crate) model_errors: ModelErrors,
     pub(crate) measuring: Measuring,
     pub(crate) redactor: Redactor,
 }
@@ -74,6 +75,7 @@ impl DriveSettings {
             grade_limit: evaluation.grader_timeout(),
             pass_threshold: evaluation.pass_threshold,
             reward_range: evaluation.reward_range,
+            model_errors: evaluation.model_errors,
             measuring: Measuring::Everything,
             redactor,
         }
@@ -88,6 +90,7 @@ pub(crate) fn engine_options(settings: DriveSettings, folder: &RunFolder) -> Eng
         grade_limit: settings.grade_limit,
         pass_threshold: settings.pass_threshold,
         reward_range: settings.reward_range,
+        model_errors: settings.model_errors,
         max_failures: MAX_FAILURES,
         retry_wait: RETRY_WAIT,
         lease: LEASE,

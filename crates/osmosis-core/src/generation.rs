@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use crate::PolicyVersion;
 
@@ -119,6 +120,8 @@ pub trait TokenSink: Send {
     fn token(&mut self, token: SampledToken) -> ControlFlow<()>;
     /// Called once, last.
     fn end(self: Box<Self>, end: Result<StopReason, GenerationError>);
+    /// From then until then the engine waited for a server that failed. For engines that try again.
+    fn lost(&mut self, _from: Instant, _to: Instant) {}
     /// Ready as soon as nobody wants more, for engines that wait between tokens.
     fn poll_unwanted(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
@@ -132,6 +135,10 @@ pub trait TokenEngine: Send + Sync + fmt::Debug {
     /// The weights that would sample the next token.
     fn version(&self) -> PolicyVersion;
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>);
+    /// Whether it samples outside of this process, where a server may fall silent.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
     /// What the logprobs of an answer to this request are.
     fn logprobs_of(&self, _request: &GenerationRequest) -> LogprobsOf {
         LogprobsOf::Tempered

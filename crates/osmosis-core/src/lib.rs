@@ -26,6 +26,7 @@ pub mod row_selection;
 mod sample;
 pub mod staleness;
 pub mod statistics;
+mod task_clock;
 
 pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, SampleId};
 pub use json_text::{JsonText, JsonTextError};
@@ -33,3 +34,4 @@ pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase
 pub use redact::{KEY_PREFIX, Redactor};
 pub use reward::{Reward, RewardError, RewardRange, RewardRangeError};
 pub use sample::Sample;
+pub use task_clock::TaskClock;

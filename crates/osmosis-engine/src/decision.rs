@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use osmosis_core::config::ModelErrors;
 use osmosis_core::frame::InteractionReward;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, RewardRange, Sample};
 use osmosis_gateway::Fault;
@@ -16,6 +17,7 @@ pub struct Rules {
     /// Where the rewards of samples must lie.
     pub reward_range: Option<RewardRange>,
     pub max_failures: u32,
+    pub model_errors: ModelErrors,
 }
 
 impl Rules {
@@ -69,74 +71,106 @@ pub struct Again {
     pub failed: bool,
 }
 
-/// Decides what follows the agent phase. `fault` is how the rollout's last model call failed for
-/// reasons of the infrastructure, `failures` how often that happened before.
+/// Decides what follows the agent phase. `fault` is how the rollout's model calls failed for reasons of the
+/// infrastructure, `failures` how often that happened before. What they suffered decides, whatever the agent
+/// made of it, unless it declares that it handles them.
 pub fn after_agent(
     result: TaskResult,
     fault: Option<&Fault>,
     failures: u32,
     rules: &Rules,
 ) -> AfterAgent {
-    match result {
-        TaskResult::Done {
-            samples,
-            metrics,
-            interactions,
-        } => AfterAgent::Grade {
+    let fault = fault.filter(|_| rules.model_errors == ModelErrors::Infrastructure);
+    match (result, fault) {
+        (
+            TaskResult::Done { .. }
+            | TaskResult::Rejected { .. }
+            | TaskResult::Failed { .. }
+            | TaskResult::TimedOut,
+            Some(fault),
+        ) => blame_infrastructure(fault, false, failures, rules),
+        (TaskResult::WorkerLost { alone: true, .. }, Some(fault)) => {
+            blame_infrastructure(fault, true, failures, rules)
+        }
+        (
+            TaskResult::Done {
+                samples,
+                metrics,
+                interactions,
+            },
+            None,
+        ) => AfterAgent::Grade {
             samples,
             metrics,
             interactions,
         },
-        TaskResult::Rejected { reason } => AfterAgent::Finish(Outcome::Rejected { reason }),
-        TaskResult::Failed { failure } => match fault {
-            // The agent failed right after a model call that failed through no fault of its own.
-            Some(fault) => blame_infrastructure(fault, failures, rules),
-            None => AfterAgent::Finish(Outcome::AgentFailed { failure }),
-        },
-        TaskResult::TimedOut => AfterAgent::Finish(Outcome::TimedOut {
+        (TaskResult::Rejected { reason }, None) => AfterAgent::Finish(Outcome::Rejected { reason }),
+        (TaskResult::Failed { failure }, None) => {
+            AfterAgent::Finish(Outcome::AgentFailed { failure })
+        }
+        (TaskResult::TimedOut, None) => AfterAgent::Finish(Outcome::TimedOut {
             phase: Phase::Agent,
             limit_ms: millis(rules.agent_limit),
         }),
-        TaskResult::Cancelled => AfterAgent::GiveBack,
+        (TaskResult::Cancelled, _) => AfterAgent::GiveBack,
         // Nothing says that it was the rollout's doing, until it happens again and again.
-        TaskResult::WorkerLost {
-            detail,
-            alone: true,
-            killed_from_outside: true,
-        } if failures + 1 < rules.max_kills() => AfterAgent::Again(Again {
+        (
+            TaskResult::WorkerLost {
+                detail,
+                alone: true,
+                killed_from_outside: true,
+            },
+            None,
+        ) if failures + 1 < rules.max_kills() => AfterAgent::Again(Again {
             reason: format!("its worker {detail}"),
             suspect: true,
             failed: true,
         }),
-        TaskResult::WorkerLost {
-            detail,
-            alone: true,
-            ..
-        } => AfterAgent::Finish(Outcome::AgentFailed {
+        (
+            TaskResult::WorkerLost {
+                detail,
+                alone: true,
+                ..
+            },
+            None,
+        ) => AfterAgent::Finish(Outcome::AgentFailed {
             failure: Failure::new(
                 ErrorCategory::AgentError,
                 "worker_crashed",
                 format!("the worker {detail} while it ran this rollout alone"),
             ),
         }),
-        TaskResult::WorkerLost {
-            detail,
-            alone: false,
-            ..
-        } => AfterAgent::Again(Again {
+        (
+            TaskResult::WorkerLost {
+                detail,
+                alone: false,
+                ..
+            },
+            _,
+        ) => AfterAgent::Again(Again {
             reason: format!("its worker {detail}"),
             suspect: true,
             failed: false,
         }),
-        TaskResult::NoWorker { detail } => AfterAgent::Finish(Outcome::InfrastructureFailed {
+        (TaskResult::NoWorker { detail }, _) => AfterAgent::Finish(Outcome::InfrastructureFailed {
             failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
         }),
-        TaskResult::OutOfReach { detail, retry } => {
+        (TaskResult::OutOfReach { detail, retry }, _) => {
             match lost_elsewhere(detail, retry, failures, rules) {
                 Ok(again) => AfterAgent::Again(again),
                 Err(outcome) => AfterAgent::Finish(outcome),
             }
         }
+    }
+}
+
+/// A sample as a grader gets it for the first time: rewards and removals are a grader's alone, whatever an
+/// agent, or another grader before, has written there.
+pub fn without_grade(sample: Sample) -> Sample {
+    Sample {
+        reward: None,
+        remove_sample: false,
+        ..sample
     }
 }
 
@@ -159,11 +193,11 @@ fn lost_elsewhere(
     })
 }
 
-fn blame_infrastructure(fault: &Fault, failures: u32, rules: &Rules) -> AfterAgent {
+fn blame_infrastructure(fault: &Fault, suspect: bool, failures: u32, rules: &Rules) -> AfterAgent {
     if fault.kind.worth_retrying() && failures + 1 < rules.max_failures {
         return AfterAgent::Again(Again {
             reason: fault.message.clone(),
-            suspect: false,
+            suspect,
             failed: true,
         });
     }
@@ -187,8 +221,8 @@ pub struct Grades {
     pub faults: u32,
 }
 
-/// Decides what follows the grade phase of `samples`. `fault` is how the grader's last call to its judge
-/// failed for reasons of the infrastructure.
+/// Decides what follows the grade phase of `samples`. `fault` is how the grader's calls to its judge failed
+/// for reasons of the infrastructure. A grade that was given counts.
 pub fn after_grade(
     result: TaskResult,
     samples: Vec<Sample>,
@@ -207,24 +241,19 @@ pub fn after_grade(
         }
         TaskResult::Rejected { reason } => finish(Outcome::Rejected { reason }, samples),
         TaskResult::Failed { failure } => match fault {
-            // The grader failed right after a judge that failed through no fault of its own.
-            Some(fault)
-                if fault.kind.worth_retrying() && so_far.faults + 1 < rules.max_failures =>
-            {
-                AfterGrade::Later {
-                    reason: format!("its judge: {}", fault.message),
-                }
-            }
-            Some(fault) => finish(judge_out_of_reach(fault), samples),
+            Some(fault) => blame_judge(fault, samples, so_far, rules),
             None => finish(Outcome::Ungraded { failure }, samples),
         },
-        TaskResult::TimedOut => finish(
-            Outcome::TimedOut {
-                phase: Phase::Grade,
-                limit_ms: millis(rules.grade_limit),
-            },
-            samples,
-        ),
+        TaskResult::TimedOut => match fault {
+            Some(fault) => blame_judge(fault, samples, so_far, rules),
+            None => finish(
+                Outcome::TimedOut {
+                    phase: Phase::Grade,
+                    limit_ms: millis(rules.grade_limit),
+                },
+                samples,
+            ),
+        },
         TaskResult::Cancelled => AfterGrade::GiveBack,
         TaskResult::WorkerLost {
             detail,
@@ -258,13 +287,21 @@ pub fn after_grade(
     }
 }
 
-fn judge_out_of_reach(fault: &Fault) -> Outcome {
-    Outcome::InfrastructureFailed {
-        failure: Failure::new(
-            ErrorCategory::HttpError,
-            format!("judge_{}", fault.kind.as_str()),
-            fault.message.clone(),
-        ),
+/// The grader came to nothing because of a judge that failed through no fault of its own.
+fn blame_judge(fault: &Fault, samples: Vec<Sample>, so_far: Grades, rules: &Rules) -> AfterGrade {
+    if fault.kind.worth_retrying() && so_far.faults + 1 < rules.max_failures {
+        return AfterGrade::Later {
+            reason: format!("its judge: {}", fault.message),
+        };
+    }
+    let failure = Failure::new(
+        ErrorCategory::HttpError,
+        format!("judge_{}", fault.kind.as_str()),
+        fault.message.clone(),
+    );
+    AfterGrade::Finish {
+        outcome: Outcome::InfrastructureFailed { failure },
+        samples,
     }
 }
 
@@ -355,6 +392,7 @@ mod tests {
         pass_threshold: 1.0,
         reward_range: None,
         max_failures: 3,
+        model_errors: ModelErrors::Infrastructure,
     };
 
     fn sample(id: &str, reward: Option<f64>, remove_sample: bool) -> Sample {
@@ -451,6 +489,85 @@ mod tests {
         };
         assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
         assert_eq!(outcome.reward(), None);
+    }
+
+    fn done(samples: Vec<Sample>) -> TaskResult {
+        TaskResult::Done {
+            samples,
+            metrics: None,
+            interactions: vec![],
+        }
+    }
+
+    fn every_end_of_an_agent() -> Vec<TaskResult> {
+        vec![
+            done(vec![sample("a", Some(1.0), false)]),
+            TaskResult::Rejected {
+                reason: "`run` returned None".to_owned(),
+            },
+            raised(),
+            TaskResult::TimedOut,
+            TaskResult::WorkerLost {
+                detail: "exited with code 3".to_owned(),
+                alone: true,
+                killed_from_outside: false,
+            },
+        ]
+    }
+
+    #[test]
+    fn what_the_model_calls_suffered_decides_whatever_the_agent_made_of_it() {
+        let fault = fault(FaultKind::TimedOut);
+        for result in every_end_of_an_agent() {
+            let after = after_agent(result.clone(), Some(&fault), 0, &RULES);
+            assert!(
+                matches!(after, AfterAgent::Again(Again { failed: true, .. })),
+                "{result:?}: {after:?}"
+            );
+            let after = after_agent(result.clone(), Some(&fault), 2, &RULES);
+            let AfterAgent::Finish(outcome) = after else {
+                panic!("{result:?}: {after:?}")
+            };
+            assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+        }
+    }
+
+    #[test]
+    fn an_agent_that_handles_model_errors_is_taken_by_what_it_made_of_them() {
+        let rules = Rules {
+            model_errors: ModelErrors::Agent,
+            ..RULES
+        };
+        let fault = fault(FaultKind::TimedOut);
+        for result in every_end_of_an_agent() {
+            assert_eq!(
+                after_agent(result.clone(), Some(&fault), 0, &rules),
+                after_agent(result, None, 0, &RULES)
+            );
+        }
+    }
+
+    #[test]
+    fn a_grader_that_ran_out_of_time_at_a_silent_judge_is_the_infrastructures_fault() {
+        let silent = fault(FaultKind::TimedOut);
+        let graded = |faults| {
+            let so_far = Grades {
+                faults,
+                ..Grades::default()
+            };
+            after_grade(TaskResult::TimedOut, vec![], Some(&silent), so_far, &RULES)
+        };
+        assert!(matches!(graded(0), AfterGrade::Later { .. }));
+        let AfterGrade::Finish { outcome, .. } = graded(2) else {
+            panic!()
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+    }
+
+    #[test]
+    fn a_grade_is_taken_off_a_sample_and_nothing_else() {
+        let bare = without_grade(sample("a", Some(1.0), true));
+        assert_eq!(bare, sample("a", None, false));
     }
 
     #[test]
@@ -611,11 +728,7 @@ mod tests {
 
     #[test]
     fn a_grade_counts_whatever_became_of_the_judge_before_it() {
-        let done = TaskResult::Done {
-            samples: vec![sample("a", Some(1.0), false)],
-            metrics: None,
-            interactions: vec![],
-        };
+        let done = done(vec![sample("a", Some(1.0), false)]);
         let down = fault(FaultKind::Unreachable);
         let after = after_grade(done, vec![], Some(&down), Grades::default(), &RULES);
         let AfterGrade::Finish { outcome, .. } = after else {

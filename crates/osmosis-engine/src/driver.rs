@@ -138,6 +138,7 @@ impl Engine {
             pass_threshold: options.pass_threshold,
             reward_range: options.reward_range,
             max_failures: options.max_failures,
+            model_errors: options.model_errors,
         };
         Parts {
             store,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::config::ModelErrors;
 use osmosis_core::{Redactor, RewardRange, RolloutId};
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,8 @@ pub struct EngineOptions {
     pub pass_threshold: f64,
     /// A kept sample with a reward outside of it leaves its rollout ungraded.
     pub reward_range: Option<RewardRange>,
+    /// Whose failure it is when model calls fail for reasons of the infrastructure.
+    pub model_errors: ModelErrors,
     /// Infrastructure failures after which a rollout is given up.
     pub max_failures: u32,
     /// The wait after the first infrastructure failure of a rollout; doubles with each.

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::Sample;
 use osmosis_store::{Claim, Store};
 use osmosis_worker::Isolation;
 use tokio_util::sync::CancellationToken;
 
+use crate::decision::without_grade;
 use crate::driver::Parts;
 use crate::rollout::{
     AttemptRecord, Graded, Grading, clean_artifacts_dir, finish, give_back, grade, try_again,
@@ -75,16 +75,6 @@ pub(crate) async fn execute(
         }
         Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
         Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
-    }
-}
-
-/// The sample as a grader gets it for the first time: what the last one made of it is gone, as far as that
-/// can be told from what the workflow attached.
-fn without_grade(sample: Sample) -> Sample {
-    Sample {
-        reward: None,
-        remove_sample: false,
-        ..sample
     }
 }
 

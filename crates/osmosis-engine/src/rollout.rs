@@ -1,16 +1,17 @@
 //! The way of one rollout: open a door at the gateway, run the agent, grade, record.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camino::Utf8PathBuf;
 use osmosis_core::frame::JudgeAccess;
-use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample};
-use osmosis_gateway::{Fault, RolloutDoor};
+use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample, TaskClock};
+use osmosis_gateway::{RolloutCalls, RolloutDoor};
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
-use osmosis_worker::{GradeJob, Isolation, RunJob};
+use osmosis_worker::{GradeJob, Isolation, RunJob, TaskResult};
 use tokio_util::sync::CancellationToken;
 
-use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules};
+use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules, without_grade};
 use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
@@ -43,6 +44,10 @@ pub(crate) async fn execute(
         grade_limit: rules.grade_limit,
     };
     let alias = parts.executor.alias(&claim.id, claim.attempt);
+    let clock = Arc::new(match alias {
+        None => TaskClock::new(rules.agent_limit),
+        Some(_) => TaskClock::kept_elsewhere(rules.agent_limit),
+    });
     let door = parts
         .gateway
         .open_as(claim.id.clone(), claim.attempt, alias);
@@ -50,6 +55,7 @@ pub(crate) async fn execute(
     if measuring.is_greedy(claim.row_index, &claim.id) {
         door.decode_greedily();
     }
+    door.keep_time(Arc::clone(&clock));
     let self_graded = parts.executor.self_graded();
     let whole = if self_graded {
         Some(row.for_own_grader().map_err(|error| EngineError::Row {
@@ -69,6 +75,7 @@ pub(crate) async fn execute(
         artifacts_dir: artifacts_dir.clone(),
         row: whole,
         is_eval: measuring.is_eval(claim.row_index),
+        clock: Some(clock),
     };
     if self_graded {
         door.keep_completions();
@@ -81,12 +88,9 @@ pub(crate) async fn execute(
     attempt.durations.model = ms(through.model_time);
     attempt.calls = through.summary;
 
-    let samples = match decision::after_agent(
-        report.result,
-        through.last_fault.as_ref(),
-        claim.failures,
-        &rules,
-    ) {
+    let timed_out = matches!(report.result, TaskResult::TimedOut);
+    let fault = through.fault_behind(timed_out);
+    let samples = match decision::after_agent(report.result, fault, claim.failures, &rules) {
         AfterAgent::Grade {
             samples,
             metrics,
@@ -100,7 +104,7 @@ pub(crate) async fn execute(
                 let outcome = decision::within_range(outcome, &samples, rules.reward_range);
                 return finish(parts, &claim, attempt, outcome, samples).await;
             }
-            samples
+            bare(&claim, samples)
         }
         AfterAgent::Finish(outcome) => {
             return finish(parts, &claim, attempt, outcome, vec![]).await;
@@ -124,6 +128,17 @@ pub(crate) async fn execute(
         Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
         Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
     }
+}
+
+/// The samples as their grader gets them.
+fn bare(claim: &Claim, samples: Vec<Sample>) -> Vec<Sample> {
+    if samples
+        .iter()
+        .any(|sample| sample.reward.is_some() || sample.remove_sample)
+    {
+        tracing::debug!(rollout = %claim.id, "a sample came with a grade; only a grader's counts");
+    }
+    samples.into_iter().map(without_grade).collect()
 }
 
 /// Gives a claimed rollout its result without running it.
@@ -191,6 +206,10 @@ pub(crate) async fn grade(
     loop {
         parts.enter(claim, Phase::Grade).await;
         let (judge, door) = parts.open_judge(claim);
+        let clock = Arc::new(TaskClock::new(terms.grade_limit));
+        if let Some(door) = &door {
+            door.keep_time(Arc::clone(&clock));
+        }
         let job = GradeJob {
             rollout_id: claim.id.clone(),
             label: grading.row.label.clone(),
@@ -198,16 +217,22 @@ pub(crate) async fn grade(
             metadata: grading.row.metadata.clone(),
             artifacts_dir: grading.artifacts_dir.clone(),
             judge,
+            clock: Some(clock),
         };
         let report = parts.executor.grade(job, terms, cancel).await;
-        let (judged, fault) = asked_through(door).await;
-        attempt.calls.judge.add(judged);
+        let asked = asked_through(door).await;
+        attempt.calls.judge.add(JudgeSummary {
+            calls: asked.summary.model_calls,
+            prompt_tokens: asked.summary.prompt_tokens,
+            completion_tokens: asked.summary.completion_tokens,
+        });
         attempt.durations.queue += ms(report.task.waited);
         attempt.durations.grade += ms(report.task.took);
+        let timed_out = matches!(report.task.result, TaskResult::TimedOut);
         let after = decision::after_grade(
             report.task.result,
             report.samples,
-            fault.as_ref(),
+            asked.fault_behind(timed_out),
             so_far,
             &grading.rules,
         );
@@ -236,17 +261,11 @@ pub(crate) async fn grade(
 }
 
 /// Closes a grader's door, when it had one, and says what was asked through it.
-async fn asked_through(door: Option<RolloutDoor>) -> (JudgeSummary, Option<Fault>) {
-    let Some(door) = door else {
-        return (JudgeSummary::default(), None);
-    };
-    let through = door.close().await;
-    let judged = JudgeSummary {
-        calls: through.summary.model_calls,
-        prompt_tokens: through.summary.prompt_tokens,
-        completion_tokens: through.summary.completion_tokens,
-    };
-    (judged, through.last_fault)
+async fn asked_through(door: Option<RolloutDoor>) -> RolloutCalls {
+    match door {
+        Some(door) => door.close().await,
+        None => RolloutCalls::default(),
+    }
 }
 
 impl Parts {

@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use osmosis_core::{Attempt, RolloutId, SampleId};
+use osmosis_core::{Attempt, RolloutId, SampleId, TaskClock};
 use osmosis_store::{CallPurpose, CallSummary, JudgeSummary};
 use parking_lot::{Mutex, RwLock};
 use rand::distr::{Alphanumeric, SampleString};
@@ -14,12 +14,14 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::completion::Usage;
+use crate::deadline::CallDeadline;
 use crate::live::{LiveRollout, LiveStatus, Totals};
 use crate::options::Sampling;
 use crate::policy::Fault;
 use crate::registry::Served;
 use crate::replay::Replays;
 use crate::session::Session;
+use crate::suffered::{Ended, Suffered};
 
 /// 43 letters and digits carry 256 bits.
 const KEY_LENGTH: usize = 43;
@@ -31,10 +33,29 @@ pub struct RolloutCalls {
     pub summary: CallSummary,
     /// Time during which at least one call was under way.
     pub model_time: Duration,
-    /// How the last call failed, when it failed for a reason that is not the agent's.
+    /// How the last call of a sample failed, when it failed for a reason that is not the agent's; of
+    /// several samples, that which ended last.
     pub last_fault: Option<Fault>,
+    /// The same for calls that were not answered when the task ended, at its deadline or so: too soon to
+    /// tell a silent server from a slow one.
+    pub slow_fault: Option<Fault>,
+    /// What the task lost so much time to that it explains why it was late.
+    pub delay_fault: Option<Fault>,
     /// The whole answers that were given, in order; empty unless the door was asked to keep them.
     pub completions: Vec<GivenCompletion>,
+}
+
+impl RolloutCalls {
+    /// The fault that is behind how the task ended. A task that `timed_out` while an answer took its time,
+    /// as others did before, has itself to blame.
+    pub fn fault_behind(&self, timed_out: bool) -> Option<&Fault> {
+        let last = self.last_fault.as_ref();
+        if timed_out {
+            last.or(self.delay_fault.as_ref())
+        } else {
+            last.or(self.slow_fault.as_ref())
+        }
+    }
 }
 
 /// An answer as its caller knows it.
@@ -71,6 +92,12 @@ impl RolloutDoor {
         self.state.decodes_greedily.store(true, Ordering::Relaxed);
     }
 
+    /// The task's own clock: calls are given up in time for its deadline, and what they lose to servers that
+    /// fail is lost on it.
+    pub fn keep_time(&self, clock: Arc<TaskClock>) {
+        let _ = self.state.clock.set(clock);
+    }
+
     /// Ends the key, ends what is still under way, and returns when all of it is queued for
     /// recording. (Dropping a door without closing it ends the key too.)
     pub async fn close(self) -> RolloutCalls {
@@ -81,7 +108,12 @@ impl RolloutDoor {
         RolloutCalls {
             summary: tally.summary,
             model_time: tally.model_time,
-            last_fault: tally.last_fault.clone(),
+            last_fault: tally.suffered.last_fault(),
+            slow_fault: tally.suffered.slow_fault(),
+            delay_fault: match self.state.clock.get() {
+                Some(clock) if clock.explains_delay() => tally.suffered.last_trouble(),
+                Some(_) | None => None,
+            },
             completions: std::mem::take(&mut tally.completions),
         }
     }
@@ -138,6 +170,7 @@ struct DoorState {
     replays: Arc<Replays>,
     keeps_completions: AtomicBool,
     decodes_greedily: AtomicBool,
+    clock: OnceLock<Arc<TaskClock>>,
     totals: Arc<Totals>,
     tally: Mutex<Tally>,
 }
@@ -148,7 +181,7 @@ struct Tally {
     under_way: u32,
     busy_since: Option<Instant>,
     model_time: Duration,
-    last_fault: Option<Fault>,
+    suffered: Suffered,
     completions: Vec<GivenCompletion>,
 }
 
@@ -173,6 +206,7 @@ impl Doors {
             replays: Arc::default(),
             keeps_completions: AtomicBool::new(false),
             decodes_greedily: AtomicBool::new(false),
+            clock: OnceLock::new(),
             totals: Arc::clone(&self.totals),
             tally: Mutex::default(),
         });
@@ -232,21 +266,11 @@ pub(crate) struct Visit {
 /// What a recorded call adds to its rollout's sums.
 #[derive(Debug)]
 pub(crate) struct CallResult {
+    pub(crate) sample: SampleId,
     pub(crate) usage: Usage,
-    pub(crate) verdict: Verdict,
+    pub(crate) ended: Ended,
     /// The answer, when it was whole and the door keeps them.
     pub(crate) completion: Option<GivenCompletion>,
-}
-
-/// What a call says about the policy behind the gateway.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    /// It works.
-    Answered,
-    /// It does not.
-    Faulty(Fault),
-    /// Nothing: the caller went away, or the rollout was ended.
-    Unknown,
 }
 
 impl Visit {
@@ -306,7 +330,24 @@ impl Visit {
         self.state.decodes_greedily.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn clock(&self) -> Option<Arc<TaskClock>> {
+        self.state.clock.get().cloned()
+    }
+
+    /// Until when a call that begins now is waited for.
+    pub(crate) fn call_deadline(&self) -> CallDeadline {
+        CallDeadline::new(self.clock(), Instant::now(), self.slowest_answer())
+    }
+
+    fn slowest_answer(&self) -> Duration {
+        self.state.tally.lock().suffered.slowest_answer()
+    }
+
     pub(crate) fn call_begins(&self) {
+        if let Some(clock) = self.state.clock.get() {
+            // Unless it is known better.
+            clock.start(Instant::now());
+        }
         let mut tally = self.state.tally.lock();
         if tally.under_way == 0 {
             tally.busy_since = Some(Instant::now());
@@ -330,10 +371,10 @@ impl Visit {
         if self.purpose() == CallPurpose::Policy {
             self.state.totals.add(&call);
         }
-        match result.verdict {
-            Verdict::Answered => tally.last_fault = None,
-            Verdict::Faulty(fault) => tally.last_fault = Some(fault),
-            Verdict::Unknown => {}
+        // Those of a standing door have no end that they could decide about.
+        if !self.state.session.is_bounded() {
+            let clock = self.state.clock.get().map(|clock| &**clock);
+            tally.suffered.note(&result.sample, result.ended, clock);
         }
         tally.completions.extend(result.completion);
         tally.under_way -= 1;
@@ -353,6 +394,7 @@ fn digest_of(key: &str) -> KeyDigest {
 mod tests {
     use super::*;
     use crate::policy::FaultKind;
+    use crate::suffered::Verdict;
 
     fn door(doors: &Doors) -> RolloutDoor {
         doors.open(
@@ -420,18 +462,24 @@ mod tests {
         let record = |verdict| {
             visit.call_begins();
             visit.call_is_recorded(CallResult {
+                sample: SampleId::main(),
                 usage: Usage {
                     prompt_tokens: Some(3),
                     cached_tokens: Some(2),
                     ..Usage::default()
                 },
-                verdict,
+                ended: Ended {
+                    verdict,
+                    began: Instant::now(),
+                    first_byte_after: None,
+                    trouble: None,
+                },
                 completion: None,
             });
         };
         record(Verdict::Faulty(fault.clone()));
         record(Verdict::Answered);
-        assert_eq!(visit.state.tally.lock().last_fault, None);
+        assert_eq!(visit.state.tally.lock().suffered.last_fault(), None);
         record(Verdict::Faulty(fault.clone()));
         record(Verdict::Unknown);
         drop(visit);

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use crate::completion::{Usage, usage_in};
 use crate::dialect::{self, Dialect, Translator, Unreadable};
-use crate::door::{Verdict, Visit};
+use crate::door::Visit;
 use crate::error_reply::ErrorReply;
 use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, ReplyBody, TokenSlot};
@@ -25,6 +25,7 @@ use crate::reply_stream::ReplyStream;
 use crate::request::{ChatRequest, checked};
 use crate::server::{Arrival, Sampling, Shared};
 use crate::sse::SseWatch;
+use crate::suffered::Verdict;
 
 /// A caller that sends nothing for so long has forgotten us.
 const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -47,6 +48,7 @@ pub(crate) async fn chat(
     let replays = visit.replays();
     let judge = visit.judge();
     let (of_run, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
+    let (clock, in_time) = (visit.clock(), visit.call_deadline());
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
@@ -68,7 +70,7 @@ pub(crate) async fn chat(
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
             let served = judge.unwrap_or_else(|| shared.registry.run_policy());
             let call = begin(Bytes::new(), &served);
-            return refuse(call, dialect, &refusal, Verdict::Unknown).await;
+            return refuse(call, dialect, &refusal, Verdict::Refused).await;
         }
         // No call has come; there is nothing to record.
         Err(BodyError::TooSlow) => {
@@ -98,14 +100,15 @@ pub(crate) async fn chat(
         }
         Some(Claim::OtherRequest) => {
             let call = begin(body.clone(), &served);
-            return refuse(call, dialect, &ErrorReply::key_reused(), Verdict::Unknown).await;
+            return refuse(call, dialect, &ErrorReply::key_reused(), Verdict::Refused).await;
         }
     };
     let mut call = begin(body.clone(), &served);
     let entered = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            let verdict = call.given_up();
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
         }
         entered = served.enter(shared.hold) => entered,
     };
@@ -118,7 +121,7 @@ pub(crate) async fn chat(
     };
     let answering = Arc::clone(&pass.policy);
     let policy = answering.describe_for(&rollout_id);
-    let journey = Journey::default();
+    let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), first_use);
     // `[sampling]` is for the run's own policy.
     let sampling = if served.is_the_runs {
@@ -129,7 +132,7 @@ pub(crate) async fn chat(
     let made = prepared(&*answering, dialect, &body, &policy.model, &sampling);
     let (request, mut translator) = match made {
         Ok(prepared) => prepared,
-        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Unknown).await,
+        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Refused).await,
     };
     let spoken = match &translator {
         None => dialect,
@@ -158,9 +161,10 @@ pub(crate) async fn chat(
     let mut answer = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            let verdict = call.given_up();
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
         }
-        answer = asked.instrument(span.clone()) => answer,
+        answer = in_time.keep(&journey, asked.instrument(span.clone())) => answer,
     };
     // The name of the limit is ours in a translated call, and the policy has just said that it wants
     // the other.
@@ -185,9 +189,10 @@ pub(crate) async fn chat(
         answer = tokio::select! {
             biased;
             () = ended.cancelled() => {
-                return refuse(call, dialect, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+                let verdict = call.given_up();
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
             }
-            answer = asked.instrument(span) => answer,
+            answer = in_time.keep(&journey, asked.instrument(span)) => answer,
         };
     }
     match answer {

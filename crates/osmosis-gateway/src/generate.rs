@@ -11,13 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::completion::usage_in;
 use crate::dialect::Dialect;
-use crate::door::{Verdict, Visit};
+use crate::door::Visit;
 use crate::error_reply::ErrorReply;
 use crate::exchange::{BodyError, WholeReply, pass_whole, read_body, refuse, refused};
 use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::record::OpenCall;
 use crate::server::{Arrival, Sampling, Shared};
+use crate::suffered::Verdict;
 
 /// The name in records.
 const DIALECT: &str = "generate";
@@ -36,6 +37,7 @@ pub(crate) async fn generate(
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let (sampling, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
+    let (clock, in_time) = (visit.clock(), visit.call_deadline());
     let served = visit
         .judge()
         .unwrap_or_else(|| shared.registry.run_policy());
@@ -60,7 +62,7 @@ pub(crate) async fn generate(
         Ok(body) => body,
         Err(BodyError::TooLarge) => {
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
-            return refuse(begin(Bytes::new()), SHAPE, &refusal, Verdict::Unknown).await;
+            return refuse(begin(Bytes::new()), SHAPE, &refusal, Verdict::Refused).await;
         }
         // No call has come; there is nothing to record.
         Err(BodyError::TooSlow) => {
@@ -74,7 +76,8 @@ pub(crate) async fn generate(
     let entered = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            return refuse(call, SHAPE, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            let verdict = call.given_up();
+            return refuse(call, SHAPE, &ErrorReply::rollout_ended(), verdict).await;
         }
         entered = served.enter(shared.hold) => entered,
     };
@@ -87,7 +90,7 @@ pub(crate) async fn generate(
     };
     let answering = Arc::clone(&pass.policy);
     let policy = answering.describe_for(&rollout_id);
-    let journey = Journey::default();
+    let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), None);
     let body = match amended(&body, &sampling) {
         Ok((body, overridden)) => {
@@ -96,7 +99,7 @@ pub(crate) async fn generate(
             }
             body
         }
-        Err(refusal) => return refuse(call, SHAPE, &refusal, Verdict::Unknown).await,
+        Err(refusal) => return refuse(call, SHAPE, &refusal, Verdict::Refused).await,
     };
     let tokens = TokenSlot::default();
     call.goes_to_the_policy(policy.model.clone(), false, tokens.clone());
@@ -109,14 +112,15 @@ pub(crate) async fn generate(
         streamed: false,
         session,
         tokens,
-        journey,
+        journey: journey.clone(),
     });
     let answer = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            return refuse(call, SHAPE, &ErrorReply::rollout_ended(), Verdict::Unknown).await;
+            let verdict = call.given_up();
+            return refuse(call, SHAPE, &ErrorReply::rollout_ended(), verdict).await;
         }
-        answer = asked => answer,
+        answer = in_time.keep(&journey, asked) => answer,
     };
     let answer = answer.and_then(|reply| match reply {
         ChatReply {

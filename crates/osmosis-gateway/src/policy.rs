@@ -237,7 +237,8 @@ pub enum FaultKind {
     Garbage,
     /// The stream ended before its end.
     CutShort,
-    /// 401, 403 or 404 from the upstream: a wrong key or model name. Trying again is no use.
+    /// 401, 402, 403, 404 or the like from the upstream: a wrong key or model name, or no credit. Trying
+    /// again is no use.
     Misconfigured,
     /// So many calls wait already, or this one waited so long, that the gateway takes no more.
     QueueFull,
@@ -262,14 +263,15 @@ impl FaultKind {
     }
 
     /// What an upstream's error status means; `None` for those that are the caller's own fault and are
-    /// passed on to it as they are (400, 422, ...).
+    /// passed on to it as they are (400, 413, 422).
     pub(crate) fn of_status(status: u16) -> Option<Self> {
         match status {
-            401 | 403 | 404 => Some(Self::Misconfigured),
+            // The caller wrote the body, and nothing else of what the upstream got.
+            ..=400 | 413 | 422 => None,
             408 => Some(Self::TimedOut),
             429 => Some(Self::Overloaded),
             500.. => Some(Self::ServerError),
-            _ => None,
+            401..=499 => Some(Self::Misconfigured),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A call under way and its record: whatever happens to the call, it is recorded exactly once.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use osmosis_core::{PolicyVersion, SampleId};
@@ -9,7 +9,8 @@ use osmosis_store::{NewCall, Pieces, StoreError};
 use osmosis_tokens::TokenRecord;
 
 use crate::completion::Usage;
-use crate::door::{CallResult, GivenCompletion, Verdict, Visit};
+use crate::deadline::unanswered;
+use crate::door::{CallResult, GivenCompletion, Visit};
 use crate::given_id;
 use crate::journey::{Journey, Travelled};
 use crate::metrics::CallFigures;
@@ -18,6 +19,7 @@ use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::registry::Pass;
 use crate::replay::{FirstUse, Kept};
 use crate::server::{Arrival, Shared};
+use crate::suffered::{Ended, Verdict, Waited};
 use crate::telemetry::{CallSpan, TraceParent};
 
 /// Milliseconds since 1970.
@@ -41,6 +43,9 @@ pub(crate) struct OpenCall {
 #[derive(Debug)]
 struct Unrecorded {
     visit: Visit,
+    began: Instant,
+    first_byte_after: Option<Duration>,
+    pauses: Pauses,
     draft: NewCall,
     /// What the caller has been sent so far.
     sent: PassedOn,
@@ -50,6 +55,32 @@ struct Unrecorded {
     answering: Option<Answering>,
     trace: Option<TraceParent>,
     span: tracing::Span,
+}
+
+/// The pauses of an answer that comes piece by piece.
+#[derive(Debug, Default)]
+struct Pauses {
+    longest: Duration,
+    /// Since when the caller waits for the next piece.
+    since: Option<Instant>,
+}
+
+/// A pause within an answer that is shorter is none.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(2);
+
+impl Pauses {
+    fn end(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.longest = self.longest.max(since.elapsed());
+        }
+    }
+
+    /// How long nothing has come although more was wanted, when that is longer than ever before.
+    fn silence(&self) -> Option<Duration> {
+        let silence = self.since?.elapsed();
+        let usual = self.longest.saturating_mul(2).max(SHORTEST_SILENCE);
+        (silence > usual).then_some(silence)
+    }
 }
 
 #[derive(Debug)]
@@ -117,6 +148,9 @@ impl OpenCall {
             shared,
             unrecorded: Some(Unrecorded {
                 visit,
+                began: Instant::now(),
+                first_byte_after: None,
+                pauses: Pauses::default(),
                 draft,
                 sent: PassedOn::default(),
                 tokens: TokenSlot::default(),
@@ -173,9 +207,26 @@ impl OpenCall {
 
     /// The policy has begun to answer.
     pub(crate) fn first_byte(&mut self) {
-        if let Some(call) = &mut self.unrecorded {
-            call.draft.first_byte_at_ms.get_or_insert_with(now_ms);
+        if let Some(call) = &mut self.unrecorded
+            && call.draft.first_byte_at_ms.is_none()
+        {
+            call.draft.first_byte_at_ms = Some(now_ms());
+            let sent_at = call.journey.sent_at().unwrap_or(call.began);
+            call.first_byte_after = Some(sent_at.elapsed());
         }
+    }
+
+    /// The caller waits for the next piece of a stream.
+    pub(crate) fn waits_for_more(&mut self) {
+        if let Some(call) = &mut self.unrecorded {
+            call.pauses.since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// What it says about the policy when nobody waits for the answer any more.
+    pub(crate) fn given_up(&self) -> Verdict {
+        let call = self.unrecorded.as_ref();
+        call.map_or(Verdict::Unknown, Unrecorded::given_up)
     }
 
     /// A stream with this status has begun.
@@ -188,6 +239,7 @@ impl OpenCall {
     /// Notes what of a stream goes to the caller; returns how much that is by now.
     pub(crate) fn passes_on(&mut self, bytes: &[u8]) -> usize {
         self.unrecorded.as_mut().map_or(0, |call| {
+            call.pauses.end();
             call.sent.push(bytes);
             call.sent.len()
         })
@@ -224,7 +276,7 @@ impl Drop for OpenCall {
                 "caller_hung_up: the caller went away before the reply was complete".to_owned(),
             ),
             usage: None,
-            verdict: Verdict::Unknown,
+            verdict: call.given_up(),
             response: None,
         };
         let shared = Arc::clone(&self.shared);
@@ -239,9 +291,66 @@ impl Drop for OpenCall {
 }
 
 impl Unrecorded {
+    fn given_up(&self) -> Verdict {
+        if self.answering.is_none() {
+            let message = format!(
+                "the policy was paused, and not resumed within {:.1} s",
+                self.began.elapsed().as_secs_f64()
+            );
+            return Verdict::Unanswered {
+                fault: Fault {
+                    kind: FaultKind::Paused,
+                    status: 503,
+                    message,
+                },
+                waited: Waited::WhileItFailed,
+            };
+        }
+        let travelled = self.journey.travelled();
+        if !travelled.is_outside() {
+            return Verdict::Unknown;
+        }
+        if self.draft.first_byte_at_ms.is_none() {
+            if travelled.heard {
+                return Verdict::Unknown;
+            }
+            let now = Instant::now();
+            let clock = self.visit.clock();
+            if clock.is_none_or(|clock| !clock.may_be_over(now)) {
+                self.journey.lost(self.began, now);
+            }
+            return Verdict::Unanswered {
+                fault: unanswered(&self.journey, self.began),
+                waited: match travelled.failing {
+                    Some(_) => Waited::WhileItFailed,
+                    None => Waited::InSilence(self.began.elapsed()),
+                },
+            };
+        }
+        let Some(silence) = self.pauses.silence() else {
+            return Verdict::Unknown;
+        };
+        let endpoint = self.journey.endpoint();
+        Verdict::Unanswered {
+            fault: Fault {
+                kind: FaultKind::TimedOut,
+                status: 504,
+                message: format!(
+                    "{} fell silent for {:.1} s in the middle of a stream",
+                    endpoint.unwrap_or_else(|| self.draft.upstream.clone()),
+                    silence.as_secs_f64()
+                ),
+            },
+            waited: Waited::InSilence(silence),
+        }
+    }
+
     async fn into_record(self, shared: Arc<Shared>, ending: Ending) -> Result<(), StoreError> {
         let Self {
             visit,
+            began,
+            first_byte_after,
+            pauses: _,
             mut draft,
             sent,
             tokens,
@@ -296,6 +405,7 @@ impl Unrecorded {
         let completion = (fine && visit.keeps_completions())
             .then(|| given_completion(&draft))
             .flatten();
+        let sample = draft.sample_id.clone();
         let result = match &shared.store {
             Some(store) => store.record_call(draft).await,
             None => Ok(()),
@@ -307,9 +417,19 @@ impl Unrecorded {
             tracing::error!(rollout = %visit.rollout(), %error, "a model call could not be recorded");
             verdict = Verdict::Faulty(unrecordable(error));
         }
+        let trouble = match (&verdict, travelled.failing) {
+            (Verdict::Faulty(fault) | Verdict::Unanswered { fault, .. }, _) => Some(fault.clone()),
+            (Verdict::Answered | Verdict::Refused | Verdict::Unknown, failing) => failing,
+        };
         visit.call_is_recorded(CallResult {
+            sample,
             usage,
-            verdict,
+            ended: Ended {
+                verdict,
+                began,
+                first_byte_after,
+                trouble,
+            },
             completion,
         });
         // Until it is recorded, the call is under way.

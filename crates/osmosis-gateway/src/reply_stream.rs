@@ -8,11 +8,11 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::dialect::{Dialect, Translator, Unreadable};
-use crate::door::Verdict;
 use crate::error_reply::ErrorReply;
 use crate::policy::{Fault, FaultKind};
 use crate::record::{Ending, OpenCall, unrecordable};
 use crate::sse::{SseWatch, StreamEnd};
+use crate::suffered::Verdict;
 
 /// A stream beyond this is taken for one that never ends.
 const MAX_STREAM_BYTES: usize = 256 << 20;
@@ -73,7 +73,7 @@ impl ReplyStream {
             return Some(Err(StreamAborted));
         }
         loop {
-            self.call.as_ref()?;
+            self.call.as_mut()?.waits_for_more();
             let came = tokio::select! {
                 biased;
                 () = self.ended.as_mut() => Came::RolloutEnd,
@@ -104,7 +104,11 @@ impl ReplyStream {
                 return Taken::Last(last, end);
             }
             Came::RolloutEnd => {
-                return Taken::Broken(ErrorReply::rollout_ended(), Verdict::Unknown);
+                let verdict = self
+                    .call
+                    .as_ref()
+                    .map_or(Verdict::Unknown, OpenCall::given_up);
+                return Taken::Broken(ErrorReply::rollout_ended(), verdict);
             }
         };
         if let Some(call) = &mut self.call {

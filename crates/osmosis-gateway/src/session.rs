@@ -69,6 +69,11 @@ impl Session {
         }
     }
 
+    /// For a door that never closes.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bounds.is_some()
+    }
+
     /// How often this was given before, so that equal questions can have answers of different ids.
     pub(crate) fn given_before(&self, answer: [u8; 32]) -> u32 {
         let mut given = self.given.lock();

@@ -42,9 +42,10 @@ impl<C> GraderContext<C> {
             .iter()
             .map(|sample| {
                 let metrics = sample.given.metrics.as_ref();
+                // What a sample came with is no grader's decision.
                 Ok(Grade {
-                    reward: sample.given.reward,
-                    removed: sample.given.remove_sample,
+                    reward: None,
+                    removed: false,
                     metrics: match metrics {
                         Some(text) => parsed(text, "the sample's metrics")?,
                         None => Map::new(),
@@ -219,5 +220,46 @@ impl<C> fmt::Debug for GraderContext<C> {
             .field("samples", &self.samples)
             .field("metadata", &self.metadata)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::{JsonText, SampleId};
+
+    use super::*;
+
+    /// A grader's context with a sample that its agent has given a grade.
+    fn context() -> GraderContext {
+        let sample = Sample {
+            id: SampleId::main(),
+            messages: JsonText::parse("[]").unwrap(),
+            reward: Some(Reward::new(1.0).unwrap()),
+            remove_sample: true,
+            metrics: None,
+            extra_fields: None,
+        };
+        let task = GradeTask {
+            task: 1,
+            rollout_id: RolloutId::of(0, 0),
+            label: None,
+            samples: vec![sample],
+            metadata: None,
+            artifacts_dir: None,
+            project_path: String::new(),
+            judge: None,
+        };
+        GraderContext::new(task, Arc::new(())).unwrap()
+    }
+
+    #[test]
+    fn what_a_sample_came_with_is_no_graders_decision() {
+        let error = context().finish().unwrap_err();
+        assert_eq!(error.kind(), "ungraded_sample");
+        let graded = context();
+        graded.set_reward(0.5).unwrap();
+        let samples = graded.finish().unwrap();
+        assert_eq!(samples[0].reward, Some(Reward::new(0.5).unwrap()));
+        assert!(!samples[0].remove_sample);
     }
 }

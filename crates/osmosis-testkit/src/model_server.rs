@@ -55,6 +55,10 @@ pub enum Behaviour {
     CannotStream,
     /// Streams like servers that leave out `[DONE]`.
     NeverSaysDone,
+    /// Breaks the connection instead of a reply.
+    Resets,
+    /// Does one after the other, a call each, and begins anew after the last.
+    InTurn(Vec<Behaviour>),
     /// Refuses `max_tokens`, as reasoning models do, and tells cached and reasoning tokens.
     Reasons,
 }
@@ -102,6 +106,7 @@ struct Shared {
     behaviour: Behaviour,
     received: Mutex<Vec<ReceivedCall>>,
     refused: AtomicUsize,
+    turns: AtomicUsize,
     arrivals: watch::Sender<usize>,
     hang_ups: watch::Sender<usize>,
 }
@@ -115,6 +120,7 @@ impl ModelServer {
             behaviour,
             received: Mutex::default(),
             refused: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
             arrivals: watch::Sender::new(0),
             hang_ups: watch::Sender::new(0),
         });
@@ -234,6 +240,13 @@ enum Step {
 }
 
 async fn respond(shared: &Shared, call: &ReceivedCall) -> Answer {
+    let mut behaviour = &shared.behaviour;
+    if let Behaviour::InTurn(all) = behaviour {
+        let turn = shared.turns.fetch_add(1, Ordering::SeqCst);
+        behaviour = all
+            .get(turn % all.len().max(1))
+            .unwrap_or(&Behaviour::Answers);
+    }
     let streamed = call.body["stream"] == json!(true);
     let completion = completion(&call.body);
     let wants_usage = call.body["stream_options"]["include_usage"] == json!(true);
@@ -245,8 +258,10 @@ async fn respond(shared: &Shared, call: &ReceivedCall) -> Answer {
             Answer::Whole(whole(200, &completion))
         }
     };
-    match &shared.behaviour {
-        Behaviour::Answers | Behaviour::Down => answer(events),
+    match behaviour {
+        Behaviour::Answers | Behaviour::Down | Behaviour::InTurn(_) => answer(events),
+        // Ends the connection's task, without a word.
+        Behaviour::Resets => std::panic::resume_unwind(Box::new("reset")),
         Behaviour::SlowFirstByte(wait) => {
             tokio::time::sleep(*wait).await;
             answer(events)

@@ -1,8 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::frame::{InteractionReward, JudgeAccess};
-use osmosis_core::{Failure, JsonText, RolloutId, Sample};
+use osmosis_core::{Failure, JsonText, RolloutId, Sample, TaskClock};
 
 /// Whether a task may share its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct RunJob {
     pub row: Option<JsonText>,
     /// The rollout measures; nothing is learned from it.
     pub is_eval: bool,
+    /// What the deadline is kept by, for those who have a say in it; without it, it is the limit.
+    pub clock: Option<Arc<TaskClock>>,
 }
 
 /// One execution of the grader.
@@ -39,6 +42,8 @@ pub struct GradeJob {
     pub artifacts_dir: Option<Utf8PathBuf>,
     /// The judge that the grader may ask.
     pub judge: Option<JudgeAccess>,
+    /// As for [`RunJob`].
+    pub clock: Option<Arc<TaskClock>>,
 }
 
 /// What came back from a task.

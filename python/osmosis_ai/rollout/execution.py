@@ -6,6 +6,7 @@ The worker and `LocalBackend` share this, so that a workflow behaves the same in
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from osmosis_ai.rollout.types import (
 
 # The sample of a workflow that returns its messages instead of registering a source.
 MAIN_SAMPLE = "main"
+
+logger = logging.getLogger("osmosis_ai.rollout")
+_warned_of_grades = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class WorkflowRunner:
                 prompt=prompt, config=config, metadata=metadata, artifacts_dir=artifacts_dir
             )
             returned = await _awaited(self.workflow(config).run(context), "run")
-            samples = list((await rollout.get_samples()).values())
+            samples = [_bare(sample) for sample in (await rollout.get_samples()).values()]
         return WorkflowResult(samples or [_returned_sample(returned)], _metrics(returned))
 
 
@@ -79,6 +83,7 @@ class GraderRunner:
     async def grade(self, context: GraderContext) -> list[RolloutSample]:
         """Grades the samples of one rollout; every kept one has a reward afterwards."""
         expected = list(context.samples)
+        context.samples = {name: _bare(sample) for name, sample in context.samples.items()}
         config = self._copies.make() if self._copies is not None else None
         with judging_with(context.judge):
             await _awaited(self.grader(config).grade(context), "grade")
@@ -102,6 +107,20 @@ def graded(expected: Iterable[str], samples: dict[str, RolloutSample]) -> list[R
             "sample, or set `sample.remove_sample = True` on one that should not count"
         )
     return kept
+
+
+def _bare(sample: RolloutSample) -> RolloutSample:
+    """The sample without a grade: rewards and removals are the grader's alone."""
+    global _warned_of_grades
+    if sample.reward is None and not sample.remove_sample:
+        return sample
+    if not _warned_of_grades:
+        _warned_of_grades = True
+        logger.warning(
+            "sample `%s` came with a reward or `remove_sample`; only what a grader sets counts",
+            sample.id,
+        )
+    return sample.model_copy(update={"reward": None, "remove_sample": False})
 
 
 async def _awaited(result: Any, method: str) -> Any:

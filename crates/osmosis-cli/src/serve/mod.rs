@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8Path;
+use osmosis_core::config::ModelErrors;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{Gateway, Policy, RelayPolicy, Sampling, Secret};
@@ -235,6 +236,7 @@ impl Server {
             grade_limit: Duration::from_secs(self.arguments.grader_timeout.into()),
             pass_threshold: 1.0,
             reward_range: None,
+            model_errors: ModelErrors::Infrastructure,
             measuring: Measuring::Everything,
             redactor: self.redactor.clone(),
         };

@@ -202,6 +202,7 @@ impl<M: PlannedModel> Job<M> {
             grade_limit: training.grader_timeout(),
             pass_threshold: PASS_THRESHOLD,
             reward_range: training.reward_range,
+            model_errors: training.model_errors,
             measuring: Measuring::Nothing,
             redactor: self.redactor(),
         };

@@ -2,7 +2,7 @@
 //! apart from the policy.
 
 use camino::Utf8PathBuf;
-use osmosis_testkit::model_server::{Behaviour, ModelServer};
+use osmosis_testkit::model_server::{Behaviour, Gate, ModelServer};
 use osmosis_testkit::python_environment;
 use rusqlite::Connection;
 use serde_json::Value;
@@ -232,6 +232,18 @@ fn a_judge_that_is_down_is_no_score_and_the_samples_can_be_graded_later() {
         (&regraded["model_calls"], &regraded["judge"]["calls"]),
         (&0.into(), &1.into())
     );
+}
+
+#[test]
+fn a_judge_that_never_answers_is_known_before_the_graders_deadline() {
+    let (workspace, _server, _runtime) = judged_remotely(Behaviour::Held(Gate::default()));
+    workspace.config(
+        "[evaluation]\ngrader_timeout_s = 3\n[grader]\njudge_model = \"hosted_vllm/big-judge\"\n",
+    );
+    workspace.submit(&["--no-probe"]).expect(3);
+    assert_eq!(workspace.outcomes(), ["infrastructure_failed"]);
+    let error = workspace.index()[0]["error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("judge_upstream_timed_out: "), "{error}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
 use serde_json::{Value, json};
 
@@ -110,6 +111,29 @@ fn a_run_at_a_server_needs_no_rollout_here_and_tells_every_outcome() {
     assert!(shown.stdout.contains("say 1"), "{}", shown.stdout);
     serving.terminate();
     serving.ended(&far).expect(0);
+}
+
+#[test]
+fn what_the_model_calls_of_a_rollout_elsewhere_suffered_decides_here() {
+    let main = PLAIN.replace(
+        "        return [*ctx.prompt, await ask(ctx.prompt)]",
+        "        try:\n            return [*ctx.prompt, await ask(ctx.prompt)]\n        \
+         except Exception:\n            return [*ctx.prompt, {'role': 'assistant', 'content': '-'}]",
+    );
+    let far = Workspace::new(&main, ECHO_SCRIPT, "");
+    let facade = Facade::start_of(&far, &main, "workflow=Plain, grader=Exact");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let refuses = Behaviour::Refuses { status: 401 };
+    let model = runtime.block_on(ModelServer::start(refuses)).unwrap();
+    let mut near = elsewhere(&echo_rows(1));
+    near.model("some-model", "");
+    near.variable("OPENAI_BASE_URL", model.url());
+    near.osmosis(&arguments(&facade.url, &["--no-probe"]))
+        .expect(3);
+    assert_eq!(near.outcomes(), ["infrastructure_failed"]);
+    let error = near.index()[0]["error"].to_string();
+    assert!(error.contains("status 401"), "{error}");
+    facade.end();
 }
 
 #[test]

@@ -27,6 +27,30 @@ pub struct Evaluation {
     pub reward_range: Option<RewardRange>,
     pub agent_workflow_timeout_s: f64,
     pub grader_timeout_s: f64,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "ModelErrors::is_default")]
+    pub model_errors: ModelErrors,
+}
+
+/// `model_errors`: whose failure it is when a rollout's model calls fail for reasons of the infrastructure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelErrors {
+    /// The infrastructure's, whatever the agent made of it.
+    #[default]
+    Infrastructure,
+    /// The agent handles them by design, so what it made of them counts.
+    Agent,
+}
+
+impl ModelErrors {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "what serde calls it with"
+    )]
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Evaluation {
@@ -49,6 +73,7 @@ impl Default for Evaluation {
             reward_range: None,
             agent_workflow_timeout_s: DEFAULT_AGENT_TIMEOUT_S,
             grader_timeout_s: DEFAULT_GRADER_TIMEOUT_S,
+            model_errors: ModelErrors::Infrastructure,
         }
     }
 }
@@ -67,7 +92,23 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Evaluation {
         reward_range: reader.reward_range(section),
         agent_workflow_timeout_s: agent,
         grader_timeout_s: grader,
+        model_errors: read_model_errors(reader, section),
     }
+}
+
+pub(super) fn read_model_errors<'d>(reader: &mut Reader<'d>, section: Section<'d>) -> ModelErrors {
+    reader
+        .parsed(
+            section,
+            "model_errors",
+            |text| match text {
+                "infrastructure" => Ok(ModelErrors::Infrastructure),
+                "agent" => Ok(ModelErrors::Agent),
+                other => Err(format!("unknown value `{}`", other.escape_debug())),
+            },
+            |_| Some("write `infrastructure` or `agent`".to_owned()),
+        )
+        .unwrap_or_default()
 }
 
 pub(super) fn read_timeouts<'d>(reader: &mut Reader<'d>, section: Section<'d>) -> (f64, f64) {

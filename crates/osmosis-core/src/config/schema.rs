@@ -46,6 +46,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "reward_range",
             "agent_workflow_timeout_s",
             "grader_timeout_s",
+            "model_errors",
         ]),
     },
     Section {
@@ -79,6 +80,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "objective",
             "behaviour_weight_cap",
             "reward_range",
+            "model_errors",
         ]),
     },
     Section {

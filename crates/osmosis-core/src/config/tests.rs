@@ -274,6 +274,30 @@ fn a_cap_without_the_decoupled_objective_is_refused() {
 }
 
 #[test]
+fn whose_model_errors_are_is_declared_and_pinned_only_when_it_is_the_agents() {
+    let agents = eval("[evaluation]\nmodel_errors = 'agent'");
+    assert_eq!(agents.evaluation.model_errors, ModelErrors::Agent);
+    let pinned = serde_json::to_value(&agents).unwrap();
+    assert_eq!(pinned["evaluation"]["model_errors"], "agent");
+    let usual = eval("[evaluation]\nmodel_errors = 'infrastructure'");
+    assert_eq!(usual, eval("[evaluation]"));
+    let pinned = serde_json::to_value(&usual).unwrap();
+    assert_eq!(pinned["evaluation"].get("model_errors"), None);
+
+    let agents = train("[training]\nmodel_errors = 'agent'");
+    let pinned = serde_json::to_value(&agents).unwrap();
+    assert_eq!(pinned["training"]["model_errors"], "agent");
+    let pinned = serde_json::to_value(train("[training]")).unwrap();
+    assert_eq!(pinned["training"].get("model_errors"), None);
+
+    assert_snapshot!(train_errors_with("[training]\nmodel_errors = 'mine'\n"), @r"
+    train.toml:7:16: `model_errors` in `[training]`: unknown value `mine`
+      hint: write `infrastructure` or `agent`
+    ");
+    assert_snapshot!(eval_errors_with("[evaluation]\nmodel_errors = true\n"), @"eval.toml:7:16: `model_errors` in `[evaluation]` must be a string, found a boolean");
+}
+
+#[test]
 fn sections_may_be_written_as_inline_tables_or_dotted_keys() {
     let text = r#"sampling = { rollout_top_p = 0.5 }
 evaluation.n = 3
@@ -400,7 +424,7 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:9:1: unknown key `model_path` in `[evaluation]`
       hint: `model_path` belongs in `[experiment]`
     eval.toml:10:1: unknown key `zebra` in `[evaluation]`
-      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s` and `grader_timeout_s`
+      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s`, `grader_timeout_s` and `model_errors`
     ");
     assert_snapshot!(eval_errors_with("[smapling]\n[zebra]\n[workflows]\n[[tests]]\n"), @r"
     eval.toml:6:1: unknown section `[smapling]`
@@ -610,7 +634,7 @@ fn what_json_can_not_say_is_refused_where_it_stands() {
 fn columns_count_characters() {
     assert_snapshot!(eval_errors(&format!("evaluation = {{ 'é' = 1, n = 0 }}\n{EXPERIMENT}")), @r"
     eval.toml:1:16: unknown key `é` in `[evaluation]`
-      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s` and `grader_timeout_s`
+      hint: `[evaluation]` takes `limit`, `n`, `batch_size`, `pass_threshold`, `reward_range`, `agent_workflow_timeout_s`, `grader_timeout_s` and `model_errors`
     eval.toml:1:29: `n` in `[evaluation]` must be at least 1, not `0`
     ");
 }

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::evaluation::{DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, read_timeouts};
+use super::evaluation::{
+    DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, ModelErrors, read_model_errors,
+    read_timeouts,
+};
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
@@ -60,6 +63,8 @@ pub struct Training {
     /// Where rewards lie; another reward is an error of the grader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reward_range: Option<RewardRange>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub model_errors: ModelErrors,
 }
 
 /// `straggler_factor`, at least 1.
@@ -184,6 +189,7 @@ impl Default for Training {
             straggler_factor: StragglerFactor::default(),
             objective: Objective::Clipped,
             reward_range: None,
+            model_errors: ModelErrors::Infrastructure,
         }
     }
 }
@@ -293,6 +299,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .map_or(default.straggler_factor, StragglerFactor),
         objective: read_objective(reader),
         reward_range: reader.reward_range(section),
+        model_errors: read_model_errors(reader, section),
     }
 }
 

@@ -61,6 +61,7 @@ impl Generation {
 
     async fn sample(&mut self) -> Result<StopReason, GenerationError> {
         let mut tries = 0;
+        let began = std::time::Instant::now();
         loop {
             tries += 1;
             let failed = match self.try_once().await {
@@ -70,6 +71,9 @@ impl Generation {
                 Err(Left::Refused(error)) => return Err(error),
                 Err(Left::Failed(failed)) => failed,
             };
+            if self.given == 0 {
+                self.sink.lost(began, std::time::Instant::now());
+            }
             let options = &self.server.options;
             if self.given > 0 || !failed.retry || tries > options.retries {
                 let tried = if tries > 1 {
@@ -99,6 +103,8 @@ impl Generation {
                 fault = failed.message,
                 "a generation is tried again"
             );
+            // Beforehand, so that no deadline passes while it waits.
+            self.sink.lost(began, std::time::Instant::now() + wait);
             match self.while_wanted(tokio::time::sleep(wait)).await {
                 Ok(()) => {}
                 Err(Left::ShutDown) => return Err(GenerationError::ShutDown),

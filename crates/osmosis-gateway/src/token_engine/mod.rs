@@ -151,6 +151,10 @@ impl TokenEngine for RemoteEngine {
         self.tasks.spawn_on(generation.run(), &runtime);
     }
 
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
     fn logprobs_of(&self, request: &GenerationRequest) -> LogprobsOf {
         self.server.options.logprobs.of_request(request)
     }

@@ -161,6 +161,7 @@ impl Inner {
         let sink = ChoiceSink {
             running: Arc::clone(&running.0),
             choice: 0,
+            journey: call.journey.clone(),
         };
         self.engine.generate(request, Box::new(sink));
         let (tokens, end) = loop {

@@ -186,6 +186,9 @@ impl Policy for TokenPolicy {
     }
 
     async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        if self.0.engine.is_elsewhere() {
+            call.journey.leaves_for(&self.0.options.endpoint);
+        }
         match self.0.answer(call).await {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
@@ -208,6 +211,9 @@ impl Policy for TokenPolicy {
     }
 
     async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+        if self.0.engine.is_elsewhere() {
+            call.journey.leaves_for(&self.0.options.endpoint);
+        }
         match self.0.generate(&call).await {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
@@ -338,8 +344,12 @@ impl Inner {
             .collect();
         for (choice, request) in requests.into_iter().enumerate() {
             let running = Arc::clone(&running);
-            self.engine
-                .generate(request, Box::new(ChoiceSink { running, choice }));
+            let sink = ChoiceSink {
+                running,
+                choice,
+                journey: call.journey.clone(),
+            };
+            self.engine.generate(request, Box::new(sink));
         }
         Begun {
             head: Head {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::reading::StopScan;
+use crate::journey::Journey;
 use crate::policy::{TokenAccount, TokenLedger};
 use crate::session::{SampleCalls, Sampled, Told};
 
@@ -200,6 +201,7 @@ impl TokenLedger for Running {
 pub(super) struct ChoiceSink {
     pub(super) running: Arc<Running>,
     pub(super) choice: usize,
+    pub(super) journey: Journey,
 }
 
 impl ChoiceSink {
@@ -226,7 +228,10 @@ impl TokenSink for ChoiceSink {
                 return ControlFlow::Break(());
             }
             let id = token.id;
-            choice.first_token_at.get_or_insert_with(Instant::now);
+            if choice.first_token_at.is_none() {
+                choice.first_token_at = Some(Instant::now());
+                self.journey.heard();
+            }
             choice.tokens.push(token);
             // Here and not by the reader: how far the engine gets meanwhile must not depend on chance.
             choice.cut = choice.stop.as_mut().and_then(|stop| stop.push(id));
@@ -247,6 +252,10 @@ impl TokenSink for ChoiceSink {
 
     fn end(self: Box<Self>, end: Result<StopReason, GenerationError>) {
         self.ends(end);
+    }
+
+    fn lost(&mut self, from: Instant, to: Instant) {
+        self.journey.lost(from, to);
     }
 
     fn poll_unwanted(&mut self, context: &mut Context<'_>) -> Poll<()> {

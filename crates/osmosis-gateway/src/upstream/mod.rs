@@ -17,7 +17,7 @@ mod retry;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt, stream};
@@ -283,9 +283,11 @@ impl Policy for UpstreamPolicy {
             tried: Vec::new(),
         };
         let mut tries = 0;
+        let began = Instant::now();
         loop {
             tries += 1;
             let taken = self.pool.take(wish.clone()).await;
+            call.journey.lost(began, Instant::now());
             let mut failed = match taken {
                 Err(fault) => FailedTry {
                     // Who waited in vain for a place is not sent to wait again.
@@ -311,6 +313,8 @@ impl Policy for UpstreamPolicy {
                     }
                 }
             };
+            call.journey.failed(&failed.fault);
+            call.journey.lost(began, Instant::now());
             if !failed.retry || tries > self.options.retries {
                 if tries > 1 {
                     // Writing into a `String` cannot fail.
@@ -334,6 +338,8 @@ impl Policy for UpstreamPolicy {
                 rollout = %call.rollout_id, tries, wait_ms = wait.as_millis(), fault = %failed.fault,
                 "a model call is tried again"
             );
+            // Beforehand, so that no deadline passes while it waits.
+            call.journey.lost(began, Instant::now() + wait);
             tokio::time::sleep(wait).await;
         }
     }

@@ -5,6 +5,7 @@
 mod announcing;
 mod connections;
 mod control;
+mod deadlines;
 mod dialect_clients;
 mod dialects;
 mod doors;

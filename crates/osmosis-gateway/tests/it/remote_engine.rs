@@ -1,10 +1,10 @@
 //! A token policy over engines that are asked over HTTP.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use osmosis_core::PolicyVersion;
 use osmosis_core::generation::LogprobsOf;
+use osmosis_core::{PolicyVersion, TaskClock};
 use osmosis_gateway::{
     EngineKind, FaultKind, Finding, GatewayOptions, Policy as _, ProbeErrorKind, RemoteEngine,
     RemoteEngineOptions, Secret, ServerLogprobs, TokenPolicy,
@@ -218,6 +218,33 @@ async fn every_fault_has_its_kind_and_status() {
                 assert_eq!(fault.kind, fault_kind, "{part}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up_before_the_deadline_and_retries_are_lost_time() {
+    for kind in KINDS {
+        let server = EngineServer::start([Says::Silence]).await;
+        let house = house(kind, &server).await;
+        let clock = Arc::new(TaskClock::new(Duration::from_secs(1)));
+        clock.start(Instant::now());
+        house.door.keep_time(Arc::clone(&clock));
+        let answer = house.send(&user("hello")).await;
+        assert_eq!(answer.status, 504, "{}", answer.text);
+        let message = answer.error_message();
+        assert!(message.contains("deadline is near"), "{message}");
+        assert!(message.contains("had sent no answer after"), "{message}");
+        assert!(clock.lost() >= Duration::from_millis(900), "{clock:?}");
+        let fault = house.door.close().await.last_fault.unwrap();
+        assert_eq!(fault.kind, FaultKind::TimedOut);
+
+        let says = [Says::Status(429, Some("0.2")), Says::Text("hi")];
+        let server = EngineServer::start(says).await;
+        let house = self::house(kind, &server).await;
+        let clock = Arc::new(TaskClock::new(Duration::from_mins(1)));
+        house.door.keep_time(Arc::clone(&clock));
+        assert_eq!(house.send(&user("hello")).await.status, 200);
+        assert!(clock.lost() >= Duration::from_millis(200), "{clock:?}");
     }
 }
 

@@ -44,7 +44,11 @@ async fn every_fault_of_an_upstream_has_its_kind_and_status() {
         (Behaviour::Refuses { status: 500 }, FaultKind::ServerError, 500, "status 500", 3),
         (Behaviour::Refuses { status: 503 }, FaultKind::ServerError, 503, "(tried 3 times)", 3),
         (Behaviour::Refuses { status: 401 }, FaultKind::Misconfigured, 401, "with Bearer [redacted]", 1),
+        (Behaviour::Refuses { status: 402 }, FaultKind::Misconfigured, 402, "status 402", 1),
+        (Behaviour::Refuses { status: 403 }, FaultKind::Misconfigured, 403, "status 403", 1),
         (Behaviour::Refuses { status: 404 }, FaultKind::Misconfigured, 404, "status 404", 1),
+        (Behaviour::Refuses { status: 408 }, FaultKind::TimedOut, 408, "status 408", 3),
+        (Behaviour::Resets, FaultKind::Unreachable, 502, "broke the connection", 3),
         (Behaviour::Refuses { status: 307 }, FaultKind::Misconfigured, 502, "status 307", 1),
         (Behaviour::Garbage("<html>hello</html>"), FaultKind::Garbage, 502, "`<html>hello</html>`", 1),
         (Behaviour::Garbage("{\"choices\": ["), FaultKind::Garbage, 502, "no ", 1),
@@ -138,7 +142,7 @@ async fn the_fault_of_a_door_is_forgotten_when_a_later_call_succeeds() {
 
 #[tokio::test]
 async fn a_refusal_that_is_the_callers_fault_passes_as_it_is_without_the_key() {
-    for status in [400, 422] {
+    for status in [400, 413, 422] {
         let (house, server) = House::upstream(Behaviour::Refuses { status }).await;
         let answer = house.send(&user("hi")).await;
         assert_eq!(answer.status, status);

@@ -150,6 +150,7 @@ fn failed(kind: &str, message: impl Into<String>) -> TaskResult {
 fn ungraded(samples: &[Sample]) -> Vec<Sample> {
     let without = |sample: &Sample| Sample {
         reward: None,
+        remove_sample: false,
         ..sample.clone()
     };
     samples.iter().map(without).collect()

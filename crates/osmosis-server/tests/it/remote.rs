@@ -154,6 +154,7 @@ fn engine_options(agent_limit: Duration) -> EngineOptions {
         grade_limit: LONG,
         pass_threshold: 1.0,
         reward_range: None,
+        model_errors: osmosis_core::config::ModelErrors::Infrastructure,
         max_failures: 3,
         retry_wait: Duration::from_millis(1),
         lease: LONG,

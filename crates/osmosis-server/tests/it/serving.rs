@@ -338,6 +338,7 @@ fn engine_options(max_in_flight: usize, agent_limit: Duration) -> EngineOptions 
         grade_limit: LONG,
         pass_threshold: 1.0,
         reward_range: None,
+        model_errors: osmosis_core::config::ModelErrors::Infrastructure,
         max_failures: 1,
         retry_wait: Duration::from_millis(1),
         lease: LONG,

@@ -347,6 +347,7 @@ fn engine_options() -> EngineOptions {
         grade_limit: LONG,
         pass_threshold: 1.0,
         reward_range: None,
+        model_errors: osmosis_core::config::ModelErrors::Infrastructure,
         max_failures: 3,
         retry_wait: Duration::from_millis(1),
         lease: LONG,

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
-use osmosis_core::{ErrorCategory, Failure};
+use osmosis_core::{ErrorCategory, Failure, TaskClock};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -166,6 +166,7 @@ impl WorkerPool {
             rollout_id: rollout_id.clone(),
             isolation,
             limit,
+            clock: clock_of(job.clock.clone(), limit),
         };
         let frame = move |task| {
             ToWorker::Run(RunTask {
@@ -229,6 +230,7 @@ impl WorkerPool {
             rollout_id: job.rollout_id.clone(),
             isolation,
             limit,
+            clock: clock_of(job.clock.clone(), limit),
         };
         let project_path = self.inner.load.project_path.clone();
         let frame = move |task| {
@@ -453,4 +455,8 @@ impl Inner {
             self.readers.clone(),
         )
     }
+}
+
+fn clock_of(clock: Option<Arc<TaskClock>>, limit: Duration) -> Arc<TaskClock> {
+    clock.unwrap_or_else(|| Arc::new(TaskClock::new(limit)))
 }

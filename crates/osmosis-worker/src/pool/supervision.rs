@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use osmosis_core::frame::ToWorker;
-use osmosis_core::{ErrorCategory, Failure, RolloutId};
+use osmosis_core::{ErrorCategory, Failure, RolloutId, TaskClock};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,8 @@ pub(super) struct Assignment {
     pub(super) rollout_id: RolloutId,
     pub(super) isolation: Isolation,
     pub(super) limit: Duration,
+    /// Keeps the deadline: the limit, from when user code starts, and what is given back of lost time.
+    pub(super) clock: Arc<TaskClock>,
 }
 
 /// A task that waits for its slot.
@@ -271,6 +273,7 @@ impl Dispatch {
                 biased;
                 started = &mut news.started, if !answered_unstarted => match started {
                     Ok(at) => {
+                        self.assignment.clock.start(at);
                         clock.started = Some(at);
                         break;
                     }
@@ -301,7 +304,14 @@ impl Dispatch {
                 }
             }
         }
-        let deadline = tokio::time::sleep(self.assignment.limit);
+        let deadline = async {
+            // It may have moved by the time it is reached.
+            while let Some(at) = self.assignment.clock.deadline()
+                && Instant::now() < at
+            {
+                tokio::time::sleep_until(at.into()).await;
+            }
+        };
         tokio::select! {
             biased;
             answer = &mut news.answer => self.conclude(&mut clock, answer),

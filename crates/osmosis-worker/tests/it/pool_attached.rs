@@ -82,6 +82,7 @@ async fn the_one_process_runs_and_grades_and_leaves_when_it_is_asked_to() {
             metadata: None,
             artifacts_dir: None,
             judge: None,
+            clock: None,
         };
         let cancel = CancellationToken::new();
         let graded = attached.pool.grade(graded, isolation, LONG, &cancel).await;

@@ -43,6 +43,7 @@ async fn samples_are_graded_by_a_worker_that_runs_no_agents() {
         metadata: None,
         artifacts_dir: None,
         judge: None,
+        clock: None,
     };
     let cancel = CancellationToken::new();
     let report = fixture

@@ -114,6 +114,7 @@ impl Rollout {
             artifacts_dir: None,
             row: None,
             is_eval: false,
+            clock: None,
         };
         let cancel = CancellationToken::new();
         self.pool.run(job, isolation, limit, &cancel).await
@@ -156,6 +157,7 @@ async fn a_rollout_is_run_and_graded_by_workers_forked_from_one_import() {
         metadata: None,
         artifacts_dir: None,
         judge: None,
+        clock: None,
     };
     let cancel = CancellationToken::new();
     let report = rollout

@@ -186,8 +186,9 @@ def _failed(
     category: RolloutErrorCategory,
     samples: dict[str, RolloutSample] | None = None,
 ) -> ExecutionResult:
-    # A failed grade carries no reward.
-    cleared = {name: s.model_copy(update={"reward": None}) for name, s in (samples or {}).items()}
+    # A failed grade carries no reward, and removes nothing.
+    no_grade = {"reward": None, "remove_sample": False}
+    cleared = {name: s.model_copy(update=no_grade) for name, s in (samples or {}).items()}
     return ExecutionResult(
         status=RolloutStatus.FAILURE, samples=cleared, err_message=message, err_category=category
     )
