@@ -8,6 +8,7 @@ mod control;
 mod dialect_clients;
 mod dialects;
 mod doors;
+mod durability;
 mod embedded;
 mod embedded_properties;
 mod embedded_records;
