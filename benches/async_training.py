@@ -12,8 +12,8 @@ is not what is compared. Each seed trains six times, in turn:
 
 Two questions are apart: how soon the target is reached by the clock, and what a rollout teaches. For the second,
 held-out rewards are compared at equal numbers of rollouts: the mean of the curve up to the most that all three have.
-The difference of each seed is taken, and is within noise when its mean is less than two standard errors of it away
-from 0. `--tune` adds rows of asynchronous training with other settings, without a tail.
+The difference of each seed is taken, and is within noise when the 95% interval of its mean (Student's, so three seeds say
+little) contains 0. `--tune` adds rows of asynchronous training with other settings, without a tail.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from tables import print_table
 
 HERE = pathlib.Path(__file__).parent
 CALCULATOR = HERE.parent / "examples" / "calculator"
+# Half of a 95% interval of a mean of so many differences, in standard errors.
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def within_noise(differences: list[float]) -> str:
         return "one seed says nothing"
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     mean = statistics.fmean(differences)
-    if abs(mean) <= 2 * error:
+    if abs(mean) <= STUDENT.get(len(differences), 2.0) * error:
         return "yes"
     return "no: better" if mean > 0 else "no: **worse**"
 

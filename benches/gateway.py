@@ -115,7 +115,7 @@ class Bench:
 
     @contextlib.contextmanager
     def store_off(self, upstream: str) -> Iterator[Server]:
-        with running([self.parts, "unrecorded", "--upstream", upstream], PROXY_CORE) as process:
+        with running([self.parts, "gateway", "--upstream", upstream], PROXY_CORE) as process:
             url, key = process.stdout.readline().split()  # type: ignore[union-attr]
             yield Server(STORE_OFF, process.pid, url, key)
 

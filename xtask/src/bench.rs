@@ -141,11 +141,4 @@ mod tests {
         assert!(of(true).to_string().contains("0123456789 with changes;"));
         assert_eq!(model("flags: sse2"), None);
     }
-
-    #[test]
-    fn this_tree_can_say_where_its_numbers_come_from() {
-        let here = Provenance::here(&root().unwrap()).unwrap();
-        assert_eq!(here.commit.len(), 10);
-        assert!(here.cores >= 1);
-    }
 }

@@ -4,7 +4,7 @@
 //! ```console
 //! gateway_speed upstream [--delay-ms N] [--gap-ms N]
 //! gateway_speed proxy --upstream http://127.0.0.1:PORT [--client general|direct]
-//! gateway_speed unrecorded --upstream http://127.0.0.1:PORT
+//! gateway_speed gateway --upstream http://127.0.0.1:PORT [--store FOLDER] [--durable group|answer]
 //! gateway_speed load --url URL --key KEY --kind plain|logprobs|stream --concurrency N
 //!     [--requests N] [--seconds N] [--per-second N]
 //! ```
@@ -15,10 +15,10 @@
     reason = "a program for measurements reports to its caller"
 )]
 
+mod gateway;
 mod load;
 mod proxy;
 mod serving;
-mod unrecorded;
 mod upstream;
 
 use std::collections::HashMap;
@@ -48,14 +48,12 @@ async fn main() -> Outcome<()> {
             let client = options.text("client").unwrap_or("general");
             serving::serve(proxy::Proxy::new(options.text("upstream")?, client)?).await
         }
-        "unrecorded" => unrecorded::serve(options.text("upstream")?).await,
+        "gateway" => gateway::serve(&options).await,
         "load" => {
             println!("{}", load::run(&options).await?);
             Ok(())
         }
-        other => {
-            Err(format!("`{other}` is not `upstream`, `proxy`, `unrecorded` or `load`").into())
-        }
+        other => Err(format!("`{other}` is not `upstream`, `proxy`, `gateway` or `load`").into()),
     }
 }
 
