@@ -346,7 +346,7 @@ def main() -> None:
         build = ["cargo", "build", "--release", "--quiet", "-p", "osmosis-gateway", "--example", "gateway_speed"]
         subprocess.run(build, cwd=ROOT, check=True)
     parts = chosen.parts or str(pathlib.Path(chosen.osmosis).parent / "examples" / "gateway_speed")
-    bench = Bench(chosen.osmosis, parts)
+    bench = Bench(os.path.abspath(chosen.osmosis), os.path.abspath(parts))
     rounds = chosen.rounds or 5
     print(f"Load of the machine before: {os.getloadavg()[0]:.1f}; records on {file_system(tempfile.gettempdir())}.")
     parts_wanted = ["cost"] if chosen.quick else ["cost", "latency", "slow", "streams", "memory"]

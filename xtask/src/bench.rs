@@ -125,8 +125,7 @@ mod tests {
 
     #[test]
     fn a_header_names_processor_commit_and_date() {
-        let told =
-            "processor\t: 0\nmodel name\t: A CPU @ 2.80GHz\n\nprocessor\t: 1\nmodel name\t: B\n";
+        let told = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: A CPU\n\nmodel name\t: B\n";
         let of = |dirty| Provenance {
             processor: model(told).unwrap(),
             cores: 2,
