@@ -1,80 +1,50 @@
-"""The calculator example with a tool that is usually quick and sometimes very slow.
+"""The calculator example with tools that are usually quick and sometimes very slow.
 
-How long it takes is scripted: it follows from the rollout's id alone, so both ways of training meet the same
-latencies. Held-out rows (without `slow` in their metadata) are answered at once.
+How long they take is scripted: it follows from the rollout's id alone, so all ways of training meet the same
+latencies. Held-out rows (without `slow` in their metadata) are answered at once. `async_training.py` puts the
+example's own program beside this one.
 """
 
 import asyncio
+import contextvars
 import hashlib
-import operator
-from collections.abc import Callable
 from typing import Any
 
-from agents import ModelSettings, Runner, function_tool
-from agents.exceptions import MaxTurnsExceeded, ModelBehaviorError
+import calculator_example
+from agents import FunctionTool
 
-from osmosis_ai.rollout import AgentWorkflow, AgentWorkflowContext, Grader, GraderContext, get_rollout_context
-from osmosis_ai.rollout.integrations.agents.openai_agents import (
-    OsmosisAgent,
-    OsmosisMemorySession,
-    OsmosisRolloutModel,
-)
+from osmosis_ai.rollout import AgentWorkflowContext, get_rollout_context
 
-OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": operator.floordiv,
-    "remainder": operator.mod,
-    "larger": max,
-    "smaller": min,
-    "average": lambda a, b: (a + b) // 2,
-}
+SECONDS: contextvars.ContextVar[float] = contextvars.ContextVar("SECONDS", default=0.0)
 
 
 def latency(rollout_id: str, metadata: dict[str, Any] | None) -> float:
     """Seconds: `usual` for most rollouts, `slow` for the share `tail` of them."""
-    if not metadata:
+    if not metadata or "slow" not in metadata:
         return 0.0
     drawn = int.from_bytes(hashlib.sha256(rollout_id.encode()).digest()[:8], "big") / 2**64
-    return metadata["slow"] if drawn < metadata["tail"] else metadata["usual"]
+    return float(metadata["slow"] if drawn < metadata["tail"] else metadata["usual"])
 
 
-class CalculatorWorkflow(AgentWorkflow):
+def slow_down(tool: FunctionTool) -> None:
+    invoke = tool.on_invoke_tool
+
+    async def later(*arguments: Any, **named: Any) -> Any:
+        await asyncio.sleep(SECONDS.get())
+        return await invoke(*arguments, **named)
+
+    tool.on_invoke_tool = later
+
+
+for tool in [value for value in vars(calculator_example).values() if isinstance(value, FunctionTool)]:
+    slow_down(tool)
+
+
+class LongTailWorkflow(calculator_example.CalculatorWorkflow):
     async def run(self, ctx: AgentWorkflowContext) -> None:
         context = get_rollout_context()
-        seconds = latency(context.rollout_id if context else "", ctx.metadata)
-
-        @function_tool
-        async def calculate(a: int, operation: str, b: int) -> str:
-            """Apply add, subtract, multiply, divide, remainder, larger, smaller or average to two integers."""
-            await asyncio.sleep(seconds)
-            if operation not in OPERATIONS:
-                return f"error: unknown operation {operation}"
-            try:
-                return str(OPERATIONS[operation](a, b))
-            except ZeroDivisionError:
-                return "error: division by zero"
-
-        agent = OsmosisAgent(
-            name="calculator",
-            instructions="Use the tool, then answer with the number alone.",
-            model=OsmosisRolloutModel(),
-            model_settings=ModelSettings(max_tokens=64),
-            tools=[calculate],
-        )
-        try:
-            await Runner.run(agent, ctx.prompt, session=OsmosisMemorySession(name="calculator"), max_turns=3)
-        except (MaxTurnsExceeded, ModelBehaviorError):
-            pass
+        SECONDS.set(latency(context.rollout_id if context else "", ctx.metadata))
+        await super().run(ctx)
 
 
-class NumberGrader(Grader):
-    """1 when the agent's last words are the right number and nothing else, otherwise 0."""
-
-    async def grade(self, ctx: GraderContext) -> None:
-        last = ctx.sample.messages[-1] if ctx.sample.messages else {}
-        text = None
-        if last.get("role") == "assistant":
-            text = "".join(block.get("text", "") for block in last["content"]).strip()
-        ctx.set_reward(1.0 if ctx.label is not None and text == ctx.label else 0.0)
+NumberGrader = calculator_example.NumberGrader

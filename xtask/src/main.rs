@@ -29,6 +29,9 @@ enum Command {
     Bench {
         /// Its name, without `.py`
         name: String,
+        /// Print CPU, commit and date first, and tables as markdown, for `docs/benchmarks.md`
+        #[arg(long)]
+        markdown: bool,
         /// Arguments for the program
         arguments: Vec<String>,
     },
@@ -52,7 +55,11 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci { only } => ci::run(only.as_deref()),
-        Command::Bench { name, arguments } => bench::run(&name, &arguments),
+        Command::Bench {
+            name,
+            markdown,
+            arguments,
+        } => bench::run(&name, markdown, &arguments),
         Command::Direction => direction::check(),
         Command::Licences => licences::check(),
         Command::Tiny { check } => tiny::run(check),

@@ -84,6 +84,7 @@ pub(crate) async fn run(
     let options = GatewayOptions {
         control_key: variable(CONTROL_KEY_VARIABLE).map(Secret::new),
         open_metrics: arguments.open_metrics,
+        durability: arguments.durable.into(),
         ..execution::gateway_options(arguments.listen, Sampling::default())
     };
     let served = match execution::start_gateway_with(options, &ready.policy, &store).await {

@@ -89,25 +89,34 @@ impl Usage {
     }
 }
 
+/// Servers tell the usage at the end of a completion, nearly all of them.
+const END_BYTES: usize = 2 << 10;
+const USAGE: &[u8] = b"\"usage\"";
+
 /// The usage in a completion, found from its end without reading the rest (which may be megabytes of
 /// logprobs). Anything odd is no usage.
 pub(crate) fn usage_in(body: &[u8]) -> Option<Usage> {
-    // The last one that reads as usage wins: a choice may carry something of the same name.
-    let finder = memmem::FinderRev::new(b"\"usage\"");
-    let mut end = body.len();
-    while let Some(at) = finder.rfind(&body[..end]) {
-        let rest = body[at + b"\"usage\"".len()..].trim_ascii_start();
-        if let Some(value) = rest.strip_prefix(b":")
-            && let Some(Ok(usage)) = serde_json::Deserializer::from_slice(value)
-                .into_iter::<Usage>()
-                .next()
-            && usage != Usage::default()
-        {
-            return Some(usage);
-        }
-        end = at;
+    // Searching backwards is many times slower than forwards, so it is done in two steps.
+    let end = body.len().saturating_sub(END_BYTES);
+    let found = last_usage(body, end);
+    if found.is_some() || end == 0 {
+        return found;
     }
-    None
+    last_usage(body, 0)
+}
+
+/// The last one from `start` on that reads as usage: a choice may carry something of the same name.
+fn last_usage(body: &[u8], start: usize) -> Option<Usage> {
+    let places: Vec<usize> = memmem::find_iter(&body[start..], USAGE).collect();
+    places.into_iter().rev().find_map(|at| {
+        let rest = body[start + at + USAGE.len()..].trim_ascii_start();
+        let value = rest.strip_prefix(b":")?;
+        let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Usage>();
+        values
+            .next()?
+            .ok()
+            .filter(|usage| *usage != Usage::default())
+    })
 }
 
 /// The events of the stream that carries the same answer as `completion`, `[DONE]` included. Text and
@@ -250,6 +259,23 @@ mod tests {
         ];
         for (body, expected) in cases {
             assert_eq!(usage_in(body.as_bytes()), *expected, "{body}");
+        }
+        // Wherever it stands in a long reply, across the edge of what is looked at first too.
+        let usage = r#""usage":{"prompt_tokens":7,"completion_tokens":2}"#;
+        for after in [
+            0,
+            10,
+            END_BYTES - 60,
+            END_BYTES - 55,
+            END_BYTES - 50,
+            3 * END_BYTES,
+        ] {
+            let body = format!(
+                r#"{{"a":"{}",{usage},"b":"{}"}}"#,
+                "x".repeat(9_000),
+                "y".repeat(after)
+            );
+            assert_eq!(usage_in(body.as_bytes()), found, "{after}");
         }
     }
 

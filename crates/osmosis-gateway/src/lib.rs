@@ -44,6 +44,8 @@ mod identity;
 mod journey;
 mod json_edit;
 mod live;
+#[doc(hidden)]
+pub mod measuring;
 mod metrics;
 mod options;
 mod passed_on;
@@ -74,7 +76,7 @@ pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use live::{LiveRollout, LiveStatus};
-pub use options::{ConnectionLimits, GatewayOptions, Sampling};
+pub use options::{ConnectionLimits, Durability, GatewayOptions, Sampling};
 pub use policy::{
     ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
     ReplyBody, TokenAccount, TokenLedger, TokenSlot,

@@ -26,6 +26,18 @@ pub struct GatewayOptions {
     pub services: Vec<(String, Arc<dyn ControlService>)>,
     /// Where spans go.
     pub telemetry: Option<TelemetryOptions>,
+    pub durability: Durability,
+}
+
+/// When a call's record is on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Records are committed together, up to 60 ms after their answers. A crash in that time loses the
+    /// records of calls that were answered.
+    #[default]
+    Group,
+    /// A call is committed before its answer is complete: a stream's last events wait for the commit.
+    Answer,
 }
 
 /// What a connection may take.
@@ -63,6 +75,7 @@ impl Default for GatewayOptions {
             open_metrics: false,
             services: Vec::new(),
             telemetry: None,
+            durability: Durability::default(),
         }
     }
 }

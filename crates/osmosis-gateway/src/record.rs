@@ -14,6 +14,7 @@ use crate::door::{CallResult, GivenCompletion, Visit};
 use crate::given_id;
 use crate::journey::{Journey, Travelled};
 use crate::metrics::CallFigures;
+use crate::options::Durability;
 use crate::passed_on::PassedOn;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::registry::Pass;
@@ -245,8 +246,8 @@ impl OpenCall {
         })
     }
 
-    /// Queues the record. When this returns `Ok`, the last bytes may go to the caller. Dropping the
-    /// returned future does not lose the record.
+    /// Queues the record, or commits it ([`Durability`]). When this returns `Ok`, the last bytes may go to
+    /// the caller. Dropping the returned future does not lose the record.
     pub(crate) async fn record(mut self, ending: Ending) -> Result<(), StoreError> {
         let Some(call) = self.unrecorded.take() else {
             return Ok(());
@@ -406,9 +407,10 @@ impl Unrecorded {
             .then(|| given_completion(&draft))
             .flatten();
         let sample = draft.sample_id.clone();
-        let result = match &shared.store {
-            Some(store) => store.record_call(draft).await,
-            None => Ok(()),
+        let result = match (&shared.store, shared.durability) {
+            (Some(store), Durability::Group) => store.record_call(draft).await,
+            (Some(store), Durability::Answer) => store.record_call_durably(draft).await,
+            (None, _) => Ok(()),
         };
         if let (Some(first_use), Some(kept), Ok(())) = (first_use, kept, &result) {
             first_use.answered(kept);

@@ -31,7 +31,7 @@ use crate::identity::{Endpoint, Route, dialect_of, key_of};
 use crate::live::LiveStatus;
 use crate::metrics::Metrics;
 pub(crate) use crate::options::Sampling;
-use crate::options::{ConnectionLimits, GatewayOptions};
+use crate::options::{ConnectionLimits, Durability, GatewayOptions};
 use crate::policy::Policy;
 use crate::record::now_ms;
 use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry, Served};
@@ -81,6 +81,7 @@ pub(crate) struct Shared {
     pub(crate) telemetry: Option<Arc<Telemetry>>,
     /// `None` for a gateway that records nothing.
     pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) durability: Durability,
     pub(crate) sampling: Sampling,
     told_of_override: AtomicBool,
     pub(crate) max_body_bytes: usize,
@@ -156,6 +157,7 @@ impl Gateway {
             metrics,
             telemetry,
             store,
+            durability: options.durability,
             sampling: options.sampling,
             told_of_override: AtomicBool::new(false),
             max_body_bytes: options.max_body_bytes,

@@ -10,6 +10,7 @@ mod config;
 mod decoder;
 mod error;
 mod learner;
+mod processor;
 mod sampler;
 mod weights;
 
@@ -18,5 +19,6 @@ pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
 pub use learner::{Learner, LearnerOptions, LossRow, Objective, UpdateReport};
+pub use processor::Processor;
 pub use sampler::{Sampler, SamplerOptions, SamplerRate};
 pub use weights::{NamedTensor, Weights};

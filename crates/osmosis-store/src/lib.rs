@@ -107,6 +107,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// succeed again; calls that were queued before are kept and tried again.
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError>;
 
+    /// Records a model call, in order with other writes, and returns once it is durable. A call that
+    /// can't be written is not kept. Calls that come while another commit is under way share the next one.
+    async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError>;
+
     /// How many rollouts are in which state.
     async fn counts(&self) -> Result<QueueCounts, StoreError>;
 

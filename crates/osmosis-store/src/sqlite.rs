@@ -234,6 +234,18 @@ impl WriterHandle {
         Ok(())
     }
 
+    /// Takes no room: whoever waits for the commit holds the call's memory in any case.
+    async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let call = QueuedCall {
+            call,
+            room: None,
+            answer: Some(answer),
+        };
+        self.send(Message::Call(Box::new(call))).await?;
+        answered.await.map_err(|_| StoreError::Closed)?
+    }
+
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
         let tokens: usize = call.tokens.iter().map(Bytes::len).sum();
         let bytes = call.request.len() + call.response.len() + tokens;
@@ -244,14 +256,7 @@ impl WriterHandle {
         loop {
             if *failing.borrow_and_update() {
                 // Calls that can't be written must not pile up unseen: this one waits for the commit.
-                let (answer, answered) = oneshot::channel();
-                let call = QueuedCall {
-                    call,
-                    room: None,
-                    answer: Some(answer),
-                };
-                self.send(Message::Call(Box::new(call))).await?;
-                return answered.await.map_err(|_| StoreError::Closed)?;
+                return self.record_call_durably(call).await;
             }
             tokio::select! {
                 room = Arc::clone(&self.room).acquire_many_owned(kilobytes) => {
@@ -386,6 +391,10 @@ impl Store for SqliteStore {
 
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
         self.writer()?.record_call(call).await
+    }
+
+    async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError> {
+        self.writer()?.record_call_durably(call).await
     }
 
     async fn counts(&self) -> Result<QueueCounts, StoreError> {

@@ -1,15 +1,17 @@
 //! From advantages and recorded tokens to what the learner is given.
 //!
 //! What a token counts (`w` in the learner's objective), with `N` the samples of all groups that could be
-//! compared (those without variance too: they add nothing to the sum, as in the papers, but they are part
-//! of the mean):
+//! compared. Those without variance are part of the mean, as in the papers, but add nothing to the sum: their
+//! rows are left out. With `kl_coef = 0` that is the papers' objective, since their advantages are 0. With
+//! `kl_coef > 0` it is not: there, such groups are still pulled towards the start model, and here they are not.
 //!
 //! - GRPO: `1 / (N · tokens of its sample)`: the mean over the tokens of a sample, then over samples.
 //! - Dr. GRPO: `1 / (N · max_response_length)`: no sample is favoured for its length.
 //! - RLOO: `1 / N`: the log-probability of the sample as a whole.
 //!
 //! A sample that splits into several rows counts once: its tokens are counted over all of its rows, and
-//! every row has the sample's advantage.
+//! every row has the sample's advantage. Tokens that `stale_rows = "mask"` took out are not counted: under GRPO
+//! the tokens that are left of such a sample count more.
 
 use osmosis_core::config::Algorithm;
 use osmosis_core::staleness::GroupId;

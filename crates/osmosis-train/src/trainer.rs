@@ -1,6 +1,7 @@
 //! The loop: rollouts, update, swap, record, save, evaluate; and how it begins again.
 
 mod asynchronous;
+mod dropped_groups;
 mod evaluating;
 mod replay;
 
@@ -14,6 +15,7 @@ use osmosis_policy::{EmbeddedModel, UpdateReport, Weights};
 use osmosis_store::{NewRollout, NewRow, StepRecord};
 use tokio::sync::mpsc;
 
+use self::dropped_groups::DroppedGroups;
 use crate::checkpoints::{self, Checkpoint, LoadedCheckpoint};
 use crate::evaluation::{DueEvaluation, HeldOutSet};
 use crate::journal::Journal;
@@ -45,6 +47,7 @@ pub struct Trainer {
     journal: Journal,
     /// Steps in a row without an update.
     flat: u64,
+    dropped: DroppedGroups,
     /// What `open` had to say.
     warnings: Vec<String>,
 }
@@ -101,6 +104,7 @@ impl Trainer {
             saved,
             journal,
             flat: 0,
+            dropped: DroppedGroups::default(),
             warnings,
         })
     }
@@ -205,6 +209,7 @@ impl Trainer {
         self.step = step;
         tell(events, TrainEvent::Stepped(Box::new(report.clone()))).await;
         self.watch_flat_steps(&report, events).await;
+        self.watch_dropped_groups(&report, events).await;
         self.finish_step(report, stop, events).await
     }
 
@@ -272,6 +277,17 @@ impl Trainer {
                  may be too easy or too hard for this model, or the grader gives every rollout the same",
                 self.flat
             );
+            tracing::warn!(step = report.step, "{message}");
+            tell(events, TrainEvent::Warning { message }).await;
+        }
+    }
+
+    async fn watch_dropped_groups(
+        &mut self,
+        report: &StepReport,
+        events: &mpsc::Sender<TrainEvent>,
+    ) {
+        if let Some(message) = self.dropped.note(report) {
             tracing::warn!(step = report.step, "{message}");
             tell(events, TrainEvent::Warning { message }).await;
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use camino::Utf8PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
-use osmosis_gateway::Dialect;
+use osmosis_gateway::{Dialect, Durability};
 
 /// `NAME=URL[,MODEL]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,25 @@ impl From<Spoken> for Dialect {
             Spoken::Responses => Self::Responses,
             Spoken::Messages => Self::Messages,
             Spoken::Completions => Self::Completions,
+        }
+    }
+}
+
+/// When a call is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Durable {
+    /// Calls are committed together, up to 60 ms after their answers
+    #[default]
+    Group,
+    /// Each call is committed before its answer is complete
+    Answer,
+}
+
+impl From<Durable> for Durability {
+    fn from(durable: Durable) -> Self {
+        match durable {
+            Durable::Group => Self::Group,
+            Durable::Answer => Self::Answer,
         }
     }
 }
@@ -154,6 +173,12 @@ pub(crate) struct GatewayArguments {
     /// Folder that calls are recorded in [default: the workspace's `.osmosis/serve/NAME`]
     #[arg(long, value_name = "PATH")]
     pub(crate) store: Option<Utf8PathBuf>,
+
+    /// When a call is on the disk. `group`: calls are committed together, up to 60 ms after their
+    /// answers; a crash loses the calls answered in that time. `answer`: a call is committed before its
+    /// answer (of a stream, its end) is sent; no answered call is ever lost
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) durable: Durable,
 
     /// Name of the run that calls are recorded in; an existing name goes on with it
     /// [default: `gateway` and time]

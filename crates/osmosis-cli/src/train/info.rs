@@ -26,6 +26,9 @@ pub(crate) async fn run(
     let created = time_text(record.created_at_ms);
     output.line(report.render(workspace));
     output.line(format_args!("  status      {status}, begun {created}"));
+    if let Some(processor) = report.processor() {
+        output.line(format_args!("  processor   {processor}"));
+    }
     let mut data = report.json();
     if let Value::Object(map) = &mut data {
         map.remove("resumed");

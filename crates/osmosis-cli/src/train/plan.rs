@@ -6,7 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{HeldOut, Language, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
-use osmosis_policy::EmbeddedModel;
+use osmosis_policy::{EmbeddedModel, Processor};
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
 use serde_json::Value;
@@ -25,6 +25,9 @@ use crate::workspace::Workspace;
 pub(super) const ROWS_COMPARED: &str = "rows_compared";
 /// Most rollouts that are under way at once unless asked otherwise.
 const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
+
+/// The kind of processor a run was begun on. Another one may finish it, with other bits.
+pub(crate) const PROCESSOR: &str = "processor";
 
 /// What the user asked for, on the command line or in an earlier submit.
 #[derive(Debug, Clone)]
@@ -182,6 +185,7 @@ impl<M: PlannedModel> Plan<M> {
         facts.remember(ROWS_COMPARED, "by content");
         // Tells later which rows were held out, also when the dataset is gone.
         facts.remember("dataset_rows", self.dataset.rows.to_string());
+        facts.remember(PROCESSOR, Processor::here().to_string());
         Ok(facts)
     }
 

@@ -12,18 +12,28 @@ use serde_json::{Value, json};
 use super::chart::chart;
 use super::curve::{Curve, StepNumbers};
 use super::held_out_point::{HeldOutPoint, numbers_text};
+use super::plan::PROCESSOR;
 use super::svg::{Lines, svg};
 use crate::command_line;
 use crate::error::CliError;
 use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::{RunFolder, replace_file};
+use crate::runs::Pinned;
 use crate::workspace::Workspace;
 
 /// More evaluations than these are shown by their first and last ones.
 const MOST_EVALUATIONS: usize = 12;
 /// The best of many is partly the luckiest of them.
 const OPTIMISTIC: &str = "chosen on the held-out rows, so its score on them is optimistic";
+
+/// The kind of processor that a run was begun on.
+pub(crate) async fn begun_on(store: &dyn Store) -> Result<Option<String>, CliError> {
+    let Some(record) = store.run().await? else {
+        return Ok(None);
+    };
+    Ok(Pinned::read(&record.pinned)?.remembered(PROCESSOR))
+}
 
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -36,6 +46,8 @@ pub(crate) struct Report {
     checkpoints: Vec<Checkpoint>,
     /// `run:NAME@best`
     best: Option<Checkpoint>,
+    /// What the run was begun on; `None` for runs from before it was recorded.
+    processor: Option<String>,
 }
 
 impl Report {
@@ -47,6 +59,7 @@ impl Report {
         duration: Option<Duration>,
     ) -> Result<Self, CliError> {
         Ok(Self {
+            processor: begun_on(store).await?,
             name: name.clone(),
             folder: folder.clone(),
             resumed,
@@ -72,6 +85,11 @@ impl Report {
     /// How long this process trained.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.duration
+    }
+
+    /// The kind of processor that the run was begun on.
+    pub(crate) fn processor(&self) -> Option<&str> {
+        self.processor.as_deref()
     }
 
     pub(crate) fn steps(&self) -> u64 {
@@ -150,6 +168,7 @@ impl Report {
             },
             "checkpoints": checkpoints,
             "curve_path": self.folder.curve(),
+            "processor": self.processor,
             "resumed": self.resumed,
         });
         if let (Some(map), Some(duration)) = (resource.as_object_mut(), self.duration) {

@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
-use osmosis_policy::{EmbeddedModel, Sampler};
+use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::curve::Curve;
 use super::plan::{Plan, PlannedModel, ROWS_COMPARED, Request};
-use super::report::Report;
+use super::report::{Report, begun_on};
 use super::view::TrainView;
 use crate::arguments::{
     LogArguments, ThroughputArguments, TrainResumeArguments, TrainSubmitArguments,
@@ -275,6 +275,17 @@ impl Job {
         }
     }
 
+    /// The same weights, bit for bit, are promised on one kind of processor alone.
+    fn compare_processors(&self, before: &str, here: &str) {
+        if before != here {
+            tracing::warn!(before, here, "resumed on another kind of processor");
+            self.output.warn(format_args!(
+                "this run was begun on another kind of processor (`{before}`; here: `{here}`): it goes on, \
+                 but its weights will not be bit for bit what one kind alone would have given"
+            ));
+        }
+    }
+
     /// Trains from where the run stands to its end, and writes the run's files.
     pub(crate) async fn run(&self) -> Result<Trained, CliError> {
         let signals = StopSignals::listen()?;
@@ -289,6 +300,9 @@ impl Job {
         let trackers = signals.unless_stopped(trackers).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
+        if resumed && let Some(before) = begun_on(&*store).await? {
+            self.compare_processors(&before, &Processor::here().to_string());
+        }
         let so_far = Curve::of(&*store).await?;
         let mut display = Display::start(TrainView::new(self.output, &so_far));
         display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);

@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use crate::workspace::{PLAIN, Ran, Workspace, echo_rows};
 
-struct Serving {
-    child: Child,
-    resource: Value,
+/// A gateway in a process of its own.
+pub(crate) struct Serving {
+    pub(crate) child: Child,
+    pub(crate) resource: Value,
 }
 
 impl Serving {
-    fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
+    pub(crate) fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
         Self::serve(&mut workspace.command(&[&["gateway", "--json"], arguments].concat()))
     }
 
@@ -232,7 +233,8 @@ fn the_gateway_says_what_is_wrong_with_its_arguments() {
     check(&["--model", "run:none"], 1, "no run `none`");
     let upstream = ["--upstream", "http://127.0.0.1:1/v1"];
     #[rustfmt::skip]
-    let wrong: [(&[&str], i32, &str); 7] = [
+    let wrong: [(&[&str], i32, &str); 8] = [
+        (&["--durable", "never"], 2, "group, answer"),
         (&["--upstream-speaks", "french"], 2, "responses, messages, completions"),
         (&["--upstream", "ftp://h/v1"], 1, "is not an http or https URL"),
         (&["--policy", "judge"], 2, "NAME=URL"),

@@ -1,16 +1,23 @@
 //! Killed at random points, again and again, a run ends as if nothing had happened. `KILLS` and
 //! `KILL_SEED` in the environment make it longer or repeat one; `benches/README.md` says how.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use osmosis_store::{SqliteStore, Store};
 use osmosis_testkit::python_environment;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::gateway_command::Serving;
 use crate::processes::children_below;
 use crate::workspace::{PLAIN, Workspace, echo_rows};
 
@@ -163,4 +170,92 @@ fn workers_killed_again_and_again_cost_nobody_anything() {
     check_equal(&results(&workspace), &expected);
     assert!(killed > 0);
     check_database(&workspace);
+}
+
+/// Asks on a connection of its own; `true` when the whole answer came.
+fn ask(address: &str, key: &str, number: u64) -> bool {
+    let streamed = number.is_multiple_of(2);
+    let body = json!({
+        "model": "m", "stream": streamed, "messages": [{"role": "user", "content": format!("call {number}")}],
+    })
+    .to_string();
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut answer = Vec::new();
+    let asked = TcpStream::connect(address).and_then(|mut stream| {
+        stream.write_all(request.as_bytes())?;
+        stream.read_to_end(&mut answer)
+    });
+    let end: &[u8] = if streamed {
+        b"[DONE]\n\n\r\n0\r\n\r\n"
+    } else {
+        b"}"
+    };
+    asked.is_ok() && answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(end)
+}
+
+#[test]
+fn a_killed_gateway_with_durable_answers_has_every_call_that_it_answered() {
+    const ANSWERED: usize = 60;
+    let mut random = seeded();
+    let workspace = Workspace::new(PLAIN, "[[reply]]\ntext = \"all right\"\n", &echo_rows(1));
+    let mut answered = BTreeSet::new();
+    let next = AtomicU64::new(0);
+    for _ in 0..kills().div_ceil(4) {
+        let model = ["--model", "script:policies/p.toml", "--name", "g"];
+        let mut serving =
+            Serving::start(&workspace, &[&model[..], &["--durable", "answer"]].concat());
+        let url = serving.resource["url"].as_str().unwrap().to_owned();
+        let address = url
+            .strip_prefix("http://")
+            .unwrap()
+            .strip_suffix("/v1")
+            .unwrap();
+        let key = serving.resource["api_key"].as_str().unwrap().to_owned();
+        let here = Mutex::new(BTreeSet::new());
+        let enough = ANSWERED + random.random_range(0..ANSWERED);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if !ask(address, &key, number) {
+                            return;
+                        }
+                        let mut here = here.lock().unwrap();
+                        here.insert(number);
+                        // Whoever got the last of them kills it, while the others ask on.
+                        if here.len() == enough {
+                            kill(serving.child.id());
+                        }
+                    }
+                });
+            }
+        });
+        serving.child.wait().unwrap();
+        let here = here.into_inner().unwrap();
+        assert!(here.len() >= enough, "{} of {enough}", here.len());
+        answered.extend(here);
+    }
+    let store = SqliteStore::open_read_only(&workspace.root.join(".osmosis/serve/g")).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut recorded = BTreeSet::new();
+    for call in 1.. {
+        let Some(body) = runtime.block_on(store.call_body(call)).unwrap() else {
+            break;
+        };
+        let request: Value = serde_json::from_slice(&body.request).unwrap();
+        let text = request["messages"][0]["content"].as_str().unwrap();
+        recorded.insert(text.strip_prefix("call ").unwrap().parse().unwrap());
+    }
+    let missing: Vec<u64> = answered.difference(&recorded).copied().collect();
+    assert!(
+        missing.is_empty(),
+        "{} of {}: {missing:?}",
+        missing.len(),
+        answered.len()
+    );
 }

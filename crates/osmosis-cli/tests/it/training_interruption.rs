@@ -221,3 +221,38 @@ fn a_resume_is_refused_when_the_data_changed() {
         refused.stderr
     );
 }
+
+#[test]
+fn a_run_says_what_it_was_begun_on_and_a_resume_elsewhere_is_warned_of() {
+    let workspace = workspace();
+    let training = "steps = 1\neval_fraction = 0.25\n";
+    workspace.training("builtin/tiny", training, "");
+    workspace.train(&[]).expect(0);
+    let folder = workspace.training_folder("t");
+    let metrics: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("metrics.json")).unwrap()).unwrap();
+    let processor = metrics["processor"].as_str().unwrap().to_owned();
+    assert!(processor.contains(" lanes"), "{processor}");
+    let info = workspace.osmosis(&["train", "info", "t"]).expect(0);
+    assert!(info.stdout.contains(&processor), "{}", info.stdout);
+
+    let same = resume(&workspace).expect(0);
+    assert!(!same.stderr.contains("processor"), "{}", same.stderr);
+    let database = rusqlite::Connection::open(folder.join("run.db")).unwrap();
+    let changed = database
+        .execute(
+            "UPDATE run SET pinned = json_set(pinned, '$.\"remembered.processor\"', 'An abacus, 1 lanes')",
+            [],
+        )
+        .unwrap();
+    assert_eq!(changed, 1);
+    drop(database);
+    let other = resume(&workspace).expect(0);
+    assert!(
+        other
+            .stderr
+            .contains("begun on another kind of processor (`An abacus, 1 lanes`"),
+        "{}",
+        other.stderr
+    );
+}

@@ -45,8 +45,8 @@ pub use experiment::Experiment;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use passed_on::Secrets;
 pub use training::{
-    Algorithm, Checkpoints, ExportStyle, HeldOut, IncompleteGroups, Objective, StragglerFactor,
-    Training,
+    Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, Objective,
+    StragglerFactor, Training,
 };
 
 use std::collections::BTreeMap;

@@ -77,6 +77,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "stale_rows",
             "stragglers",
             "straggler_factor",
+            "flat_groups",
             "objective",
             "behaviour_weight_cap",
             "reward_range",

@@ -537,6 +537,36 @@ fn words_out_of_a_few_are_listed() {
 }
 
 #[test]
+fn rloo_makes_one_update_per_batch() {
+    let errors = train_errors_with(
+        "[training]\nalgorithm = 'rloo'\nupdates_per_batch = 2\nflat_groups = 'drop'\n",
+    );
+    assert!(
+        errors.contains("train.toml:8:1: `updates_per_batch` in `[training]`"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("`rloo` makes one update per batch"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("hint: write `updates_per_batch = 1`"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("hint: write `replace` or `keep`"),
+        "{errors}"
+    );
+    for fine in [
+        "algorithm = 'rloo'\nupdates_per_batch = 1",
+        "algorithm = 'rloo'",
+        "updates_per_batch = 2",
+    ] {
+        train(&format!("[training]\n{fine}\n"));
+    }
+}
+
+#[test]
 fn the_rollout_and_its_entrypoint_stay_in_their_folder() {
     assert_snapshot!(experiment_errors("rollout", "'../other'"), @r"
     eval.toml:2:11: `rollout` in `[experiment]`: rollout name `../other` must be one path segment of letters, digits, `.`, `_` and `-`

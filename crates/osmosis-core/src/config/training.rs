@@ -65,6 +65,20 @@ pub struct Training {
     pub reward_range: Option<RewardRange>,
     #[serde(skip_serializing_if = "is_default")]
     pub model_errors: ModelErrors,
+    /// What becomes of groups whose rewards are all equal when `max_staleness` is not 0.
+    #[serde(skip_serializing_if = "is_default")]
+    pub flat_groups: FlatGroups,
+}
+
+/// What becomes of a group whose rewards are all equal, so that it teaches nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlatGroups {
+    /// Another group takes its place in the batch. Only where rollouts go on during updates.
+    #[default]
+    Replace,
+    /// It keeps its place, and the batch trains on fewer, as in the synchronous schedule.
+    Keep,
 }
 
 /// `straggler_factor`, at least 1.
@@ -187,6 +201,7 @@ impl Default for Training {
             stale_rows: StaleRows::Drop,
             stragglers: Straggler::Wait,
             straggler_factor: StragglerFactor::default(),
+            flat_groups: FlatGroups::Replace,
             objective: Objective::Clipped,
             reward_range: None,
             model_errors: ModelErrors::Infrastructure,
@@ -206,7 +221,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         DatasetRefError::hint,
     );
     let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
-    Training {
+    let training = Training {
         lr: reader
             .number(section, "lr", NumberRange::POSITIVE)
             .unwrap_or(default.lr),
@@ -297,9 +312,39 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         straggler_factor: reader
             .number(section, "straggler_factor", NumberRange::AT_LEAST_1)
             .map_or(default.straggler_factor, StragglerFactor),
+        flat_groups: choice(
+            reader,
+            "flat_groups",
+            &[("replace", FlatGroups::Replace), ("keep", FlatGroups::Keep)],
+        )
+        .unwrap_or(default.flat_groups),
         objective: read_objective(reader),
         reward_range: reader.reward_range(section),
         model_errors: read_model_errors(reader, section),
+    };
+    refuse_clipped_rloo(reader, &training);
+    training
+}
+
+/// RLOO weighs the log-probability of a whole sample. After the first update of a batch the ratio to the
+/// policy that sampled is no longer 1 and would be clipped token by token, which is another objective.
+fn refuse_clipped_rloo(reader: &mut Reader<'_>, training: &Training) {
+    let section = reader.section("training");
+    if training.algorithm == Algorithm::Rloo
+        && training.updates_per_batch > 1
+        && let Some(entry) = section.entry("updates_per_batch")
+    {
+        let problem = ConfigProblem::Unusable {
+            section: "training",
+            key: "updates_per_batch".to_owned(),
+            message: "`rloo` makes one update per batch: further ones would be clipped token by token, while \
+                      its objective is of whole samples"
+                .to_owned(),
+            suggestion: Some(
+                "write `updates_per_batch = 1`, or `algorithm = \"grpo\"`".to_owned(),
+            ),
+        };
+        reader.report(entry.key_offset, problem);
     }
 }
 

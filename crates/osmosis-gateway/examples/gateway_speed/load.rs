@@ -24,6 +24,8 @@ struct Plan {
     key: String,
     kind: Kind,
     requests: u64,
+    /// No call begins after it.
+    last: Duration,
     /// Calls are sent no faster than this; 0 is as fast as they are answered.
     per_second: u64,
     began: Instant,
@@ -57,7 +59,8 @@ pub(crate) async fn run(options: &Options) -> Outcome<String> {
             "stream" => Kind::Stream,
             other => return Err(format!("`{other}` is no kind of call").into()),
         },
-        requests: options.number("requests", 1_000)?,
+        requests: options.number("requests", u64::MAX)?,
+        last: Duration::from_secs(options.number("seconds", 1_000_000)?),
         per_second: options.number("per-second", 0)?,
         began: Instant::now(),
         begun: AtomicU64::new(0),
@@ -110,7 +113,13 @@ impl Plan {
             }
             if self.per_second > 0 {
                 let due = Duration::from_secs_f64(number as f64 / self.per_second as f64);
+                if due > self.last {
+                    return seen;
+                }
                 tokio::time::sleep_until((self.began + due).into()).await;
+            }
+            if self.began.elapsed() > self.last {
+                return seen;
             }
             let asked = async {
                 let mut sender = match connection.take() {

@@ -1,10 +1,12 @@
-//! The parts of `benches/gateway.py`: a model server that answers at once, a bare proxy to compare the
-//! gateway with, and a client that asks as fast as it can.
+//! The parts of `benches/gateway.py`: a model server that answers at once, bare proxies and a gateway that
+//! records nothing to compare the gateway with, and a client that asks as fast as it can.
 //!
 //! ```console
 //! gateway_speed upstream [--delay-ms N] [--gap-ms N]
-//! gateway_speed proxy --upstream http://127.0.0.1:PORT
-//! gateway_speed load --url URL --key KEY --kind plain|logprobs|stream --concurrency N --requests N [--per-second N]
+//! gateway_speed proxy --upstream http://127.0.0.1:PORT [--client general|direct]
+//! gateway_speed gateway --upstream http://127.0.0.1:PORT [--store FOLDER] [--durable group|answer]
+//! gateway_speed load --url URL --key KEY --kind plain|logprobs|stream --concurrency N
+//!     [--requests N] [--seconds N] [--per-second N]
 //! ```
 //!
 //! Servers print their URL and serve until they are killed; the client prints what it measured as JSON.
@@ -13,6 +15,7 @@
     reason = "a program for measurements reports to its caller"
 )]
 
+mod gateway;
 mod load;
 mod proxy;
 mod serving;
@@ -20,6 +23,10 @@ mod upstream;
 
 use std::collections::HashMap;
 use std::error::Error;
+
+/// The same as in `osmosis`: none of what is compared shall have a better allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What the parts return: there is nobody to tell errors apart.
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -37,12 +44,16 @@ async fn main() -> Outcome<()> {
             );
             serving::serve(upstream).await
         }
-        "proxy" => serving::serve(proxy::Proxy::new(options.text("upstream")?)).await,
+        "proxy" => {
+            let client = options.text("client").unwrap_or("general");
+            serving::serve(proxy::Proxy::new(options.text("upstream")?, client)?).await
+        }
+        "gateway" => gateway::serve(&options).await,
         "load" => {
             println!("{}", load::run(&options).await?);
             Ok(())
         }
-        other => Err(format!("`{other}` is not `upstream`, `proxy` or `load`").into()),
+        other => Err(format!("`{other}` is not `upstream`, `proxy`, `gateway` or `load`").into()),
     }
 }
 

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
-use http::{Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use osmosis_gateway::measuring::PlainClient;
 
 use crate::Outcome;
 use crate::serving::Answers;
@@ -20,10 +22,21 @@ use crate::serving::Answers;
 const KEPT_BYTES: usize = 64 << 20;
 
 pub(crate) struct Proxy {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: AnyClient,
     upstream: String,
+    authority: HeaderValue,
     kept: Arc<Mutex<Kept>>,
 }
+
+/// What the proxy reaches the model server with.
+enum AnyClient {
+    /// What a proxy in Rust usually has.
+    General(Client<HttpConnector, Full<Bytes>>),
+    /// The gateway's own.
+    Direct(PlainClient),
+}
+
+type ReplyBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 #[derive(Default)]
 struct Kept {
@@ -44,28 +57,62 @@ impl Kept {
 }
 
 impl Proxy {
-    pub(crate) fn new(upstream: &str) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+    pub(crate) fn new(upstream: &str, client: &str) -> Outcome<Self> {
+        let uri: Uri = upstream.parse()?;
+        let client = match client {
+            "general" => {
+                let mut connector = HttpConnector::new();
+                connector.set_nodelay(true);
+                AnyClient::General(Client::builder(TokioExecutor::new()).build(connector))
+            }
+            "direct" => AnyClient::Direct(PlainClient::new(upstream).ok_or("not a plain address")?),
+            other => return Err(format!("`{other}` is not `general` or `direct`").into()),
+        };
+        Ok(Self {
+            client,
             upstream: upstream.trim_end_matches('/').to_owned(),
+            authority: HeaderValue::from_str(uri.authority().ok_or("no host")?.as_str())?,
             kept: Arc::default(),
+        })
+    }
+
+    async fn send(
+        &self,
+        path: &str,
+        asked: Bytes,
+        headers: &HeaderMap,
+    ) -> Outcome<Response<ReplyBody>> {
+        // It decides how the gateway's client reads.
+        let streamed = memchr::memmem::find(&asked, br#""stream":true"#).is_some();
+        let mut onward = Request::new(Full::new(asked));
+        *onward.method_mut() = Method::POST;
+        for name in [header::CONTENT_TYPE, header::AUTHORIZATION] {
+            if let Some(value) = headers.get(&name) {
+                onward.headers_mut().insert(name, value.clone());
+            }
+        }
+        match &self.client {
+            AnyClient::General(client) => {
+                *onward.uri_mut() = format!("{}{path}", self.upstream).parse()?;
+                let response = client.request(onward).await?;
+                Ok(response.map(BodyExt::boxed_unsync))
+            }
+            AnyClient::Direct(client) => {
+                *onward.uri_mut() = path.parse()?;
+                let host = self.authority.clone();
+                onward.headers_mut().insert(header::HOST, host);
+                let response = client.send(onward, streamed).await?;
+                Ok(response.map(BodyExt::boxed_unsync))
+            }
         }
     }
 
     async fn pass(&self, request: Request<Incoming>) -> Outcome<Response<Body>> {
         let (head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let uri: Uri = format!("{}{path}", self.upstream).parse()?;
         let asked = body.collect().await?.to_bytes();
-        let mut onward = Request::post(uri).body(Full::new(asked.clone()))?;
-        for name in [header::CONTENT_TYPE, header::AUTHORIZATION] {
-            if let Some(value) = head.headers.get(&name) {
-                onward.headers_mut().insert(name, value.clone());
-            }
-        }
-        let (head, body) = self.client.request(onward).await?.into_parts();
+        let sent = self.send(path, asked.clone(), &head.headers).await?;
+        let (head, body) = sent.into_parts();
         let kept = Arc::clone(&self.kept);
         let mut response = if head.headers.contains_key(header::CONTENT_LENGTH) {
             let answered = body.collect().await?.to_bytes();

@@ -27,7 +27,7 @@ pub struct HttpClients {
 
 /// The clients of one server.
 #[derive(Debug)]
-pub(super) struct DirectClients {
+pub(crate) struct DirectClients {
     /// Its connections read in steps that grow with what comes.
     whole: Arc<DirectClient>,
     /// Its connections read in small steps: thousands of streams are open at once, and their events are small.
@@ -52,7 +52,7 @@ impl HttpClients {
     }
 
     /// The clients for an address that is reached by plain HTTP without a proxy.
-    pub(super) fn direct_for(&self, url: &Url) -> Option<Arc<DirectClients>> {
+    pub(crate) fn direct_for(&self, url: &Url) -> Option<Arc<DirectClients>> {
         if url.scheme() != "http" || !url.username().is_empty() || url.password().is_some() {
             return None;
         }
@@ -95,7 +95,7 @@ impl DirectClients {
         }
     }
 
-    pub(super) fn one_for(&self, streamed: bool) -> &Arc<DirectClient> {
+    pub(crate) fn one_for(&self, streamed: bool) -> &Arc<DirectClient> {
         if streamed { &self.streams } else { &self.whole }
     }
 }

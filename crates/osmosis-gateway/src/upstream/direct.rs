@@ -33,7 +33,7 @@ use super::reply::error_chain;
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Connections to one server.
-pub(super) struct DirectClient {
+pub(crate) struct DirectClient {
     server: Uri,
     connector: TowerToHyperService<HttpConnector>,
     /// In steps of so many bytes it reads; `None` is steps that grow with what comes.
@@ -102,7 +102,7 @@ impl DirectClient {
     }
 
     /// Sends a request, whose URI is a path; an error is in words.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<DirectBody>, Unsent> {
@@ -207,7 +207,7 @@ impl fmt::Debug for DirectClient {
 }
 
 /// A reply on its way. Its connection can be used again when it is read, or when its end is here already.
-pub(super) struct DirectBody {
+pub(crate) struct DirectBody {
     /// `None` once it is read.
     incoming: Option<Incoming>,
     line: Option<(Arc<DirectClient>, Line)>,

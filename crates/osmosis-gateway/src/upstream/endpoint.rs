@@ -52,9 +52,9 @@ impl fmt::Debug for EndpointOptions {
 }
 
 /// Why a call could not be sent.
-pub(super) struct Unsent {
+pub(crate) struct Unsent {
     pub(super) connected: bool,
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 impl Unsent {

@@ -24,6 +24,7 @@ use futures_util::{Stream, StreamExt, stream};
 use osmosis_core::PolicyVersion;
 
 pub use self::breaker::{BreakerSettings, Health};
+pub(crate) use self::clients::DirectClients;
 pub use self::clients::HttpClients;
 pub use self::endpoint::EndpointOptions;
 pub(crate) use self::endpoint::without_credentials;

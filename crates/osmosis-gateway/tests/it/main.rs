@@ -9,6 +9,7 @@ mod deadlines;
 mod dialect_clients;
 mod dialects;
 mod doors;
+mod durability;
 mod embedded;
 mod embedded_properties;
 mod embedded_records;

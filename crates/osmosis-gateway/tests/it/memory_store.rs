@@ -77,6 +77,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError> {
+        self.record_call(call).await
+    }
+
     async fn create_run(&self, _: RunRecord) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }

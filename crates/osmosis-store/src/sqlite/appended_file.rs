@@ -29,6 +29,9 @@ pub(super) struct AppendedFile {
     synced: u64,
     /// Bytes that were given to the file.
     written: u64,
+    /// How many of them went past the page cache.
+    #[cfg(test)]
+    written_direct: u64,
 }
 
 impl AppendedFile {
@@ -44,6 +47,8 @@ impl AppendedFile {
             gathered: Gathered::new(length),
             synced: length,
             written: length,
+            #[cfg(test)]
+            written_direct: 0,
         }
     }
 
@@ -106,6 +111,10 @@ impl AppendedFile {
             match direct.write_all_at(bytes, self.written) {
                 Ok(()) => {
                     self.written += bytes.len() as u64;
+                    #[cfg(test)]
+                    {
+                        self.written_direct += bytes.len() as u64;
+                    }
                     return Ok(());
                 }
                 // Its blocks are larger than ours, or it can't after all.
@@ -322,19 +331,87 @@ mod tests {
         assert!(fs::read(&file.path).unwrap() == bytes);
     }
 
+    proptest! {
+        /// What `O_DIRECT` asks for, checked without a disk: address, length and place in the file are
+        /// multiples of a block.
+        #[test]
+        fn blocks_lie_as_any_disk_wants_them(
+            written in 0..3 * BLOCK as u64,
+            sizes in prop::collection::vec(sizes(), 1..12),
+        ) {
+            let mut gathered = Gathered::new(written);
+            let mut written = written;
+            for size in sizes {
+                let mut left = size;
+                while left > 0 {
+                    left -= gathered.take(&vec![1; left]);
+                    let blocks = gathered.blocks();
+                    let before = (blocks.start - gathered.place.start) as u64;
+                    if blocks.is_empty() {
+                        prop_assert!(!gathered.is_full(), "a full step has no whole block");
+                        continue;
+                    }
+                    let bytes = gathered.bytes(&blocks);
+                    prop_assert_eq!(bytes.as_ptr().align_offset(BLOCK), 0);
+                    prop_assert_eq!(bytes.len() % BLOCK, 0);
+                    prop_assert_eq!((written + before) % BLOCK as u64, 0);
+                    written += before + bytes.len() as u64;
+                    gathered.drop_until(blocks.end);
+                }
+            }
+        }
+    }
+
+    /// Set where no file system at hand has `O_DIRECT`: the tests of it then say so instead of failing.
+    #[cfg(target_os = "linux")]
+    const WITHOUT_DIRECT: &str = "OSMOSIS_TEST_WITHOUT_O_DIRECT";
+
+    /// A file on the first file system at hand that has `O_DIRECT`. `None` only where the environment says
+    /// that there is none.
+    #[cfg(target_os = "linux")]
+    #[expect(clippy::print_stderr, reason = "a test that does not run says so")]
+    fn create_direct() -> Option<(tempfile::TempDir, AppendedFile)> {
+        let folders = [
+            std::env::temp_dir(),
+            "/var/tmp".into(),
+            env!("CARGO_MANIFEST_DIR").into(),
+        ];
+        for folder in &folders {
+            let Ok(folder) = tempfile::tempdir_in(folder) else {
+                continue;
+            };
+            let file = create(&folder);
+            if file.direct.is_some() {
+                return Some((folder, file));
+            }
+        }
+        assert!(
+            std::env::var_os(WITHOUT_DIRECT).is_some(),
+            "no file system with O_DIRECT in {folders:?}: set TMPDIR to a folder on one (ext4, xfs, btrfs), \
+             or {WITHOUT_DIRECT}=1 to go without this test"
+        );
+        eprintln!("NOT RUN: no file system with O_DIRECT in {folders:?}");
+        None
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn blocks_lie_as_the_disk_wants_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut file = create(&folder);
-        if file.direct.is_none() {
+        let Some((_folder, mut file)) = create_direct() else {
             return;
-        }
+        };
         for size in [5, DIRECT_BYTES + 3 * BLOCK, 1, 3 * STEP_BYTES + 77] {
             file.append(&vec![1; size]).unwrap();
             file.flush().unwrap();
             file.sync().unwrap();
         }
         assert!(file.direct.is_some(), "the file system refused");
+        // All but the edges of each large step.
+        assert!(
+            file.written_direct >= (DIRECT_BYTES + 3 * STEP_BYTES) as u64,
+            "{} of {} bytes went past the page cache",
+            file.written_direct,
+            file.written
+        );
     }
 }

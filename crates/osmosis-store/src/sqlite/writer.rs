@@ -159,9 +159,7 @@ impl Writer {
     /// sync per call would only keep the disk busy. Each call wakes nobody meanwhile; waking this thread
     /// for it would cost as much as writing it.
     fn gather(&self, queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>) {
-        // Who hurried until now is in the queue.
-        let hurried = std::pin::pin!(self.hurry.notified());
-        let _ = hurried.poll(&mut Context::from_waker(Waker::noop()));
+        self.forget_hurry();
         take_queued(queue, batch, self.batch);
         if batch.len() >= self.batch
             || batch.iter().any(is_awaited)
@@ -176,6 +174,13 @@ impl Writer {
             .runtime
             .block_on(async { timeout(self.linger, hurry).await });
         take_queued(queue, batch, self.batch * CALLS_BEYOND_A_BATCH);
+    }
+
+    /// Who hurried until now is in the queue. The look ends with this function: a waiter that nobody polls any
+    /// more would be given the next hurry in the place of the one that lingers.
+    fn forget_hurry(&self) {
+        let hurried = std::pin::pin!(self.hurry.notified());
+        let _ = hurried.poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Commits a batch and answers it. Returns who asked for the end, if somebody did.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
@@ -437,4 +438,32 @@ async fn a_long_conversation_is_stored_once_and_read_in_bounded_steps() {
         .query_row("SELECT max(chain_length) FROM calls", [], |row| row.get(0))
         .unwrap();
     assert_eq!(longest, 16);
+}
+
+#[tokio::test]
+async fn a_write_that_somebody_waits_for_ends_the_gathering_of_calls() {
+    let (_keep, path) = folder();
+    let options = SqliteOptions {
+        linger: Duration::from_hours(1),
+        ..SqliteOptions::default()
+    };
+    let store = SqliteStore::open(&path, options).unwrap();
+    plan(&store, 1, 1).await.unwrap();
+    let claim = claim_one(&store).await.unwrap();
+    for _ in 0..20 {
+        let new = call(&claim, "main", "question", "answer").unwrap();
+        store.record_call(new.clone()).await.unwrap();
+        // Reading takes longer than the writer needs to begin to wait for more calls.
+        store.counts().await.unwrap();
+        let limit = Duration::from_secs(30);
+        let awaited = tokio::time::timeout(limit, store.recover());
+        awaited.await.expect("the write waits for calls").unwrap();
+        let awaited = tokio::time::timeout(limit, store.record_call_durably(new));
+        awaited.await.expect("the call waits for others").unwrap();
+    }
+    let query = CallQuery {
+        rollout_id: claim.id.clone(),
+        attempt: Some(claim.attempt),
+    };
+    assert_eq!(store.calls(query).await.unwrap().len(), 40);
 }

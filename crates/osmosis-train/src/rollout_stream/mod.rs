@@ -14,7 +14,7 @@ mod taken;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use osmosis_core::config::Training;
+use osmosis_core::config::{FlatGroups, Training};
 use osmosis_core::staleness::{
     Admission, Decision, DiscardReason, GroupId, MemberEnd, MemberId, Place, TokenVersions,
     Trainable, WaitsFor, Window,
@@ -259,6 +259,9 @@ impl RolloutStream {
                 Decision::Ready(group) => {
                     if self.teaches(group) {
                         self.flat = 0;
+                    } else if self.training.flat_groups == FlatGroups::Keep {
+                        // It keeps its place in the batch.
+                        self.flat += 1;
                     } else if self.admission.skip(group).map_err(internal)? == Place::Freed {
                         self.flat += 1;
                         self.give_up(group, DiscardReason::NoVariance);

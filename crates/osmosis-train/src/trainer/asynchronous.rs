@@ -315,6 +315,9 @@ impl Going<'_> {
         self.stream.trained()?;
         self.stream.advance(PolicyVersion(step)).await?;
         tell(self.events, TrainEvent::Stepped(report.clone())).await;
+        self.trainer
+            .watch_dropped_groups(&report, self.events)
+            .await;
 
         let every = self.trainer.plan.checkpoints.checkpoint_save_freq.max(1);
         if step.is_multiple_of(every) || step == self.trainer.steps() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use osmosis_core::config::IncompleteGroups;
+use osmosis_core::config::{FlatGroups, IncompleteGroups};
 use osmosis_core::staleness::{StaleRows, Straggler};
 use osmosis_engine::RunEvent;
 use osmosis_train::{TrainEnd, TrainEvent};
@@ -192,4 +192,32 @@ fn a_task_without_anything_to_learn_comes_to_an_end() {
         "{ended:?}"
     );
     assert!(warnings[0].contains("20 groups in a row"), "{warnings:?}");
+}
+
+#[test]
+fn groups_without_variance_are_replaced_or_keep_their_place_as_asked() {
+    for flat_groups in [FlatGroups::Replace, FlatGroups::Keep] {
+        let run = asynchronous("answer", 1).training(|training| {
+            training.flat_groups = flat_groups;
+            // Nothing is learnt, so that groups without variance go on coming.
+            training.lr = 1e-9;
+            training.rollout_batch_size = 4;
+            training.steps = Some(3);
+        });
+        run.live_to_the_end().complete();
+        let used: Vec<f64> = run.numbers("groups/used").iter().map(|n| n.1).collect();
+        let flat: f64 = run.numbers("groups/no_variance").iter().map(|n| n.1).sum();
+        assert!(flat > 0.0, "no group was without variance");
+        let batches = run.batches();
+        assert_eq!(batches.len(), 3);
+        assert!(batches.iter().all(|groups| groups.len() == 4));
+        match flat_groups {
+            FlatGroups::Replace => assert!(used.iter().all(|n| *n >= 4.0), "{used:?}"),
+            FlatGroups::Keep => {
+                // Every group has its place in a batch, whether it teaches something or not.
+                let used: f64 = used.iter().sum();
+                assert!((used + flat - 12.0).abs() < 0.5, "{used} and {flat} of 12");
+            }
+        }
+    }
 }

@@ -66,6 +66,38 @@ fn incomplete_groups_are_dropped_or_kept_as_asked() {
 }
 
 #[test]
+fn groups_that_are_mostly_dropped_are_told_of() {
+    let warned = |keep: bool| {
+        let run = Run::new("fail every fourth").training(|training| {
+            training.steps = Some(5);
+            if keep {
+                training.incomplete_groups = IncompleteGroups::Keep;
+            }
+        });
+        let mut warnings = Vec::new();
+        run.live(|event| {
+            if let TrainEvent::Warning { message } = event {
+                warnings.push(message.clone());
+            }
+            Fate::GoOn
+        })
+        .complete();
+        warnings
+    };
+    let warnings = warned(false);
+    let expected = "of the last 5 steps were dropped: ";
+    assert!(
+        warnings.iter().any(|message| message.contains(expected)),
+        "{warnings:?}"
+    );
+    let warnings = warned(true);
+    assert!(
+        !warnings.iter().any(|message| message.contains(expected)),
+        "{warnings:?}"
+    );
+}
+
+#[test]
 fn an_agent_that_never_calls_the_policy_is_refused_by_name() {
     let error = Run::new("say nothing").live_to_the_end().error();
     assert_eq!(error.kind(), TrainErrorKind::Invalid);
