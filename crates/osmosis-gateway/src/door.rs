@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, SampleId};
 use osmosis_store::{CallPurpose, CallSummary, JudgeSummary};
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +35,9 @@ pub struct RolloutCalls {
     pub last_fault: Option<Fault>,
     /// The whole answers that were given, in order; empty unless the door was asked to keep them.
     pub completions: Vec<GivenCompletion>,
+    /// The calls in tokens, encoded, with the samples they belong to; empty unless the door was asked to
+    /// keep completions.
+    pub token_records: Vec<(SampleId, Bytes)>,
 }
 
 /// An answer as its caller knows it.
@@ -59,7 +63,7 @@ impl RolloutDoor {
         &self.key
     }
 
-    /// From now on the ids of answers are kept until the door is closed.
+    /// From now on the ids of answers, and what was sampled, are kept until the door is closed.
     pub fn keep_completions(&self) {
         self.state.keeps_completions.store(true, Ordering::Relaxed);
     }
@@ -76,6 +80,7 @@ impl RolloutDoor {
             model_time: tally.model_time,
             last_fault: tally.last_fault.clone(),
             completions: std::mem::take(&mut tally.completions),
+            token_records: std::mem::take(&mut tally.token_records),
         }
     }
 
@@ -109,6 +114,8 @@ pub(crate) struct Whose {
     pub(crate) attempt: Attempt,
     /// What the rollout is called where it runs, when that is another name.
     pub(crate) alias: Option<RolloutId>,
+    /// What its calls are recorded as.
+    pub(crate) purpose: CallPurpose,
     /// What answers whatever is asked through this door; without it, the model's name decides.
     pub(crate) judge: Option<Arc<Served>>,
 }
@@ -142,6 +149,7 @@ struct Tally {
     model_time: Duration,
     last_fault: Option<Fault>,
     completions: Vec<GivenCompletion>,
+    token_records: Vec<(SampleId, Bytes)>,
 }
 
 impl Doors {
@@ -179,7 +187,11 @@ impl Doors {
     /// What goes through the doors now, and what went through them so far.
     pub(crate) fn live(&self) -> LiveStatus {
         let open: Vec<Arc<DoorState>> = self.open.read().values().cloned().collect();
-        let rollouts = open.iter().map(|state| {
+        // The second door of a rollout is not another rollout.
+        let shown = open
+            .iter()
+            .filter(|state| state.whose.purpose != CallPurpose::Other);
+        let rollouts = shown.map(|state| {
             let tally = state.tally.lock();
             LiveRollout {
                 rollout: state.whose.rollout.clone(),
@@ -227,6 +239,8 @@ pub(crate) struct CallResult {
     pub(crate) verdict: Verdict,
     /// The answer, when it was whole and the door keeps them.
     pub(crate) completion: Option<GivenCompletion>,
+    /// What was sampled, when the door keeps that.
+    pub(crate) token_records: Vec<(SampleId, Bytes)>,
 }
 
 /// What a call says about the policy behind the gateway.
@@ -259,10 +273,7 @@ impl Visit {
     }
 
     pub(crate) fn purpose(&self) -> CallPurpose {
-        match self.state.whose.judge {
-            Some(_) => CallPurpose::Judge,
-            None => CallPurpose::Policy,
-        }
+        self.state.whose.purpose
     }
 
     /// What the policy remembers while the door is open.
@@ -314,6 +325,7 @@ impl Visit {
             Verdict::Unknown => {}
         }
         tally.completions.extend(result.completion);
+        tally.token_records.extend(result.token_records);
         tally.under_way -= 1;
         if tally.under_way == 0
             && let Some(since) = tally.busy_since.take()
@@ -338,6 +350,7 @@ mod tests {
                 rollout: RolloutId::of(0, 0),
                 attempt: Attempt(1),
                 alias: None,
+                purpose: CallPurpose::Policy,
                 judge: None,
             },
             Session::default(),
@@ -386,6 +399,7 @@ mod tests {
                 },
                 verdict,
                 completion: None,
+                token_records: vec![],
             });
         };
         record(Verdict::Faulty(fault.clone()));

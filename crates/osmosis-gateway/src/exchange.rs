@@ -45,7 +45,7 @@ pub(crate) async fn chat(
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let replays = visit.replays();
-    let judge = visit.judge();
+    let (judge, purpose) = (visit.judge(), visit.purpose());
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
@@ -119,12 +119,7 @@ pub(crate) async fn chat(
     let policy = answering.describe_for(&rollout_id);
     let journey = Journey::default();
     call.is_let_in(pass, &policy, journey.clone(), first_use);
-    // `[sampling]` is for the run's own policy.
-    let sampling = if served.is_the_runs {
-        shared.sampling
-    } else {
-        Sampling::default()
-    };
+    let sampling = shared.sampling_of(purpose, &served);
     let made = prepared(&*answering, dialect, &body, &policy.model, &sampling);
     let (request, mut translator) = match made {
         Ok(prepared) => prepared,
@@ -135,9 +130,7 @@ pub(crate) async fn chat(
         Some(_) => Dialect::ChatCompletions,
     };
     let (streamed, wants_usage) = (request.streamed, request.wants_usage);
-    if let Some(field) = request.overridden {
-        shared.warn_of_override(field);
-    }
+    shared.warn_of_overrides(&request.overridden);
     let tokens = TokenSlot::default();
     call.goes_to_the_policy(request.model, streamed, tokens.clone());
     let span = call.span();
