@@ -55,6 +55,7 @@ pub(crate) async fn execute(
     } else {
         None
     };
+    let other = self_graded.then(|| parts.gateway.open_other(claim.id.clone(), claim.attempt));
     let job = RunJob {
         rollout_id: claim.id.clone(),
         prompt: row.prompt.clone(),
@@ -65,12 +66,16 @@ pub(crate) async fn execute(
         artifacts_dir: artifacts_dir.clone(),
         row: whole,
         is_eval: parts.options.measuring.is_eval(claim.row_index),
+        other_api_key: other.as_ref().map(|other| other.key().to_owned()),
     };
     if self_graded {
         door.keep_completions();
     }
     let report = parts.executor.run(job, terms, cancel).await;
     let through = door.close().await;
+    if let Some(other) = other {
+        other.close().await;
+    }
 
     attempt.durations.queue = ms(queued + report.waited);
     attempt.durations.agent = ms(report.took);
@@ -90,9 +95,8 @@ pub(crate) async fn execute(
         } => {
             attempt.metrics = metrics;
             if self_graded {
-                let given = &through.completions;
                 let (outcome, samples) =
-                    own_grade(samples, interactions, given, rules.pass_threshold);
+                    own_grade(samples, interactions, &through, rules.pass_threshold);
                 return finish(parts, &claim, attempt, outcome, samples).await;
             }
             samples

@@ -27,6 +27,8 @@ pub struct RunJob {
     pub row: Option<JsonText>,
     /// The rollout measures; nothing is learned from it.
     pub is_eval: bool,
+    /// For clients that the workflow gives no address, when it is its own grader.
+    pub other_api_key: Option<String>,
 }
 
 /// One execution of the grader.

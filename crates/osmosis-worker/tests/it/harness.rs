@@ -144,6 +144,7 @@ pub(crate) fn job(row: u64, prompt: &str) -> RunJob {
         artifacts_dir: None,
         row: None,
         is_eval: false,
+        other_api_key: None,
     }
 }
 

@@ -114,6 +114,7 @@ impl Rollout {
             artifacts_dir: None,
             row: None,
             is_eval: false,
+            other_api_key: None,
         };
         let cancel = CancellationToken::new();
         self.pool.run(job, isolation, limit, &cancel).await
