@@ -47,6 +47,7 @@ mod trainer;
 
 pub use error::{TrainError, TrainErrorKind};
 pub use event::{TrainEnd, TrainEvent};
+pub use learning::LogprobMismatch;
 pub use plan::{TrainParts, TrainPlan};
 pub use report::{AsyncReport, EvaluationReport, SkipReason, StepReport};
 pub use taught::{TaughtRows, Teaching, rows_of, visit_of};
