@@ -213,6 +213,7 @@ def run_task(prompt: Any = None, **fields: Any) -> Run:
         artifacts_dir=fields.get("artifacts_dir"),
         row=fields.get("row"),
         is_eval=fields.get("is_eval"),
+        other_api_key=fields.get("other_api_key"),
     )
 
 

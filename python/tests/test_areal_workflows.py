@@ -161,6 +161,38 @@ def test_variables_of_the_policy_are_the_rollouts_own(monkeypatch: pytest.Monkey
     assert "ANTHROPIC_BASE_URL" not in os.environ
 
 
+def test_a_client_without_an_address_sees_what_the_user_set(monkeypatch: pytest.MonkeyPatch):
+    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+
+    def seen() -> dict[str, str | None]:
+        variables = rollout_environ.unset_variables("http://x/v1", "other")
+        with rollout_environ.entered(variables):
+            # One rollout within another's context changes nothing.
+            assert rollout_environ.unset_variables("http://x/v1", "other") == variables
+            return {name: os.getenv(name) for name in names}
+
+    ours = {"OPENAI_BASE_URL": "http://x/v1", "OPENAI_API_KEY": "other"}
+    assert seen() == {
+        **ours,
+        "ANTHROPIC_BASE_URL": "http://x",
+        "ANTHROPIC_API_KEY": "other",
+    }
+    # A key alone is for the SDK's own address: never ours with theirs.
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "mine")
+    assert seen() == {**ours, "ANTHROPIC_BASE_URL": None, "ANTHROPIC_API_KEY": "mine"}
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://judge/v1")
+    assert seen() == {
+        "OPENAI_BASE_URL": "http://judge/v1",
+        "OPENAI_API_KEY": None,
+        "ANTHROPIC_BASE_URL": None,
+        "ANTHROPIC_API_KEY": "mine",
+    }
+    # An engine of an older release opens no second door.
+    assert rollout_environ.unset_variables("http://x/v1", None) == {}
+
+
 class Gateway:
     """Answers `generate` with what it is told."""
 

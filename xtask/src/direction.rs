@@ -23,6 +23,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "osmosis-data",
             "osmosis-gateway",
             "osmosis-store",
+            "osmosis-tokens",
             "osmosis-worker",
         ],
     ),

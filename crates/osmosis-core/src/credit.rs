@@ -38,8 +38,14 @@ pub struct Sequence {
     /// -1 where the policy made nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versions: Option<Vec<i64>>,
+    /// Of the tokens under the loss mask, 1 elsewhere; filled from the records of the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperatures: Option<Vec<f32>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<Reward>,
+    /// What user code calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 impl Credit {

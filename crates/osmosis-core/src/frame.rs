@@ -193,6 +193,10 @@ pub struct RunTask {
     /// The rollout measures; nothing is learned from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_eval: bool,
+    /// Opens the gateway for clients that the workflow gives no address, when it is its own grader: what
+    /// they ask is recorded, and never trained on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_api_key: Option<String>,
 }
 
 /// One execution of the grader.
@@ -274,6 +278,7 @@ mod tests {
             artifacts_dir: None,
             row: None,
             is_eval: false,
+            other_api_key: None,
         });
         let back: ToWorker = decode(&encode(&frame).unwrap()).unwrap();
         assert_eq!(back, frame);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use osmosis_core::credit::{Credit, Interaction};
+use osmosis_core::credit::{Credit, Interaction, Sequence};
 use osmosis_core::frame::InteractionReward;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Reward, Sample, SampleId};
-use osmosis_gateway::GivenCompletion;
+use osmosis_gateway::{GivenCompletion, RolloutCalls};
+use osmosis_tokens::{MatchError, TokenRecord, TokensError, match_sequences};
 
 use crate::decision::score;
 
@@ -15,20 +16,66 @@ const MAX_NAMED: usize = 8;
 /// The outcome of a rollout whose workflow is its own grader, with the samples to be recorded.
 ///
 /// Rewards of single calls make one sample out of the calls of each sample id; its reward is their mean.
+/// Sequences of tokens are held against what the policy sampled in the rollout's calls.
 pub(crate) fn own_grade(
-    samples: Vec<Sample>,
+    mut samples: Vec<Sample>,
     interactions: Vec<InteractionReward>,
-    given: &[GivenCompletion],
+    through: &RolloutCalls,
     pass_threshold: f64,
 ) -> (Outcome, Vec<Sample>) {
-    let samples = if interactions.is_empty() {
-        Ok(samples)
+    let graded = if interactions.is_empty() {
+        hold_against_calls(&mut samples, through).map(|()| samples)
     } else {
-        rewarded(interactions, given)
+        rewarded(interactions, &through.completions)
+            .map_err(|failure| Outcome::AgentFailed { failure })
     };
-    match samples {
+    match graded {
         Ok(samples) => (score(&samples, pass_threshold), samples),
-        Err(failure) => (Outcome::AgentFailed { failure }, vec![]),
+        Err(outcome) => (outcome, vec![]),
+    }
+}
+
+/// Checks that all that is under the loss mask of a sequence was sampled by the policy, and gives it the
+/// logprobs and versions that were recorded; an error is what becomes of the rollout.
+fn hold_against_calls(samples: &mut [Sample], through: &RolloutCalls) -> Result<(), Outcome> {
+    let mut credits = Vec::new();
+    let mut sequences: Vec<Sequence> = Vec::new();
+    for (place, sample) in samples.iter().enumerate() {
+        let credit = Credit::read(sample.extra_fields.as_ref())
+            .map_err(|error| damaged(&format!("its sequences can't be read: {error}")))?;
+        if !credit.sequences.is_empty() {
+            let from = sequences.len();
+            sequences.extend(credit.sequences.iter().cloned());
+            credits.push((place, from, credit));
+        }
+    }
+    if sequences.is_empty() {
+        return Ok(());
+    }
+    let mut records: BTreeMap<SampleId, Vec<TokenRecord>> = BTreeMap::new();
+    let damaged_record = |error: &TokensError| damaged(&error.to_string());
+    for (sample, bytes) in &through.token_records {
+        let record = TokenRecord::decode(bytes).map_err(|error| damaged_record(&error))?;
+        records.entry(sample.clone()).or_default().push(record);
+    }
+    match_sequences(&records, &mut sequences).map_err(|error| match error {
+        MatchError::Unsampled(unsampled) => Outcome::Rejected {
+            reason: format!("`arun_episode` returned what can't be trained on: {unsampled}"),
+        },
+        MatchError::Records(error) => damaged_record(&error),
+    })?;
+    for (place, from, mut credit) in credits {
+        let count = credit.sequences.len();
+        credit.sequences = sequences[from..from + count].to_vec();
+        let fields = credit.to_extra_fields();
+        samples[place].extra_fields = Some(fields.map_err(|error| damaged(&error.to_string()))?);
+    }
+    Ok(())
+}
+
+fn damaged(message: &str) -> Outcome {
+    Outcome::InfrastructureFailed {
+        failure: Failure::new(ErrorCategory::AgentError, "damaged_tokens", message),
     }
 }
 
@@ -126,6 +173,10 @@ fn unknown_completions(unknown: &[String], given: &[GivenCompletion]) -> Failure
 
 #[cfg(test)]
 mod tests {
+    use osmosis_core::PolicyVersion;
+    use osmosis_core::generation::LogprobsOf;
+    use osmosis_tokens::Origin;
+
     use super::*;
 
     fn reward(completion: &str, reward: f64) -> InteractionReward {
@@ -143,6 +194,74 @@ mod tests {
         }
     }
 
+    fn through(completions: &[GivenCompletion]) -> RolloutCalls {
+        RolloutCalls {
+            completions: completions.to_vec(),
+            ..RolloutCalls::default()
+        }
+    }
+
+    /// A sample of one sequence with invented logprobs, of a rollout whose one call was `5 6 -> 7 8`.
+    fn episode(ids: &[u32]) -> (Outcome, Vec<Sample>) {
+        let record = TokenRecord {
+            call: 0,
+            origin: Origin::Root { reason: None },
+            prompt_suffix: vec![5, 6],
+            sampled: vec![7, 8],
+            logprobs: vec![-0.5, -0.25],
+            logprobs_of: LogprobsOf::Tempered,
+            versions: vec![PolicyVersion(3); 2],
+            temperature: 0.5,
+            complete: true,
+            one_of_several: false,
+            replaces: vec![],
+        };
+        let calls = RolloutCalls {
+            token_records: vec![(SampleId::main(), record.encode().into())],
+            ..RolloutCalls::default()
+        };
+        let fields = serde_json::json!({"sequences": [{
+            "input_ids": ids, "loss_mask": [false, false, true, true], "reward": 1.0, "id": "mine",
+            "logprobs": [0.0, 0.0, -9.0, -9.0], "versions": [-1, -1, 0, 0],
+        }]});
+        let sample = Sample {
+            id: SampleId::main(),
+            messages: JsonText::parse("[]").unwrap(),
+            reward: Some(Reward::new(1.0).unwrap()),
+            remove_sample: false,
+            metrics: None,
+            extra_fields: Some(JsonText::parse(fields.to_string()).unwrap()),
+        };
+        own_grade(vec![sample], vec![], &calls, 1.0)
+    }
+
+    #[test]
+    fn a_sequence_of_sampled_tokens_gets_the_recorded_logprobs() {
+        let (outcome, samples) = episode(&[5, 6, 7, 8]);
+        assert!(outcome.passed());
+        let credit = Credit::read(samples[0].extra_fields.as_ref()).unwrap();
+        let sequence = &credit.sequences[0];
+        assert_eq!(sequence.logprobs, Some(vec![0.0, 0.0, -0.5, -0.25]));
+        assert_eq!(sequence.versions, Some(vec![-1, -1, 3, 3]));
+        assert_eq!(sequence.temperatures, Some(vec![1.0, 1.0, 0.5, 0.5]));
+        assert_eq!(sequence.id.as_deref(), Some("mine"));
+    }
+
+    #[test]
+    fn a_sequence_with_invented_tokens_is_rejected_and_named() {
+        let (outcome, samples) = episode(&[5, 6, 7, 9]);
+        assert_eq!(
+            outcome,
+            Outcome::Rejected {
+                reason: "`arun_episode` returned what can't be trained on: sequence 0 is to be trained \
+                         on tokens that the policy did not sample there: position 3, ids [9]; call 0 \
+                         sampled [8] there"
+                    .to_owned()
+            }
+        );
+        assert_eq!(samples, []);
+    }
+
     #[test]
     fn rewards_by_completion_go_to_the_samples_of_their_calls() {
         let calls = [
@@ -151,7 +270,7 @@ mod tests {
             given("c", "judge", 0),
         ];
         let rewards = vec![reward("b", 1.0), reward("a", 0.0), reward("c", 1.0)];
-        let (outcome, samples) = own_grade(vec![], rewards, &calls, 1.0);
+        let (outcome, samples) = own_grade(vec![], rewards, &through(&calls), 1.0);
         assert_eq!(outcome.reward().unwrap().get().to_bits(), 0.75f64.to_bits());
         assert!(!outcome.passed());
         let names: Vec<&str> = samples.iter().map(|sample| sample.id.as_str()).collect();
@@ -170,7 +289,7 @@ mod tests {
         let (outcome, samples) = own_grade(
             vec![],
             vec![reward("a", 1.0), reward("x", 1.0)],
-            &[given("a", "main", 0)],
+            &through(&[given("a", "main", 0)]),
             1.0,
         );
         let Outcome::AgentFailed { failure } = outcome else {
@@ -192,13 +311,13 @@ mod tests {
             given("a", "main", 2),
         ];
         let rewards = vec![reward("b", 1.0), reward("a", 1.0)];
-        let (outcome, _) = own_grade(vec![], rewards, &calls, 1.0);
+        let (outcome, _) = own_grade(vec![], rewards, &through(&calls), 1.0);
         let Outcome::AgentFailed { failure } = outcome else {
             panic!("{outcome:?}")
         };
         assert_eq!(failure.kind, "ambiguous_completion");
         assert!(failure.message.contains("`a`"), "{}", failure.message);
-        let (outcome, _) = own_grade(vec![], vec![reward("b", 1.0)], &calls, 1.0);
+        let (outcome, _) = own_grade(vec![], vec![reward("b", 1.0)], &through(&calls), 1.0);
         assert!(outcome.passed());
     }
 }

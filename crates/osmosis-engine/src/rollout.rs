@@ -65,6 +65,7 @@ pub(crate) async fn execute(
     } else {
         None
     };
+    let other = self_graded.then(|| parts.gateway.open_other(claim.id.clone(), claim.attempt));
     let job = RunJob {
         rollout_id: claim.id.clone(),
         prompt: row.prompt.clone(),
@@ -76,12 +77,16 @@ pub(crate) async fn execute(
         row: whole,
         is_eval: measuring.is_eval(claim.row_index),
         clock: Some(clock),
+        other_api_key: other.as_ref().map(|other| other.key().to_owned()),
     };
     if self_graded {
         door.keep_completions();
     }
     let report = parts.executor.run(job, terms, cancel).await;
     let through = door.close().await;
+    if let Some(other) = other {
+        other.close().await;
+    }
 
     attempt.durations.queue = ms(queued + report.waited);
     attempt.durations.agent = ms(report.took);
@@ -98,9 +103,8 @@ pub(crate) async fn execute(
         } => {
             attempt.metrics = metrics;
             if self_graded {
-                let given = &through.completions;
                 let (outcome, samples) =
-                    own_grade(samples, interactions, given, rules.pass_threshold);
+                    own_grade(samples, interactions, &through, rules.pass_threshold);
                 let outcome = decision::within_range(outcome, &samples, rules.reward_range);
                 return finish(parts, &claim, attempt, outcome, samples).await;
             }

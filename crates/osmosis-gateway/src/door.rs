@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, SampleId, TaskClock};
 use osmosis_store::{CallPurpose, CallSummary, JudgeSummary};
 use parking_lot::{Mutex, RwLock};
@@ -43,6 +44,9 @@ pub struct RolloutCalls {
     pub delay_fault: Option<Fault>,
     /// The whole answers that were given, in order; empty unless the door was asked to keep them.
     pub completions: Vec<GivenCompletion>,
+    /// The calls in tokens, encoded, with the samples they belong to; empty unless the door was asked to
+    /// keep completions.
+    pub token_records: Vec<(SampleId, Bytes)>,
 }
 
 impl RolloutCalls {
@@ -81,7 +85,7 @@ impl RolloutDoor {
         &self.key
     }
 
-    /// From now on the ids of answers are kept until the door is closed.
+    /// From now on the ids of answers, and what was sampled, are kept until the door is closed.
     pub fn keep_completions(&self) {
         self.state.keeps_completions.store(true, Ordering::Relaxed);
     }
@@ -115,6 +119,7 @@ impl RolloutDoor {
                 Some(_) | None => None,
             },
             completions: std::mem::take(&mut tally.completions),
+            token_records: std::mem::take(&mut tally.token_records),
         }
     }
 
@@ -148,6 +153,8 @@ pub(crate) struct Whose {
     pub(crate) attempt: Attempt,
     /// What the rollout is called where it runs, when that is another name.
     pub(crate) alias: Option<RolloutId>,
+    /// What its calls are recorded as.
+    pub(crate) purpose: CallPurpose,
     /// What answers whatever is asked through this door; without it, the model's name decides.
     pub(crate) judge: Option<Arc<Served>>,
 }
@@ -183,6 +190,7 @@ struct Tally {
     model_time: Duration,
     suffered: Suffered,
     completions: Vec<GivenCompletion>,
+    token_records: Vec<(SampleId, Bytes)>,
 }
 
 impl Doors {
@@ -222,7 +230,11 @@ impl Doors {
     /// What goes through the doors now, and what went through them so far.
     pub(crate) fn live(&self) -> LiveStatus {
         let open: Vec<Arc<DoorState>> = self.open.read().values().cloned().collect();
-        let rollouts = open.iter().map(|state| {
+        // The second door of a rollout is not another rollout.
+        let shown = open
+            .iter()
+            .filter(|state| state.whose.purpose != CallPurpose::Other);
+        let rollouts = shown.map(|state| {
             let tally = state.tally.lock();
             LiveRollout {
                 rollout: state.whose.rollout.clone(),
@@ -271,6 +283,8 @@ pub(crate) struct CallResult {
     pub(crate) ended: Ended,
     /// The answer, when it was whole and the door keeps them.
     pub(crate) completion: Option<GivenCompletion>,
+    /// What was sampled, when the door keeps that.
+    pub(crate) token_records: Vec<(SampleId, Bytes)>,
 }
 
 impl Visit {
@@ -292,10 +306,7 @@ impl Visit {
     }
 
     pub(crate) fn purpose(&self) -> CallPurpose {
-        match self.state.whose.judge {
-            Some(_) => CallPurpose::Judge,
-            None => CallPurpose::Policy,
-        }
+        self.state.whose.purpose
     }
 
     /// What the policy remembers while the door is open.
@@ -377,6 +388,7 @@ impl Visit {
             tally.suffered.note(&result.sample, result.ended, clock);
         }
         tally.completions.extend(result.completion);
+        tally.token_records.extend(result.token_records);
         tally.under_way -= 1;
         if tally.under_way == 0
             && let Some(since) = tally.busy_since.take()
@@ -402,6 +414,7 @@ mod tests {
                 rollout: RolloutId::of(0, 0),
                 attempt: Attempt(1),
                 alias: None,
+                purpose: CallPurpose::Policy,
                 judge: None,
             },
             Session::default(),
@@ -475,6 +488,7 @@ mod tests {
                     trouble: None,
                 },
                 completion: None,
+                token_records: vec![],
             });
         };
         record(Verdict::Faulty(fault.clone()));

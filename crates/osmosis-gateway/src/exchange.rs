@@ -23,7 +23,7 @@ use crate::registry::Served;
 use crate::replay::{self, Claim, Kept};
 use crate::reply_stream::ReplyStream;
 use crate::request::{ChatRequest, checked};
-use crate::server::{Arrival, Sampling, Shared};
+use crate::server::{Arrival, Sampling, Shared, sampling_of};
 use crate::sse::SseWatch;
 use crate::suffered::Verdict;
 
@@ -46,7 +46,7 @@ pub(crate) async fn chat(
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let replays = visit.replays();
-    let judge = visit.judge();
+    let (judge, purpose) = (visit.judge(), visit.purpose());
     let (of_run, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
     let (clock, in_time) = (visit.clock(), visit.call_deadline());
     let read = tokio::select! {
@@ -123,12 +123,7 @@ pub(crate) async fn chat(
     let policy = answering.describe_for(&rollout_id);
     let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), first_use);
-    // `[sampling]` is for the run's own policy.
-    let sampling = if served.is_the_runs {
-        of_run
-    } else {
-        Sampling::default()
-    };
+    let sampling = sampling_of(of_run, purpose, &served);
     let made = prepared(&*answering, dialect, &body, &policy.model, &sampling);
     let (request, mut translator) = match made {
         Ok(prepared) => prepared,
@@ -140,8 +135,8 @@ pub(crate) async fn chat(
     };
     let (streamed, wants_usage) = (request.streamed, request.wants_usage);
     // What an evaluation decides for itself is no news to the agent's author.
-    if let Some(field) = request.overridden.filter(|_| !greedy) {
-        shared.warn_of_override(field);
+    if !greedy {
+        shared.warn_of_overrides(&request.overridden);
     }
     let tokens = TokenSlot::default();
     call.goes_to_the_policy(request.model, streamed, tokens.clone());

@@ -17,7 +17,7 @@ use crate::exchange::{BodyError, WholeReply, pass_whole, read_body, refuse, refu
 use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::record::OpenCall;
-use crate::server::{Arrival, Sampling, Shared};
+use crate::server::{Arrival, Sampling, Shared, sampling_of};
 use crate::suffered::Verdict;
 
 /// The name in records.
@@ -36,7 +36,8 @@ pub(crate) async fn generate(
 ) -> Response {
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
-    let (sampling, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
+    let purpose = visit.purpose();
+    let (of_run, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
     let (clock, in_time) = (visit.clock(), visit.call_deadline());
     let served = visit
         .judge()
@@ -92,10 +93,10 @@ pub(crate) async fn generate(
     let policy = answering.describe_for(&rollout_id);
     let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), None);
-    let body = match amended(&body, &sampling) {
+    let body = match amended(&body, &sampling_of(of_run, purpose, &served)) {
         Ok((body, overridden)) => {
-            if let Some(field) = overridden.filter(|_| !greedy) {
-                shared.warn_of_override(field);
+            if !greedy {
+                shared.warn_of_overrides(&overridden);
             }
             body
         }
@@ -153,7 +154,7 @@ pub(crate) async fn generate(
 }
 
 /// The body with the run's sampling filled in, and what of the caller's choices was replaced.
-fn amended(body: &Bytes, sampling: &Sampling) -> Result<(Bytes, Option<&'static str>), ErrorReply> {
+fn amended(body: &Bytes, sampling: &Sampling) -> Result<(Bytes, Vec<&'static str>), ErrorReply> {
     let mut request: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
         ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
     })?;
@@ -168,7 +169,7 @@ fn amended(body: &Bytes, sampling: &Sampling) -> Result<(Bytes, Option<&'static 
             "`sampling_params` is not an object",
         ));
     };
-    let mut overridden = None;
+    let mut overridden = Vec::new();
     // A greedy call chose its temperature too.
     if params.get("greedy") == Some(&Value::Bool(true)) {
         params.entry("temperature").or_insert(json!(0.0));
@@ -186,9 +187,18 @@ fn amended(body: &Bytes, sampling: &Sampling) -> Result<(Bytes, Option<&'static 
             continue;
         }
         if says.is_some_and(|says| says.as_f64() != Some(value)) {
-            overridden = overridden.or(Some(name));
+            overridden.push(name);
         }
         params.insert(name.to_owned(), json!(value));
+    }
+    if sampling.overrides {
+        for (name, neutral) in [("top_k", Some(-1)), ("seed", None)] {
+            if let Some(says) = params.remove(name).filter(|says| !says.is_null())
+                && (neutral.is_none() || says.as_i64() != neutral)
+            {
+                overridden.push(name);
+            }
+        }
     }
     Ok((Bytes::from(Value::Object(request).to_string()), overridden))
 }
@@ -213,31 +223,49 @@ mod tests {
                 json!(null),
                 fill,
                 json!({"temperature": 0.5, "top_p": 1.0}),
-                None,
+                &[][..],
             ),
             (
                 json!({"temperature": 1.0}),
                 fill,
                 json!({"temperature": 1.0, "top_p": 1.0}),
-                None,
+                &[][..],
             ),
             (
                 json!({"temperature": 1.0}),
                 win,
                 json!({"temperature": 0.5, "top_p": 1.0}),
-                Some("temperature"),
+                &["temperature"],
             ),
             (
                 json!({"greedy": true}),
                 fill,
                 json!({"greedy": true, "temperature": 0.0, "top_p": 1.0}),
-                None,
+                &[][..],
             ),
             (
                 json!({"greedy": true}),
                 win,
                 json!({"temperature": 0.5, "top_p": 1.0}),
-                Some("temperature"),
+                &["temperature"],
+            ),
+            (
+                json!({"seed": 7, "top_k": 40}),
+                fill,
+                json!({"seed": 7, "top_k": 40, "temperature": 0.5, "top_p": 1.0}),
+                &[],
+            ),
+            (
+                json!({"seed": 7, "top_k": 40}),
+                win,
+                json!({"temperature": 0.5, "top_p": 1.0}),
+                &["top_k", "seed"],
+            ),
+            (
+                json!({"seed": null, "top_k": -1}),
+                win,
+                json!({"temperature": 0.5, "top_p": 1.0}),
+                &[],
             ),
         ] {
             let body =

@@ -1,5 +1,6 @@
 //! A call under way and its record: whatever happens to the call, it is recorded exactly once.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -55,6 +56,7 @@ struct Unrecorded {
     /// What answers; `None` when it did not come to that.
     answering: Option<Answering>,
     trace: Option<TraceParent>,
+    is_retry: bool,
     span: tracing::Span,
 }
 
@@ -158,6 +160,7 @@ impl OpenCall {
                 journey: Journey::default(),
                 answering: None,
                 trace: arrival.trace,
+                is_retry: arrival.is_retry,
                 span,
             }),
         }
@@ -358,6 +361,7 @@ impl Unrecorded {
             journey,
             mut answering,
             trace,
+            is_retry,
             span,
         } = self;
         let account = tokens.close();
@@ -395,6 +399,23 @@ impl Unrecorded {
             &span,
         );
         let fine = draft.error.is_none() && draft.status < 400;
+        if !draft.tokens.is_empty() {
+            let session = visit.session();
+            let request = hash_of(&draft);
+            let replaced = if is_retry {
+                session.replaced_by_retry(request)
+            } else {
+                vec![]
+            };
+            if !fine || !replaced.is_empty() {
+                for record in &mut draft.tokens {
+                    *record = settled(record, fine, &replaced);
+                }
+            }
+            if fine {
+                session.answers(request, call_numbers(&draft));
+            }
+        }
         let first_use = answering
             .as_mut()
             .and_then(|answering| answering.first_use.take());
@@ -406,6 +427,14 @@ impl Unrecorded {
         let completion = (fine && visit.keeps_completions())
             .then(|| given_completion(&draft))
             .flatten();
+        let token_records = if visit.keeps_completions() {
+            let records = draft.tokens.iter();
+            records
+                .map(|record| (draft.sample_id.clone(), record.clone()))
+                .collect()
+        } else {
+            vec![]
+        };
         let sample = draft.sample_id.clone();
         let result = match (&shared.store, shared.durability) {
             (Some(store), Durability::Group) => store.record_call(draft).await,
@@ -433,6 +462,7 @@ impl Unrecorded {
                 trouble,
             },
             completion,
+            token_records,
         });
         // Until it is recorded, the call is under way.
         drop(answering);
@@ -440,14 +470,38 @@ impl Unrecorded {
     }
 }
 
+/// The same record, with what is known of where the answer got to, and those that it replaces.
+fn settled(record: &Bytes, delivered: bool, replaces: &[u32]) -> Bytes {
+    match TokenRecord::decode(record) {
+        Ok(mut decoded) => {
+            decoded.complete &= delivered;
+            replaces.clone_into(&mut decoded.replaces);
+            Bytes::from(decoded.encode())
+        }
+        Err(_) => record.clone(),
+    }
+}
+
+/// What two requests for the same have in common.
+fn hash_of(call: &NewCall) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&call.dialect, call.sample_id.as_str(), &call.request).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The numbers of its token records.
+fn call_numbers(call: &NewCall) -> Vec<u32> {
+    let records = call.tokens.iter();
+    let decoded = records.filter_map(|record| TokenRecord::decode(record).ok());
+    decoded.map(|record| record.call).collect()
+}
+
 /// What the caller knows the answer by.
 fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
-    let records = call.tokens.iter();
-    let numbers = records.filter_map(|record| TokenRecord::decode(record).ok());
     Some(GivenCompletion {
         id: given_id::of(&call.response.joined(), call.streamed)?,
         sample: call.sample_id.clone(),
-        calls: numbers.map(|record| record.call).collect(),
+        calls: call_numbers(call),
     })
 }
 

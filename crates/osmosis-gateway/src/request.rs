@@ -25,8 +25,8 @@ pub(crate) struct ChatRequest {
     /// The caller wants the usage of a stream; otherwise it is asked for on the gateway's behalf and
     /// not passed on.
     pub(crate) wants_usage: bool,
-    /// A field whose value, chosen by the caller, was replaced.
-    pub(crate) overridden: Option<&'static str>,
+    /// Fields whose values, chosen by the caller, were replaced, and `n` when training uses less of it.
+    pub(crate) overridden: Vec<&'static str>,
     /// The body as the policy shall see it.
     pub(crate) body: Bytes,
 }
@@ -64,7 +64,7 @@ impl ChatRequest {
         let streamed = fields.stream.unwrap_or(false);
 
         let mut splice = Splice::new(text);
-        let mut overridden = None;
+        let mut overridden = Vec::new();
         if model != policy_model {
             splice.set("model", fields.model, &json_text(policy_model));
         }
@@ -77,9 +77,24 @@ impl ChatRequest {
             {
                 let says = field.given().map(RawValue::get);
                 if says.is_some_and(|says| says.parse() != Ok(value)) {
-                    overridden = overridden.or(Some(name));
+                    overridden.push(name);
                 }
                 splice.set(name, field, &json_text(&value));
+            }
+        }
+        if sampling.overrides {
+            for (name, field, neutral) in [
+                ("top_k", fields.top_k, ALL_TOKENS),
+                ("seed", fields.seed, "null"),
+            ] {
+                if field.given().is_some_and(|says| says.get() != neutral) {
+                    overridden.push(name);
+                    splice.set(name, field, neutral);
+                }
+            }
+            let choices = fields.n.given().map(RawValue::get);
+            if choices.is_some_and(|choices| choices != "1") {
+                overridden.push("n");
             }
         }
         let mut wants_usage = false;
@@ -129,6 +144,9 @@ pub(crate) fn model_in(body: &[u8]) -> Option<Cow<'_, str>> {
     Some(shape.model.0)
 }
 
+/// The `top_k` of vLLM and SGLang that leaves no token out.
+const ALL_TOKENS: &str = "-1";
+
 const JSON_SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// The fields the gateway acts on, each as the text that stands in the body.
@@ -144,6 +162,12 @@ struct Fields<'a> {
     temperature: Field<'a>,
     #[serde(borrow, default)]
     top_p: Field<'a>,
+    #[serde(borrow, default)]
+    top_k: Field<'a>,
+    #[serde(borrow, default)]
+    seed: Field<'a>,
+    #[serde(borrow, default)]
+    n: Field<'a>,
     #[serde(borrow, default)]
     stream_options: Field<'a>,
 }
@@ -352,6 +376,10 @@ mod tests {
              r#"{ "temperature" : 0.7 , "model":"policy", "messages":[] , "top_p":1e0 } "#),
             (r#"{"model":"policy","messages":[],"temperature":0,"top_p":0.5}"#, WIN,
              r#"{"model":"policy","messages":[],"temperature":0.7,"top_p":1.0}"#),
+            (r#"{"seed":3,"model":"policy","top_k" : 4,"messages":[],"temperature":0.7,"top_p":1.0}"#, WIN,
+             r#"{"seed":null,"model":"policy","top_k" : -1,"messages":[],"temperature":0.7,"top_p":1.0}"#),
+            (r#"{"seed":3,"model":"policy","top_k":4,"messages":[],"temperature":0.7,"top_p":1.0}"#, FILL,
+             r#"{"seed":3,"model":"policy","top_k":4,"messages":[],"temperature":0.7,"top_p":1.0}"#),
             (r#"{"model":"openai/osmosis-rollout","seed":9007199254740993,"messages":[]}"#, Sampling::default(),
              r#"{"model":"policy","seed":9007199254740993,"messages":[]}"#),
             (r#"{"messages":[{"content":"\"}"}]}"#, Sampling::default(),
@@ -368,12 +396,15 @@ mod tests {
     fn what_a_caller_chose_and_does_not_get_is_named() {
         #[rustfmt::skip]
         let cases = [
-            (r#"{"messages":[],"temperature":0}"#, WIN, Some("temperature")),
-            (r#"{"messages":[],"top_p":0.5}"#, WIN, Some("top_p")),
-            (r#"{"messages":[],"temperature":0.7,"top_p":1}"#, WIN, None),
-            (r#"{"messages":[],"temperature":null}"#, WIN, None),
-            (r#"{"messages":[]}"#, WIN, None),
-            (r#"{"messages":[],"temperature":0}"#, FILL, None),
+            (r#"{"messages":[],"temperature":0}"#, WIN, &["temperature"][..]),
+            (r#"{"messages":[],"top_p":0.5}"#, WIN, &["top_p"]),
+            (r#"{"messages":[],"temperature":0.7,"top_p":1}"#, WIN, &[]),
+            (r#"{"messages":[],"temperature":null}"#, WIN, &[]),
+            (r#"{"messages":[]}"#, WIN, &[]),
+            (r#"{"messages":[],"temperature":0}"#, FILL, &[]),
+            (r#"{"messages":[],"temperature":0,"seed":1,"top_k":4,"n":2}"#, WIN, &["temperature", "top_k", "seed", "n"]),
+            (r#"{"messages":[],"seed":null,"top_k":-1,"n":1}"#, WIN, &[]),
+            (r#"{"messages":[],"seed":1,"top_k":4,"n":2}"#, FILL, &[]),
         ];
         for (body, sampling, expected) in cases {
             let body = Bytes::copy_from_slice(body.as_bytes());

@@ -1,7 +1,6 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,7 +10,8 @@ use camino::Utf8Path;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
-use osmosis_store::{CallSummary, Store};
+use osmosis_store::{CallPurpose, CallSummary, Store};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -83,7 +83,8 @@ pub(crate) struct Shared {
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) durability: Durability,
     pub(crate) sampling: Sampling,
-    told_of_override: AtomicBool,
+    /// Fields of calls that were warned of.
+    warned_of: Mutex<Vec<&'static str>>,
     pub(crate) max_body_bytes: usize,
     annex: Option<Annex>,
     pub(crate) services: Services,
@@ -159,7 +160,7 @@ impl Gateway {
             store,
             durability: options.durability,
             sampling: options.sampling,
-            told_of_override: AtomicBool::new(false),
+            warned_of: Mutex::default(),
             max_body_bytes: options.max_body_bytes,
             annex,
             services: Services(options.services),
@@ -279,9 +280,27 @@ impl Gateway {
                 rollout,
                 attempt,
                 alias,
+                purpose: CallPurpose::Policy,
                 judge: None,
             },
             Session::default(),
+            &self.shared.everything,
+        )
+    }
+
+    /// Makes a second key for one attempt of a rollout, for clients of its agent that were given no address.
+    /// The run's policy answers, with the sampling that is asked for. Calls are recorded as
+    /// [`CallPurpose::Other`]: they are in no sum, and nothing of them is trained on.
+    pub fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
+        self.shared.doors.open(
+            Whose {
+                rollout,
+                attempt,
+                alias: None,
+                purpose: CallPurpose::Other,
+                judge: None,
+            },
+            Session::apart(),
             &self.shared.everything,
         )
     }
@@ -305,6 +324,7 @@ impl Gateway {
                 rollout,
                 attempt,
                 alias: None,
+                purpose: CallPurpose::Judge,
                 judge: Some(judge),
             },
             Session::default(),
@@ -323,6 +343,7 @@ impl Gateway {
                 rollout: name,
                 attempt: Attempt(1),
                 alias: None,
+                purpose: CallPurpose::Policy,
                 judge: None,
             },
             Session::bounded(),
@@ -379,14 +400,36 @@ impl Shared {
         self.doors.enter(key).is_some()
     }
 
-    /// Says once that calls do not get the sampling they ask for.
-    pub(crate) fn warn_of_override(&self, field: &'static str) {
-        if !self.told_of_override.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                field,
-                "agents choose a `{field}` of their own; the run's `[sampling]` replaces it in training"
-            );
+    /// Reports once for each field that calls don't get the sampling they ask for.
+    pub(crate) fn warn_of_overrides(&self, fields: &[&'static str]) {
+        for field in fields.iter().copied() {
+            {
+                let mut warned = self.warned_of.lock();
+                if warned.contains(&field) {
+                    continue;
+                }
+                warned.push(field);
+            }
+            let what = match field {
+                "seed" => "training ignores it: with it, all attempts at a row would be identical",
+                "top_k" => "training ignores it and samples from all tokens",
+                "n" => {
+                    "of several choices only those that a later call continues are trained on; make one \
+                     call for each answer to have all of them trained on"
+                }
+                _ => "the run's `[sampling]` replaces it in training",
+            };
+            tracing::warn!(field, "agents choose a `{field}` of their own; {what}");
         }
+    }
+}
+
+/// The sampling of a call: `[sampling]`, `of_run`, is for the policy under study, not for what else is asked.
+pub(crate) fn sampling_of(of_run: Sampling, purpose: CallPurpose, served: &Served) -> Sampling {
+    if served.is_the_runs && purpose == CallPurpose::Policy {
+        of_run
+    } else {
+        Sampling::default()
     }
 }
 
@@ -407,6 +450,8 @@ pub(crate) struct Arrival {
     pub(crate) dialect_headers: HeaderMap,
     /// Its `Idempotency-Key`.
     pub(crate) replay_key: Option<String>,
+    /// Its client says that it asks again, because no answer came.
+    pub(crate) is_retry: bool,
     /// The trace it belongs to.
     pub(crate) trace: Option<TraceParent>,
 }
@@ -454,6 +499,7 @@ async fn answer(
         dialect,
         dialect_headers: belonging_to(dialect, &parts.headers),
         replay_key: replay::key_in(&parts.headers),
+        is_retry: is_retry(&parts.headers),
         trace: parts
             .headers
             .get("traceparent")
@@ -474,6 +520,12 @@ async fn answer(
         (Endpoint::Generate, _) => Err(ErrorReply::wrong_method("ids are asked for with POST")),
         (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
     }
+}
+
+/// The SDKs of OpenAI and Anthropic count their retries.
+fn is_retry(headers: &HeaderMap) -> bool {
+    let count = headers.get("x-stainless-retry-count");
+    count.is_some_and(|count| !matches!(count.as_bytes(), b"" | b"0"))
 }
 
 /// A copy of the headers that go on with a call; the others hold on to the connection's buffer.

@@ -21,12 +21,19 @@ const REMEMBERED_SAMPLES: usize = 64;
 #[derive(Default)]
 pub struct Session {
     samples: Mutex<Samples>,
+    /// The number of each sample's first call.
+    first: u32,
     bounds: Option<Bounds>,
     /// Pools of servers and the one of each that answered last: it still holds the conversation's prefix.
     servers: Mutex<Vec<(u64, usize)>>,
     /// Answers that have an id made of what was asked, and how often each was given.
     given: Mutex<HashMap<[u8; 32], u32>>,
+    /// The calls that answered a request last, by a hash of it: what a retry replaces.
+    answered: Mutex<HashMap<u64, Vec<u32>>>,
 }
+
+/// Where the calls of a rollout's second door begin, so that they have ids and random numbers of their own.
+const FIRST_APART: u32 = 1 << 31;
 
 /// How many such answers a standing door remembers.
 const REMEMBERED_ANSWERS: usize = 4096;
@@ -56,16 +63,26 @@ struct Known {
 }
 
 impl Session {
+    /// For the second door of a rollout.
+    pub(crate) fn apart() -> Self {
+        Self {
+            first: FIRST_APART,
+            ..Self::default()
+        }
+    }
+
     /// For a door that never closes: remembers the latest calls alone.
     pub(crate) fn bounded() -> Self {
         Self {
             samples: Mutex::default(),
+            first: 0,
             bounds: Some(Bounds {
                 calls: REMEMBERED_CALLS,
                 samples: REMEMBERED_SAMPLES,
             }),
             servers: Mutex::default(),
             given: Mutex::default(),
+            answered: Mutex::default(),
         }
     }
 
@@ -83,6 +100,18 @@ impl Session {
         let times = given.entry(answer).or_insert(0);
         *times += 1;
         *times - 1
+    }
+
+    /// These calls answered a request. A standing door is many callers', whose requests may be equal.
+    pub(crate) fn answers(&self, request: u64, calls: Vec<u32>) {
+        if self.bounds.is_none() {
+            self.answered.lock().insert(request, calls);
+        }
+    }
+
+    /// The calls that answered the same request before; a retry says that they did not get there.
+    pub(crate) fn replaced_by_retry(&self, request: u64) -> Vec<u32> {
+        self.answered.lock().remove(&request).unwrap_or_default()
     }
 
     /// The server of this pool that the rollout stays with.
@@ -120,7 +149,7 @@ impl Session {
             return Arc::clone(&known.calls);
         }
         let first = match self.bounds {
-            None => 0,
+            None => self.first,
             Some(bounds) => {
                 if samples.known.len() >= bounds.samples && !samples.known.contains_key(sample) {
                     samples.forget_one();
@@ -187,6 +216,8 @@ pub(crate) struct Sampled {
     pub(crate) versions: Vec<PolicyVersion>,
     pub(crate) temperature: f32,
     pub(crate) logprobs_of: LogprobsOf,
+    /// There are other choices of the same call.
+    pub(crate) one_of_several: bool,
 }
 
 /// What the caller of a call got of it.
@@ -250,6 +281,7 @@ impl SampleCalls {
             versions,
             temperature,
             logprobs_of,
+            one_of_several,
         } = sampled;
         let mut record = {
             let mut tree = self.tree.lock();
@@ -265,6 +297,7 @@ impl SampleCalls {
             }
         };
         record.logprobs_of = logprobs_of;
+        record.one_of_several = one_of_several;
         record.call = self.first.wrapping_add(record.call);
         if let Origin::Continues { call, .. } = &mut record.origin {
             *call = self.first.wrapping_add(*call);
@@ -284,9 +317,11 @@ mod tests {
     fn bounded(calls: u32, samples: usize) -> Session {
         Session {
             samples: Mutex::default(),
+            first: 0,
             bounds: Some(Bounds { calls, samples }),
             servers: Mutex::default(),
             given: Mutex::default(),
+            answered: Mutex::default(),
         }
     }
 

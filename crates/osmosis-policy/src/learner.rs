@@ -14,6 +14,7 @@ mod pieces;
 mod tape;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use self::gradient::Batch;
@@ -159,6 +160,21 @@ impl Learner {
         rows: &[LossRow],
         objective: Objective,
     ) -> Result<UpdateReport, PolicyError> {
+        let never = |_: &[Vec<f32>]| None::<Infallible>;
+        match self.update_unless(rows, objective, never)? {
+            Ok(report) => Ok(report),
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, unless something is wrong with the logprobs of the weighted tokens before the step
+    /// (entries of others are 0): then nothing is changed, and what is wrong is returned.
+    pub fn update_unless<R>(
+        &mut self,
+        rows: &[LossRow],
+        objective: Objective,
+        wrong: impl FnOnce(&[Vec<f32>]) -> Option<R>,
+    ) -> Result<Result<UpdateReport, R>, PolicyError> {
         check::options(&self.options)?;
         check::objective(objective)?;
         check::rows(&self.config, rows)?;
@@ -168,6 +184,11 @@ impl Learner {
         });
         let batch = self.batch(rows, &pieces);
         let mut tally = Tally::default();
+        let mut logprobs = rows
+            .iter()
+            .map(|row| vec![0.0; row.ids.len()])
+            .collect::<Vec<_>>();
+        let mut piece_places = pieces.iter();
         let mut gradients = self
             .parameters
             .iter()
@@ -178,6 +199,10 @@ impl Learner {
             |index| batch.loss(&pieces[index], objective),
             |piece| {
                 tally.merge(&piece.tally);
+                let places = piece_places.next().into_iter().flat_map(|p| &p.wanted);
+                for (at, logprob) in places.zip(&piece.logprobs) {
+                    logprobs[at.row][at.token] = *logprob;
+                }
                 for (sum, gradient) in gradients.iter_mut().zip(&piece.gradients) {
                     for (sum, value) in sum.iter_mut().zip(gradient.values()?) {
                         *sum += value;
@@ -186,13 +211,16 @@ impl Learner {
                 Ok(())
             },
         )?;
+        if let Some(wrong) = wrong(&logprobs) {
+            return Ok(Err(wrong));
+        }
         let norm = self.norm(&gradients, tally.loss)?;
         let step = Step::new(&self.options, self.updates + 1, norm);
         for (parameter, gradient) in self.parameters.iter_mut().zip(&gradients) {
             step.apply(parameter, gradient)?;
         }
         self.updates += 1;
-        Ok(tally.report(norm))
+        Ok(Ok(tally.report(norm)))
     }
 
     /// Logprobs of each token given those before it (entry 0 is 0), at each token's temperature, without gradients.

@@ -91,6 +91,9 @@ pub enum CallPurpose {
     Policy,
     /// The grader asked its judge. Such a call is in no sum of the policy's and is never trained on.
     Judge,
+    /// A workflow's client that was given no address asked: a judge of its own, say. It is in no sum and
+    /// is never trained on.
+    Other,
 }
 
 impl CallPurpose {
@@ -99,11 +102,12 @@ impl CallPurpose {
         match self {
             Self::Policy => "policy",
             Self::Judge => "judge",
+            Self::Other => "other",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Policy, Self::Judge]
+        [Self::Policy, Self::Judge, Self::Other]
             .into_iter()
             .find(|purpose| purpose.as_str() == text)
     }

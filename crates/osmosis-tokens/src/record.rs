@@ -24,6 +24,10 @@ pub struct TokenRecord {
     pub temperature: f32,
     /// The whole answer went to the caller. What was cut off is no part of a training row.
     pub complete: bool,
+    /// One of the several choices of a call with `n` above 1.
+    pub one_of_several: bool,
+    /// Calls of the same request whose answers did not reach the caller, which asked again.
+    pub replaces: Vec<u32>,
 }
 
 /// Where the prompt of a call comes from.
@@ -41,7 +45,10 @@ const CONTINUES: u8 = 2;
 const HAS_REASON: u8 = 4;
 /// The logprobs are not the promised ones; a byte says what they are.
 const OTHER_LOGPROBS: u8 = 8;
-const KNOWN_FLAGS: u8 = COMPLETE | CONTINUES | HAS_REASON | OTHER_LOGPROBS;
+const ONE_OF_SEVERAL: u8 = 16;
+const REPLACES: u8 = 32;
+const KNOWN_FLAGS: u8 =
+    COMPLETE | CONTINUES | HAS_REASON | OTHER_LOGPROBS | ONE_OF_SEVERAL | REPLACES;
 /// How the reason of a record begins that says only why the ids are not known.
 const IDS_UNKNOWN: &str = "token ids unknown: ";
 
@@ -60,6 +67,8 @@ impl TokenRecord {
             versions: Vec::new(),
             temperature: 1.0,
             complete: false,
+            one_of_several: false,
+            replaces: Vec::new(),
         }
     }
 
@@ -76,7 +85,7 @@ impl TokenRecord {
     /// A compact binary form, with a version byte first.
     ///
     /// Then flags; call; origin (call and kept, or reason); what other logprobs these are, when they
-    /// are; temperature; prompt ids; sampled ids; logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
+    /// are; the calls it replaces, when there are; temperature; prompt ids; sampled ids; logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out =
             Vec::with_capacity(32 + 3 * self.prompt_suffix.len() + 7 * self.sampled.len());
@@ -94,7 +103,17 @@ impl TokenRecord {
         };
         let complete = if self.complete { COMPLETE } else { 0 };
         let other = other_logprobs.map_or(0, |_| OTHER_LOGPROBS);
-        out.push(origin_flag | complete | other);
+        let several = if self.one_of_several {
+            ONE_OF_SEVERAL
+        } else {
+            0
+        };
+        let replaces = if self.replaces.is_empty() {
+            0
+        } else {
+            REPLACES
+        };
+        out.push(origin_flag | complete | other | several | replaces);
         write_number(&mut out, self.call.into());
         match &self.origin {
             Origin::Continues { call, kept } => {
@@ -109,6 +128,12 @@ impl TokenRecord {
             }
         }
         out.extend(other_logprobs);
+        if !self.replaces.is_empty() {
+            write_number(&mut out, self.replaces.len() as u64);
+            for call in &self.replaces {
+                write_number(&mut out, (*call).into());
+            }
+        }
         out.extend_from_slice(&self.temperature.to_le_bytes());
         for ids in [&self.prompt_suffix, &self.sampled] {
             write_number(&mut out, ids.len() as u64);
@@ -165,6 +190,11 @@ impl TokenRecord {
                 other => return Err(damaged(format!("unknown logprobs {other:#04x}"))),
             }
         };
+        let replaces = if flags & REPLACES == 0 {
+            Vec::new()
+        } else {
+            reader.ids()?
+        };
         let temperature = reader.float()?;
         let prompt_suffix = reader.ids()?;
         let sampled = reader.ids()?;
@@ -204,6 +234,8 @@ impl TokenRecord {
             versions,
             temperature,
             complete: flags & COMPLETE != 0,
+            one_of_several: flags & ONE_OF_SEVERAL != 0,
+            replaces,
         })
     }
 }
@@ -310,10 +342,17 @@ mod tests {
             prompt,
             sampled,
             (0f32..2.0, logprobs_of),
-            any::<bool>(),
+            any::<(bool, bool, Vec<u32>)>(),
         )
             .prop_map(
-                |(call, origin, prompt_suffix, sampled, (temperature, logprobs_of), complete)| {
+                |(
+                    call,
+                    origin,
+                    prompt_suffix,
+                    sampled,
+                    (temperature, logprobs_of),
+                    (complete, one_of_several, replaces),
+                )| {
                     TokenRecord {
                         call,
                         origin,
@@ -324,6 +363,8 @@ mod tests {
                         versions: sampled.iter().map(|t| PolicyVersion(t.2 << 62)).collect(),
                         temperature,
                         complete,
+                        one_of_several,
+                        replaces,
                     }
                 },
             )
@@ -405,6 +446,8 @@ mod tests {
             versions: vec![PolicyVersion(2), PolicyVersion(2)],
             temperature: 1.0,
             complete: true,
+            one_of_several: false,
+            replaces: vec![],
         };
         let bytes = [
             1, 3, 3, 1, 0xac, 2, 0, 0, 0x80, 0x3f, 2, 7, 0x80, 1, 2, 5, 6, 2, 0, 0, 0x80, 0xbf, 0,

@@ -27,13 +27,20 @@ pub struct TrainingRow {
 }
 
 /// A record with its place in the tree.
-struct Node<'a> {
-    record: &'a TokenRecord,
+pub(crate) struct Node<'a> {
+    pub(crate) record: &'a TokenRecord,
     origin: Option<usize>,
     /// Ids of prompt and reply together.
-    length: usize,
+    pub(crate) length: usize,
+    /// The caller had all of it: the record says so, or a later call continues it.
+    pub(crate) complete: bool,
     /// Whether a complete call continues this one.
     continued: bool,
+    /// Whether any call continues this one.
+    chosen: bool,
+    /// One of several choices, and no call continues it. The agent took one of them at most, and nobody
+    /// knows which: its reward is for none of them.
+    unchosen: bool,
 }
 
 pub(crate) fn rows(
@@ -45,7 +52,7 @@ pub(crate) fn rows(
     let leaves = nodes
         .iter()
         .enumerate()
-        .filter(|(_, node)| node.record.complete && !node.continued);
+        .filter(|(_, node)| node.complete && !node.continued && !node.unchosen);
     let rows = leaves.enumerate().map(|(n, (leaf, _))| {
         let mut row = TrainingRow::with_capacity(format!("{sample}/{n}"), nodes[leaf].length);
         for place in path(&nodes, leaf) {
@@ -63,6 +70,8 @@ pub struct CallRow {
     pub call: u32,
     /// The call that it continues.
     pub parent: Option<u32>,
+    /// One of several choices, and no call continues it: it is not trained on.
+    pub unchosen: bool,
     pub row: TrainingRow,
 }
 
@@ -72,7 +81,7 @@ pub(crate) fn call_rows(
     records: &[TokenRecord],
 ) -> Result<Vec<CallRow>, TokensError> {
     let nodes = nodes(records)?;
-    let complete = nodes.iter().enumerate().filter(|(_, n)| n.record.complete);
+    let complete = nodes.iter().enumerate().filter(|(_, n)| n.complete);
     let rows = complete.map(|(place, node)| {
         let call = node.record.call;
         let mut row = TrainingRow::with_capacity(format!("{sample}/call {call}"), node.length);
@@ -82,6 +91,7 @@ pub(crate) fn call_rows(
         CallRow {
             call,
             parent: node.origin.map(|origin| nodes[origin].record.call),
+            unchosen: node.unchosen,
             row,
         }
     });
@@ -89,7 +99,7 @@ pub(crate) fn call_rows(
 }
 
 /// The places from the root to this one.
-fn path(nodes: &[Node<'_>], place: usize) -> Vec<usize> {
+pub(crate) fn path(nodes: &[Node<'_>], place: usize) -> Vec<usize> {
     let mut path = Vec::new();
     let mut next = Some(place);
     while let Some(place) = next {
@@ -102,7 +112,7 @@ fn path(nodes: &[Node<'_>], place: usize) -> Vec<usize> {
 
 /// The records in the order of their calls, checked. An origin has a smaller number than what continues
 /// it, so a place only ever points to one before it.
-fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
+pub(crate) fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
     let mut sorted: Vec<&TokenRecord> = records.iter().collect();
     sorted.sort_by_key(|record| record.call);
     let mut nodes: Vec<Node<'_>> = Vec::with_capacity(sorted.len());
@@ -128,9 +138,6 @@ fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
                     return bad(format!("it continues call {origin}, which has no record"));
                 };
                 let earlier: &mut Node<'_> = &mut nodes[place];
-                if !earlier.record.complete {
-                    return bad(format!("it continues call {origin}, which was cut off"));
-                }
                 if *kept as usize != earlier.length {
                     return bad(format!(
                         "it keeps {kept} tokens of call {origin}, which has {}",
@@ -138,6 +145,8 @@ fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
                     ));
                 }
                 earlier.continued |= record.complete;
+                earlier.chosen = true;
+                earlier.complete = true;
                 Some(place)
             }
         };
@@ -149,10 +158,29 @@ fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensError> {
             record,
             origin,
             length: before + record.prompt_suffix.len() + count,
+            complete: record.complete,
             continued: false,
+            chosen: false,
+            unchosen: false,
         });
     }
+    settle(&mut nodes, &places);
     Ok(nodes)
+}
+
+/// Finds out which answers never got to the agent, and which choices it did not go on from.
+fn settle(nodes: &mut [Node<'_>], places: &HashMap<u32, usize>) {
+    for at in 0..nodes.len() {
+        for replaced in &nodes[at].record.replaces {
+            if let Some(place) = places.get(replaced) {
+                let earlier = &mut nodes[*place];
+                earlier.complete &= earlier.chosen;
+            }
+        }
+    }
+    for node in nodes {
+        node.unchosen = node.record.one_of_several && !node.chosen;
+    }
 }
 
 impl TrainingRow {
@@ -212,6 +240,8 @@ mod tests {
             versions: vec![PolicyVersion(u64::from(call)); sampled.len()],
             temperature: 0.7,
             complete: true,
+            one_of_several: false,
+            replaces: vec![],
         }
     }
 
@@ -289,10 +319,57 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_a_later_call_continues_was_whole() {
+        let mut undelivered = record(0, None, &[1], &[2]);
+        undelivered.complete = false;
+        let rows = rows_of(&[undelivered.clone(), record(1, Some((0, 2)), &[3], &[4])]).unwrap();
+        assert_eq!(rows[0].loss_mask, [false, true, false, true]);
+        assert_eq!(rows_of(&[undelivered]), Ok(vec![]));
+    }
+
+    #[test]
+    fn of_several_choices_only_those_that_are_continued_are_trained_on() {
+        let choice = |call, sampled| {
+            let mut choice = record(call, None, &[1], &[sampled]);
+            choice.one_of_several = true;
+            choice
+        };
+        let next = record(2, Some((1, 2)), &[4], &[5]);
+        let rows = rows_of(&[choice(0, 2), choice(1, 3), next]).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(
+            (&rows[0].id[..], &rows[0].ids[..]),
+            ("main/0", &[1, 3, 4, 5][..])
+        );
+        // The agent went on from this one, even if the next answer did not reach it.
+        let mut cut_off = record(2, Some((1, 2)), &[4], &[5]);
+        cut_off.complete = false;
+        let rows = rows_of(&[choice(0, 2), choice(1, 3), cut_off]).unwrap();
+        assert_eq!(rows[0].ids, [1, 3]);
+        // Nobody knows which of them the agent took.
+        assert_eq!(rows_of(&[choice(0, 2), choice(1, 3)]), Ok(vec![]));
+        let calls = call_rows(&SampleId::main(), &[choice(0, 2), choice(1, 3)]).unwrap();
+        assert!(calls.iter().all(|call| call.unchosen));
+    }
+
+    #[test]
+    fn an_answer_that_a_retry_replaces_is_not_trained_on() {
+        let first = record(0, None, &[1], &[2]);
+        let mut retry = record(1, None, &[1], &[3]);
+        // Both were asked for and given: agents that vote do so.
+        assert_eq!(rows_of(&[first.clone(), retry.clone()]).unwrap().len(), 2);
+        retry.replaces = vec![0];
+        let rows = rows_of(&[first.clone(), retry.clone()]).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].ids, [1, 3]);
+        // It got there after all.
+        let next = record(2, Some((0, 2)), &[4], &[5]);
+        assert_eq!(rows_of(&[first, retry, next]).unwrap().len(), 2);
+    }
+
+    #[test]
     fn records_that_do_not_fit_together_are_refused() {
         let root = record(0, None, &[1], &[2]);
-        let mut cut_off = root.clone();
-        cut_off.complete = false;
         let mut short = root.clone();
         short.logprobs.clear();
         for (records, message) in [
@@ -314,10 +391,6 @@ mod tests {
             (
                 vec![root.clone(), record(1, Some((0, 1)), &[], &[])],
                 "call 1: it keeps 1 tokens of call 0, which has 2",
-            ),
-            (
-                vec![cut_off, record(1, Some((0, 2)), &[], &[])],
-                "call 1: it continues call 0, which was cut off",
             ),
             (
                 vec![root.clone(), root.clone()],

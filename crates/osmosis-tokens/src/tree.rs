@@ -283,6 +283,8 @@ impl CallTree {
             versions,
             temperature,
             complete,
+            one_of_several: false,
+            replaces: Vec::new(),
         }
     }
 

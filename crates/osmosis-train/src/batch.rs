@@ -35,8 +35,18 @@ pub struct AdvantagedSample {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub rows: Vec<LossRow>,
+    /// Where each row comes from.
+    pub origins: Vec<RowOrigin>,
     /// Tokens with a weight.
     pub tokens: u64,
+}
+
+/// Where a row of a batch comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowOrigin {
+    pub rollout: RolloutId,
+    /// Of each token: the weights that sampled it.
+    pub versions: Vec<Option<PolicyVersion>>,
 }
 
 /// How tokens are weighed.
@@ -70,6 +80,10 @@ pub fn batch(samples: &[AdvantagedSample], weighing: Weighing) -> Batch {
         for row in &sample.rows {
             if trained_tokens(row) > 0 {
                 batch.rows.push(loss_row(row, weight, sample.advantage));
+                batch.origins.push(RowOrigin {
+                    rollout: sample.rollout.clone(),
+                    versions: row.versions.clone(),
+                });
             }
         }
     }

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use osmosis_core::config::{ExportStyle, Training};
 use osmosis_core::credit::{Credit, Interaction, Sequence};
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
-use osmosis_tokens::{CallRow, CallTree, TokenRecord, TokensError, TrainingRow};
+use osmosis_tokens::{
+    CallRow, CallTree, MatchError, TokenRecord, TokensError, TrainingRow, match_sequences,
+};
 
 use crate::TrainError;
 use crate::group::GroupName;
@@ -81,7 +83,8 @@ impl Crediting<'_> {
         if interactions.is_empty() && discount >= 1.0 {
             return Ok(vec![unit(0, reward, CallTree::rows(sample, records)?)]);
         }
-        let calls = CallTree::call_rows(sample, records)?;
+        let mut calls = CallTree::call_rows(sample, records)?;
+        calls.retain(|call| !call.unchosen);
         let own = if interactions.is_empty() {
             leaves(&calls).map(|call| (call, reward)).collect()
         } else {
@@ -107,16 +110,15 @@ impl Crediting<'_> {
     }
 
     fn of_sequences(&self, sample: &SampleId, sequences: &[Sequence]) -> Result<Vec<Unit>, String> {
-        // In training all calls of a run have one temperature: `[sampling]` wins.
-        let records = self.records.values().flatten();
-        let temperature = records.map(|record| record.temperature).next();
+        // Again, though the rollout would have been rejected: the records have the last word.
+        let mut sequences = sequences.to_vec();
+        match_sequences(&self.records, &mut sequences).map_err(|error| match error {
+            MatchError::Unsampled(unsampled) => unsampled.to_string(),
+            MatchError::Records(error) => error.to_string(),
+        })?;
         let rewarded = sequences.iter().enumerate().filter_map(|(at, sequence)| {
             let reward = sequence.reward?.get();
-            let row = row_of(
-                &format!("{sample}/{at}"),
-                sequence,
-                temperature.unwrap_or(1.0),
-            );
+            let row = row_of(&format!("{sample}/{at}"), sequence);
             Some(row.map(|row| Unit {
                 group: GroupName {
                     sample: sample.clone(),
@@ -163,44 +165,29 @@ fn worth(calls: &[CallRow], own: &BTreeMap<u32, f64>, discount: f64) -> BTreeMap
     worth
 }
 
-fn row_of(id: &str, sequence: &Sequence, temperature: f32) -> Result<TrainingRow, String> {
-    let Sequence {
-        input_ids,
-        loss_mask,
-        logprobs,
-        versions,
-        reward: _,
-    } = sequence;
+/// The row of a sequence that was held against the records.
+fn row_of(id: &str, sequence: &Sequence) -> Result<TrainingRow, String> {
     let missing = |name: &str| format!("sequence `{id}` has no `{name}`");
-    let loss_mask = loss_mask.clone().ok_or_else(|| missing("loss_mask"))?;
-    let logprobs = logprobs.clone().ok_or_else(|| missing("logprobs"))?;
-    let versions = versions.as_ref().ok_or_else(|| missing("versions"))?;
-    let length = input_ids.len();
-    if [loss_mask.len(), logprobs.len(), versions.len()] != [length; 3] {
-        return Err(format!("the arrays of sequence `{id}` differ in length"));
-    }
-    let versions: Vec<Option<PolicyVersion>> = versions
-        .iter()
-        .map(|version| u64::try_from(*version).ok().map(PolicyVersion))
-        .collect();
-    let mut trained = loss_mask.iter().zip(&versions).enumerate();
-    if let Some((at, _)) = trained.find(|(_, (trained, version))| **trained && version.is_none()) {
-        return Err(format!(
-            "sequence `{id}` is to be trained on token {at}, which the policy did not sample \
-             (`versions` has -1 there)"
-        ));
-    }
+    let matched = (
+        &sequence.loss_mask,
+        &sequence.logprobs,
+        &sequence.versions,
+        &sequence.temperatures,
+    );
+    let (Some(loss_mask), Some(logprobs), Some(versions), Some(temperatures)) = matched else {
+        return Err(missing("loss_mask"));
+    };
     Ok(TrainingRow {
         id: id.to_owned(),
         calls: vec![],
-        ids: input_ids.clone(),
-        temperatures: loss_mask
+        ids: sequence.input_ids.clone(),
+        loss_mask: loss_mask.clone(),
+        logprobs: logprobs.clone(),
+        versions: versions
             .iter()
-            .map(|trained| if *trained { temperature } else { 1.0 })
+            .map(|version| u64::try_from(*version).ok().map(PolicyVersion))
             .collect(),
-        loss_mask,
-        logprobs,
-        versions,
+        temperatures: temperatures.clone(),
     })
 }
 
@@ -235,6 +222,8 @@ mod tests {
                 temperature: 0.7,
                 logprobs_of: LogprobsOf::Tempered,
                 complete: true,
+                one_of_several: false,
+                replaces: vec![],
             });
         }
         made
@@ -330,13 +319,57 @@ mod tests {
     }
 
     #[test]
-    fn sequences_are_units_when_everything_needed_is_there() {
+    fn choices_that_nobody_went_on_from_have_no_part_in_the_reward() {
+        let main = SampleId::main();
+        let mut two = records(&[None, None, Some(1)]);
+        for choice in &mut two[..2] {
+            choice.one_of_several = true;
+        }
+        let rewarded = Credit {
+            interactions: vec![Interaction {
+                completion: "chatcmpl-0".to_owned(),
+                calls: vec![0, 1],
+                reward: Reward::new(1.0).unwrap(),
+            }],
+            sequences: vec![],
+        };
+        let discounted = Training {
+            turn_discount: 0.5,
+            ..Training::default()
+        };
+        for (training, credit, expected) in [
+            (Training::default(), Credit::default(), vec![2]),
+            (discounted, Credit::default(), vec![1, 1]),
+            (Training::default(), rewarded, vec![1]),
+        ] {
+            let crediting = Crediting {
+                training: &training,
+                records: BTreeMap::from([(main.clone(), two.clone())]),
+                credits: BTreeMap::from([(main.clone(), credit)]),
+            };
+            let units = crediting
+                .units(&RolloutId::of(0, 0), &[(main.clone(), 1.0)])
+                .unwrap();
+            let trained = |unit: &Unit| {
+                let masks = unit.rows.iter().flat_map(|row| &row.loss_mask);
+                masks.filter(|on| **on).count()
+            };
+            assert_eq!(units.iter().map(trained).collect::<Vec<_>>(), expected);
+            let ids = units.iter().flat_map(|unit| &unit.rows).map(|row| &row.ids);
+            assert!(ids.clone().all(|ids| !ids.contains(&10)), "{units:?}");
+        }
+    }
+
+    #[test]
+    fn sequences_are_units_of_what_the_calls_sampled() {
         let sequence = Sequence {
-            input_ids: vec![5, 6, 7],
-            loss_mask: Some(vec![false, true, true]),
+            input_ids: vec![1, 10, 7],
+            loss_mask: Some(vec![false, true, false]),
             logprobs: Some(vec![0.0, -0.1, -0.2]),
             versions: Some(vec![-1, 3, 3]),
+            temperatures: None,
             reward: Some(Reward::new(0.5).unwrap()),
+            id: None,
         };
         let main = SampleId::main();
         let found = |sequence: &Sequence| {
@@ -352,22 +385,24 @@ mod tests {
             crediting.units(&RolloutId::of(0, 0), &[(main.clone(), 0.5)])
         };
         let units = found(&sequence).unwrap();
-        assert_eq!(units[0].rows[0].temperatures, [1.0, 0.7, 0.7]);
-        assert_eq!(units[0].rows[0].versions[0], None);
+        let row = &units[0].rows[0];
+        assert_eq!(row.temperatures, [1.0, 0.7, 1.0]);
+        assert_eq!(row.logprobs, [0.0, -0.5, 0.0]);
+        assert_eq!(row.versions, [None, Some(PolicyVersion(0)), None]);
         for (change, message) in [
             (
                 Sequence {
-                    logprobs: None,
+                    loss_mask: None,
                     ..sequence.clone()
                 },
-                "sequence `main/0` has no `logprobs`",
+                "sequence `main/0` has no `loss_mask`",
             ),
             (
                 Sequence {
-                    versions: Some(vec![-1, -1, 3]),
+                    loss_mask: Some(vec![false, true, true]),
                     ..sequence.clone()
                 },
-                "is to be trained on token 1, which the policy did not sample",
+                "position 2, ids [7]",
             ),
         ] {
             let error = found(&change).unwrap_err().to_string();

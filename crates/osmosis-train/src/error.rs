@@ -7,6 +7,8 @@ use osmosis_policy::{PolicyError, PolicyErrorKind};
 use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_tokens::TokensError;
 
+use crate::learning::LogprobMismatch;
+
 /// Why training could not go on. What is durable stays: the last good checkpoint is intact.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -24,6 +26,20 @@ pub enum TrainError {
         phase: String,
         rollouts: usize,
         message: String,
+    },
+    #[error(
+        "step {step}: the learner does not confirm the logprobs of tokens that its own weights sampled. They \
+         differ by {mean:.3} nats on average over {tokens} tokens, and by {max:.3} at most (bounds: {max_mean} \
+         and {max_token}); the most at token {position} of rollout `{rollout}`, which was sampled with \
+         {sampled} and has {learned} now",
+        mean = mismatch.mean, tokens = mismatch.tokens, max = mismatch.max,
+        max_mean = LogprobMismatch::MAX_MEAN, max_token = LogprobMismatch::MAX_TOKEN,
+        position = mismatch.position, rollout = mismatch.rollout,
+        sampled = mismatch.sampled, learned = mismatch.learned
+    )]
+    Mismatch {
+        step: u64,
+        mismatch: LogprobMismatch,
     },
     #[error("step {step}: {source}")]
     Update { step: u64, source: PolicyError },
@@ -119,7 +135,9 @@ impl TrainError {
             },
             Self::File { full: true, .. } => TrainErrorKind::DiskFull,
             Self::Checkpoint { .. } | Self::NoCheckpoint { .. } => TrainErrorKind::Checkpoint,
-            Self::Tokens { .. } | Self::Internal(_) => TrainErrorKind::Internal,
+            Self::Mismatch { .. } | Self::Tokens { .. } | Self::Internal(_) => {
+                TrainErrorKind::Internal
+            }
         }
     }
 
@@ -131,17 +149,24 @@ impl TrainError {
             }
             Self::NoPolicyCall { .. } => Some(
                 "only what the policy itself sampled can be trained on: the agent must call the model \
-                 it is given (the rollout context's URL and key), under the sample that is graded"
+                 it is given (the rollout context's URL and key, or those in `extra_kwargs`), under the sample that is \
+                 graded"
                     .to_owned(),
             ),
             Self::UnusableSequence { .. } => Some(
-                "training needs `input_ids`, `loss_mask`, `logprobs` and `versions`, as `agenerate` gave \
-                 them"
+                "training needs `input_ids` and `loss_mask`, with nothing under the mask but tokens that \
+                 `agenerate` gave, after the ids it was asked with"
                     .to_owned(),
             ),
             Self::NothingRan { .. } => {
                 Some("remove the cause, then resume the run: they are tried again".to_owned())
             }
+            Self::Mismatch { .. } => Some(
+                "nothing was updated, and the last checkpoint is intact. Rows and weights don't belong \
+                 together: the records were changed, the rollout was sampled by other weights than its record \
+                 says, or this is a defect of ours; `train show` has the calls of the rollout"
+                    .to_owned(),
+            ),
             Self::Update { .. } if self.kind() == TrainErrorKind::Diverged => Some(
                 "the last good checkpoint is intact: lower `lr`, or look at the rewards of the last steps"
                     .to_owned(),

@@ -50,6 +50,7 @@ pub use error::{TrainError, TrainErrorKind};
 pub use evaluation::is_unseen_phrasing;
 pub use evaluation_report::{ByDecoding, EvaluationReport, HeldOutNumbers};
 pub use event::{TrainEnd, TrainEvent};
+pub use learning::LogprobMismatch;
 pub use plan::{TrainParts, TrainPlan};
 pub use report::{AsyncReport, SkipReason, StepReport};
 pub use taught::{TaughtRows, Teaching, rows_of, visit_of};

@@ -28,6 +28,9 @@ pub struct StepReport {
     pub groups_used: u64,
     #[serde(rename = "groups/no_variance")]
     pub groups_no_variance: u64,
+    /// Visits to a row whose rollouts sampled the very same tokens.
+    #[serde(rename = "groups/identical")]
+    pub groups_identical: u64,
     #[serde(rename = "groups/incomplete")]
     pub groups_incomplete: u64,
     /// `rollouts/<outcome>`

@@ -23,6 +23,8 @@ pub(crate) struct Lesson {
     pub(crate) samples: Vec<AdvantagedSample>,
     /// Rollouts that were left out because of their age.
     pub(crate) stale: u64,
+    /// Visits whose rollouts sampled the very same tokens.
+    pub(crate) identical: u64,
 }
 
 impl Lesson {
@@ -121,6 +123,12 @@ pub(crate) fn lesson(studied: Vec<Studied>, training: &Training) -> Lesson {
         .map(|one| group_member(&one.id, one.visit, one.units.as_deref()))
         .collect();
     let groups = groups(&members, training.algorithm, training.incomplete_groups);
+    let mut visits: BTreeMap<GroupId, Vec<&[Unit]>> = BTreeMap::new();
+    for one in &studied {
+        let units = one.units.as_deref().unwrap_or_default();
+        visits.entry(one.visit).or_default().push(units);
+    }
+    let identical = visits.values().filter(|units| are_identical(units)).count() as u64;
     let weighing = Weighing {
         algorithm: training.algorithm,
         samples: groups.samples,
@@ -132,6 +140,35 @@ pub(crate) fn lesson(studied: Vec<Studied>, training: &Training) -> Lesson {
         groups,
         samples,
         stale: 0,
+        identical,
+    }
+}
+
+/// Whether several rollouts sampled the same tokens, to the last one. That their rewards are equal says
+/// nothing about the task then.
+pub(crate) fn are_identical(rollouts: &[&[Unit]]) -> bool {
+    let tokens = |units: &[Unit]| -> Vec<Vec<u32>> {
+        let rows = units.iter().flat_map(|unit| &unit.rows);
+        rows.map(|row| row.ids.clone()).collect()
+    };
+    let Some((first, others)) = rollouts.split_first() else {
+        return false;
+    };
+    let first = tokens(first);
+    !others.is_empty() && !first.is_empty() && others.iter().all(|other| tokens(other) == first)
+}
+
+/// What groups without variance are due to, for a warning.
+pub(crate) fn why_flat(all_identical: bool, attempts: u32) -> String {
+    if all_identical {
+        format!(
+            "all {attempts} attempts at each row are identical, token for token. The task is not to blame: \
+             either sampling is not random (look at `rollout_temperature`), or the policy has become \
+             certain of its answers (look at `entropy`)"
+        )
+    } else {
+        "the task may be too easy or too hard for this model, or the grader gives every rollout the same"
+            .to_owned()
     }
 }
 

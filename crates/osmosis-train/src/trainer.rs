@@ -23,9 +23,10 @@ use crate::learning::{Learning, blocking};
 use crate::report::numbers_of;
 use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
-use crate::step::{Lesson, planned_lesson};
+use crate::step::{Lesson, planned_lesson, why_flat};
 use crate::{
-    EvaluationReport, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan,
+    EvaluationReport, SkipReason, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts,
+    TrainPlan,
 };
 
 /// After so many steps in a row without an update somebody should be told.
@@ -48,6 +49,8 @@ pub struct Trainer {
     /// Steps in a row without an update.
     flat: u64,
     dropped: DroppedGroups,
+    /// Of these, the last in a row whose attempts were all identical.
+    identical: u64,
     /// What `open` had to say.
     warnings: Vec<String>,
 }
@@ -105,6 +108,7 @@ impl Trainer {
             journal,
             flat: 0,
             dropped: DroppedGroups::default(),
+            identical: 0,
             warnings,
         })
     }
@@ -191,7 +195,7 @@ impl Trainer {
         .await?;
         let mut report = self.report(&planned, &results, &lesson);
         let weights = if lesson.skipped().is_none() {
-            let update = self.learning.update(step, lesson.batch.rows).await?;
+            let update = self.learning.update(step, lesson.batch).await?;
             add_update(&mut report, &update.reports, &self.plan.training);
             update.weights
         } else {
@@ -250,6 +254,7 @@ impl Trainer {
             pass_rate: numbers.pass_rate,
             groups_used: lesson.groups.used,
             groups_no_variance: lesson.groups.no_variance,
+            groups_identical: lesson.identical,
             groups_incomplete: lesson.groups.incomplete,
             rollouts: numbers.outcomes,
             rollouts_stale: lesson.stale,
@@ -266,17 +271,42 @@ impl Trainer {
     }
 
     async fn watch_flat_steps(&mut self, report: &StepReport, events: &mpsc::Sender<TrainEvent>) {
-        if report.skipped.is_none() {
+        let Some(reason) = report.skipped else {
             self.flat = 0;
+            self.identical = 0;
             return;
-        }
+        };
         self.flat += 1;
-        if self.flat.is_multiple_of(FLAT_STEPS) {
-            let message = format!(
-                "{} steps in a row made no update, because no group had rewards that differ: the task \
-                 may be too easy or too hard for this model, or the grader gives every rollout the same",
-                self.flat
-            );
+        // A step of nothing but identical attempts needs no second look.
+        let groups = report.groups_no_variance + report.groups_incomplete;
+        let all_identical = report.groups_identical > 0 && report.groups_identical >= groups;
+        self.identical = if all_identical { self.identical + 1 } else { 0 };
+        if self.identical == 1 || self.flat.is_multiple_of(FLAT_STEPS) {
+            let because = match reason {
+                SkipReason::NoVariance => {
+                    let attempts = self.plan.training.n_samples_per_prompt;
+                    let why = why_flat(self.identical > 0, attempts);
+                    format!("no group had rewards that differ: {why}")
+                }
+                SkipReason::NoCompleteGroup => {
+                    "no group had a reward for each of its rollouts: `train show` names what happened \
+                     to them"
+                        .to_owned()
+                }
+                SkipReason::NoTokens => {
+                    "what has a reward holds no token that can be trained on: of calls with `n` above 1, \
+                     only the choices that a later call continues can"
+                        .to_owned()
+                }
+            };
+            let message = if self.flat == 1 {
+                format!("step {} made no update, because {because}", report.step)
+            } else {
+                format!(
+                    "{} steps in a row made no update, because {because}",
+                    self.flat
+                )
+            };
             tracing::warn!(step = report.step, "{message}");
             tell(events, TrainEvent::Warning { message }).await;
         }

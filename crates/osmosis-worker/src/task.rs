@@ -30,6 +30,8 @@ pub struct RunJob {
     pub is_eval: bool,
     /// What the deadline is kept by, for those who have a say in it; without it, it is the limit.
     pub clock: Option<Arc<TaskClock>>,
+    /// For clients that the workflow gives no address, when it is its own grader.
+    pub other_api_key: Option<String>,
 }
 
 /// One execution of the grader.

@@ -1,7 +1,9 @@
 """Environment variables that are the running rollout's own.
 
 `AsyncOpenAI()` and its like read where to go, and with which key, from the environment when they
-are made. Rollouts share a process, so these names are answered from the context of the task.
+are made. What the user set there stays. Where nothing is set, such a client reaches the policy's
+server with a key of the rollout whose calls are recorded and never trained on. Rollouts share a
+process, so these names are answered from the context of the task.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+_SDKS = ("OPENAI_", "ANTHROPIC_")
 _current: ContextVar[dict[str, str] | None] = ContextVar("osmosis_rollout_environ", default=None)
 
 
@@ -25,6 +28,28 @@ def policy_variables(base_url: str, api_key: str) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": root,
         "ANTHROPIC_API_KEY": api_key,
     }
+
+
+def unset_variables(base_url: str, api_key: str | None) -> dict[str, str]:
+    """Those of `policy_variables` whose SDK finds nothing in the worker's environment."""
+    if api_key is None:
+        return {}
+    offered = policy_variables(base_url, api_key)
+    taken = {_sdk(name) for name in offered if _set_outside(name)}
+    return {name: value for name, value in offered.items() if _sdk(name) not in taken}
+
+
+def _sdk(name: str) -> str:
+    return next(sdk for sdk in _SDKS if name.startswith(sdk))
+
+
+def _set_outside(name: str) -> bool:
+    """Whether the worker itself has it, whatever a rollout sees."""
+    own = _current.set(None)
+    try:
+        return bool(os.environ.get(name))
+    finally:
+        _current.reset(own)
 
 
 @contextlib.contextmanager

@@ -259,6 +259,8 @@ class Run:
     # The whole row, for a workflow that is its own grader.
     row: str | None = field(default=None, metadata=_OMITTED)
     is_eval: bool | None = field(default=None, metadata=_OMITTED)
+    # For clients that the workflow gives no address; what they ask is never trained on.
+    other_api_key: str | None = field(default=None, repr=False, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)

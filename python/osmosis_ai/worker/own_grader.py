@@ -24,7 +24,7 @@ async def run_own_grader(
     """Runs the workflow on the row; raises what user code raised."""
     data = _data(task)
     context = workflow_context.WorkflowContext(is_eval=bool(task.is_eval), task_id=task.task)
-    variables = rollout_environ.policy_variables(task.chat_completions_url, task.api_key)
+    variables = rollout_environ.unset_variables(task.chat_completions_url, task.other_api_key)
     numbers: dict[str, float] = {}
     started()
     with workflow_context.entered(context) as tracked, rollout_environ.entered(variables):

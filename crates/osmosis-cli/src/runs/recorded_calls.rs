@@ -57,6 +57,7 @@ impl RecordedCalls {
                 match call.purpose {
                     CallPurpose::Policy => call.sample_id.as_str(),
                     CallPurpose::Judge => "(judge)",
+                    CallPurpose::Other => "(other)",
                 },
                 call.status,
                 call.upstream,

@@ -154,6 +154,8 @@ mod tests {
             versions: versions.iter().copied().map(PolicyVersion).collect(),
             temperature: 1.0,
             complete: true,
+            one_of_several: false,
+            replaces: vec![],
         }
         .encode()
     }

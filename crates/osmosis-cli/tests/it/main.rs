@@ -10,6 +10,7 @@ mod again;
 mod areal;
 mod areal_outside;
 mod areal_processes;
+mod areal_sampled;
 mod artifacts;
 mod bad_configs;
 mod bad_training;

@@ -418,6 +418,7 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
         artifacts_dir: Some(text("/run/artifacts/r3-1")),
         row: None,
         is_eval: false,
+        other_api_key: None,
     };
     let grade = GradeTask {
         task: 8,
@@ -474,6 +475,7 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
             ToWorker::Run(RunTask {
                 row: Some(json(r#"{"question":"6 \u00d7 7?","answer":1.50}"#)),
                 is_eval: true,
+                other_api_key: Some(text("key-2")),
                 ..run.clone()
             }),
         ),

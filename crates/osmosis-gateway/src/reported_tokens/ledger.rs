@@ -103,6 +103,7 @@ impl Ledger {
             logprobs,
             temperature: self.settings.temperature,
             logprobs_of,
+            one_of_several: self.settings.choices > 1,
         };
         let told = if whole || choice.finished {
             Told::Ids

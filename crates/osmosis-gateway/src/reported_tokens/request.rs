@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use osmosis_core::generation::LogprobsOf;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::reply::Wanted;
@@ -41,6 +42,61 @@ struct Fields<'a> {
     n: Option<u32>,
 }
 
+/// What changes the distribution that is sampled from, beside temperature, top-p and top-k. The logprobs
+/// don't show it, or not in a way that is known.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Shaping {
+    frequency_penalty: Value,
+    presence_penalty: Value,
+    repetition_penalty: Value,
+    min_p: Value,
+    min_tokens: Value,
+    logit_bias: Value,
+    allowed_token_ids: Value,
+    bad_words: Value,
+    structured_outputs: Value,
+    guided_json: Value,
+    guided_regex: Value,
+    guided_choice: Value,
+    guided_grammar: Value,
+    response_format: Value,
+    tool_choice: Value,
+}
+
+impl Shaping {
+    fn is_none(&self) -> bool {
+        let is = |value: &Value, neutral: f64| value.is_null() || value.as_f64() == Some(neutral);
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        let free = [
+            &self.logit_bias,
+            &self.allowed_token_ids,
+            &self.bad_words,
+            &self.structured_outputs,
+            &self.guided_json,
+            &self.guided_regex,
+            &self.guided_choice,
+            &self.guided_grammar,
+        ];
+        let format = self.response_format.get("type").and_then(Value::as_str);
+        is(&self.frequency_penalty, 0.0)
+            && is(&self.presence_penalty, 0.0)
+            && is(&self.repetition_penalty, 1.0)
+            && is(&self.min_p, 0.0)
+            && is(&self.min_tokens, 0.0)
+            && free.into_iter().all(is_empty)
+            && (self.response_format.is_null() || format == Some("text"))
+            && (self.tool_choice.is_null()
+                || self.tool_choice == "auto"
+                || self.tool_choice == "none")
+    }
+}
+
 /// A field's text, `null` included.
 #[derive(Default, Clone, Copy)]
 struct Field<'a>(Option<&'a RawValue>);
@@ -55,6 +111,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Field<'a> {
 pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<Asked> {
     let text = std::str::from_utf8(body).ok()?;
     let fields: Fields<'_> = serde_json::from_str(text).ok()?;
+    let shaping: Shaping = serde_json::from_str(text).ok()?;
     let mut edits = Edits::new(text);
     let mut added = Vec::new();
     let is_true = |field: Field<'_>| field.0.map(RawValue::get) == Some("true");
@@ -86,7 +143,11 @@ pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<Asked> {
         wanted,
         settings: Settings {
             temperature: fields.temperature.unwrap_or(1.0),
-            logprobs_of: server.of(fields.temperature, fields.top_p, top_k),
+            logprobs_of: if shaping.is_none() {
+                server.of(fields.temperature, fields.top_p, top_k)
+            } else {
+                LogprobsOf::Unknown
+            },
             choices: fields.n.unwrap_or(1),
         },
     })
@@ -140,6 +201,37 @@ mod tests {
             );
         }
         assert!(amend(&Bytes::from_static(b"{"), ServerLogprobs::Raw).is_none());
+    }
+
+    #[test]
+    fn logprobs_of_a_distribution_that_is_shaped_otherwise_are_not_known() {
+        for (field, is_known) in [
+            (r#""frequency_penalty":0.5"#, false),
+            (r#""presence_penalty":0"#, true),
+            (r#""repetition_penalty":1.1"#, false),
+            (r#""repetition_penalty":1.0"#, true),
+            (r#""min_p":0.05"#, false),
+            (r#""min_tokens":4"#, false),
+            (r#""logit_bias":{"7":-100}"#, false),
+            (r#""logit_bias":{}"#, true),
+            (r#""guided_choice":["a"]"#, false),
+            (r#""response_format":{"type":"json_object"}"#, false),
+            (r#""response_format":{"type":"text"}"#, true),
+            (r#""tool_choice":"required""#, false),
+            (r#""tool_choice":"auto""#, true),
+            (r#""seed":7"#, true),
+        ] {
+            let body = format!(r#"{{"temperature":1,"top_p":1,"top_k":-1,{field}}}"#);
+            let settings = amend(&Bytes::from(body), ServerLogprobs::Raw)
+                .unwrap()
+                .settings;
+            let expected = if is_known {
+                LogprobsOf::Tempered
+            } else {
+                LogprobsOf::Unknown
+            };
+            assert_eq!(settings.logprobs_of, expected, "{field}");
+        }
     }
 
     #[test]

@@ -44,6 +44,9 @@ struct Params {
     n: Value,
     frequency_penalty: Value,
     presence_penalty: Value,
+    repetition_penalty: Value,
+    min_p: Value,
+    logit_bias: Value,
 }
 
 impl Params {
@@ -60,19 +63,28 @@ impl Params {
             let message = "`n` can only be 1: ask once for each answer";
             return Err(Refusal::unsupported("n", message));
         }
-        for (name, value) in [
-            ("min_new_tokens", &self.min_new_tokens),
-            ("frequency_penalty", &self.frequency_penalty),
-            ("presence_penalty", &self.presence_penalty),
+        for (name, value, neutral) in [
+            ("min_new_tokens", &self.min_new_tokens, 0.0),
+            ("frequency_penalty", &self.frequency_penalty, 0.0),
+            ("presence_penalty", &self.presence_penalty, 0.0),
+            ("repetition_penalty", &self.repetition_penalty, 1.0),
+            ("min_p", &self.min_p, 0.0),
         ] {
-            if asked::number(name, value)?.is_some_and(|value| value != 0.0) {
+            if asked::number(name, value)?.is_some_and(|value| value != neutral) {
                 return Err(Refusal::unsupported(
                     name,
-                    format!("`{name}` is {value}; only 0 is supported"),
+                    format!("`{name}` is {value}; only {neutral} is supported"),
                 ));
             }
         }
-        Ok(())
+        match &self.logit_bias {
+            Value::Null => Ok(()),
+            Value::Object(biases) if biases.is_empty() => Ok(()),
+            _ => Err(Refusal::unsupported(
+                "logit_bias",
+                "`logit_bias` is not supported",
+            )),
+        }
     }
 
     /// The ids that end the answer: the model's own, unless it shall go on after them, and the caller's.

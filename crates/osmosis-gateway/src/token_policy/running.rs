@@ -160,6 +160,7 @@ impl Running {
                 versions: choice.tokens.iter().map(|token| token.version).collect(),
                 temperature: self.temperature,
                 logprobs_of: self.logprobs_of,
+                one_of_several: self.choices.len() > 1,
             };
             (prompt, sampled)
         };

@@ -37,6 +37,8 @@ async fn what_was_sampled_is_recorded_token_by_token() {
             sampled,
             temperature: 1.0,
             complete: true,
+            one_of_several: false,
+            replaces: vec![],
         };
         assert_eq!(records(call), [expected]);
         assert_eq!(call.completion_tokens, Some(3));

@@ -143,6 +143,18 @@ async fn what_cannot_be_asked_is_refused_and_recorded() {
             "`min_new_tokens` is 4",
         ),
         (
+            json!({"input_ids": [1], "sampling_params": {"repetition_penalty": 1.2}}),
+            "`repetition_penalty` is 1.2; only 1 is supported",
+        ),
+        (
+            json!({"input_ids": [1], "sampling_params": {"min_p": 0.1}}),
+            "`min_p` is 0.1; only 0 is supported",
+        ),
+        (
+            json!({"input_ids": [1], "sampling_params": {"logit_bias": {"7": -100}}}),
+            "`logit_bias` is not supported",
+        ),
+        (
             json!({"input_ids": [1], "sampling_params": {"temperature": -1}}),
             "`temperature` is -1",
         ),

@@ -28,6 +28,7 @@ mod python_client;
 mod remote_engine;
 mod reported_tokens;
 mod rust_client;
+mod sampled;
 mod scripted;
 mod spans;
 mod streaming;

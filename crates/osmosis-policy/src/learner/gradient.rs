@@ -15,6 +15,8 @@ use crate::{ModelConfig, PolicyError};
 pub(super) struct PieceLoss<T> {
     pub(super) tally: Tally,
     pub(super) gradients: Vec<Matrix<T>>,
+    /// Of the wanted tokens.
+    pub(super) logprobs: Vec<T>,
 }
 
 /// A model, the rows it is given, and what goes with them.
@@ -41,6 +43,7 @@ impl<T: Real> Batch<'_, T> {
         let tape = Tape::recording();
         let outcome = self.outcome(&tape, piece)?;
         let (tally, slopes) = self.tally(outcome.data(), piece, objective)?;
+        let logprobs = outcome.data().values()?[..piece.wanted.len()].to_vec();
         let gradients = tape.backward(&outcome, slopes, self.parameters.len())?;
         let gradients = gradients
             .into_iter()
@@ -52,7 +55,11 @@ impl<T: Real> Batch<'_, T> {
                 })
             })
             .collect::<Result<_, _>>()?;
-        Ok(PieceLoss { tally, gradients })
+        Ok(PieceLoss {
+            tally,
+            gradients,
+            logprobs,
+        })
     }
 
     /// Logprobs and entropies of the wanted tokens: two rows.

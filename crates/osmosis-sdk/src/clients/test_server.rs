@@ -27,6 +27,7 @@ pub(super) fn context(url: &str) -> WorkflowContext {
         artifacts_dir: None,
         row: None,
         is_eval: false,
+        other_api_key: None,
     };
     WorkflowContext::new(task, Arc::new(())).unwrap()
 }

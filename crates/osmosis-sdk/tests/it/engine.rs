@@ -240,6 +240,7 @@ impl Worker {
             artifacts_dir: artifacts_dir.map(|path| path.display().to_string()),
             row: None,
             is_eval: false,
+            other_api_key: None,
         }));
         task
     }

@@ -346,8 +346,8 @@ impl OutsideTraining {
             self.flat_told = groups;
             let message = format!(
                 "{groups} groups in a row had rewards that don't differ, so there is nothing to learn \
-                 from them: the task may be too easy or too hard for this policy, or the grader gives \
-                 every rollout the same"
+                 from them: {}",
+                self.stream.why_flat()
             );
             tracing::warn!("{message}");
             tell(events, TrainEvent::Warning { message }).await;

@@ -37,7 +37,7 @@ use crate::TrainError;
 use crate::crediting::Unit;
 use crate::group::groups;
 use crate::schedule::Schedule;
-use crate::step::{Studied, group_member, lesson, units_of};
+use crate::step::{Studied, are_identical, group_member, lesson, units_of, why_flat};
 
 /// Rollouts in a row that could not be run, after which going on is of no use; at least a batch.
 const NOTHING_RAN: usize = 8;
@@ -104,6 +104,8 @@ pub(crate) struct RolloutStream {
     discarded: Vec<GroupId>,
     /// Groups in a row whose rewards did not differ.
     flat: u64,
+    /// Of these, the last in a row whose rollouts sampled the very same tokens.
+    flat_identical: u64,
     /// Rollouts in a row that could not be run.
     failures: usize,
 }
@@ -259,11 +261,17 @@ impl RolloutStream {
                 Decision::Ready(group) => {
                     if self.teaches(group) {
                         self.flat = 0;
+                        self.flat_identical = 0;
                     } else if self.training.flat_groups == FlatGroups::Keep {
                         // It keeps its place in the batch.
                         self.flat += 1;
                     } else if self.admission.skip(group).map_err(internal)? == Place::Freed {
                         self.flat += 1;
+                        self.flat_identical = if self.is_identical(group) {
+                            self.flat_identical + 1
+                        } else {
+                            0
+                        };
                         self.give_up(group, DiscardReason::NoVariance);
                     }
                 }
@@ -294,6 +302,20 @@ impl RolloutStream {
             .collect();
         let training = &self.training;
         groups(&members, training.algorithm, training.incomplete_groups).used > 0
+    }
+
+    /// Whether the rollouts of a complete group sampled the very same tokens.
+    fn is_identical(&self, group: GroupId) -> bool {
+        let members = self.scored.get(&group);
+        let members = members.into_iter().flat_map(BTreeMap::values);
+        let units: Vec<&[Unit]> = members.map(|member| &*member.units).collect();
+        are_identical(&units)
+    }
+
+    /// What the groups without variance are due to.
+    pub(crate) fn why_flat(&self) -> String {
+        let all_identical = self.flat > 0 && self.flat_identical == self.flat;
+        why_flat(all_identical, self.training.n_samples_per_prompt)
     }
 
     /// The next batch, durable; `None` while there is none, or while one is taken.

@@ -116,6 +116,7 @@ impl RolloutStream {
             recent: Recent::default(),
             discarded,
             flat: 0,
+            flat_identical: 0,
             failures: 0,
         };
         Ok((stream, outstanding))

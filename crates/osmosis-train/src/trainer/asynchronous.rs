@@ -189,8 +189,8 @@ impl Going<'_> {
         }
         let message = format!(
             "{groups} groups in a row had rewards that don't differ, so there is nothing to learn from \
-             them: the task may be too easy or too hard for this model by now, or the grader gives every \
-             rollout the same. Training ends after step {steps}"
+             them: {}. Training ends after step {steps}",
+            self.stream.why_flat()
         );
         tracing::warn!("{message}");
         tell(self.events, TrainEvent::Warning { message }).await;
@@ -246,17 +246,17 @@ impl Going<'_> {
             lr: self.trainer.plan.training.lr,
             ..taken.report(&self.stream.take_recent(), self.rests_since.elapsed())
         };
-        let rows = taken.lesson.batch.rows;
+        let batch = taken.lesson.batch;
         let mut learning = self.trainer.learning.lend();
         let work = async move {
-            let update = if rows.is_empty() {
+            let update = if batch.rows.is_empty() {
                 let weights = learning.weights().await;
                 weights.map(|weights| StepUpdate {
                     reports: Vec::new(),
                     weights,
                 })
             } else {
-                learning.update(step, rows).await
+                learning.update(step, batch).await
             };
             (learning, update)
         };

@@ -34,7 +34,7 @@ pub(super) async fn replay(
             .lesson_again(&*parts.store, training, self_graded, record.version)
             .await?;
         if lesson.skipped().is_none() {
-            learning.update(record.number, lesson.batch.rows).await?;
+            learning.update(record.number, lesson.batch).await?;
         }
         done = record.number;
     }

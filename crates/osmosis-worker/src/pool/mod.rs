@@ -179,6 +179,7 @@ impl WorkerPool {
                 artifacts_dir: job.artifacts_dir.map(Into::into),
                 row: job.row,
                 is_eval: job.is_eval,
+                other_api_key: job.other_api_key,
             })
         };
         let task = self.inner.next_task_id();

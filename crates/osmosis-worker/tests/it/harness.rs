@@ -145,6 +145,7 @@ pub(crate) fn job(row: u64, prompt: &str) -> RunJob {
         row: None,
         is_eval: false,
         clock: None,
+        other_api_key: None,
     }
 }
 

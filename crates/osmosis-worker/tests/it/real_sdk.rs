@@ -115,6 +115,7 @@ impl Rollout {
             row: None,
             is_eval: false,
             clock: None,
+            other_api_key: None,
         };
         let cancel = CancellationToken::new();
         self.pool.run(job, isolation, limit, &cancel).await
