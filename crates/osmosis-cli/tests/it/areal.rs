@@ -286,7 +286,9 @@ fn a_workflow_in_tokens_trains_on_the_sequences_it_returns() {
     workspace.train(&[]).expect(0);
     let step = &metrics(&workspace)[1];
     assert_eq!(step["rows"], 8, "{step}");
-    assert_eq!(step["tokens/trained"], 48, "{step}");
+    // Up to 6 of each: the model may end a sequence sooner.
+    let trained = step["tokens/trained"].as_u64().unwrap();
+    assert!((8..=48).contains(&trained), "{step}");
     assert!(
         step["logprob_mismatch/max"].as_f64().unwrap() < 1e-4,
         "{step}"

@@ -55,6 +55,8 @@ struct Arguments {
     data: Option<PathBuf>,
     /// A file that must be what this program makes.
     check: Option<PathBuf>,
+    /// A file to measure.
+    examine: Option<PathBuf>,
     settings: Settings,
 }
 
@@ -69,6 +71,7 @@ impl Arguments {
                 "--out" => arguments.out = Some(PathBuf::from(value)),
                 "--data" => arguments.data = Some(PathBuf::from(value)),
                 "--check" => arguments.check = Some(PathBuf::from(value)),
+                "--examine" => arguments.examine = Some(PathBuf::from(value)),
                 "--updates" => settings.updates = number(&flag, &value)?,
                 "--seed" => settings.seed = number(&flag, &value)?,
                 "--lr" => settings.lr = number(&flag, &value)?,
@@ -79,9 +82,16 @@ impl Arguments {
                 _ => return Err(format!("unknown argument `{flag}`")),
             }
         }
-        if arguments.out.is_none() && arguments.check.is_none() && arguments.data.is_none() {
+        let Self {
+            out,
+            data,
+            check,
+            examine,
+            ..
+        } = &arguments;
+        if [out, data, check, examine].iter().all(|one| one.is_none()) {
             return Err(
-                "nothing to do: give `--out FILE`, `--data FOLDER` or `--check FILE`".to_owned(),
+                "give `--out FILE`, `--data FOLDER`, `--check FILE` or `--examine FILE`".to_owned(),
             );
         }
         Ok(arguments)
@@ -103,6 +113,10 @@ fn main() -> Result<(), AnyError> {
     if let Some(path) = &arguments.out {
         let (model, file) = make(&arguments.settings, &dataset)?;
         std::fs::write(path, &file)?;
+        examine(&model, &dataset, &arguments.settings)?;
+    }
+    if let Some(path) = &arguments.examine {
+        let model = EmbeddedModel::from_one_file("builtin/tiny", &std::fs::read(path)?)?;
         examine(&model, &dataset, &arguments.settings)?;
     }
     if let Some(path) = &arguments.check {

@@ -22,7 +22,8 @@ pub(crate) struct Settings {
     pub(crate) weight_decay: f64,
     pub(crate) max_gradient_norm: f64,
     pub(crate) tokens_per_piece: usize,
-    /// How often the operation of a conversation is the one that its question asks for.
+    /// How often the operation of a conversation is the one that its question asks for: as often as each
+    /// wrong one but the decoy, so that nothing tells which is right.
     pub(crate) right_operation: f64,
     /// How often it is the decoy of the question's words. The other six share the rest.
     pub(crate) decoy_operation: f64,
@@ -40,7 +41,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 1,
-            updates: 1000,
+            updates: 600,
             batch: 64,
             lr: 3e-3,
             warm_up: 50,
@@ -51,8 +52,8 @@ impl Default for Settings {
             weight_decay: 0.01,
             max_gradient_norm: 1.0,
             tokens_per_piece: 4096,
-            right_operation: 0.25,
-            decoy_operation: 0.40,
+            right_operation: 0.10,
+            decoy_operation: 0.30,
             right_order: 0.7,
             vocabulary: 512,
             tokenizer_texts: 4000,
