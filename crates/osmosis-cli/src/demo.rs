@@ -2,6 +2,8 @@
 
 mod workspace_files;
 
+use std::fmt::Write as _;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_worker::environment;
 use serde_json::{Value, json};
@@ -85,7 +87,8 @@ fn tell(trained: &Trained, root: &Utf8Path) -> String {
     });
     let mut text = format!("\n  {} steps{time}. On held-out rows:\n", report.steps());
     text += &told_of(report.before().as_ref(), report.after().as_ref());
-    text += &format!(
+    let _ = write!(
+        text,
         "  The agent and its grader: {root}/rollouts/calculator/main.py\n  \
          The settings of the training: {root}/{CONFIG}"
     );
@@ -94,14 +97,17 @@ fn tell(trained: &Trained, root: &Utf8Path) -> String {
 
 /// Before and after of each way in which the rows were run.
 fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> String {
-    let Some(before) = before else {
+    let sides = [before, after].map(|point| point.map(HeldOutPoint::all).unwrap_or_default());
+    let [before, after] = &sides;
+    let ways = if after.is_empty() { before } else { after };
+    if ways.is_empty() {
         return "    not measured\n".to_owned();
-    };
-    let after = after.map(HeldOutPoint::all).unwrap_or_default();
+    }
     let mut text = String::new();
-    for (place, one) in before.all().iter().enumerate() {
-        text += &format!("    {}\n", one.name);
-        for (when, numbers) in [("before", Some(one)), ("after", after.get(place))] {
+    for way in ways {
+        let _ = writeln!(text, "    {}", way.name);
+        for (when, side) in ["before", "after"].into_iter().zip(&sides) {
+            let numbers = side.iter().find(|one| one.name == way.name);
             let told = numbers.map_or_else(
                 || "not measured".to_owned(),
                 |one| {
@@ -113,7 +119,7 @@ fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> Strin
                     )
                 },
             );
-            text += &format!("      {when:<6}  {told}\n");
+            let _ = writeln!(text, "      {when:<6}  {told}");
         }
     }
     text

@@ -91,12 +91,10 @@ pub struct Sampling {
 
 impl Sampling {
     /// The likeliest token every time, whatever a call says.
-    pub(crate) fn greedy(self) -> Self {
-        Self {
-            temperature: Some(0.0),
-            top_p: Some(1.0),
-            overrides: true,
-            ..self
-        }
+    pub(crate) fn greedy(mut self) -> Self {
+        self.temperature = Some(0.0);
+        self.top_p = Some(1.0);
+        self.overrides = true;
+        self
     }
 }

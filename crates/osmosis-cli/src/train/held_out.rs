@@ -158,13 +158,13 @@ mod tests {
                 "seed {seed}: {}",
                 chosen.len()
             );
-            let held_out: HashSet<_> = chosen.iter().map(|row| contents[*row as usize]).collect();
-            let trained = (0..120).filter(|row| !chosen.contains(row));
-            for row in trained {
-                assert!(
-                    !held_out.contains(&contents[row as usize]),
-                    "row {row}, seed {seed}"
-                );
+            let (held_out, trained): (Vec<_>, Vec<_>) = contents
+                .iter()
+                .zip(0..)
+                .partition(|(_, row)| chosen.contains(row));
+            let held_out: HashSet<_> = held_out.iter().map(|(content, _)| content).collect();
+            for (content, row) in &trained {
+                assert!(!held_out.contains(content), "row {row}, seed {seed}");
             }
         }
     }

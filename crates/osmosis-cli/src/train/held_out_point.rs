@@ -1,5 +1,7 @@
 //! An evaluation on held-out rows, for people and for programs.
 
+use std::fmt::Write as _;
+
 use osmosis_core::statistics::Interval;
 use osmosis_train::{ByDecoding, EvaluationReport, HeldOutNumbers};
 use serde_json::{Value, json};
@@ -122,7 +124,8 @@ pub(crate) fn failed_text(numbers: &HeldOutNumbers) -> String {
         thousands(numbers.ran)
     );
     if numbers.infrastructure_failed > 0 {
-        text += &format!(
+        let _ = write!(
+            text,
             ", {} not run (infrastructure)",
             thousands(numbers.infrastructure_failed)
         );

@@ -1,6 +1,7 @@
 //! Rows that are trained on and held out at once.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use camino::Utf8Path;
 use osmosis_data::{ContentDigest, RowContent};
@@ -93,11 +94,14 @@ impl Overlap {
             self.rows
         );
         for (line, held_out) in &self.pairs {
-            message += &format!("\n  {dataset}:{line} is held out at {eval_dataset}:{held_out}");
+            let _ = write!(
+                message,
+                "\n  {dataset}:{line} is held out at {eval_dataset}:{held_out}"
+            );
         }
         let more = self.rows.saturating_sub(self.pairs.len() as u64);
         if more > 0 {
-            message += &format!("\n  and {more} more");
+            let _ = write!(message, "\n  and {more} more");
         }
         let pairs: Vec<_> = self
             .pairs

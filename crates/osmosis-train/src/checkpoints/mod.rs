@@ -242,7 +242,8 @@ mod tests {
     fn check_best(evaluated: &[&str], expected: u64) {
         let mut metrics = String::new();
         for (numbers, step) in evaluated.iter().zip(1..) {
-            metrics += &format!("{{\"step\":{step},\"eval/rollouts\":8,{numbers}}}\n");
+            let line = format!("{{\"step\":{step},\"eval/rollouts\":8,{numbers}}}\n");
+            metrics.push_str(&line);
         }
         let steps: Vec<String> = (1..=evaluated.len()).map(|n| format!("step_{n}")).collect();
         let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
