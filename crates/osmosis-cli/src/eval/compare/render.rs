@@ -148,14 +148,14 @@ pub(super) fn summary(findings: &Findings) -> String {
             evidence()
         ),
         Finding::FailuresDiffer => format!(
-            "Inconclusive: {}, and the pass rates do not differ: {}.{}",
+            "Inconclusive: {}, and the pass rates differ by no more than chance: {}.{}",
             fails(findings).unwrap_or_default(),
             evidence(),
             survivors(findings)
         ),
         Finding::RewardNotComparable => format!(
             "Inconclusive: the rewards differ, but not the same rollouts were scored in both runs, and the pass \
-             rates do not differ: {}.{}",
+             rates differ by no more than chance: {}.{}",
             evidence(),
             survivors(findings)
         ),
