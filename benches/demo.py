@@ -46,7 +46,8 @@ def main() -> None:
     runs = []
     print(
         f"{'':>4} {'sampled':>15} {'greedy':>15}\n"
-        f"{'seed':>4} {'before':>7} {'after':>7} {'before':>7} {'after':>7} {'steps':>6} {'seconds':>8} {'CPU s':>6} {'load':>5}"
+        f"{'seed':>4} {'before':>7} {'after':>7} {'before':>7} {'after':>7} "
+        f"{'steps':>6} {'seconds':>8} {'CPU s':>6} {'load':>5}"
     )
     for seed in map(int, arguments.seeds.split(",")):
         command = [arguments.osmosis, "demo", "--json", "--seed", str(seed), "--python", sys.executable]

@@ -150,19 +150,19 @@ impl<M: PlannedModel> Plan<M> {
     }
 
     /// `12 rows, 3 held out`.
-    pub(crate) fn amount(&self) -> Result<String, CliError> {
-        let (train, held_out) = self.row_counts()?;
-        Ok(match held_out {
+    pub(crate) fn amount(&self) -> String {
+        let (train, held_out) = self.row_counts();
+        match held_out {
             0 => format!("{train} rows, none held out"),
             _ => format!("{train} rows, {held_out} held out"),
-        })
+        }
     }
 
     /// Rows to train on, and held-out ones.
-    pub(crate) fn row_counts(&self) -> Result<(u64, u64), CliError> {
+    pub(crate) fn row_counts(&self) -> (u64, u64) {
         let chosen = self.chosen.len() as u64;
         let apart = self.eval_dataset.as_ref().map_or(0, |dataset| dataset.rows);
-        Ok((self.dataset.rows - chosen, chosen + apart))
+        (self.dataset.rows - chosen, chosen + apart)
     }
 
     /// What a resume must find as it is now.

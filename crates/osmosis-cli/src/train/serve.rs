@@ -56,7 +56,7 @@ pub(crate) async fn serve(
     if arguments.fresh {
         job.folder.make_way(&job.plan.workspace, output)?;
     }
-    Serving { job, arguments }.run().await
+    Box::pin(Serving { job, arguments }.run()).await
 }
 
 /// A policy that is trained by somebody else.
@@ -202,7 +202,7 @@ impl Serving {
         let workers = Arc::new(signals.unless_stopped(starting).await?);
         job.plan
             .code
-            .tell(workers.manifest(), &job.plan.amount()?, &job.output);
+            .tell(workers.manifest(), &job.plan.amount(), &job.output);
         let served = match self.serve_policy(store).await {
             Ok(served) => served,
             Err(error) => {

@@ -62,7 +62,7 @@ pub(crate) async fn submit(
     if arguments.fresh {
         job.folder.make_way(&job.plan.workspace, output)?;
     }
-    job.run_and_tell().await
+    Box::pin(job.run_and_tell()).await
 }
 
 pub(crate) async fn resume(
@@ -91,7 +91,7 @@ pub(crate) async fn resume(
     job.throughput = arguments.throughput;
     job.tensorboard = arguments.tensorboard;
     job.log = arguments.log;
-    job.run_and_tell().await
+    Box::pin(job.run_and_tell()).await
 }
 
 /// One training run.
@@ -223,8 +223,8 @@ impl Job {
         self.plan.check_for(&manifest)?;
         self.plan
             .code
-            .tell(&manifest, &self.plan.amount()?, &self.output);
-        let (rows, held_out) = self.plan.row_counts()?;
+            .tell(&manifest, &self.plan.amount(), &self.output);
+        let (rows, held_out) = self.plan.row_counts();
         self.output.line(format_args!(
             "Everything is in order: {rows} rows to train on, {held_out} held out. Nothing was run."
         ));
@@ -364,7 +364,7 @@ impl Job {
         );
         self.plan
             .code
-            .tell(workers.manifest(), &self.plan.amount()?, &self.output);
+            .tell(workers.manifest(), &self.plan.amount(), &self.output);
         let served = self.serve_policy(store).await;
         let (gateway, sampler) = match served {
             Ok(served) => served,

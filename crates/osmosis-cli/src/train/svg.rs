@@ -41,7 +41,7 @@ pub(crate) fn svg(title: &str, lines: &Lines) -> String {
         title = escape(title),
     );
     picture.axes(&mut text);
-    picture.legend(&mut text, lines);
+    legend(&mut text, lines);
     picture.training(&mut text, &lines.rewards, "");
     picture.training(&mut text, &lines.pass_rates, DASHES);
     for point in &lines.held_out {
@@ -130,41 +130,6 @@ impl Picture {
         );
     }
 
-    fn legend(&self, text: &mut String, lines: &Lines) {
-        let mut entry = |place: (f64, f64), mark: &str, label: &str| {
-            let x = WIDTH - RIGHT - 500.0 + place.0;
-            let _ = writeln!(
-                text,
-                r#"<g transform="translate({x:.1} {:.1})">{mark}<text x="26" y="0">{label}</text></g>"#,
-                place.1,
-            );
-        };
-        if !lines.rewards.is_empty() || !lines.pass_rates.is_empty() {
-            for (x, dashes, label) in [(0.0, "", "training, reward"), (140.0, DASHES, "pass rate")]
-            {
-                let mark =
-                    format!(r#"<path d="M0 -4H20" stroke="{TRAINING}" stroke-width="2"{dashes}/>"#);
-                entry((x, 38.0), &mark, label);
-            }
-        }
-        let mut held_out = |x: f64, colour: &str, label: &str| {
-            let mark = format!(
-                r#"<circle cx="4" cy="-4" r="4" fill="{colour}"/><circle cx="16" cy="-4" r="4" fill="none" stroke="{colour}" stroke-width="1.5"/>"#
-            );
-            entry((x, 56.0), &mark, label);
-        };
-        if !lines.held_out.is_empty() {
-            held_out(
-                0.0,
-                SAMPLED,
-                "held out, sampled: reward with 95% interval, pass rate",
-            );
-        }
-        if lines.held_out.iter().any(|point| point.greedy().is_some()) {
-            held_out(350.0, GREEDY, "greedy");
-        }
-    }
-
     fn training(&self, text: &mut String, values: &[(u64, f64)], dashes: &str) {
         let points: Vec<String> = values
             .iter()
@@ -221,6 +186,40 @@ impl Picture {
                 );
             }
         }
+    }
+}
+
+fn legend(text: &mut String, lines: &Lines) {
+    let mut entry = |place: (f64, f64), mark: &str, label: &str| {
+        let x = WIDTH - RIGHT - 500.0 + place.0;
+        let _ = writeln!(
+            text,
+            r#"<g transform="translate({x:.1} {:.1})">{mark}<text x="26" y="0">{label}</text></g>"#,
+            place.1,
+        );
+    };
+    if !lines.rewards.is_empty() || !lines.pass_rates.is_empty() {
+        for (x, dashes, label) in [(0.0, "", "training, reward"), (140.0, DASHES, "pass rate")] {
+            let mark =
+                format!(r#"<path d="M0 -4H20" stroke="{TRAINING}" stroke-width="2"{dashes}/>"#);
+            entry((x, 38.0), &mark, label);
+        }
+    }
+    let mut held_out = |x: f64, colour: &str, label: &str| {
+        let mark = format!(
+            r#"<circle cx="4" cy="-4" r="4" fill="{colour}"/><circle cx="16" cy="-4" r="4" fill="none" stroke="{colour}" stroke-width="1.5"/>"#
+        );
+        entry((x, 56.0), &mark, label);
+    };
+    if !lines.held_out.is_empty() {
+        held_out(
+            0.0,
+            SAMPLED,
+            "held out, sampled: reward with 95% interval, pass rate",
+        );
+    }
+    if lines.held_out.iter().any(|point| point.greedy().is_some()) {
+        held_out(350.0, GREEDY, "greedy");
     }
 }
 

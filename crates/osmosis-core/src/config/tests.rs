@@ -229,7 +229,7 @@ fn overlap_is_allowed_by_those_who_mean_it_and_pinned_then() {
         None,
         "runs from before resume"
     );
-    assert_snapshot!(train_errors_with("[training]\nallow_overlap = 'yes'\n"), @"");
+    assert_snapshot!(train_errors_with("[training]\nallow_overlap = 'yes'\n"), @"train.toml:7:17: `allow_overlap` in `[training]` must be `true` or `false`, found a string");
 }
 
 #[test]
