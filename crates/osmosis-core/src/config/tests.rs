@@ -496,8 +496,8 @@ fn numbers_out_of_range_say_the_range() {
 #[test]
 fn a_reward_range_is_two_finite_numbers_that_go_up() {
     let config = eval("[evaluation]\nreward_range = [-1, 2.5]\n");
-    let range = config.evaluation.reward_range.unwrap();
-    assert_eq!(<[f64; 2]>::from(range), [-1.0, 2.5]);
+    let range = crate::RewardRange::new(-1.0, 2.5).ok();
+    assert_eq!(config.evaluation.reward_range, range);
     let config = train("[training]\nreward_range = [0, 1]\n");
     assert_eq!(config.training.reward_range, Some(crate::RewardRange::UNIT));
     let errors = |value: &str| eval_errors_with(&format!("[evaluation]\nreward_range = {value}\n"));

@@ -43,7 +43,7 @@ impl Spread {
     /// Where the values lie: in the stated range, or from 0 to 1 when all are 0 or 1. `None` when nothing is
     /// known, or what is stated does not hold.
     pub fn range(&self, stated: Option<RewardRange>) -> Option<RewardRange> {
-        let is_0_or_1 = |value: &f64| *value == 0.0 || *value == 1.0;
+        let is_0_or_1 = |value: &f64| RewardRange::UNIT.is_end(*value);
         match stated {
             Some(range) => [self.min()?, self.max()?]
                 .iter()

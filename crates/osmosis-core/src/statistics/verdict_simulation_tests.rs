@@ -41,7 +41,7 @@ impl Agent {
     fn row(self, n: u64, level: f64, generator: &mut Generator) -> RowOutcome {
         let mut row = RowOutcome::default();
         for _ in 0..n {
-            let reward = (level + generator.unit()) / 2.0 + self.gain;
+            let reward = f64::midpoint(level, generator.unit()) + self.gain;
             let failed = match self.fails {
                 Fails::Never => false,
                 Fails::AtRandom => generator.unit() < 0.125,

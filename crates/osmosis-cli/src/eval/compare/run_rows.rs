@@ -106,7 +106,7 @@ impl ComparedRun {
                 if let (Some(row), Some(outcome)) = (rows.last_mut(), &rollout.outcome) {
                     self.outcomes.add(outcome.kind());
                     let reward = outcome.reward().map(Reward::get);
-                    self.rewards_are_binary &= reward.is_none_or(|r| r == 0.0 || r == 1.0);
+                    self.rewards_are_binary &= reward.is_none_or(|r| RewardRange::UNIT.is_end(r));
                     row.add(rollout, outcome);
                 }
             }
