@@ -346,9 +346,7 @@ mod tests {
     fn what_calls_sampled_gets_what_was_recorded_of_it() {
         let two_turns = matched(&[(&[1, 2, 3, 4, 5, 6, 7, 8], &[0, 0, 1, 1, 1, 0, 1, 1])]).unwrap();
         let found = &two_turns[0];
-        let logprobs: Vec<f32> = [0.0, 0.0, 3.0, 4.0, 5.0, 0.0, 7.0, 8.0]
-            .map(|id: f32| if id == 0.0 { 0.0 } else { -id / 8.0 })
-            .to_vec();
+        let logprobs = vec![0.0, 0.0, -0.375, -0.5, -0.625, 0.0, -0.875, -1.0];
         assert_eq!(found.logprobs, Some(logprobs));
         assert_eq!(found.versions, Some(vec![-1, -1, 0, 0, 0, -1, 1, 1]));
         let warm = vec![1.0, 1.0, 0.5, 0.5, 0.5, 1.0, 0.5, 0.5];

@@ -70,7 +70,7 @@ impl Params {
             ("repetition_penalty", &self.repetition_penalty, 1.0),
             ("min_p", &self.min_p, 0.0),
         ] {
-            if asked::number(name, value)?.is_some_and(|value| value != neutral) {
+            if asked::number(name, value)?.is_some_and(|given| (given - neutral).abs() > 0.0) {
                 return Err(Refusal::unsupported(
                     name,
                     format!("`{name}` is {value}; only {neutral} is supported"),

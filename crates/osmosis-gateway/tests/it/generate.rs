@@ -172,7 +172,7 @@ async fn what_cannot_be_asked_is_refused_and_recorded() {
         assert_eq!(answer.status, 400, "{body}");
         assert!(answer.error_message().contains(part), "{}", answer.text);
     }
-    assert_eq!(house.store.calls().len(), 10);
+    assert_eq!(house.store.calls().len(), 13);
     let other = post(
         &house,
         "/rollouts/r9-9/generate",

@@ -50,9 +50,7 @@ async fn seed_and_top_k_of_a_call_never_reach_the_sampler_in_training() {
                 assert_eq!(answer.status, 200, "{path}: {}", answer.text);
             }
             let requests = log.requests.lock();
-            // Anthropic's dialect has no seed.
-            let same_keys = same && path != "messages";
-            assert_eq!(requests[0].key == requests[1].key, same_keys, "{path}");
+            assert_eq!(requests[0].key == requests[1].key, same, "{path}");
             let top_k = usize::from(same);
             assert!(requests.iter().all(|r| r.top_k == top_k), "{path}");
         }

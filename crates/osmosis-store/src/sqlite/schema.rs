@@ -28,7 +28,8 @@
 //! `chain_length` says how many bases have to be read. When the policy knew its tokens, `token_records`
 //! says for how many choices, and the record at `tokens_offset` of `tokens_bytes` holds them, each with
 //! its length (`u32`, little endian) before it. `purpose` is `policy`, or `judge` for a call that the
-//! grader made; the latter are summed up in `rollouts.judge_…` alone. A call whose rollout is not in `rollouts` came
+//! grader made, which is summed up in `rollouts.judge_…` alone, or `other` for a call that a workflow's client
+//! made without an address, which is in no sum. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
 
 use camino::Utf8Path;
