@@ -238,7 +238,7 @@ fn under_mixed_faults_no_rollout_is_the_agents_failure() {
         Behaviour::Refuses { status: 502 },
         Behaviour::Garbage("<html>oops</html>"),
     ]);
-    let limit = "agent_workflow_timeout_s = 6";
+    let limit = "agent_workflow_timeout_s = 45";
     let (ran, workspace) = plain(behaviour, 8, &catching(), limit);
     assert!(matches!(ran.code, 0 | 3), "{}", ran.stderr);
     for line in workspace.index() {
