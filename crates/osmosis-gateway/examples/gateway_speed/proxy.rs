@@ -31,7 +31,7 @@ pub(crate) struct Proxy {
 /// What the proxy reaches the model server with.
 enum AnyClient {
     /// What a proxy in Rust usually has.
-    General(Client<HttpConnector, Full<Bytes>>),
+    General(Box<Client<HttpConnector, Full<Bytes>>>),
     /// The gateway's own.
     Direct(PlainClient),
 }
@@ -63,7 +63,9 @@ impl Proxy {
             "general" => {
                 let mut connector = HttpConnector::new();
                 connector.set_nodelay(true);
-                AnyClient::General(Client::builder(TokioExecutor::new()).build(connector))
+                AnyClient::General(Box::new(
+                    Client::builder(TokioExecutor::new()).build(connector),
+                ))
             }
             "direct" => AnyClient::Direct(PlainClient::new(upstream).ok_or("not a plain address")?),
             other => return Err(format!("`{other}` is not `general` or `direct`").into()),

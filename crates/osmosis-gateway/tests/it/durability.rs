@@ -49,9 +49,12 @@ async fn recorded_after(durability: Durability, calls: &[Value]) -> usize {
 
 #[tokio::test]
 async fn with_durable_answers_a_call_is_on_the_disk_before_its_answer_is_complete() {
-    let (plain, stream) = (user("hi"), streamed("hi"));
-    for calls in [&[plain.clone()][..], &[stream.clone()], &[plain, stream]] {
-        let recorded = recorded_after(Durability::Answer, calls).await;
+    for calls in [
+        vec![user("hi")],
+        vec![streamed("hi")],
+        vec![user("hi"), streamed("hi")],
+    ] {
+        let recorded = recorded_after(Durability::Answer, &calls).await;
         assert_eq!(recorded, calls.len(), "{calls:?}");
     }
 }
