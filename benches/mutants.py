@@ -23,8 +23,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STORE = "crates/osmosis-store/src"
-UNIT = ("unit tests", ["--cargo-arg=--lib"])
-WHOLE = ("all tests of the crate", [])
+
+
+@dataclass(frozen=True)
+class Stage:
+    label: str
+    arguments: tuple[str, ...] = ()
+    # Arguments of the test programs, which then run all their tests in one process.
+    test_arguments: tuple[str, ...] = ()
+
+
+def quick(*skipped: str) -> Stage:
+    """The unit tests without the slow ones, whose names contain `skipped`."""
+    skips = (argument for text in skipped for argument in ("--skip", text))
+    return Stage("quick unit tests", ("--cargo-arg=--lib",), ("--quiet", *skips))
+
+
+WHOLE = Stage("all tests of the crate", ("--test-tool=nextest",))
 
 
 @dataclass(frozen=True)
@@ -33,11 +48,18 @@ class Stratum:
     # Of 300 mutants. Crates that build quickly get most.
     share: int
     files: tuple[str, ...] = ()
-    stages: tuple[tuple[str, list[str]], ...] = (UNIT, WHOLE)
+    stages: tuple[Stage, ...] = (quick(), WHOLE)
 
 
 STRATA = [
-    Stratum("osmosis-core", 135),
+    Stratum(
+        "osmosis-core",
+        135,
+        stages=(
+            quick("simulation_tests", "properties", "run_numbers::tests::r", "order_of_arrival"),
+            WHOLE,
+        ),
+    ),
     Stratum("osmosis-tokens", 75),
     Stratum(
         "osmosis-store",
@@ -93,18 +115,18 @@ class Campaign:
     def test(self, stratum: Stratum, names: list[str]) -> None:
         """Tests those of `names` without a result, in stages: only what one stage misses goes on to the next."""
         names = [name for name in names if name not in self.results]
-        for last, (label, arguments) in (
-            (stage == stratum.stages[-1], stage) for stage in stratum.stages
-        ):
+        for stage in stratum.stages:
             if not names:
                 return
-            outcomes = self.cargo_mutants(stratum, names, arguments)
+            outcomes = self.cargo_mutants(stratum, names, stage)
             names = []
             for name, outcome in outcomes.items():
-                if outcome["result"] == "missed" and not last:
+                if outcome["result"] == "missed" and stage != stratum.stages[-1]:
                     names.append(name)
                 else:
-                    self.keep({"name": name, "package": stratum.package, "tests": label, **outcome})
+                    self.keep(
+                        {"name": name, "package": stratum.package, "tests": stage.label, **outcome}
+                    )
 
     def keep(self, result: dict) -> None:
         result["commit"] = self.commit
@@ -114,17 +136,19 @@ class Campaign:
         print(f"{result['result']:>8}  {result['seconds']:5.1f} s  {result['name']}", flush=True)
 
     def cargo_mutants(
-        self, stratum: Stratum, names: list[str], arguments: list[str]
+        self, stratum: Stratum, names: list[str], stage: Stage
     ) -> dict[str, dict]:
         run(["git", "-C", str(self.tree), "checkout", "--quiet", "--force", "."])
         run(["git", "-C", str(self.tree), "clean", "-fdq"])
         chosen = [f"--re=^{escaped(name)}$" for name in names]
         command = [
-            *("cargo", "mutants", "--in-place", "--baseline=skip", "--test-tool=nextest"),
+            *("cargo", "mutants", "--in-place", "--baseline=skip"),
             *("--colors=never", "--no-times", "--build-timeout=900", f"--timeout={self.timeout}"),
             *("-p", stratum.package, *(f"--file={file}" for file in stratum.files)),
-            *(f"--output={self.work}", *arguments, *chosen),
+            *(f"--output={self.work}", *stage.arguments, *chosen),
         ]
+        if stage.test_arguments:
+            command += ["--", "--", *stage.test_arguments]
         # Its exit code says whether mutants were missed; what counts is in the file.
         subprocess.run(
             command, cwd=self.tree, env=self.environment, stdout=subprocess.DEVNULL, check=False
@@ -143,7 +167,9 @@ class Campaign:
 
 def failing_test(log: Path) -> str | None:
     for line in log.read_text(errors="replace").splitlines():
-        found = re.match(r"\s+(?:FAIL|SIGABRT|SIGSEGV|TIMEOUT) \[.*?\]\s+(?:\(.*?\)\s+)?(.*)", line)
+        # As nextest says it, then as the test programs do.
+        found = re.match(r"\s+(?:FAIL|SIG\w+|TIMEOUT) \[.*?\]\s+(?:\(.*?\)\s+)?(.*)", line)
+        found = found or re.match(r"---- (\S+) stdout ----", line)
         if found:
             return found.group(1)
     return None
