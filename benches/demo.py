@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import sys
 
+from tables import print_table
+
 SEEDS = [1, 2, 3, 4, 5]
 
 
@@ -31,6 +33,16 @@ def mean(run: dict, side: str, decoding: str) -> float:
     return run[side][decoding]["mean"]
 
 
+def unseen(run: dict, decoding: str) -> float:
+    """The same after training, on the rows whose phrasing was never trained on."""
+    return run["after"]["unseen_phrasings"][decoding]["mean"]
+
+
+def failed(run: dict) -> int:
+    """Held-out rollouts without a reward, before and after."""
+    return sum(run[side][decoding]["failed"] for side in ("before", "after") for decoding in ("sampled", "greedy"))
+
+
 def reached(run: dict) -> bool:
     low = all(mean(run, "before", decoding) <= 0.3 for decoding in ("sampled", "greedy"))
     high = all(mean(run, "after", decoding) >= 0.8 for decoding in ("sampled", "greedy"))
@@ -43,25 +55,21 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     arguments = parser.parse_args()
 
-    runs = []
-    print(
-        f"{'':>4} {'sampled':>15} {'greedy':>15}\n"
-        f"{'seed':>4} {'before':>7} {'after':>7} {'before':>7} {'after':>7} "
-        f"{'steps':>6} {'seconds':>8} {'CPU s':>6} {'load':>5}"
-    )
+    runs, rows = [], []
     for seed in map(int, arguments.seeds.split(",")):
         command = [arguments.osmosis, "demo", "--json", "--seed", str(seed), "--python", sys.executable]
         before = processor_seconds()
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         run = json.loads(done.stdout)["resource"]
         runs.append(run)
-        print(
-            f"{seed:>4} {mean(run, 'before', 'sampled'):>7.3f} {mean(run, 'after', 'sampled'):>7.3f} "
-            f"{mean(run, 'before', 'greedy'):>7.3f} {mean(run, 'after', 'greedy'):>7.3f} "
-            f"{run['steps']:>6} {run['seconds']:>8.1f} "
-            f"{processor_seconds() - before:>6.0f} {os.getloadavg()[1]:>5.1f}",
-            flush=True,
-        )
+        row = [str(seed)]
+        row += [f"{mean(run, 'before', way):.3f} → {mean(run, 'after', way):.3f}" for way in ("sampled", "greedy")]
+        row += [f"{unseen(run, way):.3f}" for way in ("sampled", "greedy")]
+        row += [str(failed(run)), f"{run['seconds']:.1f}", f"{processor_seconds() - before:.0f}"]
+        rows.append([*row, f"{os.getloadavg()[1]:.1f}"])
+        print(f"seed {seed}: {', '.join(rows[-1][1:])}", file=sys.stderr, flush=True)
+    head = ["seed", "sampled", "greedy", "unseen phrasings after, sampled", "greedy", "failed", "seconds", "CPU s", "load"]
+    print_table(head, rows)
 
     print(f"\nmedian seconds: {statistics.median(run['seconds'] for run in runs):.1f}")
     missed = [run for run in runs if not reached(run)]

@@ -117,6 +117,14 @@ pub struct Learner {
     lanes: Lanes,
 }
 
+/// What a batch says before a step is taken.
+struct BatchGradients {
+    /// Of the weighted tokens; entries of others are 0.
+    logprobs: Vec<Vec<f32>>,
+    gradients: Vec<Vec<f32>>,
+    tally: Tally,
+}
+
 impl Learner {
     pub fn new(
         config: &ModelConfig,
@@ -175,6 +183,20 @@ impl Learner {
         objective: Objective,
         wrong: impl FnOnce(&[Vec<f32>]) -> Option<R>,
     ) -> Result<Result<UpdateReport, R>, PolicyError> {
+        let computed = self.gradients(rows, objective)?;
+        match wrong(&computed.logprobs) {
+            Some(wrong) => Ok(Err(wrong)),
+            None => Ok(Ok(self.step_along(&computed)?)),
+        }
+    }
+
+    // This and `step_along` are not generic: generic code is compiled where it is called, and of our crates only
+    // this one is optimised in a development build.
+    fn gradients(
+        &self,
+        rows: &[LossRow],
+        objective: Objective,
+    ) -> Result<BatchGradients, PolicyError> {
         check::options(&self.options)?;
         check::objective(objective)?;
         check::rows(&self.config, rows)?;
@@ -211,16 +233,21 @@ impl Learner {
                 Ok(())
             },
         )?;
-        if let Some(wrong) = wrong(&logprobs) {
-            return Ok(Err(wrong));
-        }
-        let norm = self.norm(&gradients, tally.loss)?;
+        Ok(BatchGradients {
+            logprobs,
+            gradients,
+            tally,
+        })
+    }
+
+    fn step_along(&mut self, computed: &BatchGradients) -> Result<UpdateReport, PolicyError> {
+        let norm = self.norm(&computed.gradients, computed.tally.loss)?;
         let step = Step::new(&self.options, self.updates + 1, norm);
-        for (parameter, gradient) in self.parameters.iter_mut().zip(&gradients) {
+        for (parameter, gradient) in self.parameters.iter_mut().zip(&computed.gradients) {
             step.apply(parameter, gradient)?;
         }
         self.updates += 1;
-        Ok(Ok(tally.report(norm)))
+        Ok(computed.tally.report(norm))
     }
 
     /// Logprobs of each token given those before it (entry 0 is 0), at each token's temperature, without gradients.

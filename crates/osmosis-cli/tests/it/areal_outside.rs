@@ -144,8 +144,11 @@ fn a_workflow_in_tokens_runs_on_a_server_that_takes_them() {
 fn the_deadline_of_a_rollout_reaches_the_server_that_makes_its_tokens() {
     let more = "[evaluation]\nagent_workflow_timeout_s = 5\n";
     let (workspace, _server) = on_token_server(&[json!({"ids": [99]})], more);
-    workspace.submit(&[]).expect(0);
-    assert_eq!(workspace.outcomes(), ["timed_out"]);
+    // It never answers: a failure of the infrastructure, not the agent's time-out.
+    workspace.submit(&[]).expect(3);
+    assert_eq!(workspace.outcomes(), ["infrastructure_failed"]);
+    let error = workspace.index()[0]["error"].to_string();
+    assert!(error.contains("had sent no answer"), "{error}");
     check_left(&workspace);
 }
 
