@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use osmosis_core::TaskClock;
 use osmosis_gateway::FaultKind;
 use osmosis_testkit::model_server::{Behaviour, Gate, ModelServer};
+use tokio::task::JoinSet;
 
 use crate::fixture::{House, streamed, user};
 
@@ -68,11 +69,13 @@ async fn whoever_gives_up_on_a_silent_upstream_suffered_it() {
 #[tokio::test]
 async fn a_call_that_waits_when_the_door_is_closed_counts_like_one_that_was_given_up() {
     let (house, server, _clock) = timed(silent(), Duration::from_mins(5)).await;
-    let call = tokio::spawn(house.post(user("hi").to_string()).send());
+    let mut call = JoinSet::new();
+    call.spawn(house.post(user("hi").to_string()).send());
     server.wait_for_requests(1).await;
     let calls = house.door.close().await;
     assert_eq!(calls.last_fault.unwrap().kind, FaultKind::TimedOut);
-    assert_eq!(call.await.unwrap().unwrap().status(), 410);
+    let answer = call.join_next().await.unwrap().unwrap();
+    assert_eq!(answer.unwrap().status(), 410);
 }
 
 #[tokio::test]
@@ -81,7 +84,8 @@ async fn an_answer_that_is_slow_when_the_task_ends_is_no_fault_of_a_task_that_ti
     over.start(Instant::now().checked_sub(Duration::from_hours(1)).unwrap());
     let (house, server) = House::upstream(silent()).await;
     house.door.keep_time(over);
-    let call = tokio::spawn(house.post(user("hi").to_string()).send());
+    let mut call = JoinSet::new();
+    call.spawn(house.post(user("hi").to_string()).send());
     server.wait_for_requests(1).await;
     let calls = house.door.close().await;
     drop(call);

@@ -369,7 +369,6 @@ mod tests {
     /// A file on the first file system at hand that has `O_DIRECT`. `None` only where the environment says
     /// that there is none.
     #[cfg(target_os = "linux")]
-    #[expect(clippy::print_stderr, reason = "a test that does not run says so")]
     fn create_direct() -> Option<(tempfile::TempDir, AppendedFile)> {
         let folders = [
             std::env::temp_dir(),
