@@ -287,4 +287,28 @@ mod tests {
             assert!(decode::<ToWorker>(body).is_err(), "{body:?}");
         }
     }
+
+    #[test]
+    fn frames_over_the_limit_are_neither_written_nor_read() {
+        // A string of this length has a head of five bytes.
+        let largest = "a".repeat(MAX_FRAME_BYTES - 5);
+        let body = encode(&largest).unwrap();
+        assert_eq!(body.len(), MAX_FRAME_BYTES);
+        assert_eq!(decode::<&str>(&body).unwrap(), largest);
+        for excess in [1, 4096] {
+            let bytes = MAX_FRAME_BYTES + excess;
+            let text = "a".repeat(bytes - 5);
+            let refused = [
+                encode(&text).map(drop),
+                decode::<&str>(&vec![0; bytes]).map(drop),
+            ];
+            for result in refused {
+                let error = result.unwrap_err();
+                assert!(
+                    matches!(error, FrameError::TooLarge { bytes: told } if told == bytes),
+                    "{error}"
+                );
+            }
+        }
+    }
 }

@@ -97,4 +97,17 @@ mod tests {
         }
         assert!("data/".parse::<DatasetRef>().is_err());
     }
+
+    #[test]
+    fn a_folder_is_refused_with_the_files_that_would_do() {
+        for folder in ["data/", ".", ".."] {
+            let error = folder.parse::<DatasetRef>().unwrap_err();
+            assert_eq!(error, DatasetRefError::Folder(folder.to_owned()));
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("`.jsonl`, `.csv` or `.parquet`"), "{hint}");
+        }
+        let error = "a\nb".parse::<DatasetRef>().unwrap_err();
+        assert_eq!(error.to_string(), "`a\\nb` contains control characters");
+        assert_eq!(error.hint(), None);
+    }
 }

@@ -69,6 +69,14 @@ mod tests {
     }
 
     #[test]
+    fn the_mean_weighs_each_staleness_by_its_tokens() {
+        let mut histogram = StalenessHistogram::default();
+        histogram.add(1, 6);
+        histogram.add(4, 2);
+        assert_eq!(histogram.mean(), Some(1.75));
+    }
+
+    #[test]
     fn a_histogram_is_written_as_an_object_by_staleness() {
         let mut histogram = StalenessHistogram::default();
         histogram.add(1, 4);
