@@ -406,4 +406,41 @@ mod tests {
             "{failing}"
         );
     }
+
+    #[test]
+    fn what_a_template_did_wrong_is_told() {
+        for (source, told) in [
+            (
+                "{{ 'a' | tojson(separators=['x']) }}",
+                "tojson: separators are two texts",
+            ),
+            // As in Python, where an empty separator is a ValueError.
+            ("{{ 'a'.partition('') }}", "partition"),
+            ("{{ 'a'.rpartition('') }}", "rpartition"),
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            let message = error.strip_prefix("the chat template failed at line 1: ");
+            assert!(message.is_some_and(|text| text.contains(told)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_message_without_content_has_an_empty_one() {
+        let template = Template::new(
+            "{% for m in messages %}[{{ m.content is defined }}{{ m.content }}]{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let messages = [
+            json!({"role": "assistant"}),
+            json!({"role": "assistant", "content": null}),
+            json!({"role": "user", "content": "one"}),
+        ];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "[True][True][Trueone]"
+        );
+    }
 }
