@@ -431,7 +431,7 @@ mod tests {
         for flags in [
             CONTINUES | HAS_REASON,
             COMPLETE | CONTINUES | HAS_REASON,
-            0x10,
+            0x40,
         ] {
             let error = TokenRecord::decode(&[VERSION, flags, 0, 0, 0, 0, 0, 0]).unwrap_err();
             let expected = format!("damaged token record: unknown flags {flags:#04x}");
