@@ -425,6 +425,49 @@ mod tests {
     }
 
     #[test]
+    fn a_template_that_wants_text_gets_arguments_as_text() {
+        let template = Template::new(
+            "{% for m in messages %}{% for call in m.tool_calls or [] %}\
+             {{ '<' + call.function.arguments + '>' }}{% endfor %}{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let calls = |arguments: serde_json::Value| {
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": arguments}},
+            ]})
+        };
+        let messages = [calls(json!({"a": [1, "b"]})), calls(json!(r#"{"a":1}"#))];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            r#"<{"a": [1, "b"]}><{"a":1}>"#
+        );
+    }
+
+    #[test]
+    fn reasoning_has_both_names_whichever_it_came_under() {
+        let template = Template::new(
+            "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}]{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let messages = [
+            json!({"role": "assistant", "content": "", "reasoning": "r"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": null, "thinking": "t"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": "c", "thinking": "t"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": null}),
+        ];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "[r|r][t|t][c|t][|]"
+        );
+    }
+
+    #[test]
     fn a_message_without_content_has_an_empty_one() {
         let template = Template::new(
             "{% for m in messages %}[{{ m.content is defined }}{{ m.content }}]{% endfor %}",

@@ -317,6 +317,22 @@ fn templates_that_prove_nothing_are_rendered_anew() {
 }
 
 #[test]
+fn a_turn_whose_end_is_part_of_a_longer_token_is_not_continued() {
+    let format = toy::format_with(toy::CHATML, &["<|im_end|>\n<|im_start|>"]);
+    let mut agent = Agent::new(&format);
+    agent.says("user", "one");
+    let prompt = agent.plan();
+    agent.answered(prompt, "abc<|im_end|>");
+    agent.says("user", "two");
+    let prompt = agent.plan();
+    assert_eq!(
+        reason(&prompt),
+        "the tokenizer does not keep `<|im_end|>` apart"
+    );
+    assert_eq!(prompt.ids, format.encode(&agent.full_rendering()).unwrap());
+}
+
+#[test]
 fn a_turn_that_another_token_ended_is_not_continued() {
     let format = toy::format(toy::CHATML);
     let mut agent = Agent::new(&format);
