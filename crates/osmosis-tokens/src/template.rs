@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_wants_text_gets_arguments_as_text() {
+    fn arguments_come_as_text_or_as_mapping_as_the_template_wants() {
         let template = Template::new(
             "{% for m in messages %}{% for call in m.tool_calls or [] %}\
              {{ '<' + call.function.arguments + '>' }}{% endfor %}{% endfor %}",
@@ -443,6 +443,18 @@ mod tests {
                 .render(&messages, None, false, &Map::new())
                 .unwrap(),
             r#"<{"a": [1, "b"]}><{"a":1}>"#
+        );
+        let template = Template::new(
+            "{% for m in messages %}{% for call in m.tool_calls or [] %}\
+             {{ call.function.arguments.keys() | join }};{% endfor %}{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "a;a;"
         );
     }
 

@@ -176,6 +176,8 @@ anything = { goes = "here" }
 "#,
     );
     assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"judge_model":null,"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
+    assert_eq!(format!("{:?}", config.sampling.temperature()), "0.0");
+    assert_eq!(format!("{:?}", config.sampling.top_p()), "0.9");
     assert_eq!(config.evaluation.agent_timeout().as_millis(), 500);
     assert_eq!(config.evaluation.grader_timeout().as_secs(), 20);
 }

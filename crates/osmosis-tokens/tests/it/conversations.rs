@@ -382,6 +382,17 @@ fn a_call_that_was_cut_off_is_never_continued() {
 }
 
 #[test]
+fn a_call_whose_ids_nobody_knows_has_a_number_too() {
+    let format = toy::format(toy::CHATML);
+    let mut agent = Agent::new(&format);
+    agent.says("user", "one");
+    assert_eq!(agent.plan().call, 0);
+    assert_eq!(agent.tree.skip(), 1);
+    assert_eq!(agent.tree.skip(), 2);
+    assert_eq!(agent.plan().call, 3);
+}
+
+#[test]
 fn retries_become_siblings_and_each_is_continued_once() {
     let format = toy::format(toy::CHATML);
     let mut agent = Agent::new(&format);
