@@ -527,6 +527,14 @@ fn a_reward_range_is_two_finite_numbers_that_go_up() {
 }
 
 #[test]
+fn a_list_of_names_is_a_sentence() {
+    let listed = |names: &[&'static str]| super::error::listed(names.iter().copied(), "and");
+    assert_eq!(listed(&[]), "");
+    assert_eq!(listed(&["a"]), "`a`");
+    assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` and `c`");
+}
+
+#[test]
 fn words_out_of_a_few_are_listed() {
     assert_snapshot!(train_errors_with("[training]\nalgorithm = 'ppo'\nincomplete_groups = 'maybe'\neval_dataset = 'x'\neval_fraction = 0.5\n"), @r"
     train.toml:7:13: `algorithm` in `[training]`: unknown value `ppo`
@@ -612,6 +620,10 @@ fn the_source_is_pinned_by_branch_or_commit() {
       hint: keep one of the two
     ");
     assert_snapshot!(eval_errors_with("commit_sha = 'main'\n"), @"eval.toml:6:14: `commit_sha` in `[experiment]`: `main` is not 7 to 64 hex digits");
+    for wrong in ["abcdef", "abcdefg", &"a".repeat(65)] {
+        let told = eval_errors_with(&format!("commit_sha = '{wrong}'\n"));
+        assert!(told.contains("is not 7 to 64 hex digits"), "{told}");
+    }
     assert_eq!(
         eval("commit_sha = 'ABCDEF0'")
             .experiment
