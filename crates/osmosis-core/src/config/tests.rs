@@ -622,6 +622,7 @@ fn the_source_is_pinned_by_branch_or_commit() {
     assert_snapshot!(eval_errors_with("commit_sha = 'main'\n"), @"eval.toml:6:14: `commit_sha` in `[experiment]`: `main` is not 7 to 64 hex digits");
     for wrong in ["abcdef", "abcdefg", &"a".repeat(65)] {
         let told = eval_errors_with(&format!("commit_sha = '{wrong}'\n"));
+        assert!(told.starts_with("eval.toml:6:14: "), "{told}");
         assert!(told.contains("is not 7 to 64 hex digits"), "{told}");
     }
     assert_eq!(
