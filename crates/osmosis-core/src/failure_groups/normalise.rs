@@ -113,6 +113,7 @@ mod tests {
             "no tool \"add\" among `mul`, 'sub'",
             "no tool '…' among '…', '…'",
         );
+        check("it said 'that's all' twice", "it said '…' twice");
         check("expected 3.5 but got -17", "expected <n> but got <n>");
         check("row 17: failed after 3s.", "row <n>: failed after <n>.");
         check("object at 0x7f3a2b is gone", "object at <n> is gone");
