@@ -9,9 +9,9 @@ counted apart and replaced.
 
 A compilation per mutant costs more than its tests. So the mutants of a crate are built into one program: a mutated
 function has all its variants in it, and the variable `MUTANT` chooses one. What can't be built that way (constants, and
-whatever the compiler rejects) goes to `cargo mutants` itself, one compilation each, which decides whether it is viable.
-A mutant that the quick unit tests miss is run again with all tests of its crate. `--plain` leaves everything to `cargo
-mutants`; `--again FILE` runs the mutants named in FILE instead of a sample (after mending the tests).
+whatever the compiler rejects) is built alone; if that fails too, it is not viable. A mutant that the quick tests miss is
+run again with all tests of its crate. `--plain` builds every mutant alone; `--quick` leaves out the tests that are not
+quick; `--again FILE` runs the mutants named in FILE instead of a sample (after mending the tests).
 """
 
 import argparse
@@ -23,19 +23,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STORE = "crates/osmosis-store/src"
-SUMMARIES = {
-    "CaughtMutant": "caught",
-    "MissedMutant": "missed",
-    "Unviable": "unviable",
-    "Timeout": "timeout",
-}
 SWITCH = """
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -52,8 +46,10 @@ class Stratum:
     # Of 300 mutants. Crates that build quickly get most.
     share: int
     files: tuple[str, ...] = ()
-    # Unit tests whose names contain one of these are not among the quick ones.
+    # Tests whose names contain one of these are not among the quick ones.
     slow: tuple[str, ...] = ()
+    # Whether integration tests are among the quick ones.
+    integration: bool = False
 
 
 STRATA = [
@@ -67,20 +63,28 @@ STRATA = [
         "osmosis-store",
         45,
         tuple(f"{STORE}/{file}" for file in ("sqlite/queue.rs", "lock.rs", "sqlite/rollouts.rs")),
+        slow=("the_file_is_what_was_appended", "tiny_batches", "killed", "crash"),
+        integration=True,
     ),
-    Stratum("osmosis-train", 45),
+    Stratum(
+        "osmosis-train",
+        45,
+        slow=("raises_the_reward", "reward_rises", "killed_at_any_moment"),
+        integration=True,
+    ),
 ]
 
 Mutant = dict[str, Any]
 
 
 class Campaign:
-    def __init__(self, work: Path, commit: str, timeout: int, plain: bool) -> None:
+    def __init__(self, work: Path, commit: str, given: argparse.Namespace) -> None:
         self.work = work
         self.tree = work / "tree"
         self.commit = commit
-        self.timeout = timeout
-        self.plain = plain
+        self.timeout: int = given.timeout
+        self.plain: bool = given.plain
+        self.quick: bool = given.quick
         self.results: dict[str, dict[str, Any]] = {}
         self.environment = {
             **os.environ,
@@ -113,12 +117,11 @@ class Campaign:
 
     def test(self, stratum: Stratum, mutants: list[Mutant]) -> None:
         self.restore()
-        left = mutants
-        if not self.plain:
-            left = Switched(self, stratum).test(mutants)
-            self.restore()
-        if left:
-            self.one_by_one(stratum, left)
+        crate = Crate(self, stratum)
+        left = mutants if self.plain else crate.test_together(mutants)
+        self.restore()
+        for mutant in left:
+            crate.test_alone(mutant)
 
     def keep(self, name: str, result: str, seconds: float, how: str) -> None:
         self.results[name] = {"result": result, "seconds": seconds, "how": how}
@@ -127,28 +130,9 @@ class Campaign:
             file.write(json.dumps(line) + "\n")
         print(f"{result:>8}  {seconds:5.1f} s  {name}  ({how})", flush=True)
 
-    def one_by_one(self, stratum: Stratum, mutants: list[Mutant]) -> None:
-        """`cargo mutants` on these, with all tests of the crate."""
-        chosen = [f"--re=^{escaped(mutant['name'])}$" for mutant in mutants]
-        command = [
-            *("cargo", "mutants", "--in-place", "--baseline=skip", "--test-tool=nextest"),
-            *("--colors=never", "--no-times", "--build-timeout=900", f"--timeout={self.timeout}"),
-            *("-p", stratum.package, *(f"--file={file}" for file in stratum.files)),
-            *(f"--output={self.work}", *chosen),
-        ]
-        # Its exit code says whether mutants were missed; what counts is in the file.
-        subprocess.run(
-            command, cwd=self.tree, env=self.environment, stdout=subprocess.DEVNULL, check=False
-        )
-        outcomes = json.loads((self.work / "mutants.out" / "outcomes.json").read_text())
-        for outcome in outcomes["outcomes"]:
-            seconds = sum(phase["duration"] for phase in outcome["phase_results"])
-            name = outcome["scenario"]["Mutant"]["name"]
-            self.keep(name, SUMMARIES[outcome["summary"]], seconds, "cargo mutants")
 
-
-class Switched:
-    """Mutants of one crate in one build."""
+class Crate:
+    """Builds mutants of one crate and runs its tests on them."""
 
     def __init__(self, campaign: Campaign, stratum: Stratum) -> None:
         self.campaign = campaign
@@ -156,9 +140,10 @@ class Switched:
         self.stratum = stratum
         self.folder = campaign.tree / "crates" / stratum.package
         self.originals: dict[str, str] = {}
+        self.limits: dict[str, float] = {}
 
-    def test(self, mutants: list[Mutant]) -> list[Mutant]:
-        """Those that could not be built are handed back."""
+    def test_together(self, mutants: list[Mutant]) -> list[Mutant]:
+        """All in one build. Those that could not be built are handed back."""
         numbered = {number: mutant for number, mutant in enumerate(mutants, 1)}
         library = self.folder / "src" / "lib.rs"
         usable = {
@@ -179,50 +164,85 @@ class Switched:
                 raise SystemExit("the build fails, and not because of a mutant")
             usable = {n: mutant for n, mutant in usable.items() if n not in refused}
         messages, built = self.cargo()
-        program = next(
-            message["executable"]
-            for message in messages
-            if message.get("executable") and message["target"]["kind"] == ["lib"]
-        )
-        skipped = [argument for text in self.stratum.slow for argument in ("--skip", text)]
-        stages = [
-            ("quick unit tests", [program, "--quiet", *skipped]),
-            ("all tests", ["cargo", "nextest", "run", "-p", self.stratum.package]),
-        ]
-        for label, command in stages:
-            result, seconds = self.run(0, command, 1800)
+        missed = usable
+        for label, commands in self.stages(messages):
+            result, seconds = self.run(0, commands, 1800)
             if result != "missed":
                 raise SystemExit(f"{label}: they fail without any mutant")
             print(f"without a mutant: {label} take {seconds:.1f} s", flush=True)
-        for number, mutant in usable.items():
-            for label, command in stages:
-                result, seconds = self.run(number, command, self.campaign.timeout)
-                if result != "missed":
-                    break
-            self.campaign.keep(mutant["name"], result, seconds, label)
+            # On a busy machine, tests that are only slow must not count as a mutant that hangs.
+            limit = self.limits[label] = max(self.campaign.timeout, 5 * seconds)
+            left = {}
+            for number, mutant in missed.items():
+                result, seconds = self.run(number, commands, limit)
+                if result == "missed":
+                    left[number] = mutant
+                    print(f"          {seconds:5.1f} s  {mutant['name']}  ({label})", flush=True)
+                else:
+                    self.campaign.keep(mutant["name"], result, seconds, label)
+            missed = left
+        for mutant in missed.values():
+            self.campaign.keep(mutant["name"], "missed", seconds, label)
         return [mutant for number, mutant in numbered.items() if number not in usable]
 
-    def run(self, number: int, command: list[str], timeout: int) -> tuple[str, float]:
-        environment = {
-            **self.campaign.environment,
-            "MUTANT": str(number),
-            "CARGO_MANIFEST_DIR": str(self.folder),
-        }
+    def test_alone(self, mutant: Mutant) -> None:
+        """In a build of its own."""
+        path = self.tree / mutant["file"]
+        original = path.read_text()
+        path.write_text(with_one(original, mutant))
         began = time.monotonic()
-        with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        ) as process:
-            try:
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return "timeout", time.monotonic() - began
-        return "missed" if code == 0 else "caught", time.monotonic() - began
+        _, viable = self.cargo("--lib")
+        if viable:
+            messages, _ = self.cargo()
+            for label, commands in self.stages(messages):
+                limit = self.limits.get(label, 5 * self.campaign.timeout)
+                result, seconds = self.run(0, commands, limit)
+                if result != "missed":
+                    break
+            self.campaign.keep(mutant["name"], result, seconds, f"{label}, alone")
+        else:
+            seconds = time.monotonic() - began
+            self.campaign.keep(mutant["name"], "unviable", seconds, "alone")
+        path.write_text(original)
+
+    def stages(self, messages: list[dict[str, Any]]) -> list[tuple[str, list[list[str]]]]:
+        """What is run on a mutant, until it is noticed: a name and commands."""
+        kinds = [["lib"], ["test"]] if self.stratum.integration else [["lib"]]
+        programs = [
+            message["executable"]
+            for message in messages
+            if message.get("executable") and message["target"]["kind"] in kinds
+        ]
+        skipped = [argument for text in self.stratum.slow for argument in ("--skip", text)]
+        stages = [("quick tests", [[program, "--quiet", *skipped] for program in programs])]
+        if not self.campaign.quick:
+            stages.append(("all tests", [["cargo", "nextest", "run", "-p", self.stratum.package]]))
+        return stages
+
+    def run(self, number: int, commands: list[list[str]], timeout: float) -> tuple[str, float]:
+        """Each of the commands, until one of them notices the mutant."""
+        began = time.monotonic()
+        for command in commands:
+            environment = {**self.campaign.environment, "MUTANT": str(number)}
+            if command[0] != "cargo":
+                # Cargo sets it itself; if it came from outside, build scripts that read it would run again.
+                environment["CARGO_MANIFEST_DIR"] = str(self.folder)
+            with subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+            ) as process:
+                try:
+                    code = process.wait(timeout)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return "timeout", time.monotonic() - began
+            if code != 0:
+                return "caught", time.monotonic() - began
+        return "missed", time.monotonic() - began
 
     def cargo(self, *arguments: str) -> tuple[list[dict[str, Any]], bool]:
         command = ["cargo", "test", "--no-run", "--message-format=json", "--quiet"]
@@ -263,17 +283,36 @@ class Switched:
         return found
 
 
-def with_variants(text: str, mutants: dict[int, Mutant]) -> str:
-    """The source with a `match` in each mutated function, which has its original body and all its variants."""
+def places(text: str) -> Callable[[dict[str, Any]], tuple[int, int]]:
+    """Turns spans of lines and columns into those of the text."""
     starts = [0]
     for line in text.split("\n"):
         starts.append(starts[-1] + len(line) + 1)
 
     def offsets(span: dict[str, Any]) -> tuple[int, int]:
-        return tuple(
-            starts[span[end]["line"] - 1] + span[end]["column"] - 1 for end in ("start", "end")
+        start, end = (
+            starts[span[at]["line"] - 1] + span[at]["column"] - 1 for at in ("start", "end")
         )
+        return start, end
 
+    return offsets
+
+
+def with_one(text: str, mutant: Mutant) -> str:
+    """The source with one mutant in place of the original."""
+    first, last = places(text)(mutant["span"])
+    replacement = mutant["replacement"]
+    if mutant["genre"] == "FnValue":
+        function = mutant["function"]
+        start, last = places(text)(function["span"])
+        first = body_of(text, start, function["function_name"].rsplit("::", 1)[-1])
+        replacement = f"{{ {replacement} }}"
+    return f"{text[:first]} {replacement} {text[last:]}"
+
+
+def with_variants(text: str, mutants: dict[int, Mutant]) -> str:
+    """The source with a `match` in each mutated function, which has its original body and all its variants."""
+    offsets = places(text)
     functions: dict[tuple[int, int, str], list[int]] = collections.defaultdict(list)
     for number, mutant in mutants.items():
         function = mutant["function"]
@@ -334,11 +373,6 @@ def variants_at(lines: Iterable[str]) -> set[int]:
     return set()
 
 
-def escaped(name: str) -> str:
-    """For Rust's regular expressions, which know fewer escapes than Python's."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", name)
-
-
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=True, text=True, **options)
 
@@ -390,17 +424,20 @@ def main() -> None:
     )
     arguments.add_argument("--seed", type=int, default=17)
     arguments.add_argument("--count", type=int, default=300)
+    arguments.add_argument("--commit", default="HEAD", help="what to test")
     arguments.add_argument("--only", help="the crate whose name contains this text")
     arguments.add_argument("--again", type=Path, help="a file with names of mutants, one per line")
     arguments.add_argument("--plain", action="store_true", help="one compilation per mutant")
-    arguments.add_argument("--timeout", type=int, default=120, help="seconds per mutant")
+    arguments.add_argument("--quick", action="store_true", help="the quick tests only")
+    arguments.add_argument("--timeout", type=int, default=120, help="seconds per mutant, at least")
     arguments.add_argument("--work", type=Path, default=ROOT / "target" / "mutants")
     given = arguments.parse_args()
 
-    head = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], stdout=subprocess.PIPE)
+    name = ["git", "-C", str(ROOT), "rev-parse", f"{given.commit}^{{commit}}"]
+    head = run(name, stdout=subprocess.PIPE)
     commit = head.stdout.strip()
     given.work.mkdir(parents=True, exist_ok=True)
-    campaign = Campaign(given.work.resolve(), commit, given.timeout, given.plain)
+    campaign = Campaign(given.work.resolve(), commit, given)
     campaign.clone()
     began = time.monotonic()
     print(f"commit {commit[:10]}, seed {given.seed}")
