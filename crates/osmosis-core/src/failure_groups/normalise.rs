@@ -130,7 +130,7 @@ mod tests {
             "GET http://127.0.0.1:8000/v1/models failed",
             "GET <path> failed",
         );
-        for path in ["./x", "~/x", "C:\\x", "x/y/z", "/x", "x://y"] {
+        for path in ["~/x", "C:\\x", "x/y/z", "/x", "x://y"] {
             check(&format!("at {path} it failed"), "at <path> it failed");
         }
         check("call_abc123 has no output", "<n> has no output");
