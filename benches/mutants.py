@@ -316,7 +316,8 @@ def with_variants(text: str, mutants: dict[int, Mutant]) -> str:
     functions: dict[tuple[int, int, str], list[int]] = collections.defaultdict(list)
     for number, mutant in mutants.items():
         function = mutant["function"]
-        functions[(*offsets(function["span"]), function["function_name"])].append(number)
+        start, end = offsets(function["span"])
+        functions[start, end, function["function_name"]].append(number)
     # From the end, so that the places before stay what they are.
     for (start, end, name), numbers in sorted(functions.items(), reverse=True):
         opening = body_of(text, start, name.rsplit("::", 1)[-1])
