@@ -251,6 +251,9 @@ mod tests {
             "18446744073709551616",
             "`18446744073709551616` at column 1 is not a row index",
         );
+        let hint = |text: &str| text.parse::<RowSelection>().unwrap_err().hint();
+        assert_eq!(hint("1,9-8"), "write `8-9`");
+        assert!(hint("x").contains("`3,7,10-20`"));
     }
 
     #[test]

@@ -133,3 +133,55 @@ fn write_holder(file: &mut File, holder: &Holder) -> io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     file.write_all(text.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(keep: &tempfile::TempDir) -> &Utf8Path {
+        Utf8Path::from_path(keep.path()).unwrap()
+    }
+
+    #[test]
+    fn a_long_command_is_told_whole() {
+        let keep = tempfile::tempdir().unwrap();
+        let command = "osmosis eval submit ".repeat(500);
+        let lock = RunLock::take(folder(&keep), 1, &command).unwrap();
+        let found = holder(folder(&keep)).unwrap().unwrap();
+        assert_eq!((found.command, found.since_ms), (command, 1));
+        drop(lock);
+    }
+
+    #[test]
+    fn a_lock_that_is_given_back_names_nobody() {
+        let keep = tempfile::tempdir().unwrap();
+        assert_eq!(holder(folder(&keep)).unwrap(), None, "there is no file yet");
+        drop(RunLock::take(folder(&keep), 1, "osmosis").unwrap());
+        assert_eq!(holder(folder(&keep)).unwrap(), None);
+        let text = std::fs::read_to_string(folder(&keep).join(LOCK_FILE)).unwrap();
+        assert_eq!(text, "");
+    }
+
+    #[test]
+    fn where_no_lock_can_be_looked_for_nobody_knows_the_holder() {
+        let keep = tempfile::tempdir().unwrap();
+        let file = folder(&keep).join("file");
+        std::fs::write(&file, "not a folder").unwrap();
+        let error = holder(&file).unwrap_err().to_string();
+        assert!(error.contains(file.as_str()), "{error}");
+    }
+
+    #[test]
+    fn a_holder_is_told_with_its_command_where_it_has_one() {
+        let mut holder = Holder {
+            pid: 7,
+            host: "here".to_owned(),
+            since_ms: 0,
+            command: String::new(),
+        };
+        let text = "process 7 on here since 1970-01-01T00:00:00Z";
+        assert_eq!(holder.to_string(), text);
+        holder.command = "osmosis serve".to_owned();
+        assert_eq!(holder.to_string(), format!("{text} (`osmosis serve`)"));
+    }
+}

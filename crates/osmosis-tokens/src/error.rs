@@ -116,3 +116,60 @@ impl TokensError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_person_can_mend_has_a_hint() {
+        let io = |kind| TokensError::io(Utf8Path::new("model"), &io::Error::from(kind));
+        for (error, kind, hint) in [
+            (
+                io(io::ErrorKind::NotFound),
+                TokensErrorKind::Checkpoint,
+                Some("`tokenizer.json`"),
+            ),
+            (
+                io(io::ErrorKind::StorageFull),
+                TokensErrorKind::DiskFull,
+                Some("disk space"),
+            ),
+            (
+                io(io::ErrorKind::QuotaExceeded),
+                TokensErrorKind::DiskFull,
+                Some("disk space"),
+            ),
+            (
+                io(io::ErrorKind::PermissionDenied),
+                TokensErrorKind::Checkpoint,
+                None,
+            ),
+            (
+                TokensError::NoTemplate,
+                TokensErrorKind::Checkpoint,
+                Some("`chat_template.jinja`"),
+            ),
+            (
+                TokensError::TemplateRaised {
+                    message: "no".to_owned(),
+                },
+                TokensErrorKind::Messages,
+                Some("template"),
+            ),
+            (
+                TokensError::inconsistent(3, "it is not"),
+                TokensErrorKind::Records,
+                None,
+            ),
+        ] {
+            assert_eq!(error.kind(), kind, "{error}");
+            let found = error.hint();
+            assert_eq!(found.is_some(), hint.is_some(), "{error}: {found:?}");
+            assert!(
+                found.unwrap_or_default().contains(hint.unwrap_or_default()),
+                "{error}"
+            );
+        }
+    }
+}

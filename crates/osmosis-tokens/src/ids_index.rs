@@ -65,4 +65,16 @@ mod tests {
         assert_eq!(index.begin(&[1, 2, 3]), [0, 4]);
         assert_eq!(index.begin(&[2]), [4]);
     }
+
+    #[test]
+    fn texts_that_differ_in_one_id_are_told_apart() {
+        let mut index = IdsIndex::default();
+        let texts = [0, 7, u32::MAX].map(|first| (0..300).map(move |id| [first, id]));
+        for (place, ids) in texts.clone().into_iter().flatten().enumerate() {
+            index.insert(&ids, place);
+        }
+        for (place, ids) in texts.into_iter().flatten().enumerate() {
+            assert_eq!(index.begin(&ids), [place], "{ids:?}");
+        }
+    }
 }

@@ -206,6 +206,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nested_is_indented_by_its_depth() {
+        let style = Style {
+            indent: Some(" ".to_owned()),
+            item_separator: ",".to_owned(),
+            ..Style::default()
+        };
+        assert_eq!(
+            dump(r#"[[1, [2]], {"a": {"b": 3}}]"#, &style),
+            "[\n [\n  1,\n  [\n   2\n  ]\n ],\n {\n  \"a\": {\n   \"b\": 3\n  }\n }\n]"
+        );
+    }
+
+    #[test]
+    fn spaces_stay_and_control_characters_are_escaped() {
+        let text = "\" ~\u{7f}\\u001f\"";
+        assert_eq!(dump(text, &Style::default()), text);
+        let style = Style {
+            ensure_ascii: true,
+            ..Style::default()
+        };
+        assert_eq!(dump(text, &style), r#"" ~\u007f\u001f""#);
+    }
+
+    #[test]
     fn ascii_output_uses_surrogate_pairs() {
         let style = Style {
             ensure_ascii: true,
@@ -220,6 +244,9 @@ mod tests {
             (1.0, "1.0"),
             (0.1, "0.1"),
             (1e16, "1e+16"),
+            (f64::INFINITY, "Infinity"),
+            (f64::NEG_INFINITY, "-Infinity"),
+            (f64::NAN, "NaN"),
             (1.5e-5, "1.5e-05"),
             (0.0001, "0.0001"),
             (123_456_789_012_345.6, "123456789012345.6"),

@@ -427,6 +427,19 @@ mod tests {
     }
 
     #[test]
+    fn an_origin_is_either_a_call_or_a_reason() {
+        for flags in [
+            CONTINUES | HAS_REASON,
+            COMPLETE | CONTINUES | HAS_REASON,
+            0x40,
+        ] {
+            let error = TokenRecord::decode(&[VERSION, flags, 0, 0, 0, 0, 0, 0]).unwrap_err();
+            let expected = format!("damaged token record: unknown flags {flags:#04x}");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
     fn another_format_version_is_named() {
         assert_eq!(
             TokenRecord::decode(&[9]).unwrap_err().to_string(),

@@ -297,7 +297,8 @@ mod tests {
             record(0, None, &[1, 2], &[3]),
             record(1, Some((0, 3)), &[4], &[5, 6]),
         ];
-        let rows = call_rows(&SampleId::new("main").unwrap(), &records).unwrap();
+        let sample = SampleId::new("main").unwrap();
+        let rows = crate::CallTree::call_rows(&sample, &records).unwrap();
         let seen: Vec<_> = rows.iter().map(|row| (row.call, row.parent)).collect();
         assert_eq!(seen, [(0, None), (1, Some(0)), (2, Some(0))]);
         assert_eq!(rows[0].row.ids, [1, 2, 3]);

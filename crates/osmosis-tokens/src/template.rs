@@ -406,4 +406,96 @@ mod tests {
             "{failing}"
         );
     }
+
+    #[test]
+    fn what_a_template_did_wrong_is_told() {
+        for (source, told) in [
+            (
+                "{{ 'a' | tojson(separators=['x']) }}",
+                "tojson: separators are two texts",
+            ),
+            // As in Python, where an empty separator is a ValueError.
+            ("{{ 'a'.partition('') }}", "partition"),
+            ("{{ 'a'.rpartition('') }}", "rpartition"),
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            let message = error.strip_prefix("the chat template failed at line 1: ");
+            assert!(message.is_some_and(|text| text.contains(told)), "{error}");
+        }
+    }
+
+    #[test]
+    fn arguments_come_as_text_or_as_mapping_as_the_template_wants() {
+        let template = Template::new(
+            "{% for m in messages %}{% for call in m.tool_calls or [] %}\
+             {{ '<' + call.function.arguments + '>' }}{% endfor %}{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let calls = |arguments: serde_json::Value| {
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": arguments}},
+            ]})
+        };
+        let messages = [calls(json!({"a": [1, "b"]})), calls(json!(r#"{"a":1}"#))];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            r#"<{"a": [1, "b"]}><{"a":1}>"#
+        );
+        let template = Template::new(
+            "{% for m in messages %}{% for call in m.tool_calls or [] %}\
+             {{ call.function.arguments.keys() | join }};{% endfor %}{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "a;a;"
+        );
+    }
+
+    #[test]
+    fn reasoning_has_both_names_whichever_it_came_under() {
+        let template = Template::new(
+            "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}]{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let messages = [
+            json!({"role": "assistant", "content": "", "reasoning": "r"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": null, "thinking": "t"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": "c", "thinking": "t"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": null}),
+        ];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "[r|r][t|t][c|t][|]"
+        );
+    }
+
+    #[test]
+    fn a_message_without_content_has_an_empty_one() {
+        let template = Template::new(
+            "{% for m in messages %}[{{ m.content is defined }}{{ m.content }}]{% endfor %}",
+            &[],
+        )
+        .unwrap();
+        let messages = [
+            json!({"role": "assistant"}),
+            json!({"role": "assistant", "content": null}),
+            json!({"role": "user", "content": "one"}),
+        ];
+        assert_eq!(
+            template
+                .render(&messages, None, false, &Map::new())
+                .unwrap(),
+            "[True][True][Trueone]"
+        );
+    }
 }

@@ -176,6 +176,8 @@ anything = { goes = "here" }
 "#,
     );
     assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"judge_model":null,"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
+    assert_eq!(format!("{:?}", config.sampling.temperature()), "0.0");
+    assert_eq!(format!("{:?}", config.sampling.top_p()), "0.9");
     assert_eq!(config.evaluation.agent_timeout().as_millis(), 500);
     assert_eq!(config.evaluation.grader_timeout().as_secs(), 20);
 }
@@ -525,6 +527,14 @@ fn a_reward_range_is_two_finite_numbers_that_go_up() {
 }
 
 #[test]
+fn a_list_of_names_is_a_sentence() {
+    let listed = |names: &[&'static str]| super::error::listed(names.iter().copied(), "and");
+    assert_eq!(listed(&[]), "");
+    assert_eq!(listed(&["a"]), "`a`");
+    assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` and `c`");
+}
+
+#[test]
 fn words_out_of_a_few_are_listed() {
     assert_snapshot!(train_errors_with("[training]\nalgorithm = 'ppo'\nincomplete_groups = 'maybe'\neval_dataset = 'x'\neval_fraction = 0.5\n"), @r"
     train.toml:7:13: `algorithm` in `[training]`: unknown value `ppo`
@@ -610,6 +620,11 @@ fn the_source_is_pinned_by_branch_or_commit() {
       hint: keep one of the two
     ");
     assert_snapshot!(eval_errors_with("commit_sha = 'main'\n"), @"eval.toml:6:14: `commit_sha` in `[experiment]`: `main` is not 7 to 64 hex digits");
+    for wrong in ["abcdef", "abcdefg", &"a".repeat(65)] {
+        let told = eval_errors_with(&format!("commit_sha = '{wrong}'\n"));
+        assert!(told.starts_with("eval.toml:6:14: "), "{told}");
+        assert!(told.contains("is not 7 to 64 hex digits"), "{told}");
+    }
     assert_eq!(
         eval("commit_sha = 'ABCDEF0'")
             .experiment

@@ -113,6 +113,7 @@ mod tests {
             "no tool \"add\" among `mul`, 'sub'",
             "no tool '…' among '…', '…'",
         );
+        check("it said 'that's all' twice", "it said '…' twice");
         check("expected 3.5 but got -17", "expected <n> but got <n>");
         check("row 17: failed after 3s.", "row <n>: failed after <n>.");
         check("object at 0x7f3a2b is gone", "object at <n> is gone");
@@ -129,6 +130,9 @@ mod tests {
             "GET http://127.0.0.1:8000/v1/models failed",
             "GET <path> failed",
         );
+        for path in ["~/x", "C:\\x", "x/y/z", "/x", "x://y"] {
+            check(&format!("at {path} it failed"), "at <path> it failed");
+        }
         check("call_abc123 has no output", "<n> has no output");
         check("first line\nsecond 5", "first line");
         check("", "");

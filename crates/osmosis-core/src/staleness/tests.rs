@@ -61,6 +61,19 @@ fn train(admission: &mut Admission) -> Batch {
 }
 
 #[test]
+fn only_topping_up_makes_groups_larger() {
+    for (max_staleness, straggler, tops_up) in [
+        (1, Straggler::Wait, false),
+        (1, Straggler::Drop, false),
+        (1, Straggler::TopUp, true),
+        (0, Straggler::TopUp, false),
+    ] {
+        let pace = Pace::of(max_staleness, StaleRows::Drop, straggler);
+        assert_eq!(pace.tops_up(), tops_up, "{pace:?}");
+    }
+}
+
+#[test]
 fn capacity_is_that_of_the_contract() {
     let mut admission = Admission::begin(asynchronous(StaleRows::Drop, Straggler::Wait));
     // (1 + 0 + 1) * 2 groups of 3.

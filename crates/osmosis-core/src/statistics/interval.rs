@@ -150,6 +150,9 @@ mod tests {
         let half = 2.776_445_105_197_793 * 0.5f64.sqrt();
         let clusters = [1.0, 2.0, 3.0, 4.0, 5.0].map(|value| (1, value));
         close(of(&clusters).t_interval(), 3.0 - half, 3.0 + half);
+        // What counts as no spread is measured against the mean.
+        assert!(of(&[(1, 1e-9), (1, 3e-9)]).t_interval().is_some());
+        assert_eq!(of(&[(1, 1e9), (1, 1e9 + 1e-6)]).t_interval(), None);
     }
 
     #[test]

@@ -145,6 +145,15 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_all_differ_by_the_same_have_no_interval_and_small_values_have_one() {
+        let nothing = [pair((1, 0.0), (1, 0.0)); 3];
+        assert_eq!(PairedDifference::of(&nothing).unwrap().ci95, None);
+        let small = [0.0, 1e-9, 3e-9].map(|sum| pair((1, 1e-9), (1, sum)));
+        let found = PairedDifference::of(&small).unwrap().ci95.unwrap();
+        assert!(found.low < 0.0 && found.high > 1e-9, "{found:?}");
+    }
+
+    #[test]
     fn differences_of_bounded_values_stay_inside_their_bounds() {
         let pairs = [
             pair((1, 0.0), (1, 1.0)),

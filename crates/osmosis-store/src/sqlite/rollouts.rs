@@ -422,3 +422,20 @@ pub(crate) fn samples(connection: &Connection, id: &RolloutId) -> Result<Vec<Sam
     }
     Ok(samples)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewards_keep_their_order_and_what_is_no_object_is_named() {
+        let found = rewards(Some(r#"{"b":0.1,"a":null}"#)).unwrap();
+        let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["b", "a"]);
+        let Err(SqlError::Senseless(message)) = rewards(Some("1")) else {
+            panic!("a number was read as rewards");
+        };
+        let expected = "expected an object of rewards by sample id";
+        assert!(message.contains(expected), "{message}");
+    }
+}

@@ -60,6 +60,8 @@ pub async fn a_claim_carries_its_row(fixture: Fixture) -> Verdict {
     }
     assert_eq!(claims.len(), 3);
     assert_eq!(store.row(3).await?, None);
+    let asked_for = [claims[2].row.clone(), claims[0].row.clone()];
+    assert_eq!(store.rows(&[2, 3, 0]).await?, asked_for);
     Ok(())
 }
 

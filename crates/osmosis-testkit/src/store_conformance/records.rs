@@ -128,7 +128,10 @@ pub async fn samples_come_back_as_they_were(fixture: Fixture) -> Verdict {
     ];
     let record = store.rollout(&claim.id).await?;
     assert_eq!(record.map(|record| record.rewards), Some(rewards));
-    assert!(store.samples(&RolloutId::new("nobody")?).await?.is_empty());
+    let nobody = RolloutId::new("nobody")?;
+    assert!(store.samples(&nobody).await?.is_empty());
+    let asked_for = [nobody, claim.id.clone()];
+    assert_eq!(store.samples_of(&asked_for).await?, [vec![], samples]);
     Ok(())
 }
 

@@ -117,6 +117,23 @@ fn tokens_that_only_the_configuration_names_are_added() {
 }
 
 #[test]
+fn a_vocabulary_with_holes_ends_behind_its_greatest_id() {
+    let mut parts = parts();
+    let size = toy::format(toy::CHATML).vocabulary_size();
+    let mut tokenizer: Value = serde_json::from_str(&parts.tokenizer).unwrap();
+    tokenizer["model"]["vocab"]["<|endoftext|>"] = json!(size + 9);
+    for token in tokenizer["added_tokens"].as_array_mut().unwrap() {
+        if token["content"] == "<|endoftext|>" {
+            token["id"] = json!(size + 9);
+        }
+    }
+    parts.tokenizer = tokenizer.to_string();
+    let format = ChatFormat::from_parts(parts).unwrap();
+    assert_eq!(toy::special(&format, "<|endoftext|>") as usize, size + 9);
+    assert_eq!(format.vocabulary_size(), size + 10);
+}
+
+#[test]
 fn an_open_think_in_the_prompt_makes_the_reply_begin_with_thoughts() {
     let template = format!("{}{{{{ '<think>\n' }}}}", toy::CHATML);
     let format = ChatFormat::from_parts(with_config(|c| c["chat_template"] = json!(template)));

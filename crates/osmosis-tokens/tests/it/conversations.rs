@@ -317,6 +317,22 @@ fn templates_that_prove_nothing_are_rendered_anew() {
 }
 
 #[test]
+fn a_turn_whose_end_is_part_of_a_longer_token_is_not_continued() {
+    let format = toy::format_with(toy::CHATML, &["<|im_end|>\n<|im_start|>"]);
+    let mut agent = Agent::new(&format);
+    agent.says("user", "one");
+    let prompt = agent.plan();
+    agent.answered(prompt, "abc<|im_end|>");
+    agent.says("user", "two");
+    let prompt = agent.plan();
+    assert_eq!(
+        reason(&prompt),
+        "the tokenizer does not keep `<|im_end|>` apart"
+    );
+    assert_eq!(prompt.ids, format.encode(&agent.full_rendering()).unwrap());
+}
+
+#[test]
 fn a_turn_that_another_token_ended_is_not_continued() {
     let format = toy::format(toy::CHATML);
     let mut agent = Agent::new(&format);
@@ -363,6 +379,17 @@ fn a_call_that_was_cut_off_is_never_continued() {
     assert_eq!(agent.plan().origin, Origin::Root { reason: None });
     let rows = CallTree::rows(&SampleId::new("main").unwrap(), &agent.records).unwrap();
     assert!(rows.is_empty());
+}
+
+#[test]
+fn a_call_whose_ids_nobody_knows_has_a_number_too() {
+    let format = toy::format(toy::CHATML);
+    let mut agent = Agent::new(&format);
+    agent.says("user", "one");
+    assert_eq!(agent.plan().call, 0);
+    assert_eq!(agent.tree.skip(), 1);
+    assert_eq!(agent.tree.skip(), 2);
+    assert_eq!(agent.plan().call, 3);
 }
 
 #[test]

@@ -33,14 +33,20 @@ pub(crate) const OPEN_TURNS: &str = "\
 
 /// Bytes 0 to 255 in some order, five merges, three special tokens.
 pub(crate) fn format(template: &str) -> ChatFormat {
+    format_with(template, &[])
+}
+
+/// With more special tokens.
+pub(crate) fn format_with(template: &str, more: &[&str]) -> ChatFormat {
     let mut tokens: Vec<String> = ByteLevel::alphabet().iter().map(char::to_string).collect();
     tokens.sort();
     let merges = ["a b", "ab c", "i m", "Ġ a", "e n"];
     tokens.extend(merges.map(|merge| merge.replace(' ', "")));
     let mut token_types = vec![1; tokens.len()];
     tokens.extend(["<|im_start|>", "<|im_end|>", "<|endoftext|>"].map(str::to_owned));
-    token_types.extend([3; 3]);
     let eos = u32::try_from(tokens.len()).unwrap() - 1;
+    tokens.extend(more.iter().map(|token| (*token).to_owned()));
+    token_types.resize(tokens.len(), 3);
     ChatFormat::from_gguf(GgufVocabulary {
         model: "gpt2".to_owned(),
         pre: Some("gpt-2".to_owned()),
