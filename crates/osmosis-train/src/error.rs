@@ -202,3 +202,24 @@ impl TrainError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_apart_wherever_it_was_met() {
+        let database = |full| StoreError::Database {
+            message: "no".to_owned(),
+            full,
+        };
+        for (full, kind) in [
+            (true, TrainErrorKind::DiskFull),
+            (false, TrainErrorKind::Resumable),
+        ] {
+            assert_eq!(TrainError::from(database(full)).kind(), kind);
+            let engine = EngineError::from(database(full));
+            assert_eq!(TrainError::from(engine).kind(), kind);
+        }
+    }
+}

@@ -329,6 +329,8 @@ mod tests {
         let one = found(&[0.0, -1.0, -2.5, -1.0], 3).unwrap();
         assert_eq!((one.position, one.tokens, one.max), (2, 3, 1.5));
         assert_eq!(one.rollout, RolloutId::of(4, 2));
+        // Of equals the first.
+        assert_eq!(found(&[0.0, -2.5, -2.5], 3).unwrap().position, 1);
         // No token by far, all of them a little.
         let all = found(&[0.0, -1.1, -1.1, -1.1], 3).unwrap();
         assert!((all.mean - 0.1).abs() < 1e-6 && all.max < 1.0, "{all:?}");

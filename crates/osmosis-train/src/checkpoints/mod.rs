@@ -300,6 +300,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lost_counts_for_the_lowest_reward_and_no_less() {
+        check_best(
+            &[
+                r#""eval/pass_rate":0.0,"eval/reward_mean":0.42,"eval/reward_min":0.4,"eval/ran":8,"eval/scored":8"#,
+                r#""eval/pass_rate":0.0,"eval/reward_mean":0.5,"eval/reward_min":0.4,"eval/ran":8,"eval/scored":4,"eval/failed":4"#,
+            ],
+            2,
+        );
+    }
+
+    #[test]
+    fn before_the_first_metrics_no_checkpoint_is_the_best() {
+        let (_keep, run) = run_with(&["step_2"], "");
+        fs::remove_file(run.join("metrics.jsonl")).unwrap();
+        let error = resolve(&run, Which::Best).unwrap_err().to_string();
+        let told = "has no checkpoint that was evaluated on held-out rows; it has steps 2";
+        assert!(error.ends_with(told), "{error}");
+    }
+
+    #[test]
     fn a_missing_checkpoint_is_told_with_those_there_are() {
         let (_keep, run) = run_with(&["step_2", "step_4"], "");
         let error = resolve(&run, Which::Step(3)).unwrap_err();

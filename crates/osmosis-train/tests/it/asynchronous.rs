@@ -114,6 +114,7 @@ fn a_run_killed_at_any_moment_trains_on_nothing_twice_and_completes() {
 fn the_weights_follow_from_the_recorded_batches() {
     let run = asynchronous("climb", 1);
     run.live_to_the_end().complete();
+    run.assert_numbers_of_steps(4);
     let bits = run.bits(4);
     std::fs::remove_dir_all(run.folder.join("checkpoints")).unwrap();
     run.live(|event| match event {

@@ -185,6 +185,7 @@ fn every_step_is_a_line_an_event_and_a_point_in_tensorboard() {
     assert_eq!(steps, [0, 1, 2, 3, 4]);
     assert_eq!(run.saved_steps(), [3, 4]);
     assert_eq!(run.metrics()[3]["version"], 3);
+    run.assert_numbers_of_steps(4);
     assert!(run.metrics()[3]["time/save"].as_f64().unwrap() > 0.0);
     let events = run.folder.join("tensorboard").read_dir_utf8().unwrap();
     let bytes = std::fs::read(events.last().unwrap().unwrap().path()).unwrap();

@@ -240,6 +240,18 @@ impl Run {
             .collect()
     }
 
+    /// Every step tells of its rewards and with what it learned from them.
+    pub(crate) fn assert_numbers_of_steps(&self, steps: u64) {
+        for name in ["reward/mean", "reward/std", "pass_rate"] {
+            let told: Vec<u64> = self.numbers(name).iter().map(|(step, _)| *step).collect();
+            assert_eq!(told, (1..=steps).collect::<Vec<u64>>(), "{name}");
+        }
+        let rates = self.numbers("lr");
+        let expected = self.plan.training.lr;
+        let same = |(_, lr): &(u64, f64)| (lr - expected).abs() < 1e-9;
+        assert!(rates.iter().all(same), "{rates:?}");
+    }
+
     /// The batches that were trained on, as the store has them: for each the groups with their rollouts.
     pub(crate) fn batches(&self) -> Vec<Vec<(u64, Vec<String>)>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
