@@ -299,6 +299,7 @@ mod tests {
         let largest = "a".repeat(MAX_FRAME_BYTES - 5);
         let body = encode(&largest).unwrap();
         assert_eq!(body.len(), MAX_FRAME_BYTES);
+        assert_eq!(MAX_FRAME_BYTES, 67_108_864, "the Python side has the same");
         assert_eq!(decode::<&str>(&body).unwrap(), largest);
         for excess in [1, 4096] {
             let bytes = MAX_FRAME_BYTES + excess;
