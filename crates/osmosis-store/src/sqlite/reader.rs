@@ -25,7 +25,7 @@ pub(crate) struct Readers {
 
 /// How a file may be opened that must not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+pub(super) enum Access {
     Shared,
     /// Nobody writes to it and nothing can be created beside it.
     Immutable,
@@ -102,7 +102,7 @@ impl Readers {
     }
 }
 
-fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {
+pub(super) fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match access {
         Access::Shared => Connection::open_with_flags(path, flags)?,
@@ -126,7 +126,7 @@ fn needs_immutable(error: &rusqlite::Error) -> bool {
 }
 
 /// Whether the file is complete without a write-ahead log beside it.
-fn has_no_log(path: &Utf8Path) -> bool {
+pub(super) fn has_no_log(path: &Utf8Path) -> bool {
     std::fs::metadata(format!("{path}-wal")).is_ok_and(|log| log.len() == 0)
         || !Utf8PathBuf::from(format!("{path}-wal")).exists()
 }
