@@ -36,7 +36,7 @@ pub use model::{
 };
 pub use pages::RolloutPages;
 pub use pieces::Pieces;
-pub use private::{create_private_folder, is_shared, tighten};
+pub use private::{is_shared, tighten};
 pub use sqlite::{
     CheckedCounts, Damage, LostRecord, SalvageReport, SqliteOptions, SqliteStore, VerifyProgress,
     VerifyReport,

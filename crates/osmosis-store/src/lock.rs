@@ -87,7 +87,6 @@ impl RunLock {
     ) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::io(path, &error);
         let folder = File::open(path).map_err(failed)?;
-        take_away_open(&folder);
         let file_path = path.join(LOCK_FILE);
         let held = |file: Option<&mut File>| StoreError::Held {
             path: path.to_owned(),

@@ -10,10 +10,17 @@ use camino::Utf8Path;
 const NOT_THE_OWNERS: u32 = 0o077;
 
 /// Makes a folder, and those above it that are missing, for their owner alone. One that is there already is
-/// taken from group and others.
-pub fn create_private_folder(path: &Utf8Path) -> io::Result<()> {
+/// taken from group and others, unless it holds something and nothing that `is_ours`: then it is not for us to say.
+pub(crate) fn create_private_folder(
+    path: &Utf8Path,
+    is_ours: impl FnOnce(&Utf8Path) -> bool,
+) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    take_away(path)
+    let is_empty = fs::read_dir(path)?.next().is_none();
+    if is_empty || is_ours(path) {
+        take_away(path)?;
+    }
+    Ok(())
 }
 
 /// The options of a file that is made for its owner alone.

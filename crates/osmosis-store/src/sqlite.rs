@@ -134,7 +134,8 @@ impl SqliteStore {
     /// Opens the run for writing, and makes it when it isn't there. `Held` when another process has
     /// it, `Damaged` when its files are not as they were written. What a crash left torn is cut off.
     pub fn open(folder: &Utf8Path, options: SqliteOptions) -> Result<Self, StoreError> {
-        create_private_folder(folder).map_err(|error| StoreError::io(folder, &error))?;
+        let is_run = |folder: &Utf8Path| folder.join(DATABASE_FILE).exists();
+        create_private_folder(folder, is_run).map_err(|error| StoreError::io(folder, &error))?;
         let database = folder.join(DATABASE_FILE);
         let segments = folder.join(SEGMENTS_FOLDER);
         let holder = Holder::ourselves(options.clock.now_ms(), &options.command);

@@ -24,6 +24,7 @@ use super::delta::Conversations;
 use super::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use super::sql::SqlError;
 use super::verify::counts::rewards_agree;
+use super::verify::{self, VerifyReport};
 use super::{DATABASE_FILE, SqliteStore, queue, rollouts, schema};
 use crate::private::{create_private_file, create_private_folder};
 use crate::{NewCall, Pieces, StoreError};
@@ -86,7 +87,7 @@ impl SqliteStore {
                 full: false,
             });
         }
-        create_private_folder(to).map_err(|error| StoreError::io(to, &error))?;
+        create_private_folder(to, |_| false).map_err(|error| StoreError::io(to, &error))?;
         create_private_file(&database).map_err(|error| StoreError::io(&database, &error))?;
         let source = first_page::open(&from.join(DATABASE_FILE), to)?;
         let mut target =
@@ -121,7 +122,7 @@ impl SqliteStore {
 
 /// Rows without a checksum are kept when the run has such rows, and lost when it must not.
 fn all_checksummed(source: &Connection, path: &Utf8Path) -> Result<bool, StoreError> {
-    match super::verify::database::all_checksummed(source) {
+    match verify::database::all_checksummed(source) {
         Ok(all) => Ok(all),
         Err(error) => {
             let error = StoreError::sqlite(path, &error);
@@ -162,9 +163,24 @@ impl Salvage<'_> {
         self.put_back_incomplete(&lost)?;
         self.target.execute_batch("COMMIT")?;
         let counts = rollouts::counts(self.target)?;
+        self.lost_unseen();
         self.report.results = counts.done;
         self.report.waiting = counts.queued + counts.leased;
         Ok(self.report)
+    }
+
+    /// A page that is damaged where it says which rows it has loses them without an error. Indexes may still name
+    /// them, which SQLite's own check tells.
+    fn lost_unseen(&mut self) {
+        let mut found = VerifyReport::default();
+        verify::database::check_structure(self.source, &mut found);
+        if let Some(finding) = found.damage.first() {
+            let more = found.findings - 1;
+            self.report.lose(
+                "what damaged pages and indexes no longer lead to",
+                format!("{} ({more} more findings)", finding.message),
+            );
+        }
     }
 
     /// The rows of a table that are whole; the others are named.

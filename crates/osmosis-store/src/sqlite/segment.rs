@@ -56,7 +56,8 @@ impl SegmentWriter {
         rotate_at: u64,
         referenced: Option<Place>,
     ) -> Result<Self, StoreError> {
-        create_private_folder(&folder).map_err(|error| StoreError::io(&folder, &error))?;
+        create_private_folder(&folder, |_| true)
+            .map_err(|error| StoreError::io(&folder, &error))?;
         let last_file = last_segment(&folder)?;
         let last_known = referenced.map_or(0, |place| place.segment);
         let writer = Self {

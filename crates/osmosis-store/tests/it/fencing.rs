@@ -197,8 +197,10 @@ async fn every_file_of_a_run_is_its_owners_alone() {
     // As an older program left it.
     fs::create_dir_all(path.join("segments")).unwrap();
     fs::write(path.join("run.lock"), "").unwrap();
-    for entry in ["", "segments", "run.lock"] {
-        let mode = fs::Permissions::from_mode(if entry == "run.lock" { 0o644 } else { 0o755 });
+    fs::write(path.join("run.db"), "").unwrap();
+    for entry in ["", "segments", "run.lock", "run.db"] {
+        let is_file = entry.starts_with("run.");
+        let mode = fs::Permissions::from_mode(if is_file { 0o644 } else { 0o755 });
         fs::set_permissions(path.join(entry), mode).unwrap();
     }
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn check_layout(
 }
 
 /// SQLite's check of pages, indexes and constraints.
-pub(super) fn check_structure(connection: &Connection, report: &mut VerifyReport) {
+pub(in crate::sqlite) fn check_structure(connection: &Connection, report: &mut VerifyReport) {
     for (sql, is_sound) in [
         (format!("PRAGMA main.integrity_check({TOLD})"), Some("ok")),
         ("PRAGMA main.foreign_key_check".to_owned(), None),
