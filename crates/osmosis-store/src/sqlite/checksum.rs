@@ -23,6 +23,8 @@ pub(crate) struct Checked {
     /// The columns that it covers. A position says which column a value is of, so a new one goes to the
     /// end; null values leave no trace, so that a row from before a column was added stays right.
     pub(crate) columns: &'static [&'static str],
+    /// Columns that it leaves out, and that a copy of the row needs all the same.
+    pub(crate) beside: &'static [&'static str],
 }
 
 pub(crate) const RUN: Checked = Checked {
@@ -37,15 +39,18 @@ pub(crate) const RUN: Checked = Checked {
         "config_toml",
         "pinned",
     ],
+    beside: &[],
 };
 
 pub(crate) const ROWS: Checked = Checked {
     table: "rows",
     key: "row_index",
     columns: &["row_index", "line", "body"],
+    beside: &[],
 };
 
-/// Without `owner` and `lease_until_ms`: a lease ends with its process, and every heartbeat changes it.
+/// Without `owner` and `lease_until_ms`: a lease ends with its process, and every heartbeat changes it. Without
+/// `state`, which is `done` when there is an outcome; that, and that it is one of the three, is checked otherwise.
 pub(crate) const ROLLOUTS: Checked = Checked {
     table: "rollouts",
     key: "rollout_id",
@@ -53,7 +58,6 @@ pub(crate) const ROLLOUTS: Checked = Checked {
         "rollout_id",
         "row_index",
         "run_index",
-        "state",
         "attempt",
         "failures",
         "suspect",
@@ -79,6 +83,7 @@ pub(crate) const ROLLOUTS: Checked = Checked {
         "judge_prompt_tokens",
         "judge_completion_tokens",
     ],
+    beside: &["state"],
 };
 
 pub(crate) const SAMPLES: Checked = Checked {
@@ -94,6 +99,7 @@ pub(crate) const SAMPLES: Checked = Checked {
         "extra_fields",
         "messages",
     ],
+    beside: &[],
 };
 
 pub(crate) const CALLS: Checked = Checked {
@@ -133,12 +139,14 @@ pub(crate) const CALLS: Checked = Checked {
         "reasoning_tokens",
         "purpose",
     ],
+    beside: &[],
 };
 
 pub(crate) const STEPS: Checked = Checked {
     table: "steps",
     key: "step",
     columns: &["step", "policy_version", "metrics", "finished_at_ms"],
+    beside: &[],
 };
 
 pub(crate) const BATCHES: Checked = Checked {
@@ -151,6 +159,7 @@ pub(crate) const BATCHES: Checked = Checked {
         "formed_at_ms",
         "acknowledged_at_ms",
     ],
+    beside: &[],
 };
 
 /// Every table that has the column `checksum`, in an order in which references lead backwards.
@@ -205,16 +214,18 @@ impl Checked {
         format!("{FUNCTION}({})", values.join(", "))
     }
 
-    /// Reads rows for [`Self::check`]: its columns first, then `checksum`, then `rowid`.
+    /// Reads rows for [`Self::check`]: `rowid` first, then what [`Self::copied`] lists.
     pub(crate) fn selection(&self) -> String {
-        format!(
-            "SELECT {}, checksum, rowid FROM {} NOT INDEXED",
-            self.columns.join(", "),
-            self.table
-        )
+        let (columns, table) = (self.copied().join(", "), self.table);
+        format!("SELECT rowid, {columns} FROM {table} NOT INDEXED")
     }
 
-    /// The position of a column in [`Self::selection`].
+    /// The columns that make a row: those that the checksum covers, `checksum`, and the others.
+    pub(crate) fn copied(&self) -> Vec<&'static str> {
+        [self.columns, &["checksum"], self.beside].concat()
+    }
+
+    /// The position of a column in [`Self::copied`].
     pub(crate) fn position(&self, column: &str) -> usize {
         let position = self.columns.iter().position(|name| *name == column);
         position.unwrap_or(self.columns.len())
@@ -222,14 +233,14 @@ impl Checked {
 
     /// Compares a row of [`Self::selection`] with its checksum.
     pub(crate) fn check(&self, row: &Row<'_>) -> rusqlite::Result<RowCheck> {
-        let stored: i64 = match row.get_ref(self.columns.len())? {
+        let stored: i64 = match row.get_ref(1 + self.columns.len())? {
             ValueRef::Null => return Ok(RowCheck::Missing),
             ValueRef::Integer(stored) => stored,
             _ => return Ok(RowCheck::Wrong),
         };
         let mut sum = Sum::default();
         for position in 0..self.columns.len() {
-            sum.add(position, row.get_ref(position)?);
+            sum.add(position, row.get_ref(1 + position)?);
         }
         Ok(if sum.finish() == stored {
             RowCheck::Right
@@ -308,6 +319,7 @@ mod tests {
             table: "t",
             key: "a",
             columns: &["a", "b", "c"],
+            beside: &[],
         };
         let connection = Connection::open_in_memory().unwrap();
         register(&connection).unwrap();

@@ -332,15 +332,11 @@ pub(crate) fn release(
 }
 
 pub(crate) fn recover(connection: &Connection) -> Result<u64, SqlError> {
-    let changes = checksum::ROLLOUTS.assignments(&[
-        ("state", "'queued'"),
-        ("owner", "NULL"),
-        ("lease_until_ms", "NULL"),
-    ]);
     let recovered = connection
-        .prepare_cached(&format!(
-            "UPDATE rollouts SET {changes} WHERE state = 'leased'"
-        ))?
+        .prepare_cached(
+            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
+             WHERE state = 'leased'",
+        )?
         .execute([])?;
     Ok(recovered as u64)
 }

@@ -1,5 +1,6 @@
 //! Connections that only read. They see every acknowledged write and never wait for the writer.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ const READERS: u32 = 4;
 pub(crate) struct Readers {
     path: Utf8PathBuf,
     access: Access,
+    /// The file itself: another one may come to be at its path.
+    file: Option<(u64, u64)>,
     slots: Arc<Semaphore>,
     idle: Arc<Mutex<Vec<Connection>>>,
 }
@@ -52,6 +55,7 @@ impl Readers {
         };
         schema::check_readable(&first, &path)?;
         Ok(Self {
+            file: file_at(&path),
             path,
             access,
             slots: Arc::new(Semaphore::new(READERS as usize)),
@@ -69,10 +73,12 @@ impl Readers {
             .await
             .map_err(|_| StoreError::Closed)?;
         let (path, access, idle) = (self.path.clone(), self.access, Arc::clone(&self.idle));
+        let file = self.file;
         let reading = tokio::task::spawn_blocking(move || {
             let idle_one = idle.lock().pop();
             let connection = match idle_one {
                 Some(connection) => connection,
+                None if file_at(&path) != file => return Err(StoreError::Moved { path }),
                 None => {
                     connect(&path, access).map_err(|error| StoreError::sqlite(&path, &error))?
                 }
@@ -100,6 +106,11 @@ impl Readers {
         let connections = std::mem::take(&mut *self.idle.lock());
         drop(connections);
     }
+}
+
+fn file_at(path: &Utf8Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 pub(super) fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {

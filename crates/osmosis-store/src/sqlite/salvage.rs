@@ -157,6 +157,7 @@ impl Salvage<'_> {
         self.samples()?;
         self.report.steps = self.copy_all(&STEPS)?;
         self.report.batches = self.copy_all(&BATCHES)?;
+        self.unchecked_tables()?;
         self.target.execute_batch("COMMIT")?;
         let lost = self.calls(segments, into, serves)?;
         self.target.execute_batch("BEGIN IMMEDIATE")?;
@@ -210,15 +211,55 @@ impl Salvage<'_> {
         Ok(count)
     }
 
+    /// Tables whose rows carry no checksum are copied as they are, as far as they can be read.
+    fn unchecked_tables(&mut self) -> Result<(), SqlError> {
+        let mut select = self.target.prepare(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+        )?;
+        let names = select.query_map([], |row| row.get::<_, String>(0))?;
+        let names: Vec<String> = names.collect::<Result<_, _>>()?;
+        for name in names {
+            let is_known = name == "writer" || checksum::TABLES.iter().any(|t| t.table == name);
+            if !is_known && let Err(error) = self.copy_unchecked(&name) {
+                self.report
+                    .lose(format!("rows of table {name}"), error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_unchecked(&mut self, table: &str) -> Result<(), SqlError> {
+        let mut select = self
+            .source
+            .prepare(&format!("SELECT * FROM main.{table}"))?;
+        let columns = select.column_names().collect::<Vec<_>>().join(", ");
+        let marks = vec!["?"; select.column_count()].join(", ");
+        let mut insert = self
+            .target
+            .prepare(&format!("INSERT INTO {table} ({columns}) VALUES ({marks})"))?;
+        let count = select.column_count();
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let values: Result<Vec<Value>, _> = (0..count).map(|at| row.get(at)).collect();
+            if let Err(error) = insert.execute(params_from_iter(values?)) {
+                // Of a rollout that is lost, say.
+                self.report
+                    .lose(format!("a row of table {table}"), error.to_string());
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a row as it was. One that another contradicts is lost; the database is damaged, after all.
     fn copy(&mut self, table: &Checked, row: SavedRow) -> Result<bool, SqlError> {
-        let marks = vec!["?"; table.columns.len() + 1].join(", ");
+        let columns = table.copied();
+        let marks = vec!["?"; columns.len()].join(", ");
         let added = self
             .target
             .prepare_cached(&format!(
-                "INSERT INTO {} ({}, checksum) VALUES ({marks})",
+                "INSERT INTO {} ({}) VALUES ({marks})",
                 table.table,
-                table.columns.join(", ")
+                columns.join(", ")
             ))?
             .execute(params_from_iter(row.values));
         match added.map_err(SqlError::from) {

@@ -14,7 +14,7 @@ const LEAST_ROW_BYTES: i64 = 16;
 /// A row, whole or not.
 pub(super) struct SavedRow {
     pub(super) rowid: i64,
-    /// Its columns, and its checksum behind them.
+    /// What [`Checked::copied`] lists.
     pub(super) values: Vec<Value>,
     pub(super) check: RowCheck,
     pub(super) place: String,
@@ -126,19 +126,17 @@ fn read_one(
 }
 
 fn saved_row(table: &Checked, row: &Row<'_>) -> rusqlite::Result<SavedRow> {
-    let columns = table.columns.len();
-    let mut values = Vec::with_capacity(columns + 1);
+    let mut values = Vec::new();
     let mut sound = true;
-    for position in 0..=columns {
-        let value = row.get_ref(position)?;
+    for position in 1..=table.copied().len() {
         // Text that is none can't be kept, and has the wrong checksum in any case.
-        values.push(Value::try_from(value).unwrap_or_else(|_| {
+        values.push(Value::try_from(row.get_ref(position)?).unwrap_or_else(|_| {
             sound = false;
             Value::Null
         }));
     }
     Ok(SavedRow {
-        rowid: row.get(columns + 1)?,
+        rowid: row.get(0)?,
         check: if sound {
             table.check(row)?
         } else {

@@ -127,7 +127,7 @@ fn check_table(
 /// Where a person finds the row.
 pub(in crate::sqlite) fn place(table: &Checked, row: &Row<'_>) -> String {
     use rusqlite::types::ValueRef;
-    let key = match row.get_ref(table.position(table.key)) {
+    let key = match row.get_ref(1 + table.position(table.key)) {
         Ok(ValueRef::Integer(number)) => number.to_string(),
         Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
         Ok(_) | Err(_) => "?".to_owned(),
