@@ -117,8 +117,11 @@ fn tell(
         output.line(format_args!("Run `{found}` is whole: {counts}."));
     } else {
         output.line(format_args!(
-            "Run `{found}` is damaged: {} findings in {counts}.",
-            report.findings
+            "Run `{found}` is damaged: {} in {counts}.",
+            match report.findings {
+                1 => "1 finding".to_owned(),
+                findings => format!("{findings} findings"),
+            }
         ));
         for Damage { place, message } in report.damage.iter().take(SHOWN) {
             output.line(format_args!("  {place}: {message}"));
