@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 mod demo;
 mod eval;
 mod gateway;
+mod kept_run;
 mod measure;
 mod run;
 mod serve;
@@ -18,6 +19,7 @@ pub(crate) use eval::{
     ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
+pub(crate) use kept_run::{RunCommand, SalvageArguments};
 pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 pub(crate) use run::{LogArguments, ThroughputArguments};
 pub(crate) use serve::ServeArguments;
@@ -87,6 +89,12 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Take rollouts from a training controller over HTTP, run and grade them, and call it back
     Serve(ServeArguments),
+    /// Check the files of a run, and save what is whole in a damaged one
+    #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
+    Run {
+        #[command(subcommand)]
+        command: RunCommand,
+    },
     /// Watch a small agent learn: evaluates it, trains it, evaluates it again
     Demo(DemoArguments),
     /// Make rollouts: agent workflows with their graders
@@ -151,6 +159,10 @@ impl Command {
             },
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
+            Self::Run { command } => match command {
+                RunCommand::Verify(_) => "run verify",
+                RunCommand::Salvage(_) => "run salvage",
+            },
             Self::Demo(_) => "demo",
             Self::Rollout {
                 command: RolloutCommand::Init(_),

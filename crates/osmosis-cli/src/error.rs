@@ -114,7 +114,11 @@ impl From<ConfigErrors> for CliError {
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         let hint = error.hint();
-        Self::failed("store", error.to_string()).maybe_hint(hint)
+        let code = match error {
+            StoreError::Damaged { .. } => "run_damaged",
+            _ => "store",
+        };
+        Self::failed(code, error.to_string()).maybe_hint(hint)
     }
 }
 

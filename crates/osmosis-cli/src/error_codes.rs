@@ -103,7 +103,14 @@ const CODES: &[(&str, &str)] = &[
         "rollout_not_found",
         "there is no such rollout, in the workspace or in the run",
     ),
-    ("run_damaged", "the files of the run make no sense"),
+    (
+        "run_ambiguous",
+        "runs of two kinds have that name; write `eval/NAME`, `train/NAME` or `serve/NAME`",
+    ),
+    (
+        "run_damaged",
+        "the files of the run are damaged; `osmosis run verify` lists what is, `osmosis run salvage` saves the rest",
+    ),
     (
         "run_elsewhere",
         "the run is held by a process on another machine",

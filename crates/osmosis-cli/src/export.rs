@@ -13,7 +13,8 @@ use osmosis_data::export::{
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, SqliteStore, Store,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
+    SqliteStore, Store,
 };
 use serde_json::{Value, json};
 
@@ -22,8 +23,7 @@ use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::dataset::data_error;
 use crate::error::{CliError, Exit};
 use crate::output::Output;
-use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, RegradedFrom};
+use crate::runs::{FoundRun, Pinned, RegradedFrom};
 use crate::secrets;
 use crate::talk::{self, Telling};
 use crate::workspace::{Workspace, absolute};
@@ -39,7 +39,8 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, CliError> {
     let workspace = Workspace::find(workspace, None)?;
-    let folder = RunFolder::of_any_kind(&workspace, &arguments.run)?;
+    let kinds = [RunKind::Evaluation, RunKind::Training];
+    let folder = FoundRun::among(&kinds, &workspace, &arguments.run)?.folder;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let record = store.run().await?.ok_or_else(|| {
         CliError::failed(

@@ -22,6 +22,7 @@ mod output;
 mod outside_engine;
 mod policy;
 mod prepared;
+mod private_files;
 mod rollout_init;
 mod run_folder;
 mod run_log;
@@ -59,7 +60,10 @@ fn main() -> ExitCode {
     let output = Output::new(arguments.output, command_name);
     init_tracing(arguments.verbose);
     raise_file_limit();
-    match dispatch(arguments, &output) {
+    private_files::begin(&arguments.command);
+    let done = dispatch(arguments, &output);
+    private_files::end();
+    match done {
         Ok(exit) => exit.into(),
         Err(error) => output.fail(&error),
     }
@@ -72,6 +76,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
         Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
         Command::Serve(serve) => runtime()?.block_on(serve::run(serve, workspace, output)),
+        Command::Run { command } => runs::run(command, workspace, output),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),

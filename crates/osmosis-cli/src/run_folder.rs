@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{CliError, io};
 use crate::output::Output;
+use crate::private_files;
+use crate::runs::RunReference;
 use crate::workspace::Workspace;
 
 /// The command that a kind of run belongs to.
@@ -33,12 +35,13 @@ impl RunFolder {
         }
     }
 
-    /// The folder of a run that must be there.
+    /// The folder of a run that must be there, named as people do: `NAME` or `KIND/NAME`.
     pub(crate) fn existing(
         workspace: &Workspace,
         kind: RunKind,
         name: &str,
     ) -> Result<Self, CliError> {
+        let name = RunReference::of_kind(name, kind)?;
         Self::find(workspace, kind, name).ok_or_else(|| {
             let word = command_word(kind);
             let names = Self::names(workspace, kind);
@@ -66,14 +69,9 @@ impl RunFolder {
         })
     }
 
-    /// The folder of an evaluation or training run.
-    pub(crate) fn of_any_kind(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
-        match Self::find(workspace, RunKind::Training, name) {
-            Some(training) if Self::find(workspace, RunKind::Evaluation, name).is_none() => {
-                Ok(training)
-            }
-            _ => Self::existing(workspace, RunKind::Evaluation, name),
-        }
+    /// The name of the run.
+    pub(crate) fn name(&self) -> &str {
+        self.path.file_name().unwrap_or("run")
     }
 
     /// The workspace that it is in.
@@ -182,10 +180,12 @@ impl RunFolder {
 
     /// Copies the results into a folder of the user's.
     pub(crate) fn copy_results(&self, target: &Utf8Path) -> Result<(), CliError> {
-        std::fs::create_dir_all(target).map_err(|error| io(target, &error))?;
+        private_files::create_shared_folder(target).map_err(|error| io(target, &error))?;
         for name in ["metrics.json", "index.jsonl"] {
             let to = target.join(name);
-            std::fs::copy(self.path.join(name), &to).map_err(|error| io(&to, &error))?;
+            std::fs::copy(self.path.join(name), &to)
+                .and_then(|_| private_files::share(&to))
+                .map_err(|error| io(&to, &error))?;
         }
         Ok(())
     }

@@ -13,6 +13,12 @@ pub enum StoreError {
     Closed,
     #[error("run is held by {holder}")]
     Held { path: Utf8PathBuf, holder: String },
+    /// Another process has opened the run for writing since we did.
+    #[error("the run was taken over by {by}; nothing more is written to it from here")]
+    Fenced { path: Utf8PathBuf, by: String },
+    /// The folder we write to is not the one at its path any more.
+    #[error("`{path}` was moved, removed or replaced while the run was open")]
+    Moved { path: Utf8PathBuf },
     #[error("`{path}` has schema version {found}, this program knows {known}")]
     SchemaVersion {
         path: Utf8PathBuf,
@@ -46,11 +52,12 @@ impl StoreError {
         match self {
             Self::AlreadyExists(_) => StoreErrorKind::AlreadyExists,
             Self::Closed => StoreErrorKind::Closed,
-            Self::Held { .. } => StoreErrorKind::Held,
+            Self::Held { .. } | Self::Fenced { .. } => StoreErrorKind::Held,
             Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
                 StoreErrorKind::DiskFull
             }
             Self::SchemaVersion { .. }
+            | Self::Moved { .. }
             | Self::Io { .. }
             | Self::Database { .. }
             | Self::Damaged { .. } => StoreErrorKind::Unreadable,
@@ -66,11 +73,20 @@ impl StoreError {
             Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
                 Some("free some disk space, then resume the run".to_owned())
             }
-            Self::AlreadyExists(_)
-            | Self::Closed
-            | Self::Io { .. }
-            | Self::Database { .. }
-            | Self::Damaged { .. } => None,
+            Self::Fenced { .. } => Some(
+                "two processes must not write to one run; what this one had recorded before is kept"
+                    .to_owned(),
+            ),
+            Self::Moved { .. } => Some(
+                "what was recorded before went with the folder; resume the run where it is now"
+                    .to_owned(),
+            ),
+            Self::Damaged { .. } => Some(
+                "`osmosis run verify RUN` lists what is damaged; `osmosis run salvage RUN` makes a new run of \
+                 what is whole"
+                    .to_owned(),
+            ),
+            Self::AlreadyExists(_) | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
         }
     }
 }

@@ -23,6 +23,7 @@ mod lock;
 mod model;
 mod pages;
 mod pieces;
+mod private;
 mod sqlite;
 
 pub use clock::{Clock, SystemClock};
@@ -35,7 +36,11 @@ pub use model::{
 };
 pub use pages::RolloutPages;
 pub use pieces::Pieces;
-pub use sqlite::{SqliteOptions, SqliteStore};
+pub use private::{is_shared, tighten};
+pub use sqlite::{
+    CheckedCounts, Damage, LostRecord, SalvageReport, SqliteOptions, SqliteStore, VerifyProgress,
+    VerifyReport,
+};
 
 use std::time::Duration;
 

@@ -4,19 +4,23 @@ mod appended_file;
 mod batches;
 mod bodies;
 mod calls;
+mod checksum;
 mod delta;
 #[cfg(test)]
 mod failing_tests;
+mod fence;
+mod files;
 mod queue;
 mod reader;
 mod rollouts;
+mod salvage;
 mod schema;
 mod segment;
 mod sql;
 mod steps;
+mod verify;
 mod writer;
 
-use std::fs;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
@@ -34,6 +38,7 @@ use self::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use self::sql::SqlError;
 use self::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
 use crate::lock::{self, RunLock};
+use crate::private::{create_private_file, create_private_folder};
 use crate::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
     Clock, Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally,
@@ -41,7 +46,13 @@ use crate::{
     StepRecord, Store, StoreError, SystemClock,
 };
 
+pub use self::salvage::{LostRecord, SalvageReport};
+pub use self::verify::{CheckedCounts, Damage, VerifyProgress, VerifyReport};
+
 const DATABASE_FILE: &str = "run.db";
+
+/// A database up to this size is checked whole before it is written to again: under a second.
+const CHECKED_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The memory that calls may take while they wait to be written, in kilobytes.
 const ROOM_FOR_CALLS_KB: u32 = 64 * 1024;
@@ -63,6 +74,9 @@ pub struct SqliteOptions {
     pub segment_bytes: u64,
     /// How long model calls may wait for others when no write waits with them.
     pub linger: Duration,
+    /// A database up to this size is checked whole, rows and structure, when it is opened for writing; a larger one
+    /// only where that costs nothing.
+    pub checked_whole_bytes: u64,
 }
 
 impl Default for SqliteOptions {
@@ -74,6 +88,7 @@ impl Default for SqliteOptions {
             queue: 1024,
             segment_bytes: 64 * 1024 * 1024,
             linger: Duration::from_millis(50),
+            checked_whole_bytes: CHECKED_WHOLE_BYTES,
         }
     }
 }
@@ -117,15 +132,21 @@ struct WriterHandle {
 
 impl SqliteStore {
     /// Opens the run for writing, and makes it when it isn't there. `Held` when another process has
-    /// it. What a crash left torn is cut off.
+    /// it, `Damaged` when its files are not as they were written. What a crash left torn is cut off.
     pub fn open(folder: &Utf8Path, options: SqliteOptions) -> Result<Self, StoreError> {
-        fs::create_dir_all(folder).map_err(|error| StoreError::io(folder, &error))?;
-        let lock = RunLock::take(folder, options.clock.now_ms(), &options.command)?;
+        let is_run = |folder: &Utf8Path| folder.join(DATABASE_FILE).exists();
+        create_private_folder(folder, is_run).map_err(|error| StoreError::io(folder, &error))?;
         let database = folder.join(DATABASE_FILE);
         let segments = folder.join(SEGMENTS_FOLDER);
+        let holder = Holder::ourselves(options.clock.now_ms(), &options.command);
+        let lock = RunLock::take(folder, &holder, || fence::last_holder(&database))?;
+        // SQLite makes the files beside it like the database itself.
+        create_private_file(&database).map_err(|error| StoreError::io(&database, &error))?;
+        verify::before_writing(&database, options.checked_whole_bytes)?;
         let mut connection =
             connect(&database).map_err(|error| StoreError::sqlite(&database, &error))?;
         schema::migrate(&mut connection, &database)?;
+        let epoch = fence::take(&mut connection, &database, &holder)?;
         let referenced = calls::referenced_end(&connection)
             .map_err(|error| error.into_store_error(&database))?;
         let segment_writer =
@@ -146,6 +167,8 @@ impl SqliteStore {
             segments: segment_writer,
             clock: options.clock,
             lock,
+            epoch,
+            fenced: None,
             failing: failing_sender,
             runtime: tokio::runtime::Builder::new_current_thread()
                 .enable_time()
@@ -191,9 +214,10 @@ impl SqliteStore {
         })
     }
 
-    /// The living process that writes to the run in `folder`, if there is one. Costs one `open`.
+    /// The living process that writes to the run in `folder`, if there is one. Costs two `open`s.
     pub fn holder(folder: &Utf8Path) -> Option<Holder> {
-        lock::holder(folder).unwrap_or_else(|error| {
+        let known = || fence::last_holder(&folder.join(DATABASE_FILE));
+        lock::holder(folder, known).unwrap_or_else(|error| {
             tracing::debug!(%error, "the holder of a run is unknown");
             None
         })
@@ -297,6 +321,7 @@ fn connect(database: &Utf8Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // Fewer, larger moves of the log into the database: 16 MB each.
     connection.pragma_update(None, "wal_autocheckpoint", 4096)?;
+    checksum::register(&connection)?;
     Ok(connection)
 }
 

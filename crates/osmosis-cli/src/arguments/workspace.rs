@@ -58,7 +58,7 @@ pub(crate) enum DatasetCommand {
                   osmosis export multiply-train --format verl -o rollouts.parquet"
 )]
 pub(crate) struct ExportArguments {
-    /// Name of the run
+    /// Name of the run; KIND/NAME (eval/…, train/…) where two kinds have the name
     pub(crate) run: String,
 
     /// How it is written; `docs/export.md` describes the fields

@@ -6,6 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rust_embed::RustEmbed;
 
 use crate::error::{CliError, io};
+use crate::private_files;
 use crate::source_digest::bytes_digest;
 
 #[derive(RustEmbed)]
@@ -69,9 +70,11 @@ fn write_files(
 
 fn write_file(path: &Utf8Path, bytes: &[u8]) -> Result<(), CliError> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| io(folder, &error))?;
+        private_files::create_shared_folder(folder).map_err(|error| io(folder, &error))?;
     }
-    std::fs::write(path, bytes).map_err(|error| io(path, &error))
+    std::fs::write(path, bytes)
+        .and_then(|()| private_files::share(path))
+        .map_err(|error| io(path, &error))
 }
 
 #[cfg(test)]

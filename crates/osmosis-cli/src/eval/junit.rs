@@ -14,6 +14,7 @@ use osmosis_store::{RolloutPages, RolloutQuery, RolloutRecord, Store};
 use crate::command_line;
 use crate::error::{CliError, io as io_error};
 use crate::figures::number;
+use crate::private_files;
 use crate::workspace::Workspace;
 
 /// The message of a test case is cut here.
@@ -171,7 +172,8 @@ impl<'a> JunitReport<'a> {
     /// at the beginning.
     pub(crate) async fn write(&self, store: &dyn Store, path: &Utf8Path) -> Result<(), CliError> {
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| io_error(parent, &error))?;
+            private_files::create_shared_folder(parent)
+                .map_err(|error| io_error(parent, &error))?;
         }
         let mut counts = Counts::default();
         each_row(store, |row| {
@@ -193,6 +195,7 @@ impl<'a> JunitReport<'a> {
         each_row(store, |row| self.test_case(&mut file, row)).await?;
         file.write_all(TAIL)
             .and_then(|()| file.flush())
+            .and_then(|()| private_files::share(&temporary))
             .and_then(|()| std::fs::rename(&temporary, path))
             .map_err(failed)
     }

@@ -6,14 +6,38 @@ pub(crate) mod logs;
 mod names;
 mod pinned;
 mod recorded_calls;
+mod reference;
 mod regraded;
+mod salvage;
 pub(crate) mod show;
 pub(crate) mod stop;
 mod store;
 mod transcript;
+mod verify;
 mod versions;
+
+use camino::Utf8Path;
+
+use crate::arguments::RunCommand;
+use crate::error::{CliError, Exit};
+use crate::output::Output;
+use crate::workspace::Workspace;
 
 pub(crate) use names::{fresh_name, given_name};
 pub(crate) use pinned::Pinned;
+pub(crate) use reference::{FoundRun, RunReference};
 pub(crate) use regraded::RegradedFrom;
 pub(crate) use store::{Opened, RunToOpen, record_of};
+
+/// `osmosis run …`.
+pub(crate) fn run(
+    command: RunCommand,
+    workspace: Option<&Utf8Path>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let workspace = Workspace::find(workspace, None)?;
+    match command {
+        RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),
+        RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output),
+    }
+}

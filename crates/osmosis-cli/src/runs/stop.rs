@@ -31,6 +31,7 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, CliError> {
     let folder = RunFolder::existing(workspace, kind, run)?;
+    let run = folder.name();
     let Some(holder) = SqliteStore::holder(&folder.path) else {
         output.line(format_args!("Run `{run}` is not running."));
         output.operation("not_running", &json!({ "run_name": run }));

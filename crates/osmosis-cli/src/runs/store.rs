@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use osmosis_core::{OutcomeKind, RunName};
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
 
 use super::Pinned;
-use crate::error::{CliError, io};
+use super::reference::kind_word;
+use crate::error::CliError;
+use crate::private_files;
 use crate::run_folder::RunFolder;
 
 /// What a run is made with, or must have been made with.
@@ -33,8 +35,13 @@ impl RunToOpen<'_> {
     /// A new run, or the one of that name, which must be the same experiment.
     pub(crate) async fn open(&self) -> Result<Opened, CliError> {
         let path = &self.folder.path;
-        std::fs::create_dir_all(path).map_err(|error| io(path, &error))?;
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, SqliteOptions::default())?);
+        if path.exists() {
+            private_files::opened(path);
+        }
+        let store = SqliteStore::open(path, SqliteOptions::default())
+            .map_err(|error| self.explained(error))?;
+        private_files::opened(path);
+        let store: Arc<dyn Store> = Arc::new(store);
         let record = store.run().await?;
         let resumed = record.is_some();
         if let Some(record) = record {
@@ -56,6 +63,22 @@ impl RunToOpen<'_> {
                 .await?;
         }
         Ok(Opened { store, resumed })
+    }
+}
+
+impl RunToOpen<'_> {
+    /// A damaged run is not written to; what to do with it is told by its name.
+    fn explained(&self, error: StoreError) -> CliError {
+        match error {
+            StoreError::Damaged { .. } => {
+                let run = format!("{}/{}", kind_word(self.kind), self.name);
+                CliError::from(error).hint(format!(
+                    "`osmosis run verify {run}` lists what is damaged; `osmosis run salvage {run}` makes a new run of \
+                     what is whole"
+                ))
+            }
+            other => other.into(),
+        }
     }
 }
 

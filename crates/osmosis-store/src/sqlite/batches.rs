@@ -3,19 +3,26 @@
 use osmosis_core::PolicyVersion;
 use rusqlite::{Connection, params};
 
+use super::checksum;
 use super::sql::{SqlError, json, number, to_sql};
 use crate::BatchRecord;
 
 pub(crate) fn record(connection: &Connection, batch: &BatchRecord) -> Result<(), SqlError> {
+    let insert = checksum::BATCHES.insertion(&[
+        ("number", "?1"),
+        ("policy_version", "?2"),
+        ("content", "?3"),
+        ("formed_at_ms", "?4"),
+        ("acknowledged_at_ms", "?5"),
+    ]);
     connection
-        .prepare_cached(
-            "INSERT INTO batches (number, policy_version, content, formed_at_ms, acknowledged_at_ms)
-             VALUES (?, ?, ?, ?, ?)
+        .prepare_cached(&format!(
+            "INSERT {insert}
              ON CONFLICT (number) DO UPDATE SET policy_version = excluded.policy_version,
                 content = excluded.content, formed_at_ms = excluded.formed_at_ms,
-                acknowledged_at_ms = excluded.acknowledged_at_ms
-             WHERE acknowledged_at_ms IS NULL",
-        )?
+                acknowledged_at_ms = excluded.acknowledged_at_ms, checksum = excluded.checksum
+             WHERE acknowledged_at_ms IS NULL"
+        ))?
         .execute(params![
             to_sql(batch.number)?,
             // Bit for bit, so that any version fits.
@@ -32,11 +39,11 @@ pub(crate) fn acknowledge(
     number: u64,
     at_ms: i64,
 ) -> Result<bool, SqlError> {
+    let changes = checksum::BATCHES.assignments(&[("acknowledged_at_ms", "?1")]);
     let changed = connection
-        .prepare_cached(
-            "UPDATE batches SET acknowledged_at_ms = ?
-             WHERE number = ? AND acknowledged_at_ms IS NULL",
-        )?
+        .prepare_cached(&format!(
+            "UPDATE batches SET {changes} WHERE number = ?2 AND acknowledged_at_ms IS NULL"
+        ))?
         .execute(params![at_ms, to_sql(number)?])?;
     Ok(changed > 0)
 }

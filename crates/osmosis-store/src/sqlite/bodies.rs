@@ -60,7 +60,7 @@ pub(crate) fn visit(
 }
 
 /// Reads bodies, one after the other.
-struct Bodies<'s> {
+pub(super) struct Bodies<'s> {
     connection: &'s Connection,
     segments: SegmentReader<'s>,
     /// The last call and its request, which the next one likely extends.
@@ -68,7 +68,7 @@ struct Bodies<'s> {
 }
 
 impl<'s> Bodies<'s> {
-    fn new(connection: &'s Connection, segments: &'s Utf8Path) -> Self {
+    pub(super) fn new(connection: &'s Connection, segments: &'s Utf8Path) -> Self {
         Self {
             connection,
             segments: SegmentReader::new(segments),
@@ -76,7 +76,7 @@ impl<'s> Bodies<'s> {
         }
     }
 
-    fn read(&mut self, call_id: u64) -> Result<Option<CallBody>, SqlError> {
+    pub(super) fn read(&mut self, call_id: u64) -> Result<Option<CallBody>, SqlError> {
         let id = to_sql(call_id)?;
         let Some(wanted) = stored(self.connection, id)? else {
             return Ok(None);

@@ -1,9 +1,12 @@
 //! Model calls: one row each, the bodies in segments, which `bodies` reads.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
 
+use super::checksum::CALLS;
 use super::delta::{Base, Conversations};
 use super::rollouts::call_summary;
 use super::segment::{HEADER_BYTES, Place, SegmentWriter};
@@ -23,25 +26,47 @@ impl<E: Into<SqlError>> From<E> for CallFailure {
     }
 }
 
-/// Adds the row of a call; made ready once for a batch, because looking it up costs a third of using it.
-pub(crate) fn insertion(connection: &Connection) -> Result<CachedStatement<'_>, SqlError> {
-    Ok(connection.prepare_cached(
-        "INSERT INTO calls (rollout_id, attempt, sample_id, dialect, model, upstream,
-            policy_version, streamed, status, error, prompt_tokens, completion_tokens,
-            queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, request_bytes,
-            response_bytes, segment, request_offset, response_offset, base_call_id,
-            shared_prefix_bytes, shared_suffix_bytes, chain_length, token_records,
-            tokens_offset, tokens_bytes, cached_tokens, reasoning_tokens, purpose)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-            ?, ?, ?)",
-    )?)
+impl CallFailure {
+    pub(crate) fn into_sql_error(self) -> SqlError {
+        match self {
+            Self::Sql(error) => error,
+            Self::Segments(error) => SqlError::Refused(error),
+        }
+    }
+}
+
+/// Adds the rows of calls; made ready once for a batch, because looking it up costs a third of using it.
+pub(crate) struct CallInsertion<'c> {
+    statement: CachedStatement<'c>,
+    /// The checksum covers the id, so it is given and not left to SQLite.
+    next_id: i64,
+}
+
+static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let numbers: Vec<String> = (1..=CALLS.columns.len()).map(|n| format!("?{n}")).collect();
+    let given: Vec<(&str, &str)> = CALLS
+        .columns
+        .iter()
+        .zip(&numbers)
+        .map(|(column, number)| (*column, number.as_str()))
+        .collect();
+    format!("INSERT {}", CALLS.insertion(&given))
+});
+
+pub(crate) fn insertion(connection: &Connection) -> Result<CallInsertion<'_>, SqlError> {
+    let last: i64 = connection
+        .prepare_cached("SELECT coalesce(max(call_id), 0) FROM calls")?
+        .query_row([], |row| row.get(0))?;
+    Ok(CallInsertion {
+        statement: connection.prepare_cached(&INSERT)?,
+        next_id: last + 1,
+    })
 }
 
 /// Appends the bodies and adds the row. Nothing is durable before the segments are synced and the
 /// transaction is committed.
 pub(crate) fn record(
-    connection: &Connection,
-    insert: &mut CachedStatement<'_>,
+    insert: &mut CallInsertion<'_>,
     segments: &mut SegmentWriter,
     conversations: &mut Conversations,
     call: &NewCall,
@@ -72,7 +97,9 @@ pub(crate) fn record(
     };
     let chain_length = base.as_ref().map_or(0, |(base, _)| base.chain_length + 1);
     let shared = base.as_ref().map(|(_, shared)| *shared);
-    insert.execute(params![
+    let call_id = insert.next_id;
+    insert.statement.execute(params![
+        call_id,
         call.rollout_id.as_str(),
         call.attempt.0,
         call.sample_id.as_str(),
@@ -108,8 +135,9 @@ pub(crate) fn record(
         call.reasoning_tokens.map(to_sql).transpose()?,
         call.purpose.as_str(),
     ])?;
+    insert.next_id += 1;
     let base = Base {
-        call_id: connection.last_insert_rowid(),
+        call_id,
         chain_length,
         request: call.request.clone(),
     };
@@ -194,7 +222,7 @@ pub(super) fn shown_attempt(
         .query_row([id.as_str()], |row| row.get(0))?)
 }
 
-fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
+pub(super) fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
     Ok(CallRecord {
         call_id: number(row, "call_id")?,
         rollout_id: RolloutId::new(row.get::<_, String>("rollout_id")?)?,

@@ -1,11 +1,13 @@
 //! The leased queue: who may run what, and whose result counts.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample};
 use rusqlite::{Connection, Row, named_params, params};
 use serde_json::value::RawValue;
 
+use super::checksum;
 use super::rollouts::outcome_detail;
 use super::sql::{SqlError, json, number, to_sql};
 use crate::clock::whole_ms;
@@ -16,10 +18,10 @@ pub(crate) fn enqueue(
     rows: &[NewRow],
     rollouts: &[NewRollout],
 ) -> Result<(), SqlError> {
-    let mut add_row = connection.prepare_cached(
-        "INSERT INTO rows (row_index, line, body) VALUES (?1, ?2, ?3)
-         ON CONFLICT (row_index) DO NOTHING",
-    )?;
+    let add_row = checksum::ROWS.insertion(&[("row_index", "?1"), ("line", "?2"), ("body", "?3")]);
+    let mut add_row = connection.prepare_cached(&format!(
+        "INSERT {add_row} ON CONFLICT (row_index) DO NOTHING"
+    ))?;
     for row in rows {
         add_row.execute(params![
             to_sql(row.row_index)?,
@@ -28,10 +30,18 @@ pub(crate) fn enqueue(
         ])?;
     }
     // Only the same id is "there already": a second id for the same place is an error.
-    let mut add_rollout = connection.prepare_cached(
-        "INSERT INTO rollouts (rollout_id, row_index, run_index) VALUES (?1, ?2, ?3)
-         ON CONFLICT (rollout_id) DO NOTHING",
-    )?;
+    let mut given = vec![
+        ("rollout_id", "?1"),
+        ("row_index", "?2"),
+        ("run_index", "?3"),
+        ("state", "'queued'"),
+        ("attempt", "0"),
+    ];
+    given.extend(WITHOUT_RESULT.iter().filter(|(_, value)| *value != "NULL"));
+    let mut add_rollout = connection.prepare_cached(&format!(
+        "INSERT {} ON CONFLICT (rollout_id) DO NOTHING",
+        checksum::ROLLOUTS.insertion(&given)
+    ))?;
     for rollout in rollouts {
         add_rollout.execute(params![
             rollout.id.as_str(),
@@ -41,6 +51,33 @@ pub(crate) fn enqueue(
     }
     Ok(())
 }
+
+/// What a rollout that waits holds in the columns of its result.
+const WITHOUT_RESULT: &[(&str, &str)] = &[
+    ("failures", "0"),
+    ("suspect", "0"),
+    ("outcome", "NULL"),
+    ("reward", "NULL"),
+    ("passed", "NULL"),
+    ("error", "NULL"),
+    ("outcome_detail", "NULL"),
+    ("sample_rewards", "NULL"),
+    ("metrics", "NULL"),
+    ("model_calls", "0"),
+    ("prompt_tokens", "0"),
+    ("completion_tokens", "0"),
+    ("cached_tokens", "NULL"),
+    ("reasoning_tokens", "NULL"),
+    ("judge_calls", "0"),
+    ("judge_prompt_tokens", "0"),
+    ("judge_completion_tokens", "0"),
+    ("queue_ms", "0"),
+    ("agent_ms", "0"),
+    ("model_ms", "0"),
+    ("grade_ms", "0"),
+    ("started_at_ms", "NULL"),
+    ("finished_at_ms", "NULL"),
+];
 
 const CLAIMABLE: &str = "rollout_key, rollout_id, row_index, run_index, attempt, suspect, failures,
     rows.line AS line, rows.body AS body";
@@ -83,10 +120,7 @@ pub(crate) fn claim(
     found.sort_by_key(|(_, claim)| (claim.row_index, claim.run_index));
     found.truncate(n);
 
-    let mut take = connection.prepare_cached(
-        "UPDATE rollouts SET state = 'leased', attempt = ?2, owner = ?3, lease_until_ms = ?4
-         WHERE rollout_key = ?1",
-    )?;
+    let mut take = connection.prepare_cached(&TAKE)?;
     let until = now_ms.saturating_add(whole_ms(lease));
     let mut claims = Vec::with_capacity(found.len());
     for (key, claim) in found {
@@ -95,6 +129,16 @@ pub(crate) fn claim(
     }
     Ok(claims)
 }
+
+static TAKE: LazyLock<String> = LazyLock::new(|| {
+    let changes = checksum::ROLLOUTS.assignments(&[
+        ("state", "'leased'"),
+        ("attempt", "?2"),
+        ("owner", "?3"),
+        ("lease_until_ms", "?4"),
+    ]);
+    format!("UPDATE rollouts SET {changes} WHERE rollout_key = ?1")
+});
 
 /// The claim as it will be once it is taken, and the rollout's key.
 fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
@@ -136,23 +180,58 @@ pub(crate) fn heartbeat(
     Ok(lost)
 }
 
+static FINISH: LazyLock<String> = LazyLock::new(|| {
+    let changes = checksum::ROLLOUTS.assignments(&[
+        ("state", "'done'"),
+        ("owner", "NULL"),
+        ("lease_until_ms", "NULL"),
+        ("outcome", ":outcome"),
+        ("reward", ":reward"),
+        ("passed", ":passed"),
+        ("error", ":error"),
+        ("outcome_detail", ":outcome_detail"),
+        ("sample_rewards", ":sample_rewards"),
+        ("metrics", ":metrics"),
+        ("model_calls", ":model_calls"),
+        ("prompt_tokens", ":prompt_tokens"),
+        ("completion_tokens", ":completion_tokens"),
+        ("cached_tokens", ":cached_tokens"),
+        ("reasoning_tokens", ":reasoning_tokens"),
+        ("judge_calls", ":judge_calls"),
+        ("judge_prompt_tokens", ":judge_prompt_tokens"),
+        ("judge_completion_tokens", ":judge_completion_tokens"),
+        ("queue_ms", ":queue_ms"),
+        ("agent_ms", ":agent_ms"),
+        ("model_ms", ":model_ms"),
+        ("grade_ms", ":grade_ms"),
+        ("started_at_ms", ":started_at_ms"),
+        ("finished_at_ms", ":finished_at_ms"),
+    ]);
+    format!(
+        "UPDATE rollouts SET {changes}
+         WHERE rollout_id = :rollout_id AND attempt = :attempt AND state = 'leased'"
+    )
+});
+
+static ADD_SAMPLE: LazyLock<String> = LazyLock::new(|| {
+    let insert = checksum::SAMPLES.insertion(&[
+        ("rollout_id", "?1"),
+        ("position", "?2"),
+        ("sample_id", "?3"),
+        ("reward", "?4"),
+        ("removed", "?5"),
+        ("metrics", "?6"),
+        ("extra_fields", "?7"),
+        ("messages", "?8"),
+    ]);
+    format!("INSERT {insert}")
+});
+
 pub(crate) fn complete(
     connection: &Connection,
     completion: &Completion,
 ) -> Result<CompletionReceipt, SqlError> {
-    let mut finish = connection.prepare_cached(
-        "UPDATE rollouts SET state = 'done', owner = NULL, lease_until_ms = NULL,
-            outcome = :outcome, reward = :reward, passed = :passed, error = :error,
-            outcome_detail = :outcome_detail, sample_rewards = :sample_rewards, metrics = :metrics,
-            model_calls = :model_calls, prompt_tokens = :prompt_tokens,
-            completion_tokens = :completion_tokens, cached_tokens = :cached_tokens,
-            reasoning_tokens = :reasoning_tokens, judge_calls = :judge_calls,
-            judge_prompt_tokens = :judge_prompt_tokens,
-            judge_completion_tokens = :judge_completion_tokens, queue_ms = :queue_ms, agent_ms = :agent_ms,
-            model_ms = :model_ms, grade_ms = :grade_ms, started_at_ms = :started_at_ms,
-            finished_at_ms = :finished_at_ms
-         WHERE rollout_id = :rollout_id AND attempt = :attempt AND state = 'leased'",
-    )?;
+    let mut finish = connection.prepare_cached(&FINISH)?;
     let outcome = &completion.outcome;
     let reward = outcome.reward();
     let changed = finish.execute(named_params! {
@@ -183,11 +262,7 @@ pub(crate) fn complete(
     if changed == 0 {
         return Ok(CompletionReceipt::Fenced);
     }
-    let mut add_sample = connection.prepare_cached(
-        "INSERT INTO samples
-            (rollout_id, position, sample_id, reward, removed, metrics, extra_fields, messages)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?;
+    let mut add_sample = connection.prepare_cached(&ADD_SAMPLE)?;
     for (position, sample) in (0_i64..).zip(&completion.samples) {
         add_sample.execute(params![
             completion.id.as_str(),
@@ -240,12 +315,18 @@ pub(crate) fn release(
     suspect: bool,
     failed: bool,
 ) -> Result<(), SqlError> {
+    let changes = checksum::ROLLOUTS.assignments(&[
+        ("state", "'queued'"),
+        ("owner", "NULL"),
+        ("lease_until_ms", "NULL"),
+        ("suspect", "max(suspect, ?3)"),
+        ("failures", "failures + ?4"),
+    ]);
     connection
-        .prepare_cached(
-            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL,
-                suspect = max(suspect, ?3), failures = failures + ?4
-             WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'",
-        )?
+        .prepare_cached(&format!(
+            "UPDATE rollouts SET {changes}
+             WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'"
+        ))?
         .execute(params![rollout.as_str(), attempt.0, suspect, failed])?;
     Ok(())
 }
@@ -260,21 +341,26 @@ pub(crate) fn recover(connection: &Connection) -> Result<u64, SqlError> {
     Ok(recovered as u64)
 }
 
+/// The changes that make a finished rollout wait again.
+pub(super) fn put_back() -> String {
+    let mut changes = vec![
+        ("state", "'queued'"),
+        ("owner", "NULL"),
+        ("lease_until_ms", "NULL"),
+    ];
+    changes.extend(WITHOUT_RESULT);
+    checksum::ROLLOUTS.assignments(&changes)
+}
+
 pub(crate) fn requeue(connection: &Connection, kinds: &[OutcomeKind]) -> Result<u64, SqlError> {
     let mut drop_samples = connection.prepare_cached(
         "DELETE FROM samples WHERE rollout_id IN
             (SELECT rollout_id FROM rollouts WHERE state = 'done' AND outcome = ?1)",
     )?;
-    let mut put_back = connection.prepare_cached(
-        "UPDATE rollouts SET state = 'queued', failures = 0, suspect = 0, outcome = NULL,
-            reward = NULL, passed = NULL, error = NULL, outcome_detail = NULL,
-            sample_rewards = NULL, metrics = NULL, model_calls = 0, prompt_tokens = 0,
-            completion_tokens = 0, cached_tokens = NULL, reasoning_tokens = NULL, judge_calls = 0,
-            judge_prompt_tokens = 0, judge_completion_tokens = 0, queue_ms = 0,
-            agent_ms = 0, model_ms = 0, grade_ms = 0,
-            started_at_ms = NULL, finished_at_ms = NULL
-         WHERE state = 'done' AND outcome = ?1",
-    )?;
+    let mut put_back = connection.prepare_cached(&format!(
+        "UPDATE rollouts SET {} WHERE state = 'done' AND outcome = ?1",
+        put_back()
+    ))?;
     let mut requeued = 0;
     for kind in kinds {
         drop_samples.execute([kind.as_str()])?;

@@ -1,5 +1,6 @@
 //! Connections that only read. They see every acknowledged write and never wait for the writer.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,13 +20,15 @@ const READERS: u32 = 4;
 pub(crate) struct Readers {
     path: Utf8PathBuf,
     access: Access,
+    /// The file itself: another one may come to be at its path.
+    file: Option<(u64, u64)>,
     slots: Arc<Semaphore>,
     idle: Arc<Mutex<Vec<Connection>>>,
 }
 
 /// How a file may be opened that must not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+pub(super) enum Access {
     Shared,
     /// Nobody writes to it and nothing can be created beside it.
     Immutable,
@@ -52,6 +55,7 @@ impl Readers {
         };
         schema::check_readable(&first, &path)?;
         Ok(Self {
+            file: file_at(&path),
             path,
             access,
             slots: Arc::new(Semaphore::new(READERS as usize)),
@@ -69,10 +73,12 @@ impl Readers {
             .await
             .map_err(|_| StoreError::Closed)?;
         let (path, access, idle) = (self.path.clone(), self.access, Arc::clone(&self.idle));
+        let file = self.file;
         let reading = tokio::task::spawn_blocking(move || {
             let idle_one = idle.lock().pop();
             let connection = match idle_one {
                 Some(connection) => connection,
+                None if file_at(&path) != file => return Err(StoreError::Moved { path }),
                 None => {
                     connect(&path, access).map_err(|error| StoreError::sqlite(&path, &error))?
                 }
@@ -102,7 +108,12 @@ impl Readers {
     }
 }
 
-fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {
+fn file_at(path: &Utf8Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+pub(super) fn connect(path: &Utf8Path, access: Access) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match access {
         Access::Shared => Connection::open_with_flags(path, flags)?,
@@ -126,7 +137,7 @@ fn needs_immutable(error: &rusqlite::Error) -> bool {
 }
 
 /// Whether the file is complete without a write-ahead log beside it.
-fn has_no_log(path: &Utf8Path) -> bool {
+pub(super) fn has_no_log(path: &Utf8Path) -> bool {
     std::fs::metadata(format!("{path}-wal")).is_ok_and(|log| log.len() == 0)
         || !Utf8PathBuf::from(format!("{path}-wal")).exists()
 }

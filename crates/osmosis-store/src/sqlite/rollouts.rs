@@ -8,6 +8,7 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::checksum;
 use super::sql::{
     SqlError, exact_float, from_word, json, number, optional_json, optional_number, to_sql, word,
 };
@@ -22,9 +23,18 @@ pub(crate) fn create_run(connection: &Connection, run: &RunRecord) -> Result<(),
     if let Some(there) = self::run(connection)? {
         return Err(StoreError::AlreadyExists(there.name).into());
     }
+    let insert = checksum::RUN.insertion(&[
+        ("only_one", "1"),
+        ("name", "?1"),
+        ("kind", "?2"),
+        ("status", "?3"),
+        ("created_at_ms", "?4"),
+        ("finished_at_ms", "?5"),
+        ("config_toml", "?6"),
+        ("pinned", "?7"),
+    ]);
     connection.execute(
-        "INSERT INTO run (only_one, name, kind, status, created_at_ms, finished_at_ms,
-            config_toml, pinned) VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        &format!("INSERT {insert}"),
         params![
             run.name.as_str(),
             word(&run.kind)?,
@@ -64,8 +74,9 @@ pub(crate) fn set_status(
         RunStatus::Finished => Some(now_ms),
         RunStatus::Running | RunStatus::Interrupted => None,
     };
+    let changes = checksum::RUN.assignments(&[("status", "?1"), ("finished_at_ms", "?2")]);
     let changed = connection.execute(
-        "UPDATE run SET status = ?1, finished_at_ms = ?2",
+        &format!("UPDATE run SET {changes}"),
         params![word(&status)?, finished_at_ms],
     )?;
     if changed == 0 {
@@ -198,13 +209,13 @@ pub(crate) fn rollouts_by_id(
 }
 
 /// Read by position in [`record`]: looking names up costs more than the rest for a large report.
-const COLUMNS: &str =
+pub(super) const COLUMNS: &str =
     "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,
     outcome_detail, sample_rewards, metrics, queue_ms, agent_ms, model_ms, grade_ms,
     started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens, cached_tokens,
     reasoning_tokens, judge_calls, judge_prompt_tokens, judge_completion_tokens";
 
-fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
+pub(super) fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
     Ok(RolloutRecord {
         id: RolloutId::new(row.get::<_, String>(0)?)?,
         row_index: number(row, 1)?,
@@ -310,7 +321,7 @@ fn outcome_kind(text: &str) -> Result<OutcomeKind, SqlError> {
 }
 
 /// The rewards of the kept samples, out of the JSON object in `sample_rewards`.
-fn rewards(text: Option<&str>) -> Result<Vec<(SampleId, Option<Reward>)>, SqlError> {
+pub(super) fn rewards(text: Option<&str>) -> Result<Vec<(SampleId, Option<Reward>)>, SqlError> {
     let Some(text) = text else {
         return Ok(Vec::new());
     };

@@ -10,6 +10,10 @@
 //! | `calls` | model call, of every attempt, in the order they finished |
 //! | `steps` | step of training that is done, `metrics` as JSON text |
 //! | `batches` | batch of groups to train on, `content` (which rollouts) as JSON text |
+//! | `writer` | the process that writes, exactly one, see [`super::fence`] |
+//!
+//! `checksum`, in every table but `writer`, is a CRC-32 over the row, see [`super::checksum`]; it is null in rows of
+//! programs from before version 5. `writer.all_checksummed` says that no row may lack one.
 //!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
@@ -41,7 +45,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -177,6 +181,26 @@ CREATE TABLE batches (
 ) STRICT;
 ";
 
+const VERSION_5: &str = "
+ALTER TABLE run ADD COLUMN checksum INTEGER;
+ALTER TABLE rows ADD COLUMN checksum INTEGER;
+ALTER TABLE rollouts ADD COLUMN checksum INTEGER;
+ALTER TABLE samples ADD COLUMN checksum INTEGER;
+ALTER TABLE calls ADD COLUMN checksum INTEGER;
+ALTER TABLE steps ADD COLUMN checksum INTEGER;
+ALTER TABLE batches ADD COLUMN checksum INTEGER;
+
+CREATE TABLE writer (
+    only_one         INTEGER PRIMARY KEY CHECK (only_one = 1),
+    epoch            INTEGER NOT NULL,
+    holder           TEXT NOT NULL,
+    all_checksummed  INTEGER NOT NULL
+) STRICT;
+
+-- What is there now has no checksums.
+INSERT INTO writer SELECT 1, 0, '', NOT EXISTS (SELECT 1 FROM run) AND NOT EXISTS (SELECT 1 FROM calls);
+";
+
 /// The columns that a version brought, with what they are in an older database: what a reader that must
 /// not write sees, for itself alone, in their place.
 const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
@@ -196,6 +220,13 @@ const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
         "NULL AS cached_tokens, NULL AS reasoning_tokens, 0 AS judge_calls, 0 AS judge_prompt_tokens,
             0 AS judge_completion_tokens",
     ),
+    (5, "run", "NULL AS checksum"),
+    (5, "rows", "NULL AS checksum"),
+    (5, "rollouts", "NULL AS checksum"),
+    (5, "samples", "NULL AS checksum"),
+    (5, "calls", "NULL AS checksum"),
+    (5, "steps", "NULL AS checksum"),
+    (5, "batches", "NULL AS checksum"),
 ];
 
 /// The same for whole tables, which are empty there.
@@ -203,13 +234,18 @@ const ADDED_TABLES: &[(i64, &str, &str)] = &[
     (
         2,
         "steps",
-        "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms",
+        "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms, NULL AS checksum",
     ),
     (
         4,
         "batches",
         "0 AS number, 0 AS policy_version, '' AS content, 0 AS formed_at_ms,
-            NULL AS acknowledged_at_ms",
+            NULL AS acknowledged_at_ms, NULL AS checksum",
+    ),
+    (
+        5,
+        "writer",
+        "1 AS only_one, 0 AS epoch, '' AS holder, 0 AS all_checksummed",
     ),
 ];
 
@@ -257,7 +293,12 @@ pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
         return Ok(());
     }
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    for table in ["calls", "rollouts"] {
+    let missing = |table: &str| {
+        let mut tables = ADDED_TABLES.iter();
+        tables.any(|(since, of, _)| *since > found && *of == table)
+    };
+    let tables = super::checksum::TABLES.iter().map(|checked| checked.table);
+    for table in tables.filter(|table| !missing(table)) {
         let added: Vec<&str> = ADDED_COLUMNS
             .iter()
             .filter(|(since, of, _)| *since > found && *of == table)
@@ -265,20 +306,20 @@ pub(crate) fn read_as_known(connection: &Connection) -> rusqlite::Result<()> {
             .collect();
         if !added.is_empty() {
             connection.execute_batch(&format!(
-                "CREATE TEMP VIEW {table} AS SELECT *, {} FROM main.{table};",
+                "CREATE TEMP VIEW {table} AS SELECT rowid AS rowid, *, {} FROM main.{table};",
                 added.join(", ")
             ))?;
         }
     }
     for (_, table, columns) in ADDED_TABLES.iter().filter(|(since, ..)| *since > found) {
         connection.execute_batch(&format!(
-            "CREATE TEMP VIEW {table} AS SELECT {columns} WHERE false;"
+            "CREATE TEMP VIEW {table} AS SELECT 0 AS rowid, {columns} WHERE false;"
         ))?;
     }
     Ok(())
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
@@ -292,4 +333,33 @@ fn check(path: &Utf8Path, found: i64) -> Result<(), StoreError> {
             known: KNOWN_VERSION,
         })
     }
+}
+
+/// Everything that the tables of a version are made of, as SQLite tells it, in order.
+pub(crate) fn layout(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut select = connection.prepare(
+        "SELECT type || ' ' || name || ' on ' || tbl_name || ': ' || coalesce(sql, '')
+         FROM sqlite_schema ORDER BY 1",
+    )?;
+    let found = select.query_map([], |row| row.get::<_, String>(0))?;
+    // Spaces are kept as they were written, by whichever program.
+    found
+        .map(|text| Ok(text?.split_whitespace().collect::<Vec<_>>().join(" ")))
+        .collect()
+}
+
+/// What [`layout`] is of a sound database of a version.
+pub(crate) fn expected_layout(version: i64) -> rusqlite::Result<Vec<String>> {
+    let connection = Connection::open_in_memory()?;
+    let steps = usize::try_from(version).unwrap_or(0);
+    for step in MIGRATIONS.iter().take(steps) {
+        connection.execute_batch(step)?;
+    }
+    layout(&connection)
+}
+
+/// Whether `PRAGMA application_id` is ours.
+pub(crate) fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
+    let found: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    Ok(found == APPLICATION_ID)
 }

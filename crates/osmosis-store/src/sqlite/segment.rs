@@ -4,14 +4,18 @@
 //! payload (both `u32`, little endian), the payload. The database refers to a record only after the
 //! segment has been synced, so whatever follows the last record it knows may be torn, and is cut off
 //! when the run is next opened for writing. Whole records that the database doesn't know are harmless.
+//!
+//! Nobody appends to a segment but the writer that made it, which failed if it was there: two writers that take
+//! each other for dead can't write over one another.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::appended_file::AppendedFile;
 use crate::StoreError;
+use crate::private::{create_private_folder, private_file};
 
 pub(crate) const SEGMENTS_FOLDER: &str = "segments";
 const HEADER_LENGTH: usize = 12;
@@ -46,16 +50,17 @@ struct Segment {
 
 impl SegmentWriter {
     /// Opens the folder and cuts off what a crash left torn. `referenced` is the end of the last
-    /// record that the database knows.
+    /// record that the database knows. What is appended goes to new segments.
     pub(crate) fn open(
         folder: Utf8PathBuf,
         rotate_at: u64,
         referenced: Option<Place>,
     ) -> Result<Self, StoreError> {
-        fs::create_dir_all(&folder).map_err(|error| StoreError::io(&folder, &error))?;
+        create_private_folder(&folder, |_| true)
+            .map_err(|error| StoreError::io(&folder, &error))?;
         let last_file = last_segment(&folder)?;
         let last_known = referenced.map_or(0, |place| place.segment);
-        let mut writer = Self {
+        let writer = Self {
             next_number: last_file.unwrap_or(0).max(last_known) + 1,
             rotate_at,
             current: None,
@@ -65,7 +70,7 @@ impl SegmentWriter {
             let known_end = referenced
                 .filter(|place| place.segment == number)
                 .map_or(0, |place| place.offset);
-            writer.current = recover(&writer.folder, number, known_end)?;
+            cut_torn_end(&writer.folder, number, known_end)?;
         } else if last_known > 0 {
             tracing::warn!(segment = last_known, folder = %writer.folder, "a segment of the run is missing");
         }
@@ -149,7 +154,7 @@ impl Segment {
 fn create(folder: &Utf8Path, next_number: &mut u32) -> Result<Segment, StoreError> {
     let number = *next_number;
     let path = segment_path(folder, number);
-    let file = OpenOptions::new()
+    let file = private_file()
         .write(true)
         .create_new(true)
         .open(&path)
@@ -194,9 +199,8 @@ fn last_segment(folder: &Utf8Path) -> Result<Option<u32>, StoreError> {
     Ok(last)
 }
 
-/// The segment, ready to be appended to; `None` when it lacks bytes that the database refers to,
-/// so that nothing new takes their place.
-fn recover(folder: &Utf8Path, number: u32, known_end: u64) -> Result<Option<Segment>, StoreError> {
+/// Cuts off what follows the last whole record. One that lacks bytes that the database refers to is left alone.
+fn cut_torn_end(folder: &Utf8Path, number: u32, known_end: u64) -> Result<(), StoreError> {
     let path = segment_path(folder, number);
     let failed = |error: io::Error| StoreError::io(&path, &error);
     let mut file = OpenOptions::new()
@@ -207,7 +211,7 @@ fn recover(folder: &Utf8Path, number: u32, known_end: u64) -> Result<Option<Segm
     let length = file.metadata().map_err(failed)?.len();
     if length < known_end {
         tracing::warn!(%path, length, known_end, "a segment is shorter than the database says");
-        return Ok(None);
+        return Ok(());
     }
     let end = whole_records_end(&mut file, known_end, length).map_err(failed)?;
     if end < length {
@@ -215,10 +219,7 @@ fn recover(folder: &Utf8Path, number: u32, known_end: u64) -> Result<Option<Segm
         file.set_len(end).map_err(failed)?;
         file.sync_all().map_err(failed)?;
     }
-    Ok(Some(Segment {
-        number,
-        file: AppendedFile::new(path, file, end),
-    }))
+    Ok(())
 }
 
 /// Where the last whole record ends, beginning at `start`.
@@ -436,13 +437,14 @@ mod tests {
             writer.sync().unwrap();
             let end = writer.length();
             let file = segment_path(&path, 1);
-            let mut bytes = fs::read(&file).unwrap();
+            let mut bytes = std::fs::read(&file).unwrap();
             bytes.extend(&tail);
-            fs::write(&file, bytes).unwrap();
+            std::fs::write(&file, bytes).unwrap();
             drop(writer);
-            let writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
-            prop_assert_eq!(writer.length(), end);
-            prop_assert_eq!(fs::metadata(&file).unwrap().len(), end);
+            let mut writer = SegmentWriter::open(path.clone(), u64::MAX, None).unwrap();
+            prop_assert_eq!(std::fs::metadata(&file).unwrap().len(), end);
+            let (next, _) = pair(&mut writer, b"next", b"").unwrap();
+            prop_assert_eq!(next, Place { segment: 2, offset: 0 });
             for (place, body) in places.into_iter().zip(&bodies) {
                 prop_assert_eq!(&read_record(&path, place).unwrap(), body);
             }

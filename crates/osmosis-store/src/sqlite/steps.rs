@@ -3,15 +3,19 @@
 use osmosis_core::PolicyVersion;
 use rusqlite::{Connection, params};
 
+use super::checksum;
 use super::sql::{SqlError, json, number, to_sql};
 use crate::StepRecord;
 
 pub(crate) fn record(connection: &Connection, step: &StepRecord) -> Result<(), SqlError> {
+    let insert = checksum::STEPS.insertion(&[
+        ("step", "?1"),
+        ("policy_version", "?2"),
+        ("metrics", "?3"),
+        ("finished_at_ms", "?4"),
+    ]);
     connection
-        .prepare_cached(
-            "INSERT OR REPLACE INTO steps (step, policy_version, metrics, finished_at_ms)
-             VALUES (?, ?, ?, ?)",
-        )?
+        .prepare_cached(&format!("INSERT OR REPLACE {insert}"))?
         .execute(params![
             to_sql(step.step)?,
             // Bit for bit, so that any version fits.

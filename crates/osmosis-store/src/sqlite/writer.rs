@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::calls::{self, CallFailure};
 use super::delta::Conversations;
+use super::fence;
 use super::segment::SegmentWriter;
 use super::sql::SqlError;
 use crate::lock::RunLock;
@@ -113,6 +114,10 @@ pub(crate) struct Writer {
     pub(crate) segments: SegmentWriter,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lock: RunLock,
+    /// See [`fence`].
+    pub(crate) epoch: i64,
+    /// Why nothing is written any more, once somebody else has taken the run over.
+    pub(crate) fenced: Option<StoreError>,
     /// `true` from a failed commit to the next that succeeds.
     pub(crate) failing: watch::Sender<bool>,
     /// Only for waiting with a deadline.
@@ -240,11 +245,25 @@ impl Writer {
             segments,
             clock,
             conversations,
+            lock,
+            epoch,
+            fenced,
             ..
         } = self;
+        if let Some(error) = fenced {
+            return Err(error.clone());
+        }
         let (path, connection) = (&*path, &*connection);
         let failed = |error: SqlError| error.into_store_error(path);
         execute(connection, "BEGIN IMMEDIATE").map_err(failed)?;
+        // From here to the commit nobody else can take the run over. Before anything is touched: is it ours?
+        lock.check_in_place()?;
+        if let Err(error) = fence::check(connection, path, *epoch) {
+            if matches!(error, StoreError::Fenced { .. }) {
+                *fenced = Some(error.clone());
+            }
+            return Err(error);
+        }
         let mut insertion = None;
         for item in items {
             match item {
@@ -261,8 +280,7 @@ impl Writer {
                         Some(insert) => insert,
                         none => none.insert(calls::insertion(connection).map_err(failed)?),
                     };
-                    let outcome =
-                        calls::record(connection, insert, segments, conversations, &call.call);
+                    let outcome = calls::record(insert, segments, conversations, &call.call);
                     match outcome {
                         Ok(()) => {}
                         Err(CallFailure::Segments(error)) => return Err(error),

@@ -6,15 +6,25 @@ use camino::Utf8Path;
 use osmosis_store::{SqliteOptions, SqliteStore, Store, StoreError};
 use osmosis_testkit::for_each_store_behaviour;
 use osmosis_testkit::store_conformance::{self, Fixture, ManualClock, Verdict};
+use tempfile::TempDir;
 
-async fn fixture(options: SqliteOptions) -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
-    Fixture::new(move |clock: ManualClock| {
+async fn fixture(options: SqliteOptions) -> (Arc<TempDir>, Fixture) {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let kept = Arc::clone(&folder);
+    let fixture = Fixture::new(move |clock: ManualClock| {
         let opened = open(folder.path().try_into().unwrap(), &options, clock);
         async { opened }
-    })
-    .await
-    .unwrap()
+    });
+    (kept, fixture.await.unwrap())
+}
+
+/// Whatever was done to a store, each of its rows has the right checksum: a statement that writes one without it
+/// would make a run look damaged.
+fn assert_whole(folder: &TempDir) {
+    let folder = folder.path().try_into().unwrap();
+    let report = SqliteStore::verify(folder, |_| {}).unwrap();
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert_eq!(report.without_checksum, 0);
 }
 
 fn open(
@@ -33,7 +43,10 @@ macro_rules! each {
     ($($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() -> Verdict {
-            store_conformance::$name(fixture(SqliteOptions::default()).await).await
+            let (folder, fixture) = fixture(SqliteOptions::default()).await;
+            store_conformance::$name(fixture).await?;
+            assert_whole(&folder);
+            Ok(())
         }
     )*};
 }
@@ -47,5 +60,5 @@ async fn all_behaviours_hold_with_tiny_batches_queues_and_segments() -> Verdict 
         segment_bytes: 1000,
         ..SqliteOptions::default()
     };
-    store_conformance::run_all(|| async { Ok(fixture(options.clone()).await) }).await
+    store_conformance::run_all(|| async { Ok(fixture(options.clone()).await.1) }).await
 }

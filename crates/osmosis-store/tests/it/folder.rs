@@ -188,7 +188,22 @@ async fn a_run_of_a_newer_program_is_left_alone() {
 }
 
 /// Takes away what later versions of the tables brought.
+fn make_version_4(path: &Utf8Path) {
+    let database = Connection::open(path.join("run.db")).unwrap();
+    for table in [
+        "run", "rows", "rollouts", "samples", "calls", "steps", "batches",
+    ] {
+        database
+            .execute_batch(&format!("ALTER TABLE {table} DROP COLUMN checksum;"))
+            .unwrap();
+    }
+    database
+        .execute_batch("DROP TABLE writer; PRAGMA user_version = 4;")
+        .unwrap();
+}
+
 fn make_version_1(path: &Utf8Path) {
+    make_version_4(path);
     let database = Connection::open(path.join("run.db")).unwrap();
     database
         .execute_batch(
@@ -199,12 +214,17 @@ fn make_version_1(path: &Utf8Path) {
         )
         .unwrap();
     drop(database);
-    make_version_2(path);
+    make_version_2_of_4(path);
     let database = Connection::open(path.join("run.db")).unwrap();
     database.pragma_update(None, "user_version", 1).unwrap();
 }
 
 fn make_version_2(path: &Utf8Path) {
+    make_version_4(path);
+    make_version_2_of_4(path);
+}
+
+fn make_version_2_of_4(path: &Utf8Path) {
     let database = Connection::open(path.join("run.db")).unwrap();
     database
         .execute_batch(
@@ -291,6 +311,30 @@ async fn a_run_from_before_cached_tokens_is_read_as_one_where_nobody_told_them()
     assert_eq!(totals.prompt_tokens, told.prompt_tokens);
     reader.close().await.unwrap();
     open(&path).unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_from_before_checksums_is_whole_and_says_that_it_has_none() {
+    let (_keep, path) = folder();
+    let store = open(&path).unwrap();
+    one_result(&store).await;
+    store.close().await.unwrap();
+    make_version_4(&path);
+    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert_eq!(report.schema_version, Some(4));
+    // Two rows, two rollouts, a sample, a call.
+    assert_eq!(report.without_checksum, 6);
+
+    // It goes on, and what it writes now is checked.
+    let store = open(&path).unwrap();
+    sees_the_result(&store).await;
+    let claim = claim_one(&store).await.unwrap();
+    store.complete(scored(&claim, 0.5).unwrap()).await.unwrap();
+    store.close().await.unwrap();
+    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert_eq!(report.without_checksum, 5);
 }
 
 #[tokio::test]

@@ -6,5 +6,7 @@
 
 mod conformance;
 mod crash;
+mod damage;
+mod fencing;
 mod folder;
 mod killed;

@@ -124,33 +124,13 @@ impl LoadedCheckpoint {
     /// Reads a checkpoint and checks that it is whole.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, TrainError> {
         let folder = &checkpoint.folder;
-        let unusable = |message: String| TrainError::Checkpoint {
-            folder: folder.clone(),
-            message,
-        };
-        let path = folder.join(STATE_FILE);
-        let text = fs::read_to_string(&path)
-            .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
-        let state: StateFile = serde_json::from_str(&text)
-            .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
-        if state.format != FORMAT {
-            return Err(unusable(format!(
-                "it has format {}, this program knows {FORMAT}",
-                state.format
-            )));
-        }
-        if state.step != checkpoint.step {
-            return Err(unusable(format!("it holds step {}", state.step)));
-        }
-        for (name, expected) in &state.files {
-            match digest(&folder.join(name)) {
-                Ok(found) if found == *expected => {}
-                Ok(_) => return Err(unusable(format!("`{name}` is not as it was saved"))),
-                Err(error) => return Err(unusable(format!("`{name}`: {error}"))),
+        let state = whole_state(checkpoint)?;
+        let moments = moments::read(&folder.join(MOMENTS_FILE)).map_err(|message| {
+            TrainError::Checkpoint {
+                folder: folder.clone(),
+                message: format!("`{MOMENTS_FILE}`: {message}"),
             }
-        }
-        let moments = moments::read(&folder.join(MOMENTS_FILE))
-            .map_err(|message| unusable(format!("`{MOMENTS_FILE}`: {message}")))?;
+        })?;
         Ok(Self {
             state: CheckpointState {
                 step: state.step,
@@ -162,6 +142,44 @@ impl LoadedCheckpoint {
             model: EmbeddedModel::open(folder)?,
         })
     }
+}
+
+impl Checkpoint {
+    /// Checks that its files are as they were saved, without opening the model.
+    pub fn verify(&self) -> Result<(), TrainError> {
+        whole_state(self).map(drop)
+    }
+}
+
+/// The state of a checkpoint all of whose files are as they were saved.
+fn whole_state(checkpoint: &Checkpoint) -> Result<StateFile, TrainError> {
+    let folder = &checkpoint.folder;
+    let unusable = |message: String| TrainError::Checkpoint {
+        folder: folder.clone(),
+        message,
+    };
+    let path = folder.join(STATE_FILE);
+    let text =
+        fs::read_to_string(&path).map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
+    let state: StateFile = serde_json::from_str(&text)
+        .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
+    if state.format != FORMAT {
+        return Err(unusable(format!(
+            "it has format {}, this program knows {FORMAT}",
+            state.format
+        )));
+    }
+    if state.step != checkpoint.step {
+        return Err(unusable(format!("it holds step {}", state.step)));
+    }
+    for (name, expected) in &state.files {
+        match digest(&folder.join(name)) {
+            Ok(found) if found == *expected => {}
+            Ok(_) => return Err(unusable(format!("`{name}` is not as it was saved"))),
+            Err(error) => return Err(unusable(format!("`{name}`: {error}"))),
+        }
+    }
+    Ok(state)
 }
 
 fn digest(path: &Utf8Path) -> std::io::Result<String> {

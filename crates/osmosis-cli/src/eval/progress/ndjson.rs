@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::super::sight::Seen;
 use super::tally::Tally;
 use crate::error::{CliError, io};
+use crate::private_files;
 
 const SCHEMA_VERSION: u32 = 1;
 /// Rollouts that are told one by one.
@@ -34,7 +35,9 @@ impl JsonLines {
     }
 
     pub(super) fn to_file(path: &Utf8Path, redactor: Redactor) -> Result<Self, CliError> {
-        let file = File::create(path).map_err(|error| io(path, &error))?;
+        let file = File::create(path)
+            .and_then(|file| private_files::share(path).map(|()| file))
+            .map_err(|error| io(path, &error))?;
         Ok(Self {
             file: Some(file),
             redactor,

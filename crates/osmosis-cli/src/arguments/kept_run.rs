@@ -1,0 +1,33 @@
+//! `osmosis run …`: the files of a run.
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunCommand {
+    /// Check every row, model call and checkpoint of a run against its checksum
+    Verify(VerifyArguments),
+    /// Make a new run of everything in a damaged one that is whole; the damaged run stays as it is
+    Salvage(SalvageArguments),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis run verify multiply-20260101-120000\n  osmosis run verify train/calculator --json\n\nNothing is changed, and a run that is under way can be verified too.\n\nExit codes: 0 whole, 1 damaged"
+)]
+pub(crate) struct VerifyArguments {
+    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) where two kinds have the name
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis run salvage multiply-20260101-120000\n  osmosis run salvage train/calculator --to calculator-2\n\nRollouts whose row, samples or model calls are lost run again when the new run is resumed."
+)]
+pub(crate) struct SalvageArguments {
+    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) where two kinds have the name
+    pub(crate) run: String,
+
+    /// Name of the new run [default: the run's name and `-salvaged`]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) to: Option<String>,
+}

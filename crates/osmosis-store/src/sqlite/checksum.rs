@@ -1,0 +1,363 @@
+//! Checksums of rows: each row of a table that people read carries a CRC-32 over its values, written in the
+//! statement that writes them.
+//!
+//! SQLite checks the structure of its pages, not what stands in them. A CRC-32 finds every change of up to 32
+//! bits in a row, and costs far less than the sync of the commit (`docs/runs.md` has the numbers). SQLite's own
+//! page checksums (`cksumvfs`) would need C code of ours and a VFS that the `sqlite3` shell doesn't have.
+
+use std::fmt::Write as _;
+
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+/// The function that the writer's statements call: `row_checksum(first column, second column, …)`.
+const FUNCTION: &str = "row_checksum";
+
+/// A table whose rows carry a checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Checked {
+    pub(crate) table: &'static str,
+    /// What a person finds the row by.
+    pub(crate) key: &'static str,
+    /// The columns that it covers. A position says which column a value is of, so a new one goes to the
+    /// end; null values leave no trace, so that a row from before a column was added stays right.
+    pub(crate) columns: &'static [&'static str],
+    /// Columns that it leaves out, and that a copy of the row needs all the same.
+    pub(crate) beside: &'static [&'static str],
+}
+
+pub(crate) const RUN: Checked = Checked {
+    table: "run",
+    key: "name",
+    columns: &[
+        "name",
+        "kind",
+        "status",
+        "created_at_ms",
+        "finished_at_ms",
+        "config_toml",
+        "pinned",
+    ],
+    beside: &[],
+};
+
+pub(crate) const ROWS: Checked = Checked {
+    table: "rows",
+    key: "row_index",
+    columns: &["row_index", "line", "body"],
+    beside: &[],
+};
+
+/// Without `owner` and `lease_until_ms`: a lease ends with its process, and every heartbeat changes it. Without
+/// `state`, which is `done` when there is an outcome; that, and that it is one of the three, is checked otherwise.
+pub(crate) const ROLLOUTS: Checked = Checked {
+    table: "rollouts",
+    key: "rollout_id",
+    columns: &[
+        "rollout_id",
+        "row_index",
+        "run_index",
+        "attempt",
+        "failures",
+        "suspect",
+        "outcome",
+        "reward",
+        "passed",
+        "error",
+        "sample_rewards",
+        "model_calls",
+        "prompt_tokens",
+        "completion_tokens",
+        "queue_ms",
+        "agent_ms",
+        "model_ms",
+        "grade_ms",
+        "started_at_ms",
+        "finished_at_ms",
+        "metrics",
+        "outcome_detail",
+        "cached_tokens",
+        "reasoning_tokens",
+        "judge_calls",
+        "judge_prompt_tokens",
+        "judge_completion_tokens",
+    ],
+    beside: &["state"],
+};
+
+pub(crate) const SAMPLES: Checked = Checked {
+    table: "samples",
+    key: "rollout_id",
+    columns: &[
+        "rollout_id",
+        "sample_id",
+        "position",
+        "reward",
+        "removed",
+        "metrics",
+        "extra_fields",
+        "messages",
+    ],
+    beside: &[],
+};
+
+pub(crate) const CALLS: Checked = Checked {
+    table: "calls",
+    key: "call_id",
+    columns: &[
+        "call_id",
+        "rollout_id",
+        "attempt",
+        "sample_id",
+        "dialect",
+        "model",
+        "upstream",
+        "policy_version",
+        "streamed",
+        "status",
+        "error",
+        "prompt_tokens",
+        "completion_tokens",
+        "queued_at_ms",
+        "sent_at_ms",
+        "first_byte_at_ms",
+        "done_at_ms",
+        "request_bytes",
+        "response_bytes",
+        "segment",
+        "request_offset",
+        "response_offset",
+        "base_call_id",
+        "shared_prefix_bytes",
+        "shared_suffix_bytes",
+        "chain_length",
+        "token_records",
+        "tokens_offset",
+        "tokens_bytes",
+        "cached_tokens",
+        "reasoning_tokens",
+        "purpose",
+    ],
+    beside: &[],
+};
+
+pub(crate) const STEPS: Checked = Checked {
+    table: "steps",
+    key: "step",
+    columns: &["step", "policy_version", "metrics", "finished_at_ms"],
+    beside: &[],
+};
+
+pub(crate) const BATCHES: Checked = Checked {
+    table: "batches",
+    key: "number",
+    columns: &[
+        "number",
+        "policy_version",
+        "content",
+        "formed_at_ms",
+        "acknowledged_at_ms",
+    ],
+    beside: &[],
+};
+
+/// Every table that has the column `checksum`, in an order in which references lead backwards.
+pub(crate) const TABLES: &[Checked] = &[RUN, ROWS, ROLLOUTS, SAMPLES, CALLS, STEPS, BATCHES];
+
+/// What a row's `checksum` column says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowCheck {
+    Right,
+    Wrong,
+    /// It was written before rows had checksums.
+    Missing,
+}
+
+impl Checked {
+    /// `INSERT INTO` with these columns, each with its value, and the checksum. Columns that are left out must
+    /// be null by default.
+    pub(crate) fn insertion(&self, given: &[(&str, &str)]) -> String {
+        let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
+        let values: Vec<&str> = given.iter().map(|(_, value)| *value).collect();
+        let checksum = self.expression(|column| {
+            let given = given.iter().find(|(name, _)| *name == column);
+            given.map_or("NULL", |(_, value)| value)
+        });
+        format!(
+            "INTO {} ({}, checksum) VALUES ({}, {checksum})",
+            self.table,
+            names.join(", "),
+            values.join(", "),
+        )
+    }
+
+    /// What follows `SET` for these changes, with the checksum of the row as it will be.
+    pub(crate) fn assignments(&self, changes: &[(&str, &str)]) -> String {
+        let mut text = String::new();
+        for (name, value) in changes {
+            // Writing to a string can't fail.
+            let _ = write!(text, "{name} = {value}, ");
+        }
+        let checksum = self.expression(|column| {
+            let changed = changes.iter().find(|(name, _)| *name == column);
+            changed.map_or(column, |(_, value)| value)
+        });
+        format!("{text}checksum = {checksum}")
+    }
+
+    fn expression<'a>(&self, value: impl Fn(&'a str) -> &'a str) -> String
+    where
+        Self: 'a,
+    {
+        let values: Vec<&str> = self.columns.iter().map(|column| value(column)).collect();
+        format!("{FUNCTION}({})", values.join(", "))
+    }
+
+    /// Reads rows for [`Self::check`]: `rowid` first, then what [`Self::copied`] lists.
+    pub(crate) fn selection(&self) -> String {
+        let (columns, table) = (self.copied().join(", "), self.table);
+        format!("SELECT rowid, {columns} FROM {table} NOT INDEXED")
+    }
+
+    /// The columns that make a row: those that the checksum covers, `checksum`, and the others.
+    pub(crate) fn copied(&self) -> Vec<&'static str> {
+        [self.columns, &["checksum"], self.beside].concat()
+    }
+
+    /// The position of a column in [`Self::copied`].
+    pub(crate) fn position(&self, column: &str) -> usize {
+        let position = self.columns.iter().position(|name| *name == column);
+        position.unwrap_or(self.columns.len())
+    }
+
+    /// Compares a row of [`Self::selection`] with its checksum.
+    pub(crate) fn check(&self, row: &Row<'_>) -> rusqlite::Result<RowCheck> {
+        let stored: i64 = match row.get_ref(1 + self.columns.len())? {
+            ValueRef::Null => return Ok(RowCheck::Missing),
+            ValueRef::Integer(stored) => stored,
+            _ => return Ok(RowCheck::Wrong),
+        };
+        let mut sum = Sum::default();
+        for position in 0..self.columns.len() {
+            sum.add(position, row.get_ref(1 + position)?);
+        }
+        Ok(if sum.finish() == stored {
+            RowCheck::Right
+        } else {
+            RowCheck::Wrong
+        })
+    }
+}
+
+/// Lets the statements of a connection call [`FUNCTION`].
+pub(crate) fn register(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function(FUNCTION, -1, flags, |context| {
+        let mut sum = Sum::default();
+        for position in 0..context.len() {
+            sum.add(position, context.get_raw(position));
+        }
+        Ok(sum.finish())
+    })
+}
+
+#[derive(Default)]
+struct Sum(crc32fast::Hasher);
+
+impl Sum {
+    fn add(&mut self, position: usize, value: ValueRef<'_>) {
+        // A table has fewer than 256 columns.
+        let position = position.to_le_bytes()[0];
+        match value {
+            ValueRef::Null => {}
+            ValueRef::Integer(number) => self.number(position, number),
+            // SQLite keeps a whole number as an integer and gives it back as a float, by the column's type. What is
+            // bound to a statement has not met a column yet.
+            ValueRef::Real(number) if is_whole(number) => {
+                #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small")]
+                self.number(position, number as i64);
+            }
+            ValueRef::Real(number) => {
+                self.0.update(&[position, 2]);
+                self.0.update(&number.to_bits().to_le_bytes());
+            }
+            ValueRef::Text(bytes) => self.bytes(position, 3, bytes),
+            ValueRef::Blob(bytes) => self.bytes(position, 4, bytes),
+        }
+    }
+
+    fn number(&mut self, position: u8, number: i64) {
+        self.0.update(&[position, 1]);
+        self.0.update(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, position: u8, kind: u8, bytes: &[u8]) {
+        self.0.update(&[position, kind]);
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    fn finish(self) -> i64 {
+        i64::from(self.0.finalize())
+    }
+}
+
+fn is_whole(number: f64) -> bool {
+    number.fract() == 0.0 && number.abs() < 9e18
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row of every type, written by the function, read back by Rust.
+    fn written(values: &str) -> RowCheck {
+        const TABLE: Checked = Checked {
+            table: "t",
+            key: "a",
+            columns: &["a", "b", "c"],
+            beside: &[],
+        };
+        let connection = Connection::open_in_memory().unwrap();
+        register(&connection).unwrap();
+        connection
+            .execute_batch("CREATE TABLE t (a INTEGER, b REAL, c TEXT, checksum INTEGER) STRICT")
+            .unwrap();
+        let values: Vec<&str> = values.split('|').collect();
+        let given = [("a", values[0]), ("b", values[1]), ("c", values[2])];
+        let insert = format!("INSERT {}", TABLE.insertion(&given));
+        connection.execute(&insert, []).unwrap();
+        connection
+            .query_row(&TABLE.selection(), [], |row| TABLE.check(row))
+            .unwrap()
+    }
+
+    #[test]
+    fn what_is_bound_and_what_is_read_back_have_one_checksum() {
+        for values in [
+            "1|2|'x'",
+            "1|2.5|'x'",
+            "-1|-0.0|''",
+            "9223372036854775807|1e300|NULL",
+            "0|9007199254740992|'ä'",
+            "NULL|NULL|NULL",
+            "1|0.1|'a''b'",
+        ] {
+            assert_eq!(written(values), RowCheck::Right, "{values}");
+        }
+    }
+
+    #[test]
+    fn values_that_changed_places_do_not_look_the_same() {
+        let mut one = Sum::default();
+        one.add(0, ValueRef::Text(b"ab"));
+        one.add(1, ValueRef::Null);
+        let mut other = Sum::default();
+        other.add(0, ValueRef::Null);
+        other.add(1, ValueRef::Text(b"ab"));
+        assert_ne!(one.finish(), other.finish());
+    }
+}
