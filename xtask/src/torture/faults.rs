@@ -24,6 +24,15 @@ pub(super) enum Victim {
     AgentChild,
 }
 
+impl Victim {
+    pub(super) fn has_workers(self) -> bool {
+        matches!(
+            self,
+            Self::Eval | Self::Train | Self::TrainServe | Self::Serve
+        )
+    }
+}
+
 impl fmt::Display for Victim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -95,7 +95,7 @@ impl FileState {
         }
         lost += self.pending.len() - kept;
         if torn && let Some(Change::Write { offset, bytes }) = self.pending.get(kept) {
-            let length = random.random_range(0..=bytes.len());
+            let length = random.random_range(0..bytes.len().max(1));
             let bytes = bytes[..length].to_vec();
             Change::Write {
                 offset: *offset,

@@ -58,17 +58,17 @@ impl Round<'_> {
         let evaluation = format!("n = {RUNS}");
         self.workspace
             .eval_config("script:policies/p.toml", &evaluation)?;
-        let before = self.disturbed_lives(3)?;
+        let before = self.disturbed_lives(4)?;
         self.complete_and_check(&before)
     }
 
     /// Some processes that do not live long; returns what they had accepted.
     pub(super) fn disturbed_lives(&mut self, most: u32) -> Result<BTreeMap<String, Accepted>> {
         let mut accepted = BTreeMap::new();
-        for _ in 0..self.random.random_range(1..=most) {
+        for _ in 0..self.random.random_range(2..=most) {
             let mut engine = self.start(&mut self.workspace.eval(&[]), Victim::Eval)?;
-            let blows = self.random.random_range(0..3);
-            self.disturb(&mut engine, blows, Duration::from_millis(1200));
+            let blows = self.random.random_range(0..4);
+            self.disturb(&mut engine, blows, Duration::from_millis(500));
             drop(engine);
             accepted.extend(self.accepted(&self.workspace.run_folder("evals"))?);
         }
@@ -130,7 +130,7 @@ impl Round<'_> {
         for _ in 0..6 {
             let mut engine = self.start(&mut self.workspace.eval(&[]), Victim::Eval)?;
             if self.random.random_bool(0.5) {
-                self.disturb(&mut engine, 1, Duration::from_millis(1200));
+                self.disturb(&mut engine, 2, Duration::from_millis(600));
             } else {
                 engine.wait(super::LIMIT);
             }

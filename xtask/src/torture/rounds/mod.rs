@@ -11,7 +11,7 @@ pub(super) mod training;
 
 use std::fmt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use camino::Utf8PathBuf;
@@ -21,7 +21,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::faults::{Blow, Struck, Victim};
 use super::invariants::Invariant;
 use super::machine::Machine;
-use super::process::{Engine, told};
+use super::process::{self, Engine, LOOK, told};
 use super::table::Table;
 use super::workspace::Workspace;
 
@@ -29,6 +29,9 @@ use super::workspace::Workspace;
 pub(super) const LIMIT: Duration = Duration::from_mins(3);
 /// How long a process may take to end when it is asked to: what runs is finished first.
 const DRAIN: Duration = Duration::from_mins(1);
+
+/// A template and at least two workers.
+const WORKERS: usize = 3;
 
 /// What is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,8 +174,22 @@ impl<'m> Round<'m> {
         std::thread::park_timeout(Duration::from_micros(micros));
     }
 
-    /// Random blows at random moments, of which the last one ends it.
+    /// Waits until there are workers at work, or the engine has ended.
+    pub(super) fn wait_for_workers(&mut self, engine: &mut Engine) {
+        let until = Instant::now() + LIMIT;
+        while engine.is_running()
+            && process::below(engine.pid()).len() < WORKERS
+            && Instant::now() < until
+        {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    /// Random blows at random moments, of which the last one ends it. Mostly when there is work to disturb.
     pub(super) fn disturb(&mut self, engine: &mut Engine, blows: u32, apart: Duration) {
+        if engine.victim.has_workers() && self.random.random_bool(0.75) {
+            self.wait_for_workers(engine);
+        }
         for _ in 0..blows {
             self.wait_up_to(apart);
             if !engine.is_running() {

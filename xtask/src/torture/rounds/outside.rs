@@ -44,7 +44,7 @@ impl Round<'_> {
                 );
             }
             // A blow at any moment: while it is waited for, announced, acknowledged, or right after.
-            let moment = self.random.random_range(0..10);
+            let moment = self.random.random_range(0..6);
             let ended = self.maybe_strike(&mut engine, moment == 0)
                 || !self.receive(&client, &mut progress)
                 || self.maybe_strike(&mut engine, moment == 1)

@@ -20,14 +20,15 @@ impl Round<'_> {
             let word = if n % 4 == 0 { "memory" } else { "say" };
             (format!("{word} {n}"), n.to_string())
         }))?;
-        let evaluation = "n = 2\nagent_workflow_timeout_s = 60";
+        let evaluation = "n = 2\nagent_workflow_timeout_s = 20\ngrader_timeout_s = 20";
         self.workspace
             .eval_config("script:policies/p.toml", evaluation)?;
         let mut accepted = BTreeMap::new();
         for life in 0..2 {
             let mut engine = self.start(&mut self.workspace.eval(&[]), Victim::Eval)?;
+            self.wait_for_workers(&mut engine);
             for _ in 0..2 {
-                self.wait_up_to(Duration::from_millis(1200));
+                self.wait_up_to(Duration::from_millis(400));
                 if engine.is_running() && life == 0 {
                     self.take_descriptors(&engine);
                 } else if engine.is_running() {

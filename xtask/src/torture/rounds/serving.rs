@@ -43,7 +43,7 @@ impl Round<'_> {
                 // Nobody knows whether it arrived; it is sent again.
                 Err(_) => unknown.push(number),
             }
-            let kill = self.random.random_range(0..8) == 0;
+            let kill = self.random.random_range(0..5) == 0;
             if kill {
                 self.wait_up_to(Duration::from_millis(400));
                 if let Struck::Ends(blow) = self.strike(&mut engine) {

@@ -52,8 +52,8 @@ impl Round<'_> {
         let expected = self.undisturbed()?;
         for _ in 0..self.random.random_range(1..=3) {
             let mut engine = self.start(&mut self.workspace.train(), Victim::Train)?;
-            let blows = self.random.random_range(0..2);
-            self.disturb(&mut engine, blows, Duration::from_millis(2500));
+            let blows = self.random.random_range(0..3);
+            self.disturb(&mut engine, blows, Duration::from_millis(1500));
         }
         self.complete(&mut self.workspace.train(), Victim::Train)?;
         let found = Undisturbed::of(&self.workspace.run_folder("training"))?;
@@ -91,8 +91,8 @@ impl Round<'_> {
         let mut recorded = vec![];
         for _ in 0..self.random.random_range(2..=4) {
             let mut engine = self.start(&mut self.workspace.train(), Victim::Train)?;
-            let blows = self.random.random_range(0..2);
-            self.disturb(&mut engine, blows, Duration::from_millis(2500));
+            let blows = self.random.random_range(0..3);
+            self.disturb(&mut engine, blows, Duration::from_millis(1500));
             drop(engine);
             let now = self.batches(&run)?;
             self.check_batches(&recorded, &now);
