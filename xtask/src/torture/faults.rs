@@ -17,6 +17,8 @@ pub(super) enum Victim {
     TrainServe,
     Serve,
     Gateway,
+    /// The process between an engine and its workers.
+    Guard,
     /// The process that workers are forked from.
     Template,
     Worker,
@@ -41,6 +43,7 @@ impl fmt::Display for Victim {
             Self::TrainServe => "`train serve`",
             Self::Serve => "`serve`",
             Self::Gateway => "`gateway`",
+            Self::Guard => "a guard of workers",
             Self::Template => "a template of workers",
             Self::Worker => "a worker",
             Self::AgentChild => "an agent's child",
@@ -95,6 +98,14 @@ impl Deed {
         Self::Escape,
         Self::Leak,
         Self::Block,
+    ];
+
+    /// What reaches a terminal raw where nobody takes care.
+    pub(super) const ESCAPES: [&str; 4] = [
+        "\u{1b}]0;owned",
+        "\u{1b}[2Jprinted",
+        "\u{1b}[31mraised",
+        "\u{9b}2J",
     ];
 
     /// The first word of the prompt.
@@ -177,24 +188,19 @@ impl Round<'_> {
         if self.random.random_bool(0.45) {
             return self.strike_engine(engine);
         }
-        let below: Vec<(ProcessInfo, Victim)> = process::below(engine.pid())
-            .into_iter()
-            .filter(|process| !process.zombie)
-            .map(|process| {
-                let victim = role(&process, engine.pid());
-                (process, victim)
-            })
-            .collect();
-        if below.is_empty() {
+        let below = process::below(engine.pid());
+        let alive: Vec<&ProcessInfo> = below.iter().filter(|process| !process.zombie).collect();
+        if alive.is_empty() {
             return Struck::GoesOn;
         }
-        let (process, victim) = &below[self.random.random_range(0..below.len())];
+        let process = alive[self.random.random_range(0..alive.len())];
+        let victim = role(process, &below);
         let blow = match self.random.random_range(0..4) {
             0 | 1 => Blow::Kill,
             2 => Blow::Terminate,
             _ => Blow::Pause,
         };
-        self.deal(blow, process.pid, *victim);
+        self.deal(blow, process.pid, victim);
         Struck::GoesOn
     }
 
@@ -247,9 +253,10 @@ impl Round<'_> {
 
     /// Leaves one worker hardly any memory beyond what it has.
     pub(super) fn take_memory(&mut self, engine: &Engine) {
-        let workers: Vec<u32> = process::below(engine.pid())
-            .into_iter()
-            .filter(|process| role(process, engine.pid()) == Victim::Worker)
+        let below = process::below(engine.pid());
+        let workers: Vec<u32> = below
+            .iter()
+            .filter(|process| role(process, &below) == Victim::Worker)
             .map(|process| process.pid)
             .collect();
         if workers.is_empty() {
@@ -267,10 +274,15 @@ impl Round<'_> {
 }
 
 /// What a process below an engine is.
-fn role(process: &ProcessInfo, engine: u32) -> Victim {
+fn role(process: &ProcessInfo, all: &[ProcessInfo]) -> Victim {
+    // What is forked keeps the arguments of what it was forked from.
+    let forked =
+        |other: &ProcessInfo| other.parent == process.pid && other.command == process.command;
     if process.command.contains(super::workspace::CHILD_MARK) {
         Victim::AgentChild
-    } else if process.parent == engine {
+    } else if process.command.contains(" worker-guard") {
+        Victim::Guard
+    } else if all.iter().any(forked) {
         Victim::Template
     } else {
         Victim::Worker

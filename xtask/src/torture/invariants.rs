@@ -10,8 +10,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::Connection;
 use serde_json::Value;
 
+use super::faults::{Fault, Victim};
 use super::process::{self, LOOK};
-use super::rounds::Round;
+use super::rounds::{Round, row_of};
 
 /// How long children of agents may live after the engine was killed, or has ended.
 const CHILDREN: Duration = Duration::from_secs(15);
@@ -86,6 +87,11 @@ pub(super) struct Accepted {
 impl Round<'_> {
     /// What can be looked at when everything has ended, whatever kind of round it was.
     pub(super) fn check_the_end(&mut self) -> Result<()> {
+        if self.leaves_orphans() {
+            // What forked twice may live until something is started again.
+            let mut another = self.workspace.another_eval()?;
+            self.complete(&mut another, Victim::Eval)?;
+        }
         self.check_processes(Invariant::NoProcess, |_| true);
         self.check_sockets();
         self.check_temporary()?;
@@ -122,7 +128,7 @@ impl Round<'_> {
     /// After a kill: what its agents started is gone in time. (What forked twice may live until the next
     /// start.)
     pub(super) fn check_after_kill(&mut self) {
-        if !self.leaves_orphans {
+        if !self.leaves_orphans() {
             self.check_processes(Invariant::NoChildAfterKill, |_| true);
         }
     }
@@ -195,23 +201,13 @@ impl Round<'_> {
 
     fn check_outputs(&mut self) -> Result<()> {
         let mut panics = vec![];
-        let mut escapes = vec![];
         for path in files_below(&self.workspace.outputs)? {
             let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
             if let Some(line) = text.lines().find(|line| line.contains("panicked at")) {
                 panics.push(format!("{path}: {line}"));
             }
-            if let Some(line) = text
-                .lines()
-                .find(|line| line.contains(['\u{1b}', '\u{9b}']))
-            {
-                escapes.push(format!("{path}: {line:?}"));
-            }
         }
         self.check(Invariant::NoPanic, panics.is_empty(), || panics.join("\n"));
-        self.check(Invariant::CleanTerminal, escapes.is_empty(), || {
-            escapes.join("\n")
-        });
         Ok(())
     }
 
@@ -251,6 +247,22 @@ impl Round<'_> {
             Ok((row.get(0)?, accepted))
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Counts what agents did: whoever has an attempt has begun.
+    pub(super) fn count_deeds(&mut self, run: &Utf8Path) -> Result<()> {
+        let Some(copy) = self.copy_of_database(run)? else {
+            return Ok(());
+        };
+        let mut select = copy.prepare("SELECT rollout_id FROM rollouts WHERE attempt > 0")?;
+        let ids = select.query_map([], |row| row.get::<_, String>(0))?;
+        for id in ids {
+            let deed = row_of(&id?).and_then(|row| self.deeds.get(&row));
+            if let Some(deed) = deed {
+                self.table.injected(Fault::Hostile(*deed));
+            }
+        }
+        Ok(())
     }
 
     /// Recorded batches and what they hold.

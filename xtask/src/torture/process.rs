@@ -181,6 +181,12 @@ impl Engine {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// What it printed.
+    pub(super) fn output(&self) -> String {
+        let bytes = std::fs::read(&self.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Ends it, whatever state it is in.
     pub(super) fn end(&mut self) {
         while self.ended.is_none() {

@@ -130,6 +130,20 @@ impl Workspace {
         )
     }
 
+    /// Another run, of one row and an agent that does nothing wrong.
+    pub(super) fn another_eval(&self) -> Result<Command> {
+        self.write(
+            "configs/eval/another.toml",
+            "[experiment]\nrollout = \"r\"\nentrypoint = \"main.py\"\ndataset = \"another\"\n\
+             model_path = \"script:policies/p.toml\"\n",
+        )?;
+        let row = json!({"user_prompt": "say 1", "ground_truth": "1"});
+        self.write("data/another.jsonl", &format!("{row}\n"))?;
+        let mut arguments = vec!["eval", "submit", "configs/eval/another.toml"];
+        arguments.extend(["--name", "another", "--python", self.python.as_str()]);
+        Ok(self.command(&arguments))
+    }
+
     pub(super) fn training_config(&self, training: &str, checkpoints: &str) -> Result<()> {
         self.rows((0..8).map(|n| (format!("say {n}"), n.to_string())))?;
         self.write(
@@ -159,6 +173,17 @@ impl Workspace {
         command.args(arguments);
         self.surround(&mut command);
         command
+    }
+
+    /// The same on a terminal, whose output comes to our side; `None` where there is no `script`.
+    pub(super) fn on_a_terminal(&self, arguments: &[&str]) -> Option<Command> {
+        let there = Utf8Path::new("/usr/bin/script").exists();
+        let line = [&[self.binary.as_str()], arguments].concat().join(" ");
+        let mut command = Command::new("script");
+        command.args(["-qefc", &line, "/dev/null"]);
+        self.surround(&mut command);
+        command.env("TERM", "xterm").env("NO_COLOR", "1");
+        there.then_some(command)
     }
 
     /// Has a command run in the workspace, with its variables and nobody else's.

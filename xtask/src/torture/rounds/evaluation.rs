@@ -7,7 +7,7 @@ use anyhow::Result;
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use rand::RngExt as _;
 
-use super::Round;
+use super::{Round, row_of};
 use crate::torture::faults::{Deed, Fault, Victim};
 use crate::torture::invariants::{Accepted, Invariant};
 
@@ -40,12 +40,7 @@ impl Round<'_> {
                 0 => Some(left[self.random.random_range(0..left.len())]),
                 _ => None,
             };
-            if let Some(deed) = deed {
-                self.leaves_orphans |= deed == Deed::Orphan;
-                for _ in 0..RUNS {
-                    self.table.injected(Fault::Hostile(deed));
-                }
-            }
+            self.deeds.extend(deed.map(|deed| (number, deed)));
             let word = deed.map_or("say", Deed::word);
             let label = if number % 2 == 0 { number } else { 9999 };
             rows.push((format!("{word} {number}"), label.to_string()));
@@ -79,6 +74,7 @@ impl Round<'_> {
     pub(super) fn complete_and_check(&mut self, before: &BTreeMap<String, Accepted>) -> Result<()> {
         self.complete(&mut self.workspace.eval(&[]), Victim::Eval)?;
         let run = self.workspace.run_folder("evals");
+        self.count_deeds(&run)?;
         let accepted = self.check_results(&run, ROLLOUTS, before)?;
         let wrong: Vec<String> = accepted
             .iter()
@@ -147,10 +143,4 @@ impl Round<'_> {
         before.retain(|_, accepted| accepted.outcome != "infrastructure_failed");
         self.complete_and_check(&before)
     }
-}
-
-/// The row in `rROW-RUN`.
-pub(super) fn row_of(id: &str) -> Option<u32> {
-    let (row, _) = id.strip_prefix('r')?.split_once('-')?;
-    row.parse().ok()
 }

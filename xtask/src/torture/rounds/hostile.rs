@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use rand::RngExt as _;
 
-use super::evaluation::row_of;
-use super::{LIMIT, Round};
-use crate::torture::faults::{Deed, Fault, Victim};
+use super::{LIMIT, Round, row_of};
+use crate::torture::faults::{Deed, Victim};
 use crate::torture::invariants::Invariant;
 use crate::torture::process::told;
 
@@ -30,10 +29,11 @@ impl Round<'_> {
         for deed in &deeds {
             let at = self.random.random_range(0..=rows.len());
             rows.insert(at, (deed.word().to_owned(), Some(*deed)));
-            self.leaves_orphans |= *deed == Deed::Orphan;
         }
-        let of_row: BTreeMap<u32, Option<Deed>> =
-            (0..).zip(rows.iter().map(|(_, deed)| *deed)).collect();
+        let of_rows = (0..).zip(&rows);
+        self.deeds = of_rows
+            .filter_map(|(number, (_, deed))| Some((number, (*deed)?)))
+            .collect();
         let numbered = rows.iter().enumerate();
         self.workspace
             .rows(numbered.map(|(n, (word, _))| (format!("{word} {n}"), n.to_string())))?;
@@ -43,24 +43,18 @@ impl Round<'_> {
 
         let mut engine = self.start(&mut self.workspace.eval(&["--workers", "2"]), Victim::Eval)?;
         let ended = engine.wait(LIMIT);
-        for deed in &deeds {
-            self.table.injected(Fault::Hostile(*deed));
-        }
         self.check(Invariant::ResumeCompletes, ended.is_some(), || {
             format!("with {deeds:?} it {}", told(ended))
         });
         engine.end();
         let run = self.workspace.run_folder("evals");
+        self.count_deeds(&run)?;
         if ended.is_none() {
             return Ok(());
         }
         let accepted = self.check_results(&run, rows.len(), &BTreeMap::new())?;
-        let deed_of = |id: &str| {
-            row_of(id)
-                .and_then(|row| of_row.get(&row))
-                .copied()
-                .flatten()
-        };
+        let of_row = self.deeds.clone();
+        let deed_of = |id: &str| row_of(id).and_then(|row| of_row.get(&row)).copied();
         let hurt: Vec<String> = accepted
             .iter()
             .filter(|(id, _)| deed_of(id).is_none())
@@ -100,27 +94,35 @@ impl Round<'_> {
         self.look_at_it()
     }
 
-    /// Everything that shows a run on a terminal. The checks at the end read what was printed.
+    /// Everything that shows a run on a terminal.
     fn look_at_it(&mut self) -> Result<()> {
-        let ways: [&[&str]; 5] = [
+        let submit = self.workspace.eval_arguments(&[]);
+        let submit: Vec<&str> = submit.iter().map(String::as_str).collect();
+        let export = ["export", "t", "--format", "messages", "--out", "exported"];
+        let ways: [&[&str]; 6] = [
             &["eval", "info", "t"],
             &["eval", "show", "t"],
             &["eval", "logs", "t"],
             &["eval", "list"],
-            &[
-                "export",
-                "t",
-                "--format",
-                "messages",
-                "--out",
-                "exported.jsonl",
-            ],
+            &export,
+            // Of a run that is complete: the report.
+            &submit,
         ];
         for way in ways {
-            let mut engine = self.start(&mut self.workspace.command(way), Victim::Eval)?;
+            let Some(mut command) = self.workspace.on_a_terminal(way) else {
+                let why = "`script` is not installed".to_owned();
+                self.table.skip("hostile output on a terminal", why);
+                return Ok(());
+            };
+            let mut engine = self.start(&mut command, Victim::Eval)?;
             let ended = engine.wait(Duration::from_mins(1));
             self.check(Invariant::EndsWhenAsked, ended.is_some(), || {
                 format!("`{}` {}", way.join(" "), told(ended))
+            });
+            let shown = engine.output();
+            let found = Deed::ESCAPES.iter().find(|escape| shown.contains(**escape));
+            self.check(Invariant::CleanTerminal, found.is_none(), || {
+                format!("`{}` prints {found:?}", way.join(" "))
             });
         }
         Ok(())

@@ -9,6 +9,7 @@ mod resources;
 mod serving;
 pub(super) mod training;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use camino::Utf8PathBuf;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::faults::{Blow, Struck, Victim};
+use super::faults::{Blow, Deed, Struck, Victim};
 use super::invariants::Invariant;
 use super::machine::Machine;
 use super::process::{self, Engine, LOOK, told};
@@ -99,8 +100,8 @@ pub(super) struct Round<'m> {
     pub(super) workspace: Workspace,
     pub(super) table: Table,
     pub(super) violations: Vec<String>,
-    /// Agents leave processes behind that only the next start finds.
-    pub(super) leaves_orphans: bool,
+    /// What the agents of a row do.
+    pub(super) deeds: BTreeMap<u32, Deed>,
     /// Processes that were started.
     lives: u32,
 }
@@ -116,7 +117,7 @@ impl<'m> Round<'m> {
             workspace,
             table: Table::default(),
             violations: vec![],
-            leaves_orphans: false,
+            deeds: BTreeMap::new(),
             lives: 0,
         })
     }
@@ -161,6 +162,11 @@ impl<'m> Round<'m> {
             self.violations
                 .push(format!("not so: {invariant}: {found}"));
         }
+    }
+
+    /// Agents leave processes behind that only the next start finds.
+    pub(super) fn leaves_orphans(&self) -> bool {
+        self.deeds.values().any(|deed| *deed == Deed::Orphan)
     }
 
     pub(super) fn start(&mut self, command: &mut Command, victim: Victim) -> Result<Engine> {
@@ -236,4 +242,10 @@ impl<'m> Round<'m> {
         engine.end();
         Ok(())
     }
+}
+
+/// The row in `rROW-RUN`.
+pub(super) fn row_of(id: &str) -> Option<u32> {
+    let (row, _) = id.strip_prefix('r')?.split_once('-')?;
+    row.parse().ok()
 }

@@ -68,7 +68,7 @@ impl Round<'_> {
         self.check(Invariant::EndsWhenAsked, ended.is_some(), || {
             "on a full disk it neither goes on nor ends".to_owned()
         });
-        if disk.is_full() || !ended.is_some_and(|status| status.success()) {
+        if disk.is_full() || engine.errors().contains("No space left") {
             self.table.injected(Fault::DiskFull);
         }
         drop(engine);
