@@ -9,7 +9,7 @@ use osmosis_testkit::python_environment;
 
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("rust format", |root| {
         cargo(root, &["fmt", "--all", "--check"])
     }),
@@ -48,6 +48,9 @@ const STEPS: [Step; 13] = [
     ("rust tests", rust_tests),
     ("rust doc tests", |root| {
         cargo(root, &["test", "--workspace", "--doc", "--locked"])
+    }),
+    ("torture", |_| {
+        crate::torture::run(&crate::torture::Options::short())
     }),
 ];
 

@@ -67,7 +67,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
         ],
     ),
     ("osmosis-testkit", &["osmosis-core", "osmosis-store"]),
-    ("xtask", &["osmosis-testkit"]),
+    ("xtask", &["osmosis-store", "osmosis-testkit"]),
 ];
 
 pub(crate) fn check() -> Result<()> {

@@ -5,6 +5,7 @@ mod ci;
 mod direction;
 mod licences;
 mod tiny;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ enum Command {
     Direction,
     /// Check licences and sources of all dependencies
     Licences,
+    Torture(torture::Options),
     /// Make the weights of `builtin/tiny` and the rows of `examples/calculator` again (minutes)
     Tiny {
         /// Write nothing; fail unless the shipped weights have the same inputs and, on the kind of
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Direction => direction::check(),
         Command::Licences => licences::check(),
         Command::Tiny { check } => tiny::run(check),
+        Command::Torture(options) => torture::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -90,7 +90,8 @@ impl Sampler {
     }
 
     /// Puts new weights in place between two tokens; sequences under way go on with them (their KV caches
-    /// are kept), and each token carries the version that sampled it. Returns when they are in place.
+    /// are kept), and each token carries the version that sampled it. Of a sequence that has no token yet the
+    /// prompt is run again. Returns when they are in place.
     pub fn swap(
         &self,
         config: &ModelConfig,

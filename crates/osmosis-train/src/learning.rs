@@ -41,7 +41,9 @@ impl LogprobMismatch {
     pub const MAX_TOKEN: f64 = MAX_TOKEN_MISMATCH;
 
     /// What is wrong with the logprobs of a batch before the first update, when something is. Only tokens
-    /// of `version`, the weights that are about to be updated, can be compared.
+    /// of `version`, the weights that are about to be updated, can be compared, and of these only such as
+    /// follow no token of others: a sequence that goes on over a swap keeps what older weights computed of
+    /// the tokens before it, which the learner computes anew.
     fn find(
         rows: &[LossRow],
         origins: &[RowOrigin],
@@ -51,7 +53,13 @@ impl LogprobMismatch {
         let mut found: Option<Self> = None;
         let (mut sum, mut tokens) = (0.0, 0_u64);
         for ((row, origin), logprobs) in rows.iter().zip(origins).zip(logprobs) {
-            for (position, learned) in logprobs.iter().enumerate() {
+            let others = |sampled: &Option<PolicyVersion>| sampled.is_some_and(|v| v != version);
+            let mixed = origin.versions.iter().position(others);
+            let own = logprobs
+                .iter()
+                .enumerate()
+                .take(mixed.unwrap_or(usize::MAX));
+            for (position, learned) in own {
                 if row.weights[position] == 0.0 || origin.versions[position] != Some(version) {
                     continue;
                 }
@@ -380,5 +388,34 @@ mod tests {
     #[test]
     fn tokens_of_older_weights_may_differ() {
         assert_eq!(found(&[0.0, -9.0, -9.0], 4), None);
+    }
+
+    #[test]
+    fn tokens_after_those_of_older_weights_may_differ() {
+        let versions = |numbers: [Option<u64>; 5]| numbers.map(|n| n.map(PolicyVersion)).to_vec();
+        let of = |versions: Vec<Option<PolicyVersion>>, learned: [f32; 5]| {
+            let row = LossRow {
+                ids: vec![1; 5],
+                weights: vec![0.0, 0.5, 0.5, 0.5, 0.5],
+                advantages: vec![1.0; 5],
+                sampled_logprobs: vec![-1.0; 5],
+                proximal_logprobs: None,
+                reference_logprobs: None,
+                temperatures: vec![1.0; 5],
+            };
+            let origin = RowOrigin {
+                rollout: RolloutId::of(4, 2),
+                versions,
+            };
+            let rows = [row];
+            LogprobMismatch::find(&rows, &[origin], &[learned.to_vec()], PolicyVersion(3))
+        };
+        // Swapped in the middle of the answer: the last two saw what older weights made of the first.
+        let mixed = versions([None, Some(2), Some(2), Some(3), Some(3)]);
+        assert_eq!(of(mixed, [0.0, -1.0, -1.0, -4.0, -4.0]), None);
+        // Before the swap they are held to it.
+        let late = versions([None, Some(3), Some(3), Some(4), Some(3)]);
+        let found = of(late, [0.0, -1.0, -4.0, -9.0, -9.0]).unwrap();
+        assert_eq!((found.position, found.tokens), (2, 2));
     }
 }

@@ -101,14 +101,14 @@ fn kills() -> u32 {
 }
 
 #[expect(clippy::print_stderr, reason = "the seed repeats a failure")]
-fn seeded() -> StdRng {
+pub(crate) fn seeded() -> StdRng {
     let seed =
         std::env::var("KILL_SEED").map_or_else(|_| rand::random(), |text| text.parse().unwrap());
     eprintln!("KILL_SEED={seed}");
     StdRng::seed_from_u64(seed)
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     // It may have ended meanwhile; that is a kill at its last moment.
     let _ = kill_process(pid, Signal::KILL);

@@ -6,6 +6,7 @@
     reason = "a test that can't go on has failed"
 )]
 
+mod acknowledged_batches;
 mod again;
 mod areal;
 mod areal_outside;

@@ -13,10 +13,10 @@ use crate::areal_outside::TokenServer;
 use crate::training::{metrics, workspace};
 use crate::workspace::{Ran, Workspace};
 
-const KEY: &str = "the-control-key-of-this-test";
+pub(crate) const KEY: &str = "the-control-key-of-this-test";
 const BATCHES: u64 = 5;
 
-fn served_workspace() -> Workspace {
+pub(crate) fn served_workspace() -> Workspace {
     let mut workspace = workspace();
     let training = format!("steps = {BATCHES}\nmax_staleness = 1\ntotal_epochs = 9\n");
     workspace.training("builtin/tiny", &training, "");
@@ -24,13 +24,13 @@ fn served_workspace() -> Workspace {
     workspace
 }
 
-struct Engine {
+pub(crate) struct Engine {
     child: Child,
-    resource: Value,
+    pub(crate) resource: Value,
 }
 
 impl Engine {
-    fn start(workspace: &Workspace, address: &str) -> Self {
+    pub(crate) fn start(workspace: &Workspace, address: &str) -> Self {
         let python = python_environment::python();
         let mut arguments = vec!["train", "serve", "configs/training/c.toml", "--json"];
         arguments.extend([
@@ -65,22 +65,26 @@ impl Engine {
         }
     }
 
-    fn url(&self) -> &str {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn url(&self) -> &str {
         self.resource["url"].as_str().unwrap()
     }
 
     /// `127.0.0.1:PORT`
-    fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         let url = self.url().strip_prefix("http://").unwrap();
         url.strip_suffix("/v1").unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
-    fn ended(self) -> Ran {
+    pub(crate) fn ended(self) -> Ran {
         Ran::of(&self.child.wait_with_output().unwrap())
     }
 }

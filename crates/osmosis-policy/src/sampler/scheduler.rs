@@ -157,7 +157,12 @@ impl Scheduler {
         self.inbox.set_version(version);
         self.kept.clear();
         for sequence in &mut self.active {
-            sequence.mixed |= sequence.cache.filled() > 0;
+            if sequence.sampled() == 0 {
+                // Its tokens will all be these weights' own, so what stands before them has to be too.
+                sequence.begin_again(KvCache::new(&self.pages));
+            } else {
+                sequence.mixed |= sequence.cache.filled() > 0;
+            }
         }
     }
 

@@ -61,6 +61,12 @@ impl Sequence {
         }
     }
 
+    /// Forgets what was computed of the prompt.
+    pub(super) fn begin_again(&mut self, cache: KvCache) {
+        self.cache = cache;
+        self.fresh = true;
+    }
+
     /// Tokens that are not in the cache yet.
     pub(super) fn behind(&self) -> usize {
         self.ids.len() - self.cache.filled()

@@ -62,15 +62,17 @@ fn watched<F: FnMut(&SampledToken) + Send + 'static>(
 
 /// The same shape, another model.
 fn changed(model: &EmbeddedModel) -> Weights {
+    changed_at(model, "model.norm.weight")
+}
+
+fn changed_at(model: &EmbeddedModel, name: &str) -> Weights {
     let mut weights = Weights::clone(&model.weights);
-    let norm = &weights.tensors["model.norm.weight"];
+    let norm = &weights.tensors[name];
     let louder = NamedTensor {
         shape: norm.shape.clone(),
         values: norm.values.iter().map(|value| value * 1.5).collect(),
     };
-    weights
-        .tensors
-        .insert("model.norm.weight".to_owned(), louder);
+    weights.tensors.insert(name.to_owned(), louder);
     weights
 }
 
@@ -117,6 +119,56 @@ fn running_answers_go_on_with_new_weights_and_each_token_says_which_sampled_it()
     assert!(moved > 0.0, "the next token is one of the new weights");
     let versions = others.iter().map(|token| token.version.0);
     assert!(versions.is_sorted());
+}
+
+#[test]
+fn a_prompt_that_new_weights_find_half_run_is_run_again_with_them() {
+    let model = model("llama");
+    // Keys and values of every token depend on it.
+    let weights = changed_at(&model, "model.layers.0.input_layernorm.weight");
+    let new = EmbeddedModel {
+        weights: Arc::new(weights.clone()),
+        ..model.clone()
+    };
+    let sampler = sampler(&model, options(4, 1));
+    let (step, steps) = channel();
+    let (go_on, goes_on) = channel::<()>();
+    let goes_on = Mutex::new(goes_on);
+    let never = Arc::default();
+    // Holds the sampler at the end of each step.
+    let pace = watched(&never, move |_| {
+        if step.send(()).is_ok() {
+            let _ = goes_on.lock().unwrap().recv_timeout(PATIENCE);
+        }
+    });
+    sampler.generate(request(prompt(4, 1), 200, 1), pace.0);
+    steps.recv_timeout(PATIENCE).unwrap();
+    // More prompt than one step runs: the last of them is half run after it.
+    let others: Vec<Observed> = (2..5).map(|_| watched(&never, |_| {})).collect();
+    let mut ends = Vec::new();
+    for (seed, (sink, end)) in (2_u8..).zip(others) {
+        sampler.generate(request(prompt(240, u32::from(seed)), 8, seed), sink);
+        ends.push((seed, end));
+    }
+    go_on.send(()).unwrap();
+    steps.recv_timeout(PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sampler.swap(&model.config, &weights, PolicyVersion(7)));
+        // The swap is prepared and sent meanwhile; where it comes later there is nothing to see.
+        let _ = ends[0].1.recv_timeout(Duration::from_millis(500));
+        drop(go_on);
+        drop(steps);
+    });
+    let (seed, end) = ends.pop().unwrap();
+    let (tokens, _) = end.recv_timeout(PATIENCE).unwrap();
+    if tokens[0].version == PolicyVersion(7) {
+        let fresh = crate::sampling::sampler(&new, options(4, 1));
+        let expected = sample_one(&fresh, request(prompt(240, u32::from(seed)), 8, seed)).0;
+        let bits = |tokens: &[SampledToken]| -> Vec<(u32, u32)> {
+            tokens.iter().map(|t| (t.id, t.logprob.to_bits())).collect()
+        };
+        assert_eq!(bits(&tokens), bits(&expected));
+    }
 }
 
 #[test]

@@ -54,17 +54,29 @@ impl BatchService {
     }
 
     async fn batch(&self, poll: Poll) -> Result<Response, ControlRefusal> {
-        let handed = self.desk()?.next(poll.after, poll.wait).await;
-        match handed.map_err(|error| failed(&error))? {
-            Handed::Batch(batch) => written(batch, poll.form).await,
-            Handed::Nothing(waiting_for) => {
-                let mut response = Response::new(Body::empty());
-                *response.status_mut() = StatusCode::NO_CONTENT;
-                let reason = HeaderValue::from_static(waiting_for.as_str());
-                response.headers_mut().insert(WAITING_FOR, reason);
-                Ok(response)
+        let desk = self.desk()?;
+        let until = tokio::time::Instant::now() + poll.wait;
+        loop {
+            let wait = until.saturating_duration_since(tokio::time::Instant::now());
+            let handed = desk.next(poll.after, wait).await;
+            match handed.map_err(|error| failed(&error))? {
+                Handed::Batch(batch) => {
+                    let number = batch.number;
+                    let response = written(batch, poll.form).await?;
+                    // Writing takes a while, in which another client may have acknowledged it.
+                    if desk.is_outstanding(number) {
+                        return Ok(response);
+                    }
+                }
+                Handed::Nothing(waiting_for) => {
+                    let mut response = Response::new(Body::empty());
+                    *response.status_mut() = StatusCode::NO_CONTENT;
+                    let reason = HeaderValue::from_static(waiting_for.as_str());
+                    response.headers_mut().insert(WAITING_FOR, reason);
+                    return Ok(response);
+                }
+                Handed::Stopping => return Err(stopping()),
             }
-            Handed::Stopping => Err(stopping()),
         }
     }
 

@@ -26,6 +26,8 @@ const ARROW: &str = "application/vnd.apache.arrow.stream";
 struct Desk {
     handed: Mutex<Vec<Handed>>,
     asked: Mutex<Vec<(Option<u64>, Duration)>>,
+    /// Somebody acknowledges it while it is written.
+    acknowledged_meanwhile: Option<u64>,
 }
 
 impl Desk {
@@ -35,6 +37,7 @@ impl Desk {
         Arc::new(Self {
             handed: Mutex::new(handed),
             asked: Mutex::default(),
+            acknowledged_meanwhile: None,
         })
     }
 }
@@ -45,6 +48,10 @@ impl BatchDesk for Desk {
         self.asked.lock().push((after, wait));
         let handed = self.handed.lock().pop();
         handed.ok_or_else(|| TrainError::Internal("nothing is left".to_owned()))
+    }
+
+    fn is_outstanding(&self, number: u64) -> bool {
+        self.acknowledged_meanwhile != Some(number)
     }
 
     async fn acknowledge(&self, number: u64) -> Result<Acknowledged, TrainError> {
@@ -146,13 +153,24 @@ async fn a_batch_comes_as_json_or_as_arrow_and_names_itself() {
     assert_eq!(arrow.headers()["content-type"], ARROW);
     let bytes = arrow.bytes().await.unwrap();
     assert_eq!(bytes, osmosis_train::delivery::to_arrow(&batch(7)).unwrap());
-    assert_eq!(
-        *desk.asked.lock(),
-        [
-            (None, Duration::from_secs(30)),
-            (Some(6), Duration::from_secs(2))
-        ]
-    );
+    let asked = desk.asked.lock();
+    assert_eq!([asked[0].0, asked[1].0], [None, Some(6)]);
+    for ((_, wait), most) in asked.iter().zip([30, 2].map(Duration::from_secs)) {
+        assert!(*wait <= most && *wait > most - Duration::from_secs(1));
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_is_acknowledged_while_it_is_written_is_not_sent() {
+    let desk = Desk {
+        handed: Mutex::new([8, 7].map(|n| Handed::Batch(Arc::new(batch(n)))).into()),
+        acknowledged_meanwhile: Some(7),
+        ..Desk::default()
+    };
+    let served = Served::start(Arc::new(desk)).await;
+    let answer = served.get("/batches").await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["osmosis-batch"], "8");
 }
 
 #[tokio::test]

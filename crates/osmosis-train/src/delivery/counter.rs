@@ -85,6 +85,27 @@ impl BehindCounter {
         }
     }
 
+    /// Answers an acknowledgement. A batch that is acknowledged is taken from the counter first: whoever
+    /// has the answer, or hears of it, can't be given that batch any more.
+    pub(super) fn answer(&self, acknowledgement: Acknowledgement, done: Acknowledged) {
+        let Acknowledgement { number, reply } = acknowledgement;
+        match done {
+            Acknowledged::Now | Acknowledged::Before => {
+                self.shown.send_if_modified(|shown| {
+                    let there = shown.batch.as_ref().map(|batch| batch.number);
+                    let old = there.is_some_and(|there| there <= number);
+                    if old {
+                        shown.batch = None;
+                    }
+                    old
+                });
+            }
+            Acknowledged::NotHandedOut | Acknowledged::Unknown | Acknowledged::Stopping => {}
+        }
+        // Who hung up meanwhile will say it again.
+        let _ = reply.send(done);
+    }
+
     /// Whether somebody was given this batch.
     pub(super) fn was_handed(&self, number: u64) -> bool {
         number <= self.handed.load(Ordering::SeqCst)
@@ -133,6 +154,11 @@ impl BatchDesk for Counter {
                 }
             }
         }
+    }
+
+    fn is_outstanding(&self, number: u64) -> bool {
+        let shown = self.shown.borrow();
+        shown.batch.as_ref().is_some_and(|b| b.number == number)
     }
 
     async fn acknowledge(&self, number: u64) -> Result<Acknowledged, TrainError> {
@@ -197,6 +223,38 @@ mod tests {
         let wait = Duration::from_hours(1);
         let (handed, ()) = tokio::join!(counter.next(None, wait), forming);
         assert_eq!(handed.unwrap(), Handed::Batch(Arc::new(batch())));
+    }
+
+    #[tokio::test]
+    async fn an_acknowledged_batch_is_gone_before_the_acknowledgement_is_answered() {
+        let (counter, mut behind) = counter(0);
+        behind.show(with_batch());
+        assert!(matches!(
+            counter.next(None, NO_TIME).await.unwrap(),
+            Handed::Batch(_)
+        ));
+        for done in [Acknowledged::NotHandedOut, Acknowledged::Unknown] {
+            let answering = async {
+                let said = behind.acknowledgement().await;
+                behind.answer(said, done);
+            };
+            let (answer, ()) = tokio::join!(counter.acknowledge(2), answering);
+            assert_eq!(answer.unwrap(), done);
+            assert!(counter.is_outstanding(2), "{done:?} takes nothing away");
+        }
+        let answering = async {
+            let said = behind.acknowledgement().await;
+            assert!(counter.is_outstanding(2));
+            behind.answer(said, Acknowledged::Now);
+        };
+        let (answer, ()) = tokio::join!(counter.acknowledge(2), answering);
+        assert_eq!(answer.unwrap(), Acknowledged::Now);
+        // Whoever forms the batches has not shown anything else yet.
+        assert!(!counter.is_outstanding(2));
+        assert_eq!(
+            counter.next(None, NO_TIME).await.unwrap(),
+            nothing(WaitingFor::Rollouts)
+        );
     }
 
     #[tokio::test]

@@ -104,7 +104,12 @@ pub trait BatchDesk: Send + Sync + fmt::Debug {
     /// is one. May be dropped at any time: what was to be given is given to the next who asks.
     async fn next(&self, after: Option<u64>, wait: Duration) -> Result<Handed, TrainError>;
 
-    /// The trainer has made its update of this batch, durably: it is never given out again.
+    /// Whether this is the batch that `next` gives out, not acknowledged yet. Who takes a while between
+    /// `next` and its answer looks again, because somebody else may have acknowledged it meanwhile.
+    fn is_outstanding(&self, number: u64) -> bool;
+
+    /// The trainer has made its update of this batch, durably. When this returns, that is recorded, and no
+    /// call of `next` gives it out again, in this process or in a later one.
     async fn acknowledge(&self, number: u64) -> Result<Acknowledged, TrainError>;
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::Training;
@@ -11,7 +11,7 @@ use osmosis_core::staleness::WaitsFor;
 use osmosis_core::{PolicyVersion, RolloutId};
 use osmosis_engine::{EngineOptions, Stop};
 use osmosis_gateway::Gateway;
-use osmosis_store::{BatchRecord, NewRow, Store};
+use osmosis_store::{NewRow, Store};
 use osmosis_worker::WorkerPool;
 use tokio::sync::{mpsc, watch};
 
@@ -23,7 +23,7 @@ use crate::batch::AdvantagedSample;
 use crate::journal::Journal;
 use crate::rollout_phase::stop_requested;
 use crate::rollout_stream::{
-    BatchContent, Happening, RolloutStream, StreamParts, StreamPlan, Trained,
+    Happening, Recent, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
 };
 use crate::schedule::Schedule;
 use crate::step::Lesson;
@@ -111,8 +111,7 @@ impl OutsideTraining {
         let version = *versions.borrow_and_update();
         let batch_size = u64::from(plan.training.rollout_batch_size);
         let flat_limit = (FLAT_BATCHES * batch_size).max(rows.len() as u64);
-        let training = plan.training.clone();
-        let self_graded = parts.workers.manifest().self_graded;
+        let asynchronous = plan.training.max_staleness > 0;
         let stream_parts = StreamParts {
             store: Arc::clone(&parts.store),
             gateway: parts.gateway,
@@ -125,7 +124,7 @@ impl OutsideTraining {
             training: plan.training,
             schedule,
         };
-        let (stream, left) = RolloutStream::open(
+        let mut stream = RolloutStream::open(
             stream_parts,
             stream_plan,
             version,
@@ -138,21 +137,26 @@ impl OutsideTraining {
             .iter()
             .filter(|batch| batch.acknowledged_at_ms.is_some())
             .count() as u64;
-        let journal =
+        let mut journal =
             Journal::open(Arc::clone(&parts.store), parts.folder, acknowledged, false).await?;
-        let outstanding = match left {
-            None => None,
-            Some(record) => {
-                let again = formed_again(&*parts.store, &record, &training, self_graded).await?;
-                Some(again)
+        let recorded = journal.records().last().map_or(0, |record| record.step);
+        for record in &batches {
+            if record.acknowledged_at_ms.is_some() && record.number > recorded {
+                // The process ended between the acknowledgement and its line of numbers.
+                let (taken, recent) = stream.form_again(record).await?;
+                let mut report = batch_report(&taken, &recent, Duration::ZERO, asynchronous);
+                report.version = version.0;
+                journal.record_report(&report).await?;
+                journal.publish()?;
             }
-        };
+        }
         if let Some(kept) = &parts.version
             && version > kept.read()?.unwrap_or_default()
         {
             kept.write(version)?;
         }
-        let handed = outstanding.as_ref().map_or(0, |one| one.batch.number);
+        // Somebody may have been given it: an acknowledgement of it is taken at once.
+        let handed = stream.left_taken().unwrap_or_default();
         let (counter, behind) = counter(handed);
         let training = Self {
             store: parts.store,
@@ -163,8 +167,8 @@ impl OutsideTraining {
             journal,
             steps,
             acknowledged,
-            outstanding,
-            asynchronous: training.max_staleness > 0,
+            outstanding: None,
+            asynchronous,
             flat_limit,
             flat_told: 0,
             since: Instant::now(),
@@ -267,13 +271,8 @@ impl OutsideTraining {
             return Ok(());
         };
         let waited = self.since.elapsed();
-        let report = taken.report(&self.stream.take_recent(), waited);
-        let report = StepReport {
-            version: taken.version.0,
-            time_rollout: waited.as_secs_f64(),
-            asynchronous: report.asynchronous.filter(|_| self.asynchronous),
-            ..report
-        };
+        let recent = self.stream.take_recent();
+        let report = batch_report(&taken, &recent, waited, self.asynchronous);
         let batch = delivered(&*self.store, taken.number, taken.version, &taken.lesson).await?;
         let step = taken.number;
         self.outstanding = Some(Outstanding {
@@ -290,7 +289,7 @@ impl OutsideTraining {
         said: Acknowledgement,
         events: &mpsc::Sender<TrainEvent>,
     ) -> Result<(), TrainError> {
-        let Acknowledgement { number, reply } = said;
+        let number = said.number;
         let current = self.outstanding.as_ref().map(|one| one.batch.number);
         let done = if number >= 1 && number <= self.acknowledged {
             Acknowledged::Before
@@ -299,7 +298,8 @@ impl OutsideTraining {
         } else if !self.behind.was_handed(number) {
             Acknowledged::NotHandedOut
         } else {
-            // Durable before it is answered: the trainer will never ask for this batch again.
+            // Durable before it is answered, and gone from the counter: no answer to an acknowledgement
+            // is followed by the same batch, whoever asks.
             let now = clock::now_ms();
             self.store.acknowledge_batch(number, now).await?;
             self.stream.trained()?;
@@ -310,8 +310,7 @@ impl OutsideTraining {
             self.since = Instant::now();
             Acknowledged::Now
         };
-        // Who hung up meanwhile will say it again.
-        let _ = reply.send(done);
+        self.behind.answer(said, done);
         Ok(())
     }
 
@@ -355,34 +354,20 @@ impl OutsideTraining {
     }
 }
 
-/// A batch that an earlier process formed, the same as then.
-async fn formed_again(
-    store: &dyn Store,
-    record: &BatchRecord,
-    training: &Training,
-    self_graded: bool,
-) -> Result<Outstanding, TrainError> {
-    let content = BatchContent::read(record)?;
-    let lesson = content
-        .lesson_again(store, training, self_graded, record.version)
-        .await?;
-    let batch = delivered(store, record.number, record.version, &lesson).await?;
-    let report = StepReport {
-        step: record.number,
-        version: record.version.0,
-        groups_used: lesson.groups.used,
-        groups_no_variance: lesson.groups.no_variance,
-        groups_incomplete: lesson.groups.incomplete,
-        rows: lesson.batch.rows.len() as u64,
-        tokens_trained: lesson.batch.tokens,
-        skipped: lesson.skipped(),
-        ..StepReport::default()
-    };
-    Ok(Outstanding {
-        batch: Arc::new(batch),
-        report,
-        since: Instant::now(),
-    })
+/// What is known of a batch before it is acknowledged.
+fn batch_report(
+    taken: &TakenBatch,
+    recent: &Recent,
+    waited: Duration,
+    asynchronous: bool,
+) -> StepReport {
+    let report = taken.report(recent, waited);
+    StepReport {
+        version: taken.version.0,
+        time_rollout: waited.as_secs_f64(),
+        asynchronous: report.asynchronous.filter(|_| asynchronous),
+        ..report
+    }
 }
 
 /// The lesson as a trainer outside reads it.

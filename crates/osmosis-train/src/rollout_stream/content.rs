@@ -1,6 +1,6 @@
 //! Which rollouts a batch is made of, as the store keeps it: enough to make the same batch again.
 
-use osmosis_core::staleness::{GroupId, Window};
+use osmosis_core::staleness::{GroupId, StalenessHistogram, Window};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
 use osmosis_store::{BatchRecord, Store};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,23 @@ pub(crate) struct BatchContent {
     /// What was given up since the batch before, so that a resume does not take it up again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) discarded: Vec<GroupId>,
+    /// Scored rollouts of its groups that were too old; for the report of a step that is repeated.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) stale_rollouts: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A batch as it was when it was formed.
+#[derive(Debug)]
+pub(crate) struct LessonAgain {
+    pub(crate) lesson: Lesson,
+    /// Of the tokens to train on.
+    pub(crate) staleness: StalenessHistogram,
+    pub(crate) masked_tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,12 +80,14 @@ impl BatchContent {
         training: &Training,
         self_graded: bool,
         version: PolicyVersion,
-    ) -> Result<Lesson, TrainError> {
+    ) -> Result<LessonAgain, TrainError> {
         let window = Window {
             version,
             max_staleness: training.max_staleness,
         };
         let mut studied = Vec::new();
+        let mut staleness = StalenessHistogram::default();
+        let mut masked_tokens = 0;
         for group in &self.groups {
             for member in &group.members {
                 let found = store.rollout(&member.rollout).await?;
@@ -78,13 +97,14 @@ impl BatchContent {
                 };
                 let mut units = units.ok_or_else(|| {
                     TrainError::Internal(format!(
-                        "rollout `{}` was trained on, and has no reward any more",
+                        "rollout `{}` is part of a recorded batch, and has no reward any more",
                         member.rollout
                     ))
                 })?;
                 if member.fresh_only {
-                    mask(&window, &mut units);
+                    masked_tokens += mask(&window, &mut units);
                 }
+                count(&window, &units, &mut staleness);
                 studied.push(Studied {
                     id: member.rollout.clone(),
                     visit: group.id,
@@ -92,13 +112,28 @@ impl BatchContent {
                 });
             }
         }
-        Ok(lesson(studied, training))
+        Ok(LessonAgain {
+            lesson: lesson(studied, training),
+            staleness,
+            masked_tokens,
+        })
     }
 }
 
-/// Takes the tokens that are too old out of what is trained on.
-pub(super) fn mask(window: &Window, units: &mut [Unit]) {
-    for row in units.iter_mut().flat_map(|unit| &mut unit.rows) {
-        window.mask(&row.versions, &mut row.loss_mask);
+/// Takes the tokens that are too old out of what is trained on; returns how many these are.
+pub(super) fn mask(window: &Window, units: &mut [Unit]) -> u64 {
+    let rows = units.iter_mut().flat_map(|unit| &mut unit.rows);
+    rows.map(|row| window.mask(&row.versions, &mut row.loss_mask))
+        .sum()
+}
+
+/// Counts the tokens that are trained on by their age.
+fn count(window: &Window, units: &[Unit], into: &mut StalenessHistogram) {
+    let rows = units.iter().flat_map(|unit| &unit.rows);
+    let tokens = rows.flat_map(|row| row.versions.iter().zip(&row.loss_mask));
+    for (version, trained) in tokens {
+        if *trained && let Some(age) = version.and_then(|version| window.staleness(version)) {
+            into.add(age, 1);
+        }
     }
 }

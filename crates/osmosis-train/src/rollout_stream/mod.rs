@@ -100,6 +100,8 @@ pub(crate) struct RolloutStream {
     stragglers: Option<Stragglers>,
     trained_batches: u64,
     recent: Recent,
+    /// The batch that an earlier process took.
+    left_taken: Option<TakenBatch>,
     /// Given up since the last batch.
     discarded: Vec<GroupId>,
     /// Groups in a row whose rewards did not differ.
@@ -318,8 +320,18 @@ impl RolloutStream {
         why_flat(all_identical, self.training.n_samples_per_prompt)
     }
 
-    /// The next batch, durable; `None` while there is none, or while one is taken.
+    /// The number of the batch that an earlier process took, until it is taken again.
+    pub(crate) fn left_taken(&self) -> Option<u64> {
+        self.left_taken.as_ref().map(|taken| taken.number)
+    }
+
+    /// The next batch, durable; `None` while there is none, or while one is taken. One that an earlier
+    /// process took comes first, the same rollouts in the same order.
     pub(crate) async fn take_batch(&mut self) -> Result<Option<TakenBatch>, TrainError> {
+        if let Some(taken) = self.left_taken.take() {
+            tracing::info!(batch = taken.number, "repeating a recorded batch");
+            return Ok(Some(taken));
+        }
         let Some(batch) = self.admission.take_batch() else {
             return Ok(None);
         };
@@ -328,8 +340,9 @@ impl RolloutStream {
             max_staleness: self.training.max_staleness,
         };
         let mut content = BatchContent {
+            groups: Vec::with_capacity(batch.groups.len()),
             discarded: std::mem::take(&mut self.discarded),
-            ..BatchContent::default()
+            stale_rollouts: batch.stale_rollouts.0,
         };
         let mut studied = Vec::new();
         for group in &batch.groups {

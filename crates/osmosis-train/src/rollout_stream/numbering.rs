@@ -46,6 +46,11 @@ impl Numbering {
         group.0 / self.schedule.epoch_length()
     }
 
+    /// All members that a group may have, those that stand in for others too.
+    pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = MemberId> + use<> {
+        (0..self.schedule.stride()).map(move |number| MemberId { group, number })
+    }
+
     pub(crate) fn rollout(&mut self, member: MemberId) -> Result<NewRollout, TrainError> {
         let epoch = self.epoch(member.group);
         let place = member.group.0 % self.schedule.epoch_length();

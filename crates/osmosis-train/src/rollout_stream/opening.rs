@@ -7,7 +7,6 @@ use std::sync::Arc;
 use osmosis_core::PolicyVersion;
 use osmosis_core::staleness::{Admission, Batches, Pace, Plan, Straggler};
 use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
-use osmosis_store::BatchRecord;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -22,15 +21,15 @@ use crate::TrainError;
 const EVENTS_WAITING: usize = 256;
 
 impl RolloutStream {
-    /// Goes on where an earlier process stood, or begins. The second is the batch that a trainer from
-    /// outside still has.
+    /// Goes on where an earlier process stood, or begins. A batch that it recorded and that was not trained
+    /// on for good is the first that is taken.
     pub(crate) async fn open(
         parts: StreamParts,
         plan: StreamPlan,
         version: PolicyVersion,
         counts: Trained,
         stop: &Stop,
-    ) -> Result<(Self, Option<BatchRecord>), TrainError> {
+    ) -> Result<Self, TrainError> {
         let training = plan.training;
         let epoch_length = plan.schedule.epoch_length();
         let steps = plan.schedule.steps();
@@ -92,7 +91,7 @@ impl RolloutStream {
             discarded,
             outstanding,
         } = left;
-        let stream = Self {
+        let mut stream = Self {
             store: parts.store,
             engine,
             serving,
@@ -114,11 +113,17 @@ impl RolloutStream {
             scored: BTreeMap::new(),
             stragglers,
             recent: Recent::default(),
+            left_taken: None,
             discarded,
             flat: 0,
             flat_identical: 0,
             failures: 0,
         };
-        Ok((stream, outstanding))
+        if let Some(record) = outstanding {
+            let (taken, recent) = stream.form_again(&record).await?;
+            stream.left_taken = Some(taken);
+            stream.recent = recent;
+        }
+        Ok(stream)
     }
 }

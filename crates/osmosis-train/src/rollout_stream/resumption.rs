@@ -13,9 +13,9 @@ use crate::TrainError;
 /// Which batches count as trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trained {
-    /// Those of the first steps: the weights after them are there.
+    /// Those of the first steps: the weights after them are there. The next one may be recorded too.
     Through(u64),
-    /// Those that a trainer from outside acknowledged. It still has the one that it did not.
+    /// Those that a trainer from outside acknowledged. It may still have the one that it did not.
     Acknowledged,
 }
 
@@ -25,7 +25,8 @@ pub(crate) struct Left {
     pub(crate) standing: Standing,
     /// Given up since the last batch that counts: to be told with the next one.
     pub(crate) discarded: Vec<GroupId>,
-    /// The batch that a trainer from outside has.
+    /// The batch that was recorded and not trained on for good. Somebody may have seen it: it stays as it
+    /// is.
     pub(crate) outstanding: Option<BatchRecord>,
 }
 
@@ -41,18 +42,19 @@ pub(crate) async fn read(
         let content = BatchContent::read(&record)?;
         let groups = content.groups.iter().map(|group| group.id);
         done.extend(content.discarded.iter().copied());
-        let trained = match counts {
-            Trained::Through(step) => record.number <= step,
-            Trained::Acknowledged => record.acknowledged_at_ms.is_some(),
+        let (trained, next) = match counts {
+            Trained::Through(step) => (record.number <= step, record.number == step + 1),
+            Trained::Acknowledged => (record.acknowledged_at_ms.is_some(), true),
         };
         if trained {
             left.standing.trained_batches += 1;
             done.extend(groups);
-        } else if counts == Trained::Acknowledged {
+        } else if next {
             left.standing.taken = Some(groups.collect());
             left.outstanding = Some(record);
         } else {
-            // It will be formed again, perhaps of others.
+            // Of steps that can't be repeated, because one before them is gone: it is formed again, perhaps
+            // of others.
             left.discarded.extend(content.discarded);
         }
     }

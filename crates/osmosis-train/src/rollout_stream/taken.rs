@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::staleness::{DiscardReason, StalenessHistogram};
-use osmosis_store::RolloutRecord;
+use osmosis_store::{BatchRecord, RolloutRecord};
 
+use super::RolloutStream;
+use super::content::{BatchContent, LessonAgain};
 use crate::report::numbers_of;
 use crate::step::Lesson;
-use crate::{AsyncReport, StepReport};
+use crate::{AsyncReport, StepReport, TrainError};
 
 /// A batch to train on.
 #[derive(Debug)]
@@ -69,4 +71,52 @@ pub(crate) struct Recent {
     /// Trained on or not.
     pub(crate) rollouts: Vec<RolloutRecord>,
     pub(crate) discarded: BTreeMap<DiscardReason, u64>,
+}
+
+impl RolloutStream {
+    /// A recorded batch, the same as when it was formed, with the rollouts of its groups and of those that
+    /// were given up before it. Why these were given up, and what else ended by then, nobody knows any more.
+    pub(crate) async fn form_again(
+        &mut self,
+        record: &BatchRecord,
+    ) -> Result<(TakenBatch, Recent), TrainError> {
+        let content = BatchContent::read(record)?;
+        let again = content
+            .lesson_again(
+                &*self.store,
+                &self.training,
+                self.self_graded,
+                record.version,
+            )
+            .await?;
+        let groups = content.groups.iter().map(|group| group.id);
+        let mut ids = Vec::new();
+        for group in groups.chain(content.discarded.iter().copied()) {
+            for member in self.numbering.members(group) {
+                ids.push(self.numbering.rollout(member)?.id);
+            }
+        }
+        let mut rollouts = self.store.rollouts_by_id(&ids).await?;
+        rollouts.retain(|rollout| rollout.outcome.is_some());
+        let epoch = content.groups.first().map(|group| group.id);
+        let LessonAgain {
+            lesson,
+            staleness,
+            masked_tokens,
+        } = again;
+        let taken = TakenBatch {
+            number: record.number,
+            version: record.version,
+            epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
+            lesson,
+            staleness,
+            masked_tokens,
+            stale_rollouts: content.stale_rollouts,
+        };
+        let recent = Recent {
+            rollouts,
+            discarded: BTreeMap::new(),
+        };
+        Ok((taken, recent))
+    }
 }

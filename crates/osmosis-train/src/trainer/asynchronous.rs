@@ -88,7 +88,7 @@ impl Trainer {
         };
         let version = PolicyVersion(self.step);
         let trained = Trained::Through(self.step);
-        let (stream, _) = RolloutStream::open(parts, plan, version, trained, stop).await?;
+        let stream = RolloutStream::open(parts, plan, version, trained, stop).await?;
         let sampled_before = self.parts.sampler.rate().sampled_tokens;
         let mut going = Going {
             trainer: self,

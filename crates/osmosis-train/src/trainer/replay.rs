@@ -2,7 +2,8 @@
 //!
 //! Which rollouts a step was trained on is decided by the order in which they finished, so a resume can't
 //! plan it again: it repeats the updates with the batches that are recorded. The weights are the same
-//! after that, bit for bit, and no rollout has to run again.
+//! after that, bit for bit, and no rollout has to run again. A batch whose step was not recorded is left to
+//! the rollout stream, which gives it out first of all.
 
 use osmosis_core::config::Training;
 
@@ -32,7 +33,8 @@ pub(super) async fn replay(
         let content = BatchContent::read(&record)?;
         let lesson = content
             .lesson_again(&*parts.store, training, self_graded, record.version)
-            .await?;
+            .await?
+            .lesson;
         if lesson.skipped().is_none() {
             learning.update(record.number, lesson.batch).await?;
         }

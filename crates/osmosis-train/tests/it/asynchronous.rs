@@ -96,9 +96,11 @@ fn a_run_killed_at_any_moment_trains_on_nothing_twice_and_completes() {
             }
         });
         assert!(matches!(ended, Ended::Died), "{ended:?} at {moment}");
+        let recorded = run.batches();
         run.live_to_the_end().complete();
         let moment = format!("killed at event {moment} of {events}");
         assert_nothing_was_trained_on_twice(&run, &moment);
+        assert_eq!(run.batches()[..recorded.len()], recorded, "{moment}");
         for ((step, loss), (_, now)) in stepped.iter().zip(run.numbers("loss")) {
             // Reading a number may change its last digit.
             let difference = (now - loss).abs();
@@ -123,6 +125,57 @@ fn the_weights_follow_from_the_recorded_batches() {
     })
     .complete();
     assert!(run.bits(4) == bits);
+}
+
+/// A run that was killed after its third batch was recorded, and before its third step was.
+fn killed_in_the_third_update() -> Run {
+    let run = asynchronous("climb", 1);
+    let ended = run.live(|event| match event {
+        TrainEvent::Updating { step: 3 } => Fate::Die,
+        _ => Fate::GoOn,
+    });
+    assert!(matches!(ended, Ended::Died), "{ended:?}");
+    assert_eq!(
+        run.batches().len(),
+        3,
+        "the batch is there before its update"
+    );
+    assert!(run.saved_steps().is_empty());
+    run
+}
+
+#[test]
+fn a_recorded_batch_whose_step_was_not_recorded_is_repeated() {
+    let run = killed_in_the_third_update();
+    let recorded = run.batches();
+    let other = run.copied();
+    for again in [&run, &other] {
+        again.live_to_the_end().complete();
+        assert_nothing_was_trained_on_twice(again, "killed in the third update");
+        assert_eq!(again.batches()[..3], recorded);
+        again.assert_numbers_of_steps(4);
+    }
+    // The rollouts of the fourth batch may be others, those of the third are not: nor is what they do.
+    assert!(run.bits(3) == other.bits(3));
+    let loss = |run: &Run| run.numbers("loss")[2].1.to_bits();
+    assert_eq!(loss(&run), loss(&other));
+}
+
+#[test]
+fn a_recorded_batch_is_repeated_in_its_order_and_not_as_it_would_be_formed_now() {
+    let run = killed_in_the_third_update();
+    let other = run.copied();
+    // An order in which no process of today would form it.
+    other.rewrite_batch(3, |content| {
+        let groups = content["groups"].as_array_mut().unwrap();
+        groups.reverse();
+        groups[0]["members"].as_array_mut().unwrap().reverse();
+    });
+    let recorded = other.batches();
+    assert_ne!(recorded, run.batches());
+    other.live_to_the_end().complete();
+    assert_eq!(other.batches()[..3], recorded);
+    assert_nothing_was_trained_on_twice(&other, "with another third batch");
 }
 
 #[test]

@@ -252,6 +252,37 @@ impl Run {
         assert!(rates.iter().all(same), "{rates:?}");
     }
 
+    /// Another run that stands where this one does.
+    pub(crate) fn copied(&self) -> Self {
+        let keep = TempDir::new().unwrap();
+        let folder = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
+        copy_folder(&self.folder, &folder);
+        Self {
+            plan: self.plan.clone(),
+            model: self.model.clone(),
+            folder,
+            tensorboard: self.tensorboard,
+            _keep: keep,
+        }
+    }
+
+    /// Writes other content over a recorded batch.
+    pub(crate) fn rewrite_batch(&self, number: u64, change: impl FnOnce(&mut Value)) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let store = SqliteStore::open(&self.folder, SqliteOptions::default()).unwrap();
+        runtime.block_on(async {
+            let batches = store.batches().await.unwrap();
+            let mut batch = batches.into_iter().find(|b| b.number == number).unwrap();
+            let mut content: Value = batch.content.read().unwrap();
+            change(&mut content);
+            batch.content = JsonText::of(&content).unwrap();
+            store.record_batch(batch).await.unwrap();
+            store.close().await.unwrap();
+        });
+    }
+
     /// The batches that were trained on, as the store has them: for each the groups with their rollouts.
     pub(crate) fn batches(&self) -> Vec<Vec<(u64, Vec<String>)>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -299,6 +330,18 @@ impl Run {
                 (name.clone(), bits)
             })
             .collect()
+    }
+}
+
+fn copy_folder(from: &Utf8Path, to: &Utf8Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in from.read_dir_utf8().unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
     }
 }
 
