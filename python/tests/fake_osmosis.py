@@ -130,6 +130,8 @@ class Fake:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        if headers.get("x-osmosis-serve-token") != self.token:
+            return await reply(writer, 401, {"detail": "past the façade"})
         if target == "/refuse":
             return await reply(writer, 413, {"error": "too large"})
         if target == "/garbage":

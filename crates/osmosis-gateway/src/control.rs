@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::response::Response;
 use camino::Utf8PathBuf;
 use http::request::Parts;
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::body::{BodyError, read_body};
 use crate::control_service::ControlService;
 use crate::error::{GatewayError, GatewayErrorKind};
 use crate::error_reply::ErrorReply;
@@ -103,10 +104,10 @@ pub(crate) async fn serve(
             Ok(reply("text/plain; version=0.0.4; charset=utf-8", page))
         }
         (Control::Policy, Method::GET) => Ok(json_reply(&everything(shared))),
-        (Control::Policy, Method::POST) => update(shared, &fields(body).await?).await,
-        (Control::Pause, Method::POST) => pause(shared, &fields(body).await?).await,
+        (Control::Policy, Method::POST) => update(shared, &fields(shared, body).await?).await,
+        (Control::Pause, Method::POST) => pause(shared, &fields(shared, body).await?).await,
         (Control::Resume, Method::POST) => {
-            let asked: RawName = read(&fields(body).await?)?;
+            let asked: RawName = read(&fields(shared, body).await?)?;
             let served = find(shared, asked.name.as_deref())?;
             served.resume();
             Ok(json_reply(&json!(served.status())))
@@ -287,10 +288,13 @@ fn refusal(error: &GatewayError) -> ErrorReply {
 }
 
 /// The body, a JSON object; nothing is an empty one.
-async fn fields(body: Body) -> Result<Value, ErrorReply> {
-    let bytes = to_bytes(body, MAX_BODY_BYTES)
-        .await
-        .map_err(|_| ErrorReply::too_large(MAX_BODY_BYTES))?;
+async fn fields(shared: &Shared, body: Body) -> Result<Value, ErrorReply> {
+    let read = read_body(body, MAX_BODY_BYTES, &shared.tasks).await;
+    let bytes = read.map_err(|error| match error {
+        BodyError::TooLarge => ErrorReply::too_large(MAX_BODY_BYTES),
+        BodyError::TooSlow => ErrorReply::too_slow("the request body stopped coming"),
+        BodyError::Broken => ErrorReply::bad_request("the request body broke off"),
+    })?;
     if bytes.trim_ascii().is_empty() {
         return Ok(json!({}));
     }

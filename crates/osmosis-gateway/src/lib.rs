@@ -24,6 +24,8 @@
 //! byte leaves. From outside, `control` exchanges and holds policies, `metrics` and `telemetry` tell of
 //! calls.
 
+mod address_rules;
+mod body;
 mod completion;
 mod connection;
 mod control;
@@ -70,9 +72,12 @@ mod token_policy;
 mod upstream;
 mod weights;
 
+pub use address_rules::{AddressRules, ForbiddenAddress};
+pub use body::{BodyError, read_body};
+pub use connection::serve_connections;
 pub use control_service::{ControlRefusal, ControlService};
 pub use dialect::Dialect;
-pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
+pub use door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use live::{LiveRollout, LiveStatus};

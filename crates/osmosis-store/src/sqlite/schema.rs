@@ -10,6 +10,7 @@
 //! | `calls` | model call, of every attempt, in the order they finished |
 //! | `steps` | step of training that is done, `metrics` as JSON text |
 //! | `batches` | batch of groups to train on, `content` (which rollouts) as JSON text |
+//! | `requests` | request that a rollout server accepted: how far its callbacks are |
 //!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
@@ -31,6 +32,10 @@
 //! grader made, which is summed up in `rollouts.judge_…` alone, or `other` for a call that a workflow's client
 //! made without an address, which is in no sum. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
+//!
+//! **`requests`**: `sealed` holds addresses and keys, encrypted, and is null once `settled_at_ms` is set:
+//! then every callback was acknowledged, or refused for good. A rollout whose keys are missing is `leased`
+//! by the owner `held back` until the next start, so that nobody claims it.
 
 use camino::Utf8Path;
 use rusqlite::Connection;
@@ -41,7 +46,7 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -177,6 +182,18 @@ CREATE TABLE batches (
 ) STRICT;
 ";
 
+const VERSION_5: &str = "
+CREATE TABLE requests (
+    rollout_id                  TEXT PRIMARY KEY REFERENCES rollouts (rollout_id),
+    sealed                      BLOB,
+    cancel_asked_at_ms          INTEGER,
+    agent_done_at_ms            INTEGER,
+    completion_delivered_at_ms  INTEGER,
+    settled_at_ms               INTEGER
+) STRICT;
+CREATE INDEX requests_unsettled ON requests (rollout_id) WHERE settled_at_ms IS NULL;
+";
+
 /// The columns that a version brought, with what they are in an older database: what a reader that must
 /// not write sees, for itself alone, in their place.
 const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
@@ -210,6 +227,12 @@ const ADDED_TABLES: &[(i64, &str, &str)] = &[
         "batches",
         "0 AS number, 0 AS policy_version, '' AS content, 0 AS formed_at_ms,
             NULL AS acknowledged_at_ms",
+    ),
+    (
+        5,
+        "requests",
+        "'' AS rollout_id, NULL AS sealed, NULL AS cancel_asked_at_ms, NULL AS agent_done_at_ms,
+            NULL AS completion_delivered_at_ms, NULL AS settled_at_ms",
     ),
 ];
 

@@ -21,6 +21,7 @@ from osmosis_ai.rollout.runtime import keep_traces_here
 from osmosis_ai.rollout.server.attached import AttachedWorker
 from osmosis_ai.rollout.server.binary import Binary, ServerStartError
 from osmosis_ai.rollout.server.forward import Reply, UpstreamError, forward
+from osmosis_ai.rollout.server.hosts import HOSTS_VARIABLE, foreign_host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,6 +33,7 @@ logger = logging.getLogger("osmosis_ai.rollout.server")
 def create_rollout_server(*, backend: ExecutionBackend, lifespan: Any = None) -> RolloutServer:
     """An ASGI app that serves `backend`, for uvicorn and its like.
 
+    Every request but `GET /health` needs the key in `OSMOSIS_ROLLOUT_KEY`, where that is set.
     `lifespan` is called with the app and gives an async context manager that is entered before the
     first rollout and left after the last.
     """
@@ -125,9 +127,15 @@ class RolloutServer:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = foreign_host(scope)
+        if host is not None:
+            detail = f"`{host}` is not a name of this server; {HOSTS_VARIABLE} can hold further names"
+            await _send_json(send, 421, {"detail": detail})
+            return
         try:
             url = await self.start()
-            reply = await forward(url, scope, receive)
+            token = self._binary.worker_token if self._binary is not None else ""
+            reply = await forward(url, token, scope, receive)
         except (ServerStartError, UpstreamError) as error:
             logger.error("no answer from the rollout server's engine: %s", error)
             await _send_json(send, 503, {"error": {"code": "unavailable", "message": str(error)}})
