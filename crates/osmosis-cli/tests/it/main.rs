@@ -37,6 +37,8 @@ mod regrade;
 mod remote_server;
 mod rust_rollout;
 mod serve;
+mod serve_doors;
+mod serve_kills;
 mod small_commands;
 mod token_exports;
 mod traces;

@@ -152,9 +152,10 @@ async fn without_the_state_key_rollouts_wait_until_the_same_request_brings_their
     assert_eq!(again.status, 202);
     assert_eq!(again.body["status"], "queued");
     assert_eq!(serving.told("waits").await.1["sample"]["reward"], 1.0);
-    let cancelled = serving.post("/rollout/cancel", &json!({"prefix": "unwanted"}));
+    let unwanted = json!({"prefix": "unwanted"});
+    let cancelled = serving.post("/rollout/cancel", &unwanted).await;
     let dispositions = json!({"unwanted": "cancelled_queued"});
-    assert_eq!(cancelled.await.body["dispositions"], dispositions);
+    assert_eq!(cancelled.body["dispositions"], dispositions);
     serving.wait_for_status("unwanted", "cancelled").await;
     assert_eq!(serving.model.requests().len(), calls + 2);
     // Who asked for it is told when it brings the keys.
