@@ -21,6 +21,7 @@ use crate::control_service::ControlService;
 use crate::error::{GatewayError, GatewayErrorKind};
 use crate::error_reply::ErrorReply;
 use crate::identity::key_of;
+use crate::origin::foreign_origin;
 use crate::registry::{PolicyUpdate, Served};
 use crate::secret::Secret;
 use crate::server::Shared;
@@ -95,6 +96,7 @@ pub(crate) async fn serve(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
+    refuse_pages(&parts)?;
     if !(asked == Control::Metrics && shared.open_metrics) {
         shared.control_key.check(&parts.headers, shared)?;
     }
@@ -122,6 +124,16 @@ pub(crate) async fn serve(
     }
 }
 
+/// No web page has business here, whatever key it found.
+fn refuse_pages(parts: &Parts) -> Result<(), ErrorReply> {
+    match foreign_origin(&parts.uri, &parts.headers) {
+        Some(origin) => Err(ErrorReply::forbidden(format!(
+            "pages of `{origin}` may not use the control API"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Has a service answer that lives elsewhere, unless the gateway stops before it does.
 pub(crate) async fn hand_over(
     shared: &Shared,
@@ -129,6 +141,7 @@ pub(crate) async fn hand_over(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
+    refuse_pages(&parts)?;
     shared.control_key.check(&parts.headers, shared)?;
     tokio::select! {
         biased;

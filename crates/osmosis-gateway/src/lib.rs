@@ -50,6 +50,7 @@ mod live;
 pub mod measuring;
 mod metrics;
 mod options;
+mod origin;
 mod passed_on;
 mod policy;
 mod probe;
@@ -82,6 +83,7 @@ pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use live::{LiveRollout, LiveStatus};
 pub use options::{ConnectionLimits, Durability, GatewayOptions, Sampling};
+pub use origin::{foreign_origin, host_of};
 pub use policy::{
     ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
     ReplyBody, TokenAccount, TokenLedger, TokenSlot,

@@ -4,11 +4,9 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use http::uri::Authority;
-use http::{HeaderMap, Method, header};
-use osmosis_gateway::Secret;
+use http::{HeaderMap, Method, Uri, header};
+use osmosis_gateway::{Secret, foreign_origin, host_of};
 use rand::distr::{Alphanumeric, SampleString};
-use reqwest::Url;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -59,7 +57,7 @@ impl Guard {
             }
         }
         self.check_host(request)?;
-        check_origin(headers, host_of(request))?;
+        check_origin(request.uri(), headers)?;
         if request.uri().path() == HEALTH {
             return Ok(());
         }
@@ -78,13 +76,13 @@ impl Guard {
         let Some(allowed) = &self.hosts else {
             return Ok(());
         };
-        let hosts = request.headers().get_all(header::HOST).iter().count();
-        let ours = host_of(request).is_some_and(|authority| is_ours(authority.host(), allowed));
-        if ours && hosts <= 1 {
+        let headers = request.headers();
+        let host = host_of(request.uri(), headers);
+        let ours = host.as_ref().is_some_and(|host| is_ours(host.host(), allowed));
+        if ours && headers.get_all(header::HOST).iter().count() <= 1 {
             return Ok(());
         }
-        let host = host_of(request).map_or_else(String::new, |host| host.to_string());
-        Err(Refusal::WrongHost(host))
+        Err(Refusal::WrongHost(host.map_or_else(String::new, |host| host.to_string())))
     }
 }
 
@@ -103,15 +101,6 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
         .then(|| key.trim_start())
 }
 
-/// Whom the request was sent to, in its own words.
-fn host_of(request: &Request) -> Option<Authority> {
-    if let Some(authority) = request.uri().authority() {
-        return Some(authority.clone());
-    }
-    let host = request.headers().get(header::HOST)?;
-    Authority::try_from(host.as_bytes()).ok()
-}
-
 fn is_ours(host: &str, allowed: &[String]) -> bool {
     let host = host.trim_end_matches('.');
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -120,25 +109,12 @@ fn is_ours(host: &str, allowed: &[String]) -> bool {
         || allowed.iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
-/// A page may use the server that it came from.
-fn check_origin(headers: &HeaderMap, host: Option<Authority>) -> Result<(), Refusal> {
-    for origin in headers.get_all(header::ORIGIN) {
-        let text = String::from_utf8_lossy(origin.as_bytes()).into_owned();
-        let is_own = Url::parse(&text).is_ok_and(|origin| {
-            let Some(host) = &host else { return false };
-            let port = host.port_u16().or(match origin.scheme() {
-                "http" => Some(80),
-                "https" => Some(443),
-                _ => None,
-            });
-            let named = origin.host_str().unwrap_or_default();
-            named.eq_ignore_ascii_case(host.host()) && origin.port_or_known_default() == port
-        });
-        if !is_own {
-            return Err(Refusal::ForeignOrigin(text));
-        }
+/// No page from elsewhere may ask, whatever key it found.
+pub(crate) fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    match foreign_origin(uri, headers) {
+        Some(origin) => Err(Refusal::ForeignOrigin(origin)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// `text/plain` and forms are what a foreign page may send without asking first.

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::wire::Told;
 use crate::body;
-use crate::guard::bearer;
+use crate::guard::{bearer, check_origin};
 use crate::refusal::{Refusal, json_response};
 
 /// A grade brings whole conversations.
@@ -112,6 +112,7 @@ impl Callbacks {
 
     async fn take(&self, request: Request) -> Result<(), Refusal> {
         let (parts, body) = request.into_parts();
+        check_origin(&parts.uri, &parts.headers)?;
         let (token, kind) = read_path(parts.uri.path()).ok_or(Refusal::NotFound)?;
         if parts.method != Method::POST {
             return Err(Refusal::WrongMethod);
