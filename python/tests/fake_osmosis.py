@@ -180,8 +180,9 @@ def _shown(frame: Any) -> Any:
 
 
 async def main() -> None:
-    assert sys.argv[1:] == ["serve", "--attach", "--listen", "127.0.0.1:0", "--json"], sys.argv
-    note(f"started {os.getpid()}")
+    expected = ["serve", "--attach", "--listen", "127.0.0.1:0", "--json", "--name"]
+    assert sys.argv[1:-1] == expected, sys.argv
+    note(f"started {os.getpid()} {sys.argv[-1]}")
     if os.environ.get("FAKE_OSMOSIS_FAIL"):
         raise SystemExit(2)
     fake = Fake()

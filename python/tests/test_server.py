@@ -279,6 +279,24 @@ async def test_a_binary_that_died_is_started_again(log: Path):
     assert log.read_text().count("started") == 2
 
 
+async def test_a_binary_that_died_goes_on_under_its_name_though_nobody_asks(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OSMOSIS_ROLLOUT_NAME", "mine")
+
+    def names() -> list[str]:
+        lines = [line.split() for line in log.read_text().splitlines()]
+        return [line[2] for line in lines if line[0] == "started"]
+
+    async with serving(local()) as client:
+        assert (await client.get("/die")).status_code == 503
+        while len(names()) < 2:
+            await asyncio.sleep(0.01)
+    assert names() == ["mine", "mine"]
+    monkeypatch.delenv("OSMOSIS_ROLLOUT_NAME")
+    assert local()._run_name != local()._run_name
+
+
 async def test_a_binary_that_does_not_start_is_an_answer(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ):

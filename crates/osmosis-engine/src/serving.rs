@@ -105,7 +105,9 @@ impl Engine {
                 .store
                 .claim_these(&options.owner, ids, options.lease)
                 .await?;
-            let ended = claims.iter().map(|claim| rollout::cancel_unrun(parts, claim));
+            let ended = claims
+                .iter()
+                .map(|claim| rollout::cancel_unrun(parts, claim));
             try_join_all(ended).await?;
         }
         Ok(())

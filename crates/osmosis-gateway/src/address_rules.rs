@@ -174,8 +174,11 @@ impl Resolve for ElsewhereResolver {
             let elsewhere: Vec<SocketAddr> =
                 found.filter(|address| !is_local(address.ip())).collect();
             if elsewhere.is_empty() {
-                let message = "the name leads to the server's own machine or link, which is refused";
-                return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message).into());
+                let message =
+                    "the name leads to the server's own machine or link, which is refused";
+                return Err(
+                    std::io::Error::new(std::io::ErrorKind::PermissionDenied, message).into(),
+                );
             }
             Ok(Box::new(elsewhere.into_iter()) as Addrs)
         })

@@ -55,7 +55,12 @@ pub async fn serve_connections<A, F>(
         };
         match accepted {
             Ok((stream, _)) => {
-                tasks.spawn(serve_connection(stream, answer.clone(), limits, stop.clone()));
+                tasks.spawn(serve_connection(
+                    stream,
+                    answer.clone(),
+                    limits,
+                    stop.clone(),
+                ));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection can't be accepted");

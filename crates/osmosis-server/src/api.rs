@@ -52,7 +52,9 @@ async fn accept(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
     .await?;
     let request = RolloutRequest::parse(&body, &shared.relay)?;
     drop(body);
-    request.check_addresses(&shared.options.address_rules).await?;
+    request
+        .check_addresses(&shared.options.address_rules)
+        .await?;
     let id = request.id.clone();
     let status = shared.admit(request).await?;
     Ok(json_response(

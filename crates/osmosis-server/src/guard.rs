@@ -51,7 +51,9 @@ impl Guard {
     pub(crate) fn check(&self, request: &Request) -> Result<(), Refusal> {
         let headers = request.headers();
         if let Some(token) = &self.facade_token {
-            let brought = headers.get(FACADE_HEADER).map_or(&b""[..], |value| value.as_bytes());
+            let brought = headers
+                .get(FACADE_HEADER)
+                .map_or(&b""[..], |value| value.as_bytes());
             if !same(brought, token) {
                 return Err(Refusal::Unauthorized);
             }
@@ -78,11 +80,15 @@ impl Guard {
         };
         let headers = request.headers();
         let host = host_of(request.uri(), headers);
-        let ours = host.as_ref().is_some_and(|host| is_ours(host.host(), allowed));
+        let ours = host
+            .as_ref()
+            .is_some_and(|host| is_ours(host.host(), allowed));
         if ours && headers.get_all(header::HOST).iter().count() <= 1 {
             return Ok(());
         }
-        Err(Refusal::WrongHost(host.map_or_else(String::new, |host| host.to_string())))
+        Err(Refusal::WrongHost(
+            host.map_or_else(String::new, |host| host.to_string()),
+        ))
     }
 }
 

@@ -123,7 +123,11 @@ impl RolloutRequest {
             if let Some(url) = url
                 && let Err(forbidden) = rules.check_resolved(url).await
             {
-                problems.push(Problem::of_field("value_error", field, forbidden.to_string()));
+                problems.push(Problem::of_field(
+                    "value_error",
+                    field,
+                    forbidden.to_string(),
+                ));
             }
         }
         if problems.is_empty() {

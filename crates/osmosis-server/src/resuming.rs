@@ -81,12 +81,21 @@ impl Shared {
                 standing(&record, request.agent_done),
             );
             let callbacks = access.callbacks;
-            self.send_herald(record.id, record.row_index, callbacks, progress, told(&request));
+            self.send_herald(
+                record.id,
+                record.row_index,
+                callbacks,
+                progress,
+                told(&request),
+            );
         }
         let without_keys: Vec<RolloutId> = unfinished.into_iter().collect();
         self.store.hold_back(&without_keys).await?;
         if going_on > 0 {
-            tracing::info!(rollouts = going_on, "going on with what was accepted before");
+            tracing::info!(
+                rollouts = going_on,
+                "going on with what was accepted before"
+            );
         }
         if !without_keys.is_empty() {
             tracing::warn!(

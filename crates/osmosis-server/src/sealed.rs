@@ -56,7 +56,9 @@ impl StateKey {
     }
 
     fn open(&self, rollout: &RolloutId, sealed: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, text) = sealed.strip_prefix(&[VERSION])?.split_at_checked(NONCE_LEN)?;
+        let (nonce, text) = sealed
+            .strip_prefix(&[VERSION])?
+            .split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = text.to_vec();
         let opened = self

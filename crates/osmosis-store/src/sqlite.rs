@@ -38,8 +38,8 @@ use crate::lock::{self, RunLock};
 use crate::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
     Clock, Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally,
-    QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus,
-    StepRecord, Store, StoreError, SystemClock,
+    QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
+    RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
 };
 
 const DATABASE_FILE: &str = "run.db";

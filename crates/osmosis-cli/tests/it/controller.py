@@ -100,7 +100,9 @@ async def whole(controller):
         "health": health,
         "status": await controller.status("r-0"),
         "unknown": await controller.status("nobody"),
-        "order": [kind for kind, body in controller.told if body["rollout_id"] == "r-3"],
+        "order": [
+            kind for kind, body in controller.told if body["rollout_id"] == "r-3"
+        ],
     }
 
 
@@ -156,6 +158,8 @@ async def keyed(controller):
         url = controller.server + "/rollout"
         answer = await controller.client.post(url, content=body, headers=headers)
         refused[name] = answer.status_code
+        if answer.status_code == 202:
+            await controller.of(answer.json()["rollout_id"])
     return {"sent": sent, "told": told, "refused": refused}
 
 
@@ -217,8 +221,15 @@ async def lost_key(controller):
     print("running", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     status = await controller.status("waits")
-    again = (await controller.post("/rollout", controller.request("waits"))).json()["status"]
-    return {"sent": sent, "status": status, "again": again, "told": await controller.of("waits")}
+    again = (await controller.post("/rollout", controller.request("waits"))).json()[
+        "status"
+    ]
+    return {
+        "sent": sent,
+        "status": status,
+        "again": again,
+        "told": await controller.of("waits"),
+    }
 
 
 async def main(scenario, server, model):

@@ -287,7 +287,12 @@ fn what_is_wrong_with_the_command_is_said() {
     check(&workspace, &open, 2, "--no-key");
     let both = ["r", "--no-key", "--api-key-env", "HOME"];
     check(&workspace, &both, 2, "cannot be used with");
-    check(&workspace, &["r", "--allow-url", "ftp://a"], 2, "--allow-url");
+    check(
+        &workspace,
+        &["r", "--allow-url", "ftp://a"],
+        2,
+        "--allow-url",
+    );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let python = python_environment::python();

@@ -46,9 +46,18 @@ fn a_server_that_is_given_no_key_makes_one_and_prints_it() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.next().unwrap().unwrap().starts_with("http://127.0.0.1:"));
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .unwrap()
+            .starts_with("http://127.0.0.1:")
+    );
     let second = lines.next().unwrap().unwrap();
-    assert!(second.starts_with("OSMOSIS_ROLLOUT_KEY=osm-serve-"), "{second}");
+    assert!(
+        second.starts_with("OSMOSIS_ROLLOUT_KEY=osm-serve-"),
+        "{second}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -58,7 +67,14 @@ fn a_server_that_others_reach_needs_a_key_and_asks_nothing_of_its_own_machine() 
     let mut workspace = workspace();
     workspace.variable("SERVER_KEY", "server-key-not-to-be-seen");
     let (_runtime, model) = model(Behaviour::Answers);
-    let mut more = vec!["--workers", "1", "--listen", "0.0.0.0:0", "--api-key-env", "SERVER_KEY"];
+    let mut more = vec![
+        "--workers",
+        "1",
+        "--listen",
+        "0.0.0.0:0",
+        "--api-key-env",
+        "SERVER_KEY",
+    ];
     let serving = Serving::start(&workspace, &more);
     assert_eq!(serving.resource()["api_key"], Value::Null, "it was given");
     let run = |scenario: &str, url: &str| {
@@ -68,7 +84,10 @@ fn a_server_that_others_reach_needs_a_key_and_asks_nothing_of_its_own_machine() 
     };
     let said = run("sent", serving.url());
     assert_eq!(said["status"], 422);
-    assert!(said["text"].as_str().unwrap().contains("--allow-url"), "{said}");
+    assert!(
+        said["text"].as_str().unwrap().contains("--allow-url"),
+        "{said}"
+    );
     serving.terminate();
     serving.ended(&workspace).expect(0);
 

@@ -31,8 +31,16 @@ fn number(name: &str, default: u64) -> u64 {
 fn workspace() -> Workspace {
     let main = PLAIN
         .replacen("import httpx", "import asyncio\nimport httpx", 1)
-        .replacen("        return [*ctx.prompt", "        await asyncio.sleep(0.05)\n        return [*ctx.prompt", 1)
-        .replacen("        ctx.set_reward", "        await asyncio.sleep(0.05)\n        ctx.set_reward", 1);
+        .replacen(
+            "        return [*ctx.prompt",
+            "        await asyncio.sleep(0.05)\n        return [*ctx.prompt",
+            1,
+        )
+        .replacen(
+            "        ctx.set_reward",
+            "        await asyncio.sleep(0.05)\n        ctx.set_reward",
+            1,
+        );
     let mut workspace = Workspace::new(&main, "", "");
     workspace.variable("SERVER_KEY", CANARIES[2]);
     workspace
@@ -41,7 +49,9 @@ fn workspace() -> Workspace {
 /// No canary is in any file below, as it is in the moment.
 fn nothing_in_clear(folder: &Utf8Path) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        let Ok(kind) = entry.file_type() else { continue };
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
         let path = entry.path();
         if kind.is_dir() {
             nothing_in_clear(Utf8Path::from_path(&path).unwrap());
@@ -65,7 +75,14 @@ fn everything_accepted_is_called_back_however_often_the_server_is_killed() {
     let mut random = StdRng::seed_from_u64(seed);
     let workspace = workspace();
     let (_runtime, model) = model(Behaviour::Answers);
-    let more = ["--workers", "1", "--api-key-env", "SERVER_KEY", "--max-in-flight", "4"];
+    let more = [
+        "--workers",
+        "1",
+        "--api-key-env",
+        "SERVER_KEY",
+        "--max-in-flight",
+        "4",
+    ];
     let mut serving = Serving::start(&workspace, &more);
     let address = serving.url().strip_prefix("http://").unwrap().to_owned();
     let mut controller = controller("over_restarts", serving.url(), &model)
@@ -100,7 +117,11 @@ fn everything_accepted_is_called_back_however_often_the_server_is_killed() {
     assert!(moments.is_empty(), "not every kill happened: {moments:?}");
     assert_eq!(result["ids"], rollouts);
     assert_eq!(result["kinds"], 2 * rollouts, "each has both callbacks");
-    assert_eq!(result["distinct"], json!([1]), "and each always the same body");
+    assert_eq!(
+        result["distinct"],
+        json!([1]),
+        "and each always the same body"
+    );
     assert_eq!(result["statuses"], json!(["success"]), "seed {seed}");
     serving.terminate();
     serving.ended(&workspace).expect(0);
@@ -126,7 +147,10 @@ fn with_another_state_key_rollouts_wait_until_they_are_sent_again() {
     serving.child.wait().unwrap();
     nothing_in_clear(&workspace.root);
     gate.open();
-    workspace.variable("OSMOSIS_STATE_KEY", "another key, which opens nothing of it");
+    workspace.variable(
+        "OSMOSIS_STATE_KEY",
+        "another key, which opens nothing of it",
+    );
     let serving = Serving::start(&workspace, &["--workers", "1", "--listen", &address]);
     controller.stdin.take().unwrap().write_all(b"\n").unwrap();
     let result: Value = serde_json::from_str(&said.next().unwrap().unwrap()).unwrap();
@@ -170,7 +194,11 @@ fn the_state_key_is_in_a_file_of_the_users_own_that_nobody_else_reads() {
     refused("holds no key");
     std::fs::write(&path, &made).unwrap();
     let serving = Serving::start(&workspace, &["--workers", "1"]);
-    assert_eq!(std::fs::read(&path).unwrap(), made, "the same key each time");
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        made,
+        "the same key each time"
+    );
     serving.terminate();
     serving.ended(&workspace).expect(0);
     workspace.variable("OSMOSIS_STATE_KEY", "short");

@@ -89,9 +89,7 @@ impl HttpClients {
         let encrypted = url.scheme() != "http";
         let (loopback, guarded) = (is_loopback(url), self.rules.is_guarded(url));
         let kind = [encrypted, loopback, guarded];
-        let kind = kind
-            .iter()
-            .fold(0, |kind, is| kind * 2 + usize::from(*is));
+        let kind = kind.iter().fold(0, |kind, is| kind * 2 + usize::from(*is));
         let slot = &self.made[kind];
         if let Some(client) = slot.get() {
             return Ok(client.clone());

@@ -93,12 +93,7 @@ impl Store for MemoryStore {
     async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
-    async fn enqueue_request(
-        &self,
-        _: NewRow,
-        _: NewRollout,
-        _: Bytes,
-    ) -> Result<(), StoreError> {
+    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
     async fn request(&self, _: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {

@@ -33,13 +33,19 @@ async fn no_web_page_drives_a_server_and_no_foreign_name_leads_to_it() {
     };
     let json = "content-type: application/json\r\n";
     let host = "host: localhost\r\n";
-    assert_eq!(send(&format!("{host}content-type: text/plain\r\n")).await, "415");
+    assert_eq!(
+        send(&format!("{host}content-type: text/plain\r\n")).await,
+        "415"
+    );
     assert_eq!(send(host).await, "415");
     let foreign = format!("{host}{json}origin: https://evil.example\r\n");
     assert_eq!(send(&foreign).await, "403");
     assert_eq!(send(&format!("{json}host: evil.example\r\n")).await, "421");
     assert_eq!(serving.status("page").await, "unknown");
-    assert_eq!(send(&format!("{host}{json}origin: http://localhost\r\n")).await, "202");
+    assert_eq!(
+        send(&format!("{host}{json}origin: http://localhost\r\n")).await,
+        "202"
+    );
     let health = "GET /health HTTP/1.1\r\nhost: evil.example\r\n\r\n";
     assert_eq!(raw(&serving, health, "").await, "421");
     serving.told("page").await;
@@ -68,10 +74,15 @@ async fn a_server_that_others_reach_asks_nothing_of_its_own_machine() {
     };
     setting.server.address_rules = AddressRules::elsewhere_only(vec![]);
     let serving = setting.start().await;
-    let refused = serving.post("/rollout", &serving.request("own", "answer")).await;
+    let refused = serving
+        .post("/rollout", &serving.request("own", "answer"))
+        .await;
     assert_eq!(refused.status, 422);
     let text = refused.body.to_string();
-    assert!(text.contains("--allow-url") && text.contains("chat_completions_url"), "{text}");
+    assert!(
+        text.contains("--allow-url") && text.contains("chat_completions_url"),
+        "{text}"
+    );
     let mut request = serving.request("own", "answer");
     request["chat_completions_url"] = json!("http://models.example/v1");
     for url in [

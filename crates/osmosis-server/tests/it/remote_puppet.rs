@@ -158,7 +158,10 @@ async fn call(request: &Value, which: &str, key: &str, body: &Value) -> u16 {
 
 /// Asks the run's gateway for its models.
 async fn models_with(request: &Value, key: &str) -> u16 {
-    let url = format!("{}/models", request["chat_completions_url"].as_str().unwrap());
+    let url = format!(
+        "{}/models",
+        request["chat_completions_url"].as_str().unwrap()
+    );
     let client = osmosis_gateway::HttpClients::new(LONG);
     let client: Client = client.for_url(&url.parse().unwrap()).unwrap();
     let request = client.get(url).bearer_auth(key);

@@ -114,7 +114,11 @@ async fn a_completion_that_was_told_stays_true_whatever_the_next_attempt_does() 
     }
     let received = serving.receiver.received();
     let of_told = received.iter().filter(|one| one.path == "/told/completion");
-    assert_eq!(of_told.count(), 1, "what was acknowledged is not said again");
+    assert_eq!(
+        of_told.count(),
+        1,
+        "what was acknowledged is not said again"
+    );
     serving.drain().await;
 }
 
@@ -163,7 +167,10 @@ async fn without_the_state_key_rollouts_wait_until_the_same_request_brings_their
     assert!(!told.iter().any(|one| one.path.starts_with("/unwanted")));
     let request = serving.request("unwanted", "answer");
     let again = serving.post("/rollout", &request).await;
-    assert_eq!((again.status.as_u16(), &again.body["status"]), (202, &json!("cancelled")));
+    assert_eq!(
+        (again.status.as_u16(), &again.body["status"]),
+        (202, &json!("cancelled"))
+    );
     assert_eq!(serving.told("unwanted").await.0["status"], "cancelled");
 
     // What came again is sealed with the new key; the one that did not come still waits.

@@ -65,7 +65,10 @@ pub async fn a_request_is_kept_until_it_is_settled(mut fixture: Fixture) -> Verd
     assert_eq!(unsettled[0], noted);
     assert_eq!(unsettled[1].rollout_id, second);
 
-    fixture.store.note_request(&first, RequestNote::Settled).await?;
+    fixture
+        .store
+        .note_request(&first, RequestNote::Settled)
+        .await?;
     let late = RequestNote::Sealed(Bytes::from_static(b"too late"));
     fixture.store.note_request(&first, late).await?;
     fixture.reopen().await?;

@@ -11,6 +11,9 @@ import contextlib
 import inspect
 import json
 import logging
+import os
+import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +31,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 logger = logging.getLogger("osmosis_ai.rollout.server")
+
+NAME_VARIABLE = "OSMOSIS_ROLLOUT_NAME"
+# How long a binary that ended by itself stays away when nobody asks for it.
+_RESTART_SECONDS = 1.0
 
 
 def create_rollout_server(*, backend: ExecutionBackend, lifespan: Any = None) -> RolloutServer:
@@ -52,7 +59,11 @@ class RolloutServer:
         self._around: contextlib.AsyncExitStack | None = None
         self._starting: asyncio.Lock | None = None
         self._binary: Binary | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._worker: AttachedWorker | None = None
+        # The same for every start of the binary: it goes on with what it had accepted.
+        made = time.strftime(f"attached-%Y%m%d-%H%M%S-{secrets.token_hex(3)}")
+        self._run_name = os.environ.get(NAME_VARIABLE) or made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -77,7 +88,7 @@ class RolloutServer:
                 self._around = contextlib.AsyncExitStack()
                 if self._lifespan is not None:
                     await self._around.enter_async_context(self._lifespan(self))
-            binary = await Binary.start()
+            binary = await Binary.start(self._run_name)
             try:
                 self._worker = await AttachedWorker.dial(
                     self.backend, binary.worker_address, binary.worker_token
@@ -86,10 +97,13 @@ class RolloutServer:
                 await binary.stop()
                 raise
             self._binary = binary
+            self._watching = asyncio.ensure_future(self._watch(binary))
             return binary.url
 
     async def stop(self) -> None:
         """Lets the binary drain while this process still works for it, then ends everything."""
+        if self._watching is not None:
+            self._watching.cancel()
         try:
             if self._binary is not None:
                 await self._binary.stop()
@@ -100,6 +114,16 @@ class RolloutServer:
             around, self._around = self._around, None
             if around is not None:
                 await around.aclose()
+
+    async def _watch(self, binary: Binary) -> None:
+        """Starts the binary again when it ended by itself: callbacks may be left."""
+        await binary.ended()
+        while self._binary is binary:
+            await asyncio.sleep(_RESTART_SECONDS)
+            try:
+                await self.start()
+            except ServerStartError as error:
+                logger.error("the rollout server's engine can't be started again: %s", error)
 
     async def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -129,7 +153,9 @@ class RolloutServer:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = foreign_host(scope)
         if host is not None:
-            detail = f"`{host}` is not a name of this server; {HOSTS_VARIABLE} can hold further names"
+            detail = (
+                f"`{host}` is not a name of this server; {HOSTS_VARIABLE} can hold further names"
+            )
             await _send_json(send, 421, {"detail": detail})
             return
         try:

@@ -87,9 +87,7 @@ class Reply:
             yield piece
 
 
-async def forward(
-    url: str, token: str, scope: MutableMapping[str, Any], receive: Receive
-) -> Reply:
+async def forward(url: str, token: str, scope: MutableMapping[str, Any], receive: Receive) -> Reply:
     """Sends the request and returns the answer as soon as its head is here."""
     place = urlsplit(url)
     try:

@@ -1,7 +1,8 @@
 """By which names the app may be called.
 
-A web page can reach a server on its reader's own machine under a name that the page's owner controls. With a
-key that leads nowhere. Without one, requests that came in on loopback must name this machine.
+A web page can reach a server on its reader's own machine under a name that the page's owner
+controls. With a key that leads nowhere. Without one, requests that came in on loopback must name
+this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def foreign_host(scope: MutableMapping[str, Any]) -> str | None:
 def _is_ours(host: str) -> bool:
     host = host.rstrip(".").lower()
     more = os.environ.get(HOSTS_VARIABLE, "").lower().split(",")
-    return host == "localhost" or _is_loopback(host) or host in {name.strip() for name in more if name}
+    return (
+        host == "localhost" or _is_loopback(host) or host in {name.strip() for name in more if name}
+    )
 
 
 def _without_port(authority: str) -> str:
