@@ -130,6 +130,8 @@ class Fake:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        if headers.get("x-osmosis-serve-token") != self.token:
+            return await reply(writer, 401, {"detail": "past the façade"})
         if target == "/refuse":
             return await reply(writer, 413, {"error": "too large"})
         if target == "/garbage":
@@ -178,8 +180,9 @@ def _shown(frame: Any) -> Any:
 
 
 async def main() -> None:
-    assert sys.argv[1:] == ["serve", "--attach", "--listen", "127.0.0.1:0", "--json"], sys.argv
-    note(f"started {os.getpid()}")
+    expected = ["serve", "--attach", "--listen", "127.0.0.1:0", "--json", "--name"]
+    assert sys.argv[1:-1] == expected, sys.argv
+    note(f"started {os.getpid()} {sys.argv[-1]}")
     if os.environ.get("FAKE_OSMOSIS_FAIL"):
         raise SystemExit(2)
     fake = Fake()

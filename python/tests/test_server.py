@@ -31,6 +31,7 @@ from osmosis_ai.rollout import (
 )
 from osmosis_ai.rollout.server import ControllerAuth, RolloutServer, create_rollout_server
 from osmosis_ai.rollout.server.binary import ServerStartError, find_binary
+from osmosis_ai.rollout.server.hosts import foreign_host
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the binary is a POSIX program")
 
@@ -278,6 +279,24 @@ async def test_a_binary_that_died_is_started_again(log: Path):
     assert log.read_text().count("started") == 2
 
 
+async def test_a_binary_that_died_goes_on_under_its_name_though_nobody_asks(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OSMOSIS_ROLLOUT_NAME", "mine")
+
+    def names() -> list[str]:
+        lines = [line.split() for line in log.read_text().splitlines()]
+        return [line[2] for line in lines if line[0] == "started"]
+
+    async with serving(local()) as client:
+        assert (await client.get("/die")).status_code == 503
+        while len(names()) < 2:
+            await asyncio.sleep(0.01)
+    assert names() == ["mine", "mine"]
+    monkeypatch.delenv("OSMOSIS_ROLLOUT_NAME")
+    assert local()._run_name != local()._run_name
+
+
 async def test_a_binary_that_does_not_start_is_an_answer(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -402,3 +421,41 @@ def _eventually(holds: Any) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+async def test_the_binary_is_shown_that_a_request_comes_from_the_facade(log: Path) -> None:
+    app = create_rollout_server(backend=LocalBackend(workflow=Say, grader=Label))
+    async with serving(app) as client:
+        guessed = {"X-Osmosis-Serve-Token": "guess"}
+        reply = await client.get("/echo", headers=guessed)
+        assert reply.status_code == 200
+        assert reply.json()["headers"]["x-osmosis-serve-token"] != "guess"
+        assert app._binary is not None
+        async with httpx.AsyncClient(trust_env=False) as past:
+            refused = await past.get(f"{app._binary.url}/echo", headers=guessed)
+            assert refused.status_code == 401
+
+
+def _scope(server: Any, *hosts: str) -> dict[str, Any]:
+    return {"server": server, "headers": [(b"host", host.encode()) for host in hosts]}
+
+
+def test_on_loopback_without_a_key_only_names_of_this_machine_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OSMOSIS_ROLLOUT_KEY", raising=False)
+    monkeypatch.setenv("OSMOSIS_ROLLOUT_HOSTS", "tunnel.example, other.example")
+    loopback = ("127.0.0.1", 8000)
+    for host in ("127.0.0.1:8000", "localhost", "LOCALHOST.:1", "[::1]:8000", "tunnel.example:80"):
+        assert foreign_host(_scope(loopback, host)) is None, host
+        assert foreign_host(_scope(("::ffff:127.0.0.1", 1), host)) is None, host
+    for host in ("evil.example", "127.0.0.1.evil.example:8000", "10.0.0.1", "", "localhost:x:1"):
+        assert foreign_host(_scope(loopback, host)) == host
+        # Others reach it there by whatever name it has; so does a test client.
+        assert foreign_host(_scope(("10.0.0.1", 8000), host)) is None
+        assert foreign_host(_scope(("testserver", 80), host)) is None
+        assert foreign_host(_scope(None, host)) is None
+    assert foreign_host(_scope(loopback)) == ""
+    assert foreign_host(_scope(loopback, "localhost", "evil.example")) is not None
+    monkeypatch.setenv("OSMOSIS_ROLLOUT_KEY", "a key")
+    assert foreign_host(_scope(loopback, "evil.example")) is None

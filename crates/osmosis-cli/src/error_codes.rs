@@ -132,6 +132,10 @@ const CODES: &[(&str, &str)] = &[
         "source_mismatch",
         "`branch` or `commit_sha` is not what is checked out",
     ),
+    (
+        "state_key",
+        "the key that `osmosis serve` keeps accepted rollouts with can't be used",
+    ),
     ("stop_failed", "the run could not be stopped"),
     ("store", "the run's database can't be read or written"),
     ("tokenizer_invalid", "the tokenizer folder can't be used"),

@@ -111,13 +111,14 @@ impl Live {
         self.0.lock().cancelled.remove(id)
     }
 
-    /// Whether somebody wants a rollout cancelled that waits.
-    pub(crate) fn has_cancelled_waiting(&self) -> bool {
+    /// Those that are to be cancelled and do not run.
+    pub(crate) fn cancelled_waiting(&self) -> Vec<RolloutId> {
         let state = self.0.lock();
-        state
-            .cancelled
-            .iter()
-            .any(|id| !state.running.contains_key(id))
+        let waiting = state.cancelled.iter();
+        waiting
+            .filter(|id| !state.running.contains_key(id))
+            .cloned()
+            .collect()
     }
 }
 
@@ -130,11 +131,11 @@ mod tests {
         let live = Live::default();
         let id = RolloutId::of(0, 0);
         assert_eq!(live.cancel(&id), Standing::Elsewhere);
-        assert!(live.has_cancelled_waiting());
+        assert_eq!(live.cancelled_waiting(), [id.clone()]);
         let token = CancellationToken::new();
         live.begins(&id, Attempt(1), token.clone());
         assert!(token.is_cancelled());
-        assert!(!live.has_cancelled_waiting());
+        assert!(live.cancelled_waiting().is_empty());
         live.finished(&id);
         assert!(!live.is_cancelled(&id));
         assert_eq!(live.cancel(&id), Standing::Finished);

@@ -45,9 +45,7 @@ impl Engine {
         loop {
             // Before the queue is looked at, so that nothing is added unseen.
             let woken = wake.notified();
-            if self.parts.live.has_cancelled_waiting() {
-                self.sweep(|id| self.parts.live.is_cancelled(id)).await?;
-            }
+            self.end_cancelled().await?;
             if !draining {
                 self.fill(stop, flight).await?;
             } else if flight.tasks.is_empty() {
@@ -85,11 +83,6 @@ impl Engine {
         }
     }
 
-    /// Gives everything that waits the outcome `Cancelled`; for a queue that nobody will serve any more.
-    pub async fn cancel_queued(&self) -> Result<(), EngineError> {
-        self.sweep(|_| true).await
-    }
-
     /// The phase of a rollout that is under way.
     pub fn phase(&self, id: &RolloutId) -> Option<Phase> {
         self.parts.live.phase(id)
@@ -100,30 +93,22 @@ impl Engine {
         self.parts.live.count()
     }
 
-    /// Takes the whole queue, gives those that are `unwanted` their result and puts the others back.
-    async fn sweep(&self, unwanted: impl Fn(&RolloutId) -> bool) -> Result<(), EngineError> {
+    /// Gives those that were cancelled while they waited their result. Nobody else is touched: what waits
+    /// has not been tried.
+    async fn end_cancelled(&self) -> Result<(), EngineError> {
         let parts = &self.parts;
         let options = &parts.options;
-        let queued = parts.store.counts().await?.queued;
-        let queued = usize::try_from(queued).unwrap_or(usize::MAX);
-        let claims = parts
-            .store
-            .claim(&options.owner, queued, options.lease)
-            .await?;
+        let waiting = parts.live.cancelled_waiting();
         // Together, so that the store commits them together.
-        for batch in claims.chunks(CLAIM_BATCH) {
-            let given = batch.iter().map(async |claim| {
-                if unwanted(&claim.id) {
-                    return rollout::cancel_unrun(parts, claim).await;
-                }
-                let (id, attempt) = (&claim.id, claim.attempt);
-                parts
-                    .store
-                    .release(id, attempt, claim.suspect, false)
-                    .await?;
-                Ok(())
-            });
-            try_join_all(given).await?;
+        for ids in waiting.chunks(CLAIM_BATCH) {
+            let claims = parts
+                .store
+                .claim_these(&options.owner, ids, options.lease)
+                .await?;
+            let ended = claims
+                .iter()
+                .map(|claim| rollout::cancel_unrun(parts, claim));
+            try_join_all(ended).await?;
         }
         Ok(())
     }

@@ -7,10 +7,13 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
 use futures_util::StreamExt;
 use http_body::Body as _;
 use hyper::server::conn::http1;
@@ -18,10 +21,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::server::{Shared, serve};
+use crate::options::ConnectionLimits;
 
 /// How long to wait when the system has no more connections to give (open files, mostly).
 const EXHAUSTED_WAIT: Duration = Duration::from_millis(100);
@@ -32,8 +36,18 @@ const LEAST_BUFFER: usize = 8 << 10;
 /// How often to look again while unread bytes hide a hang-up behind them.
 const HIDDEN_WAIT: Duration = Duration::from_millis(100);
 
-/// Serves connections until it is told to stop; then those that are busy finish.
-pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+/// Serves connections until it is told to stop; then those that are busy finish. Every connection is one of
+/// `tasks`. A request whose caller hangs up is dropped where it stands.
+pub async fn serve_connections<A, F>(
+    listener: TcpListener,
+    answer: A,
+    limits: ConnectionLimits,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) where
+    A: Fn(Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
@@ -41,42 +55,58 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: Can
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = serve_connection(stream, Arc::clone(&shared), stop.clone());
-                shared.tasks.spawn(connection);
+                tasks.spawn(serve_connection(
+                    stream,
+                    answer.clone(),
+                    limits,
+                    stop.clone(),
+                ));
             }
             Err(error) => {
-                tracing::warn!(%error, "the gateway can't accept a connection");
+                tracing::warn!(%error, "a connection can't be accepted");
                 tokio::time::sleep(EXHAUSTED_WAIT).await;
             }
         }
     }
 }
 
-async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) {
+async fn serve_connection<A, F>(
+    stream: TcpStream,
+    answer: A,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) where
+    A: Fn(Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
     // Without it, small events of a stream wait for the acknowledgement of the one before.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let socket = Socket(Arc::new(stream));
+    let turns = Turns::default();
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-        let shared = Arc::clone(&shared);
+        let answering = answer(request.map(Body::new));
         let socket = socket.clone();
+        let reply = turns.begin_reply();
         // In a box of its own, it is gone when the reply begins; a stream may go on for minutes.
         Box::pin(async move {
             tokio::select! {
                 biased;
-                response = serve(shared, request.map(Body::new)) => {
-                    Ok(response.map(|body| while_listened_to(body, socket)))
+                response = answering => {
+                    Ok(response.map(|body| while_listened_to(body, socket, reply)))
                 }
                 () = socket.hung_up() => Err(HungUp),
             }
         })
     });
-    let limits = shared.connections;
     let guarded = Guarded {
         socket: socket.clone(),
         limit: limits.stalled,
         stalled: None,
+        turns: turns.clone(),
+        head_limit: limits.head,
+        head: None,
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -104,12 +134,42 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>, stop: Cancella
 #[error("the caller hung up")]
 struct HungUp;
 
+/// Whose turn it is on a connection: an even number is the caller's, who has to send the head of a request,
+/// an odd one ours.
+#[derive(Debug, Clone, Default)]
+struct Turns(Arc<AtomicUsize>);
+
+impl Turns {
+    fn begin_reply(&self) -> ReplyTurn {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        ReplyTurn(self.clone())
+    }
+
+    /// The caller's turn, if it is that.
+    fn of_caller(&self) -> Option<usize> {
+        let turn = self.0.load(Ordering::Relaxed);
+        turn.is_multiple_of(2).then_some(turn)
+    }
+}
+
+/// Kept until a reply has ended.
+struct ReplyTurn(Turns);
+
+impl Drop for ReplyTurn {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A stream ends when nobody listens any more; a whole body is on its way at once.
-fn while_listened_to(body: Body, socket: Socket) -> Body {
+fn while_listened_to(body: Body, socket: Socket, reply: ReplyTurn) -> Body {
     if body.size_hint().exact().is_some() {
         return body;
     }
-    let hung_up = async move { socket.hung_up().await };
+    let hung_up = async move {
+        let _until_the_end = reply;
+        socket.hung_up().await;
+    };
     Body::from_stream(body.into_data_stream().take_until(hung_up))
 }
 
@@ -131,12 +191,35 @@ impl Socket {
     }
 }
 
-/// A socket whose other side has to take what is written, within a limit.
+/// A socket whose other side has to take what is written, and to finish the head of a request that it has
+/// begun, each within a limit.
 struct Guarded {
     socket: Socket,
     limit: Duration,
     /// Set while nothing can be written.
     stalled: Option<Pin<Box<Sleep>>>,
+    turns: Turns,
+    head_limit: Duration,
+    /// The head that has begun to come.
+    head: Option<BegunHead>,
+}
+
+struct BegunHead {
+    /// It is complete when the turn is another one.
+    turn: usize,
+    due: Instant,
+    /// Made when there is something to wait for: most heads come in one piece.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl BegunHead {
+    fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let due = self.due;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        timer.as_mut().poll(context)
+    }
 }
 
 impl Guarded {
@@ -158,7 +241,48 @@ impl Guarded {
 
 impl AsyncRead for Guarded {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(turn) = self.turns.of_caller() else {
+            return self.poll_bytes(context, buffer);
+        };
+        let before = buffer.filled().len();
+        let read = self.poll_bytes(context, buffer);
+        let has_come = buffer.filled().len() > before;
+        let limit = self.head_limit;
+        match &mut self.head {
+            // Bytes may come one by one: each is looked at, and the wait for the next one too.
+            Some(head) if head.turn == turn => {
+                let late = if has_come {
+                    Instant::now() >= head.due
+                } else {
+                    head.poll_due(context).is_ready()
+                };
+                if late {
+                    return Poll::Ready(Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the head of a request takes too long",
+                    )));
+                }
+            }
+            none if has_come => {
+                *none = Some(BegunHead {
+                    turn,
+                    due: Instant::now() + limit,
+                    timer: None,
+                });
+            }
+            none => *none = None,
+        }
+        read
+    }
+}
+
+impl Guarded {
+    fn poll_bytes(
+        &self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::response::Response;
 use camino::Utf8PathBuf;
 use http::request::Parts;
@@ -16,10 +16,12 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::body::{BodyError, read_body};
 use crate::control_service::ControlService;
 use crate::error::{GatewayError, GatewayErrorKind};
 use crate::error_reply::ErrorReply;
 use crate::identity::key_of;
+use crate::origin::foreign_origin;
 use crate::registry::{PolicyUpdate, Served};
 use crate::secret::Secret;
 use crate::server::Shared;
@@ -94,6 +96,7 @@ pub(crate) async fn serve(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
+    refuse_pages(&parts)?;
     if !(asked == Control::Metrics && shared.open_metrics) {
         shared.control_key.check(&parts.headers, shared)?;
     }
@@ -103,10 +106,10 @@ pub(crate) async fn serve(
             Ok(reply("text/plain; version=0.0.4; charset=utf-8", page))
         }
         (Control::Policy, Method::GET) => Ok(json_reply(&everything(shared))),
-        (Control::Policy, Method::POST) => update(shared, &fields(body).await?).await,
-        (Control::Pause, Method::POST) => pause(shared, &fields(body).await?).await,
+        (Control::Policy, Method::POST) => update(shared, &fields(shared, body).await?).await,
+        (Control::Pause, Method::POST) => pause(shared, &fields(shared, body).await?).await,
         (Control::Resume, Method::POST) => {
-            let asked: RawName = read(&fields(body).await?)?;
+            let asked: RawName = read(&fields(shared, body).await?)?;
             let served = find(shared, asked.name.as_deref())?;
             served.resume();
             Ok(json_reply(&json!(served.status())))
@@ -121,6 +124,16 @@ pub(crate) async fn serve(
     }
 }
 
+/// No web page has business here, whatever key it found.
+fn refuse_pages(parts: &Parts) -> Result<(), ErrorReply> {
+    match foreign_origin(&parts.uri, &parts.headers) {
+        Some(origin) => Err(ErrorReply::forbidden(format!(
+            "pages of `{origin}` may not use the control API"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Has a service answer that lives elsewhere, unless the gateway stops before it does.
 pub(crate) async fn hand_over(
     shared: &Shared,
@@ -128,6 +141,7 @@ pub(crate) async fn hand_over(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
+    refuse_pages(&parts)?;
     shared.control_key.check(&parts.headers, shared)?;
     tokio::select! {
         biased;
@@ -287,10 +301,13 @@ fn refusal(error: &GatewayError) -> ErrorReply {
 }
 
 /// The body, a JSON object; nothing is an empty one.
-async fn fields(body: Body) -> Result<Value, ErrorReply> {
-    let bytes = to_bytes(body, MAX_BODY_BYTES)
-        .await
-        .map_err(|_| ErrorReply::too_large(MAX_BODY_BYTES))?;
+async fn fields(shared: &Shared, body: Body) -> Result<Value, ErrorReply> {
+    let read = read_body(body, MAX_BODY_BYTES, &shared.tasks).await;
+    let bytes = read.map_err(|error| match error {
+        BodyError::TooLarge => ErrorReply::too_large(MAX_BODY_BYTES),
+        BodyError::TooSlow => ErrorReply::too_slow("the request body stopped coming"),
+        BodyError::Broken => ErrorReply::bad_request("the request body broke off"),
+    })?;
     if bytes.trim_ascii().is_empty() {
         return Ok(json!({}));
     }

@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 
+use crate::address_rules::ForbiddenAddress;
 use crate::weights::UnusableWeights;
 
 /// Why a gateway or a policy could not be set up.
@@ -40,6 +41,8 @@ pub enum GatewayError {
     Loading,
     #[error("version {asked} is lower than version {current}, which is served")]
     VersionGoesBack { asked: u64, current: u64 },
+    #[error(transparent)]
+    ForbiddenAddress(#[from] ForbiddenAddress),
     #[error("cannot set up the connection to `{url}`: {message}")]
     UpstreamClient { url: String, message: String },
 }
@@ -64,6 +67,7 @@ impl GatewayError {
         match self {
             Self::Listen { .. } => GatewayErrorKind::Listen,
             Self::UpstreamUrl { .. }
+            | Self::ForbiddenAddress(_)
             | Self::UpstreamKey
             | Self::NoUpstream
             | Self::SeveralServers(_)
@@ -110,6 +114,8 @@ impl GatewayError {
             Self::UpstreamUrl { .. } => {
                 Some("a base URL looks like `https://api.example.com/v1`".to_owned())
             }
+            // It says what to do.
+            Self::ForbiddenAddress(_) => None,
             Self::UpstreamKey => {
                 Some("check the key's environment variable for a stray line break".to_owned())
             }

@@ -1,17 +1,16 @@
 //! One model call from body to last byte.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
 use serde_json::Value;
 use tracing::Instrument;
 
+use crate::body::{BodyError, read_body};
 use crate::completion::{Usage, usage_in};
 use crate::dialect::{self, Dialect, Translator, Unreadable};
 use crate::door::Visit;
@@ -26,13 +25,6 @@ use crate::request::{ChatRequest, checked};
 use crate::server::{Arrival, Sampling, Shared, sampling_of};
 use crate::sse::SseWatch;
 use crate::suffered::Verdict;
-
-/// A caller that sends nothing for so long has forgotten us.
-const BODY_IDLE_LIMIT: Duration = Duration::from_mins(1);
-/// What is read and thrown away of a body that is too large, so that the caller gets to read the answer.
-const DISCARDED_BYTES: usize = 512 << 20;
-/// Up to this size a request body is not worth the buffer it came in.
-const SMALL_BODY_BYTES: usize = 32 << 10;
 
 /// Answers a call that has been identified.
 pub(crate) async fn chat(
@@ -52,7 +44,7 @@ pub(crate) async fn chat(
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(dialect),
-        read = read_body(body, shared.max_body_bytes) => read,
+        read = read_body(body, shared.max_body_bytes, &shared.tasks) => read,
     };
     let begin = |request: Bytes, served: &Served| {
         OpenCall::begin(
@@ -367,54 +359,4 @@ fn response(status: u16, content_type: &str, body: Body) -> Response {
         .headers_mut()
         .insert(header::CONTENT_TYPE, content_type);
     response
-}
-
-#[derive(Debug)]
-pub(crate) enum BodyError {
-    TooLarge,
-    TooSlow,
-    Broken,
-}
-
-pub(crate) async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
-    let mut chunks = body.into_data_stream();
-    let mut first = Bytes::new();
-    let mut joined = BytesMut::new();
-    let mut length = 0_usize;
-    loop {
-        let chunk = tokio::time::timeout(BODY_IDLE_LIMIT, chunks.next())
-            .await
-            .map_err(|_| BodyError::TooSlow)?;
-        let Some(chunk) = chunk else { break };
-        let chunk = chunk.map_err(|_| BodyError::Broken)?;
-        length = length.saturating_add(chunk.len());
-        if length > limit {
-            // Answering while the caller still sends would look to it like a broken connection.
-            if length > limit.saturating_add(DISCARDED_BYTES) {
-                break;
-            }
-            joined = BytesMut::new();
-            first = Bytes::new();
-        } else if first.is_empty() && joined.is_empty() {
-            // Most bodies come in one piece. A small one is copied out of the connection's buffer,
-            // which it would keep alive for as long as the policy thinks.
-            first = if chunk.len() <= SMALL_BODY_BYTES {
-                Bytes::copy_from_slice(&chunk)
-            } else {
-                chunk
-            };
-        } else {
-            if joined.is_empty() {
-                joined.extend_from_slice(&first);
-            }
-            joined.extend_from_slice(&chunk);
-        }
-    }
-    if length > limit {
-        Err(BodyError::TooLarge)
-    } else if joined.is_empty() {
-        Ok(first)
-    } else {
-        Ok(joined.freeze())
-    }
 }

@@ -9,11 +9,12 @@ use http::HeaderMap;
 use osmosis_core::SampleId;
 use serde_json::{Map, Value, json};
 
+use crate::body::{BodyError, read_body};
 use crate::completion::usage_in;
 use crate::dialect::Dialect;
 use crate::door::Visit;
 use crate::error_reply::ErrorReply;
-use crate::exchange::{BodyError, WholeReply, pass_whole, read_body, refuse, refused};
+use crate::exchange::{WholeReply, pass_whole, refuse, refused};
 use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::record::OpenCall;
@@ -45,7 +46,7 @@ pub(crate) async fn generate(
     let read = tokio::select! {
         biased;
         () = ended.cancelled() => return ErrorReply::rollout_ended().response(SHAPE),
-        read = read_body(body, shared.max_body_bytes) => read,
+        read = read_body(body, shared.max_body_bytes, &shared.tasks) => read,
     };
     let begin = |request: Bytes| {
         let mut call = OpenCall::begin(

@@ -24,6 +24,8 @@
 //! byte leaves. From outside, `control` exchanges and holds policies, `metrics` and `telemetry` tell of
 //! calls.
 
+mod address_rules;
+mod body;
 mod completion;
 mod connection;
 mod control;
@@ -48,6 +50,7 @@ mod live;
 pub mod measuring;
 mod metrics;
 mod options;
+mod origin;
 mod passed_on;
 mod policy;
 mod probe;
@@ -70,13 +73,17 @@ mod token_policy;
 mod upstream;
 mod weights;
 
+pub use address_rules::{AddressRules, ForbiddenAddress};
+pub use body::{BodyError, read_body};
+pub use connection::serve_connections;
 pub use control_service::{ControlRefusal, ControlService};
 pub use dialect::Dialect;
-pub use door::{GivenCompletion, RolloutCalls, RolloutDoor};
+pub use door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use live::{LiveRollout, LiveStatus};
 pub use options::{ConnectionLimits, Durability, GatewayOptions, Sampling};
+pub use origin::{foreign_origin, host_of};
 pub use policy::{
     ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
     ReplyBody, TokenAccount, TokenLedger, TokenSlot,

@@ -45,6 +45,8 @@ pub enum Durability {
 pub struct ConnectionLimits {
     /// A connection without a request for so long is closed.
     pub idle: Duration,
+    /// The head of a request must be complete so long after its first byte.
+    pub head: Duration,
     /// A caller that takes nothing of its reply for so long is cut off.
     pub stalled: Duration,
     /// The head of a request beyond this is refused with 431. As much of a reply, about, is held for a
@@ -57,6 +59,7 @@ impl Default for ConnectionLimits {
         Self {
             // Longer than any client keeps one open, so that none is closed under its hands.
             idle: Duration::from_mins(15),
+            head: Duration::from_secs(30),
             stalled: Duration::from_mins(5),
             buffer_bytes: 128 << 10,
         }

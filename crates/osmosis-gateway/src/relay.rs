@@ -8,14 +8,15 @@ use async_trait::async_trait;
 use osmosis_core::{PolicyVersion, RolloutId};
 use parking_lot::RwLock;
 
+use crate::address_rules::AddressRules;
 use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
 use crate::upstream::{EndpointOptions, HttpClients, UpstreamOptions, UpstreamPolicy};
 
-/// Sends the calls of each rollout to the server that was assigned to it, with that rollout's key. Keys
-/// are held in memory, from [`RelayPolicy::assign`] to [`RelayPolicy::forget`], and nowhere else.
+/// Sends the calls of each rollout to the server that was assigned to it, with that rollout's key. It holds
+/// keys in memory alone, from [`RelayPolicy::assign`] to [`RelayPolicy::forget`].
 pub struct RelayPolicy {
     clients: Arc<HttpClients>,
     options: UpstreamOptions,
@@ -34,6 +35,15 @@ impl RelayPolicy {
             clients: Arc::new(HttpClients::new(options.connect_timeout)),
             options,
             upstreams: RwLock::default(),
+        }
+    }
+
+    /// The same, for servers that somebody else names.
+    #[must_use]
+    pub fn within(self, rules: AddressRules) -> Self {
+        Self {
+            clients: Arc::new(HttpClients::with_rules(self.options.connect_timeout, rules)),
+            ..self
         }
     }
 

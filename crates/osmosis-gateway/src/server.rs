@@ -170,7 +170,14 @@ impl Gateway {
             tasks: TaskTracker::new(),
             runtime: tokio::runtime::Handle::current(),
         });
-        let accepting = connection::accept(listener, Arc::clone(&shared), stop.clone());
+        let answering = Arc::clone(&shared);
+        let accepting = connection::serve_connections(
+            listener,
+            move |request| serve(Arc::clone(&answering), request),
+            shared.connections,
+            shared.tasks.clone(),
+            stop.clone(),
+        );
         shared.tasks.spawn(accepting);
         Ok(Self {
             url: format!("http://{address}/v1"),

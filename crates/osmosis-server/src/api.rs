@@ -7,13 +7,11 @@ use axum::extract::{Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::{HeaderMap, StatusCode, header};
+use http::StatusCode;
 use osmosis_core::RolloutId;
 use osmosis_engine::Cancellation;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use crate::body;
 use crate::refusal::{Problem, Refusal, json_response};
@@ -24,51 +22,39 @@ use crate::shared::{Shared, Standing};
 const MAX_CANCEL_BYTES: usize = 8 << 20;
 
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
-    let guarded = Router::new()
+    Router::new()
+        .route("/health", get(health))
         .route("/rollout", post(accept))
         .route("/rollout/cancel", post(cancel))
         .route("/rollout/{rollout_id}/status", get(status))
         .fallback(async || Refusal::NotFound)
         .method_not_allowed_fallback(async || Refusal::WrongMethod)
-        .layer(middleware::from_fn_with_state(
-            Arc::clone(&shared),
-            authenticate,
-        ));
-    Router::new()
-        .route("/health", get(health))
-        .merge(guarded)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), check))
         .with_state(shared)
 }
 
 /// Before a body is read.
-async fn authenticate(
+async fn check(
     State(shared): State<Arc<Shared>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    if let Some(key) = &shared.options.api_key {
-        let brought = bearer(request.headers()).unwrap_or_default();
-        // Of digests, so that neither content nor length shows in the time it takes.
-        let equal = Sha256::digest(brought).ct_eq(&Sha256::digest(key.expose()));
-        if !bool::from(equal) {
-            return Err(Refusal::Unauthorized);
-        }
-    }
+    shared.guard.check(&request)?;
     Ok(next.run(request).await)
 }
 
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, key) = value.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then(|| key.trim_start())
-}
-
 async fn accept(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let body = body::read(request.into_body(), shared.options.max_body_bytes).await?;
+    let body = body::read(
+        request.into_body(),
+        shared.options.max_body_bytes,
+        &shared.connections,
+    )
+    .await?;
     let request = RolloutRequest::parse(&body, &shared.relay)?;
     drop(body);
+    request
+        .check_addresses(&shared.options.address_rules)
+        .await?;
     let id = request.id.clone();
     let status = shared.admit(request).await?;
     Ok(json_response(
@@ -105,7 +91,7 @@ struct CancelRequest {
 }
 
 async fn cancel(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let body = body::read(request.into_body(), MAX_CANCEL_BYTES).await?;
+    let body = body::read(request.into_body(), MAX_CANCEL_BYTES, &shared.connections).await?;
     let request: CancelRequest = serde_json::from_slice(&body).map_err(|error| {
         let msg = format!("must be an object with `ids`, `prefix` or `all`: {error}");
         Refusal::Invalid(vec![Problem::of_body("json_invalid", msg)])
@@ -170,6 +156,7 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
             "free": capacity.saturating_sub(counts.open),
         },
         "callbacks": { "waiting": counts.undelivered },
+        "waiting_for_keys": shared.waiting_for_keys(),
         "lifecycle": {
             "accepting_rollouts": counts.accepting,
             "active_rollouts": counts.open + counts.undelivered,

@@ -1,49 +1,23 @@
-//! Reading a request body, and no more of it than is good for us.
-
-use std::time::Duration;
+//! Reading a request body, in our own words when there is none.
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use bytes::Bytes;
+use osmosis_gateway::{BodyError, read_body};
+use tokio_util::task::TaskTracker;
 
 use crate::refusal::Refusal;
 
-/// A caller that sends nothing for so long has forgotten us.
-const IDLE_LIMIT: Duration = Duration::from_mins(1);
-/// What is read and thrown away of a body that is too large, so that the caller gets to read the answer.
-const DISCARDED_BYTES: usize = 512 << 20;
-
-/// The whole body, unless it has more than `limit` bytes.
-pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
-    let mut chunks = body.into_data_stream();
-    let mut whole = BytesMut::new();
-    let mut length = 0;
-    loop {
-        let Ok(chunk) = tokio::time::timeout(IDLE_LIMIT, chunks.next()).await else {
-            return Err(Refusal::BrokenOff("the request body stopped coming"));
-        };
-        match chunk {
-            None => break,
-            Some(Err(_)) => return Err(Refusal::BrokenOff("the request body broke off")),
-            Some(Ok(chunk)) => {
-                length += chunk.len();
-                if length <= limit {
-                    whole.extend_from_slice(&chunk);
-                } else {
-                    whole = BytesMut::new();
-                }
-            }
+/// The whole body, unless it has more than `limit` bytes or takes too long.
+pub(crate) async fn read(body: Body, limit: usize, tasks: &TaskTracker) -> Result<Bytes, Refusal> {
+    read_body(body, limit, tasks).await.map_err(|error| match error {
+        BodyError::TooLarge => {
+            let limit = limit >> 20;
+            Refusal::TooLarge(format!(
+                "the request body is larger than {limit} MB, the most this server takes; send large data \
+                 by reference, in `metadata`"
+            ))
         }
-        if length > DISCARDED_BYTES.max(limit) {
-            break;
-        }
-    }
-    if length > limit {
-        let limit = limit >> 20;
-        return Err(Refusal::TooLarge(format!(
-            "the request body is larger than {limit} MB, the most this server takes; send large data \
-             by reference, in `metadata`"
-        )));
-    }
-    Ok(whole.freeze())
+        BodyError::TooSlow => Refusal::TooSlow,
+        BodyError::Broken => Refusal::BrokenOff("the request body broke off"),
+    })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use osmosis_core::RolloutId;
-use osmosis_gateway::HttpClients;
+use osmosis_gateway::{AddressRules, GatewayErrorKind, HttpClients};
 use reqwest::Url;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -40,8 +40,20 @@ pub(crate) struct Address<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Taken,
-    /// The receiver does not want it, or was out of reach for too long.
+    /// The receiver does not want it.
+    Refused,
+    /// The receiver was out of reach for too long, or we are leaving.
     GivenUp,
+}
+
+impl Delivery {
+    /// Whether it is not to be tried again at another time.
+    pub(crate) fn is_final(self) -> bool {
+        match self {
+            Self::Taken | Self::Refused => true,
+            Self::GivenUp => false,
+        }
+    }
 }
 
 /// Why a try came to nothing.
@@ -52,9 +64,13 @@ struct FailedTry {
 }
 
 impl Courier {
-    pub(crate) fn new(options: CallbackOptions, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        options: CallbackOptions,
+        rules: AddressRules,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
-            clients: HttpClients::new(options.connect_timeout),
+            clients: HttpClients::with_rules(options.connect_timeout, rules),
             options,
             on_their_way: Semaphore::new(MAX_ON_THEIR_WAY),
             stop,
@@ -94,8 +110,12 @@ impl Courier {
             );
             let Address { rollout, kind, .. } = to;
             let (url, why) = (shown(to.url), &failed.why);
-            if !failed.retry || Instant::now() + wait > deadline {
-                tracing::warn!(%rollout, kind, url, why, tries, "a callback is given up");
+            if !failed.retry {
+                tracing::warn!(%rollout, kind, url, why, tries, "a callback is refused for good");
+                return Delivery::Refused;
+            }
+            if Instant::now() + wait > deadline {
+                tracing::warn!(%rollout, kind, url, why, tries, "a callback is given up until the next start");
                 return Delivery::GivenUp;
             }
             tracing::info!(%rollout, kind, url, why, tries, "a callback is tried again");
@@ -110,13 +130,17 @@ impl Courier {
         F: Future<Output = Result<Bytes, String>>,
     {
         let Ok(_seat) = self.on_their_way.acquire().await else {
-            return Err(FailedTry::last("the server has ended"));
+            return Err(FailedTry::again("the server has ended"));
         };
         let body = make().await.map_err(FailedTry::again)?;
         let client = self
             .clients
             .for_url(to.url)
-            .map_err(|error| FailedTry::last(error.to_string()))?;
+            .map_err(|error| match error.kind() {
+                GatewayErrorKind::Settings => FailedTry::last(error.to_string()),
+                // This machine may be mended.
+                _ => FailedTry::again(error.to_string()),
+            })?;
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,

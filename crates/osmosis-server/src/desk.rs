@@ -137,6 +137,28 @@ impl Desk {
         })
     }
 
+    /// A rollout from an earlier time, where it stands. There is always room for it: it was let in.
+    pub(crate) fn resume(
+        &self,
+        id: RolloutId,
+        digest: RequestDigest,
+        standing: Progress,
+    ) -> watch::Receiver<Progress> {
+        let mut state = self.state.lock();
+        if standing.is_open() {
+            self.open.send_modify(|open| *open += 1);
+        }
+        let progress = Arc::new(watch::Sender::new(standing));
+        let receiver = progress.subscribe();
+        state.entries.insert(id, Entry { digest, progress });
+        receiver
+    }
+
+    /// It was let in at an earlier time, and stands here.
+    pub(crate) fn stands_at(&self, id: &RolloutId, standing: Progress) {
+        self.advance(id, |_| standing);
+    }
+
     /// It was written down.
     pub(crate) fn accepted(&self, id: &RolloutId) {
         self.advance(id, |_| Progress::Accepted);

@@ -2,16 +2,20 @@
 //! the grade.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use osmosis_core::{Outcome, RolloutId};
-use osmosis_store::Store;
+use osmosis_store::{RequestNote, Store};
 use tokio::sync::watch;
 
 use crate::callback::{Address, Courier};
 use crate::desk::Progress;
 use crate::report::{self, PhaseEnd};
 use crate::request::Callbacks;
+
+/// How long to wait before a note is tried again that could not be written.
+const NOTE_WAIT: Duration = Duration::from_secs(1);
 
 /// Everything that a rollout's callbacks are made of.
 #[derive(Debug)]
@@ -22,35 +26,69 @@ pub(crate) struct Herald {
     pub(crate) progress: watch::Receiver<Progress>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) courier: Arc<Courier>,
+    /// It is on the disk that the workflow succeeded.
+    pub(crate) agent_done: bool,
+    /// It is on the disk that the completion callback was delivered.
+    pub(crate) completion_delivered: bool,
 }
 
 impl Herald {
-    /// Delivers both callbacks, in order, each when its time has come.
+    /// Delivers both callbacks, in order, each when its time has come. What was delivered is written down, so
+    /// that a restart goes on from there.
     pub(crate) async fn run(mut self) {
-        let Some(end) = self.agent_end().await else {
+        if !self.completion_delivered && !self.deliver_completion().await {
+            return;
+        }
+        let Some(outcome) = self.outcome().await else {
             return;
         };
+        let graded = match &self.callbacks.grader {
+            Some(url) => {
+                let to = self.address("grader", url);
+                let delivering = self.courier.deliver(to, || self.grader_body(&outcome));
+                delivering.await.is_final()
+            }
+            None => true,
+        };
+        if graded && self.completion_delivered {
+            self.note(RequestNote::Settled).await;
+        }
+    }
+
+    /// `false` when nobody will know how the workflow ended.
+    async fn deliver_completion(&mut self) -> bool {
+        let Some((end, agent_done)) = self.agent_end().await else {
+            return false;
+        };
+        if agent_done && !self.agent_done {
+            // Before it is said, because another attempt may end in another way.
+            self.note(RequestNote::AgentDone).await;
+        }
         let to = self.address("completion", &self.callbacks.completion);
-        self.courier
+        let delivery = self
+            .courier
             .deliver(to, || {
                 let body = report::completion_body(&self.id, &end);
                 std::future::ready(body.map(Bytes::from).map_err(|error| error.to_string()))
             })
             .await;
+        if delivery.is_final() {
+            self.note(RequestNote::CompletionDelivered).await;
+            self.completion_delivered = true;
+        }
+        true
+    }
 
-        let Some(outcome) = self.outcome().await else {
-            return;
-        };
-        if let Some(url) = &self.callbacks.grader {
-            let to = self.address("grader", url);
-            self.courier
-                .deliver(to, || self.grader_body(&outcome))
-                .await;
+    /// Writes down what must not be forgotten, however long the disk takes.
+    async fn note(&self, note: RequestNote) {
+        while let Err(error) = self.store.note_request(&self.id, note.clone()).await {
+            tracing::warn!(rollout = %self.id, %error, "the progress of callbacks can't be recorded");
+            tokio::time::sleep(NOTE_WAIT).await;
         }
     }
 
-    /// How the workflow ended; `None` when nobody will know.
-    async fn agent_end(&mut self) -> Option<PhaseEnd> {
+    /// How the workflow ended, and whether it came to its grader; `None` when nobody will know.
+    async fn agent_end(&mut self) -> Option<(PhaseEnd, bool)> {
         let reached = self.progress.wait_for(|progress| match progress {
             Progress::AgentDone | Progress::Finished { .. } => true,
             Progress::Admitting | Progress::Refused | Progress::Accepted => false,
@@ -59,8 +97,8 @@ impl Herald {
             Progress::Finished {
                 outcome,
                 agent_done: false,
-            } => Some(report::agent_end(outcome)),
-            Progress::AgentDone | Progress::Finished { .. } => Some(PhaseEnd::success()),
+            } => Some((report::agent_end(outcome), false)),
+            Progress::AgentDone | Progress::Finished { .. } => Some((PhaseEnd::success(), true)),
             Progress::Admitting | Progress::Refused | Progress::Accepted => None,
         }
     }

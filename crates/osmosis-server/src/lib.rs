@@ -3,8 +3,9 @@
 //! [`RemoteRollouts`], by which an engine has its rollouts run at such a server. And [`BatchService`], from
 //! which trainers in other processes get what the rollouts gave.
 //!
-//! It decides nothing about how a rollout goes and keeps no truth of its own: what was accepted and how
-//! it ended is in the store. In memory are the keys a request brought, and who is still to be called.
+//! It decides nothing about how a rollout goes and keeps no truth of its own: what was accepted, how it ended
+//! and who was called is in the store, with the keys that a request brought, sealed. A server that starts again
+//! goes on with all of it.
 //!
 //! | request | answer |
 //! |---|---|
@@ -13,22 +14,24 @@
 //! | `POST /rollout/cancel` | `{dispositions: {id: cancelled_queued, cancelled_running or not_found}}` |
 //! | `GET /health` | capacity and what is under way; the one request that needs no key |
 //!
-//! The way of a rollout, module by module: `request` reads and checks it, `shared` and `desk` admit it,
-//! `api` is the HTTP around them, `herald` follows it and builds the callbacks, `callback` delivers them,
+//! The way of a rollout, module by module: `guard` says who may ask, `request` reads and checks it, `shared` and
+//! `desk` admit it, `sealed` encrypts what it needs after a restart, `api` is the HTTP around them, `herald` follows
+//! it and builds the callbacks, `callback` delivers them, `resuming` goes on with what was accepted before,
 //! `service` holds everything together from the first request to the end of the drain.
 //!
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use osmosis_engine::{Engine, RunEvent, Stop};
 //! # use osmosis_gateway::RelayPolicy;
-//! # use osmosis_server::{Listening, RolloutService, ServerError, ServerOptions};
+//! # use osmosis_server::{Listening, RolloutService, ServerError, ServerOptions, StateKey};
 //! # use osmosis_store::Store;
 //! # use tokio::sync::mpsc;
 //! # async fn example(engine: Engine, relay: Arc<RelayPolicy>, store: Arc<dyn Store>,
 //! #     events: mpsc::Receiver<RunEvent>, stop: Stop) -> Result<(), ServerError> {
 //! let listening = Listening::on(([127, 0, 0, 1], 0).into()).await?;
 //! println!("{}", listening.url());
-//! let service = RolloutService { engine, relay, store, options: ServerOptions::default() };
+//! let state_key = StateKey::from_text("32 characters that nobody guesses");
+//! let service = RolloutService { engine, relay, store, state_key, options: ServerOptions::default() };
 //! service.run(listening, events, None, &stop).await?;
 //! # Ok(())
 //! # }
@@ -39,22 +42,27 @@ mod body;
 mod callback;
 mod desk;
 mod error;
+mod guard;
 mod herald;
 mod options;
 mod refusal;
 mod remote;
 mod report;
 mod request;
+mod resuming;
+mod sealed;
 mod service;
 mod shared;
 mod training;
 
 pub use error::{ServerError, ServerErrorKind};
+pub use guard::generate_api_key;
 pub use options::{CallbackOptions, ServerOptions};
 pub use remote::{
     Callbacks, Reach, ReachError, RemoteOptions, RemoteRollouts, RemoteServer, parse_url,
 };
 /// What [`parse_url`] makes.
 pub use reqwest::Url;
+pub use sealed::StateKey;
 pub use service::{Listening, RolloutService, Served};
 pub use training::BatchService;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use osmosis_gateway::Secret;
+use osmosis_gateway::{AddressRules, Secret};
 
 /// How a rollout server behaves.
 #[derive(Debug, Clone)]
@@ -8,6 +8,13 @@ pub struct ServerOptions {
     /// What every request but `GET /health` must bring as `Authorization: Bearer KEY`; `None` lets
     /// everybody in who can reach the address.
     pub api_key: Option<Secret>,
+    /// What `create_rollout_server()` sends along: then it is the one who asks, and by which name the server is
+    /// called is for it to check.
+    pub facade_token: Option<Secret>,
+    /// Names that a server on loopback is called by besides `localhost` and its addresses.
+    pub allowed_hosts: Vec<String>,
+    /// Where callbacks may go, and model calls: the relay is to have the same.
+    pub address_rules: AddressRules,
     /// As many rollouts run at once; the engine's own number.
     pub max_in_flight: usize,
     /// As many more may wait; beyond that a request gets 429.
@@ -23,6 +30,9 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             api_key: None,
+            facade_token: None,
+            allowed_hosts: vec![],
+            address_rules: AddressRules::anywhere(),
             max_in_flight: 32,
             max_queued: 1024,
             max_body_bytes: 100 << 20,

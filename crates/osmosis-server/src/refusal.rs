@@ -23,6 +23,14 @@ pub(crate) enum Refusal {
     NotFound,
     WrongMethod,
     BrokenOff(&'static str),
+    /// The body did not come in time.
+    TooSlow,
+    /// A browser sent it for a page from elsewhere.
+    ForeignOrigin(String),
+    /// It was sent to a name that is not ours.
+    WrongHost(String),
+    /// The body is said to be something else than JSON.
+    NotJson,
     /// Ours to fix.
     Failed(String),
 }
@@ -75,6 +83,10 @@ impl Refusal {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::BrokenOff(_) => StatusCode::BAD_REQUEST,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::ForeignOrigin(_) => StatusCode::FORBIDDEN,
+            Self::WrongHost(_) => StatusCode::MISDIRECTED_REQUEST,
+            Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -93,6 +105,14 @@ impl Refusal {
             Self::NotFound => json!("not found"),
             Self::WrongMethod => json!("method not allowed"),
             Self::BrokenOff(text) => json!(text),
+            Self::TooSlow => json!("the request body stopped coming"),
+            Self::ForeignOrigin(origin) => {
+                json!(format!("pages of `{origin}` may not use this server"))
+            }
+            Self::WrongHost(host) => json!(format!(
+                "`{host}` is not a name of this server; it is allowed with `--allow-host`"
+            )),
+            Self::NotJson => json!("send the body as `content-type: application/json`"),
         }
     }
 }
@@ -116,6 +136,10 @@ impl IntoResponse for Refusal {
             | Self::NotFound
             | Self::WrongMethod
             | Self::BrokenOff(_)
+            | Self::TooSlow
+            | Self::ForeignOrigin(_)
+            | Self::WrongHost(_)
+            | Self::NotJson
             | Self::Failed(_) => {}
         }
         response

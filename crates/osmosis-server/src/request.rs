@@ -8,7 +8,7 @@ use std::fmt;
 use http::HeaderValue;
 use osmosis_core::frame::MAX_FRAME_BYTES;
 use osmosis_core::{JsonText, RolloutId};
-use osmosis_gateway::{RelayPolicy, Secret};
+use osmosis_gateway::{AddressRules, RelayPolicy, Secret};
 use reqwest::Url;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -52,7 +52,7 @@ impl fmt::Debug for Callbacks {
 }
 
 /// SHA-256 of a request without its keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RequestDigest(String);
 
 impl RequestDigest {
@@ -108,6 +108,32 @@ impl RolloutRequest {
         match (request, reading.problems) {
             (Some(request), problems) if problems.is_empty() => request.fits(),
             (_, problems) => Err(Refusal::Invalid(problems)),
+        }
+    }
+
+    /// Looks at where its addresses lead: model and callbacks are asked from here.
+    pub(crate) async fn check_addresses(&self, rules: &AddressRules) -> Result<(), Refusal> {
+        let model = Url::parse(&self.chat_completions_url).ok();
+        let mut problems = vec![];
+        for (field, url) in [
+            ("chat_completions_url", model.as_ref()),
+            ("completion_callback_url", Some(&self.callbacks.completion)),
+            ("grader_callback_url", self.callbacks.grader.as_ref()),
+        ] {
+            if let Some(url) = url
+                && let Err(forbidden) = rules.check_resolved(url).await
+            {
+                problems.push(Problem::of_field(
+                    "value_error",
+                    field,
+                    forbidden.to_string(),
+                ));
+            }
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Refusal::Invalid(problems))
         }
     }
 

@@ -6,20 +6,24 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
 use osmosis_core::Phase;
 use osmosis_engine::{Engine, RunEvent, Stop};
-use osmosis_gateway::RelayPolicy;
-use osmosis_store::{RolloutQuery, Store, StoreError};
+use osmosis_gateway::{ConnectionLimits, RelayPolicy, serve_connections};
+use osmosis_store::Store;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower_service::Service as _;
 
 use crate::callback::Courier;
 use crate::desk::Desk;
+use crate::guard::Guard;
+use crate::resuming::Found;
+use crate::sealed::StateKey;
 use crate::shared::Shared;
 use crate::{ServerError, ServerOptions, api};
 
@@ -80,14 +84,18 @@ pub struct RolloutService {
     pub relay: Arc<RelayPolicy>,
     /// The engine's own.
     pub store: Arc<dyn Store>,
+    /// Seals what requests need after a restart; the same one each time.
+    pub state_key: StateKey,
     pub options: ServerOptions,
 }
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Rollouts whose callbacks nobody took.
+    /// Rollouts whose callbacks nobody took; the next start calls again.
     pub undelivered: usize,
+    /// Rollouts that have no result; the next start runs them.
+    pub unfinished: usize,
 }
 
 impl RolloutService {
@@ -95,7 +103,8 @@ impl RolloutService {
     /// the drain's limit allows, cancels the rest and delivers all callbacks; *now* does nothing of it.
     /// `events` are the engine's, and are passed on to `observer`.
     ///
-    /// Rollouts that an earlier process left without a result are cancelled: their keys went with it.
+    /// What an earlier process accepted is gone on with: rollouts without a result run, callbacks that nobody
+    /// acknowledged are sent. Those whose keys can't be opened wait for the same request again.
     pub async fn run(
         self,
         listening: Listening,
@@ -105,9 +114,18 @@ impl RolloutService {
     ) -> Result<Served, ServerError> {
         let over = CancellationToken::new();
         let capacity = self.options.max_in_flight + self.options.max_queued;
+        let found = Found::in_store(&*self.store).await?;
+        let courier = Courier::new(
+            self.options.callbacks,
+            self.options.address_rules.clone(),
+            over.clone(),
+        );
         let shared = Arc::new(Shared {
-            desk: Desk::new(capacity, next_row(&*self.store).await?),
-            courier: Arc::new(Courier::new(self.options.callbacks, over.clone())),
+            desk: Desk::new(capacity, found.next_row),
+            courier: Arc::new(courier),
+            guard: Guard::new(&self.options, listening.loopback),
+            state_key: self.state_key,
+            without_keys: Mutex::default(),
             engine: self.engine,
             relay: self.relay,
             store: self.store,
@@ -115,6 +133,7 @@ impl RolloutService {
             wake: Arc::default(),
             admissions: TaskTracker::new(),
             heralds: TaskTracker::new(),
+            connections: TaskTracker::new(),
             over: over.clone(),
             process_id: format!("{:032x}", rand::random::<u128>()),
         });
@@ -122,23 +141,34 @@ impl RolloutService {
         let _over = over.drop_guard();
         let mut tasks = JoinSet::new();
         tasks.spawn(follow(Arc::clone(&shared), events, observer));
-        shared.engine.cancel_queued().await?;
+        shared.resume(found.unfinished).await?;
 
         let http_stop = CancellationToken::new();
-        let listener = listening.listener.tap_io(|stream| {
-            // It only makes small answers faster.
-            let _ = stream.set_nodelay(true);
-        });
-        let serving = axum::serve(listener, api::router(Arc::clone(&shared)))
-            .with_graceful_shutdown(http_stop.clone().cancelled_owned());
+        let router = api::router(Arc::clone(&shared));
+        let answer = move |request| {
+            let mut router = router.clone();
+            async move {
+                match router.call(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            }
+        };
         let mut http = JoinSet::new();
-        http.spawn(serving.into_future());
+        http.spawn(serve_connections(
+            listening.listener,
+            answer,
+            ConnectionLimits::default(),
+            shared.connections.clone(),
+            http_stop.clone(),
+        ));
 
         let ended = shared.serve(stop, &mut http).await;
         http_stop.cancel();
-        let _ = tokio::time::timeout(LAST_REQUESTS, http.join_next()).await;
-        let undelivered = shared.desk.counts().undelivered;
-        ended.map(|()| Served { undelivered })
+        shared.connections.close();
+        let _ = tokio::time::timeout(LAST_REQUESTS, shared.connections.wait()).await;
+        ended?;
+        shared.left().await
     }
 }
 
@@ -147,7 +177,7 @@ impl Shared {
     async fn serve(
         self: &Arc<Self>,
         stop: &Stop,
-        http: &mut JoinSet<std::io::Result<()>>,
+        http: &mut JoinSet<()>,
     ) -> Result<(), ServerError> {
         let engine_stop = Stop {
             drain: CancellationToken::new(),
@@ -209,6 +239,18 @@ impl Shared {
         Ok(())
     }
 
+    /// What the next start has to go on with.
+    async fn left(&self) -> Result<Served, ServerError> {
+        let requests = self.store.unsettled_requests().await?;
+        let ids: Vec<_> = requests.into_iter().map(|one| one.rollout_id).collect();
+        let records = self.store.rollouts_by_id(&ids).await?;
+        let unfinished = records.iter().filter(|one| one.outcome.is_none()).count();
+        Ok(Served {
+            undelivered: records.len() - unfinished,
+            unfinished,
+        })
+    }
+
     async fn cancel_all(&self) -> Result<usize, ServerError> {
         let open = self.desk.open_ones(|_| true);
         for (id, _) in &open {
@@ -248,22 +290,6 @@ async fn follow(
         if let Some(observer) = &observer {
             // Nobody looks any more: the display is gone, the server is not.
             let _ = observer.send(event).await;
-        }
-    }
-}
-
-/// The first row that is not in the store.
-async fn next_row(store: &dyn Store) -> Result<u64, StoreError> {
-    let mut query = RolloutQuery::default();
-    let mut next = 0;
-    loop {
-        let page = store.rollouts(query.clone()).await?;
-        if let Some(last) = page.items.last() {
-            next = last.row_index + 1;
-        }
-        query.after = page.next;
-        if query.after.is_none() {
-            return Ok(next);
         }
     }
 }

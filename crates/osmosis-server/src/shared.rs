@@ -1,22 +1,27 @@
 //! What every request needs: a rollout is admitted, asked after, cancelled.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use osmosis_core::{JsonText, Outcome, Phase, Reward, RolloutId};
 use osmosis_engine::{Cancellation, Engine, EngineError};
 use osmosis_gateway::RelayPolicy;
-use osmosis_store::{NewRollout, NewRow, RolloutRecord, Store, StoreError};
+use osmosis_store::{NewRollout, NewRow, RequestNote, RolloutRecord, Store, StoreError};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::ServerOptions;
 use crate::callback::Courier;
-use crate::desk::{Desk, Progress, Reservation, conflict};
+use crate::desk::{Desk, Progress, Reservation};
+use crate::guard::Guard;
 use crate::herald::Herald;
 use crate::refusal::Refusal;
 use crate::report::{self, Status};
-use crate::request::{RequestDigest, RolloutRequest};
+use crate::request::{Callbacks, RolloutRequest};
+use crate::sealed::{Access, StateKey};
 
 /// What every request and every task needs.
 #[derive(Debug)]
@@ -25,6 +30,11 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) relay: Arc<RelayPolicy>,
     pub(crate) options: ServerOptions,
+    pub(crate) guard: Guard,
+    /// Seals what requests need after a restart.
+    pub(crate) state_key: StateKey,
+    /// Accepted at an earlier time, and their keys can't be opened: they wait for the same request again.
+    pub(crate) without_keys: Mutex<BTreeSet<RolloutId>>,
     /// Names this process; a controller sees that a server was started anew.
     pub(crate) process_id: String,
     pub(crate) store: Arc<dyn Store>,
@@ -32,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<Notify>,
     pub(crate) admissions: TaskTracker,
     pub(crate) heralds: TaskTracker,
+    pub(crate) connections: TaskTracker,
     /// Ends every task.
     pub(crate) over: CancellationToken,
 }
@@ -58,10 +69,19 @@ impl Standing {
 
 /// What became of a new rollout.
 #[derive(Debug)]
-enum Written {
+pub(crate) enum Written {
     New,
+    /// The store had it from before, it stands here, and now it goes on.
+    GoesOn(Status),
     /// The store had it from before, and that is where it stands.
     Known(Status),
+}
+
+/// What is on the disk about a request's callbacks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Told {
+    pub(crate) agent_done: bool,
+    pub(crate) completion_delivered: bool,
 }
 
 impl Shared {
@@ -89,6 +109,7 @@ impl Shared {
                         let written = shared.write_down(request, row_index, &progress).await;
                         match written {
                             Ok(Written::New) => Ok(Status::Queued),
+                            Ok(Written::GoesOn(status)) => Ok(status),
                             Ok(Written::Known(status)) => {
                                 shared.desk.refused(&id);
                                 Ok(status)
@@ -114,32 +135,55 @@ impl Shared {
         row_index: u64,
         progress: &watch::Sender<Progress>,
     ) -> Result<Written, Refusal> {
-        let RolloutRequest {
-            id,
-            row,
-            digest,
-            chat_completions_url,
-            llm_key,
-            callbacks,
-        } = request;
+        let id = request.id.clone();
         if let Some(record) = self.store.rollout(&id).await? {
-            return self.known(&id, &record, &digest).await;
+            return self.known(request, record, progress).await;
         }
+        let access = Access::of(&request);
+        let sealed = self.seal(&id, &access)?;
         self.relay
-            .assign(id.clone(), &chat_completions_url, llm_key)
+            .assign(id.clone(), &access.chat_completions_url, access.llm_key)
             .map_err(|error| Refusal::Failed(error.to_string()))?;
-        if let Err(error) = self.enqueue(&id, row_index, row).await {
+        if let Err(error) = self.enqueue(&id, row_index, request.row, sealed).await {
             self.relay.forget(&id);
             return Err(error.into());
         }
         self.desk.accepted(&id);
+        self.send_herald(
+            id,
+            row_index,
+            access.callbacks,
+            progress.subscribe(),
+            Told::default(),
+        );
+        self.wake.notify_one();
+        Ok(Written::New)
+    }
+
+    pub(crate) fn seal(&self, id: &RolloutId, access: &Access) -> Result<Bytes, Refusal> {
+        access
+            .seal(&self.state_key, id)
+            .ok_or_else(|| Refusal::Failed("the request could not be encrypted".to_owned()))
+    }
+
+    /// Follows a rollout and calls back.
+    pub(crate) fn send_herald(
+        self: &Arc<Self>,
+        id: RolloutId,
+        row_index: u64,
+        callbacks: Callbacks,
+        progress: watch::Receiver<Progress>,
+        told: Told,
+    ) {
         let herald = Herald {
             id: id.clone(),
             row_index,
             callbacks,
-            progress: progress.subscribe(),
+            progress,
             store: Arc::clone(&self.store),
             courier: Arc::clone(&self.courier),
+            agent_done: told.agent_done,
+            completion_delivered: told.completion_delivered,
         };
         let shared = Arc::clone(self);
         self.heralds.spawn(async move {
@@ -152,24 +196,6 @@ impl Shared {
                 shared.desk.forget(&id);
             }
         });
-        self.wake.notify_one();
-        Ok(Written::New)
-    }
-
-    /// A rollout that the store knows from before: the same request, or a conflict.
-    async fn known(
-        &self,
-        id: &RolloutId,
-        record: &RolloutRecord,
-        digest: &RequestDigest,
-    ) -> Result<Written, Refusal> {
-        let row = self.store.row(record.row_index).await?;
-        let same = row.is_some_and(|row| RequestDigest::of_row(&row.body).as_ref() == Some(digest));
-        if !same {
-            return Err(conflict(id));
-        }
-        let standing = self.standing_of(id, record).await?;
-        Ok(Written::Known(standing.status))
     }
 
     async fn enqueue(
@@ -177,6 +203,7 @@ impl Shared {
         id: &RolloutId,
         row_index: u64,
         body: JsonText,
+        sealed: Bytes,
     ) -> Result<(), StoreError> {
         let row = NewRow {
             row_index,
@@ -188,7 +215,7 @@ impl Shared {
             row_index,
             run_index: 0,
         };
-        self.store.enqueue(vec![row], vec![rollout]).await
+        self.store.enqueue_request(row, rollout, sealed).await
     }
 
     /// `None` for a rollout that was never accepted.
@@ -199,7 +226,7 @@ impl Shared {
         }
     }
 
-    async fn standing_of(
+    pub(crate) async fn standing_of(
         &self,
         id: &RolloutId,
         record: &RolloutRecord,
@@ -228,7 +255,7 @@ impl Shared {
         for (_, mut progress) in self.desk.open_ones(|open| open == id) {
             written_down(&mut progress).await;
         }
-        let cancelled = self.engine.cancel(id).await?;
+        let cancelled = self.cancel_for_good(id).await?;
         self.wake.notify_one();
         Ok(cancelled)
     }
@@ -239,14 +266,41 @@ impl Shared {
         wanted: impl Fn(&RolloutId) -> bool,
     ) -> Result<Vec<(RolloutId, Cancellation)>, Refusal> {
         let mut cancelled = vec![];
+        let waiting: Vec<RolloutId> = {
+            let waiting = self.without_keys.lock();
+            waiting.iter().filter(|id| wanted(id)).cloned().collect()
+        };
+        for id in waiting {
+            let cancellation = self.cancel_for_good(&id).await?;
+            cancelled.push((id, cancellation));
+        }
         for (id, mut progress) in self.desk.open_ones(wanted) {
             written_down(&mut progress).await;
-            let cancellation = self.engine.cancel(&id).await?;
+            let cancellation = self.cancel_for_good(&id).await?;
             cancelled.push((id, cancellation));
         }
         self.wake.notify_one();
         cancelled.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(cancelled)
+    }
+
+    /// It is written down before it is said: a restart must not run what somebody was told is cancelled.
+    async fn cancel_for_good(&self, id: &RolloutId) -> Result<Cancellation, Refusal> {
+        match self.store.rollout(id).await? {
+            Some(record) if record.outcome.is_none() => {}
+            Some(_) | None => return Ok(Cancellation::NotFound),
+        }
+        let asked = RequestNote::CancelAsked;
+        self.store.note_request(id, asked).await?;
+        if self.without_keys.lock().remove(id) {
+            self.store.let_go(id).await?;
+        }
+        Ok(self.engine.cancel(id).await?)
+    }
+
+    /// How many rollouts wait for their request to come again.
+    pub(crate) fn waiting_for_keys(&self) -> usize {
+        self.without_keys.lock().len()
     }
 }
 

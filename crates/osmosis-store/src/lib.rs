@@ -24,6 +24,7 @@ mod model;
 mod pages;
 mod pieces;
 mod private;
+mod requests;
 mod sqlite;
 
 pub use clock::{Clock, SystemClock};
@@ -37,6 +38,7 @@ pub use model::{
 pub use pages::RolloutPages;
 pub use pieces::Pieces;
 pub use private::{is_shared, tighten};
+pub use requests::{RequestNote, RequestRecord};
 pub use sqlite::{
     CheckedCounts, Damage, LostRecord, SalvageReport, SqliteOptions, SqliteStore, VerifyProgress,
     VerifyReport,
@@ -72,10 +74,42 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn enqueue(&self, rows: Vec<NewRow>, rollouts: Vec<NewRollout>)
     -> Result<(), StoreError>;
 
+    /// Adds a request of a rollout server to the queue, with what it needs after a restart, all or nothing.
+    async fn enqueue_request(
+        &self,
+        row: NewRow,
+        rollout: NewRollout,
+        sealed: Bytes,
+    ) -> Result<(), StoreError>;
+
+    /// What is kept of a request; `None` when it was never one.
+    async fn request(&self, rollout: &RolloutId) -> Result<Option<RequestRecord>, StoreError>;
+
+    /// The requests that are not settled, in the order they came.
+    async fn unsettled_requests(&self) -> Result<Vec<RequestRecord>, StoreError>;
+
+    /// Records that something happened to a request.
+    async fn note_request(&self, rollout: &RolloutId, note: RequestNote) -> Result<(), StoreError>;
+
+    /// Takes those of the rollouts that are queued out of reach of `claim`, until [`Store::let_go`] or
+    /// [`Store::recover`].
+    async fn hold_back(&self, rollouts: &[RolloutId]) -> Result<(), StoreError>;
+
+    /// Puts a rollout that was held back into the queue again.
+    async fn let_go(&self, rollout: &RolloutId) -> Result<(), StoreError>;
+
     /// Hands out up to `n` queued rollouts (or ones whose lease has run out), in order of row and run
     /// index, each with a new attempt number, for `lease`.
     async fn claim(&self, owner: &str, n: usize, lease: Duration)
     -> Result<Vec<Claim>, StoreError>;
+
+    /// Hands out those of the rollouts that are queued, as `claim` does.
+    async fn claim_these(
+        &self,
+        owner: &str,
+        rollouts: &[RolloutId],
+        lease: Duration,
+    ) -> Result<Vec<Claim>, StoreError>;
 
     /// Extends leases. Returns those that are no longer held with that attempt.
     async fn heartbeat(

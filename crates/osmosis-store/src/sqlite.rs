@@ -12,6 +12,7 @@ mod fence;
 mod files;
 mod queue;
 mod reader;
+mod requests;
 mod rollouts;
 mod salvage;
 mod schema;
@@ -42,8 +43,8 @@ use crate::private::{create_private_file, create_private_folder};
 use crate::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
     Clock, Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally,
-    QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus,
-    StepRecord, Store, StoreError, SystemClock,
+    QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
+    RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
 };
 
 pub use self::salvage::{LostRecord, SalvageReport};
@@ -348,6 +349,68 @@ impl Store for SqliteStore {
     ) -> Result<(), StoreError> {
         self.write(move |desk| queue::enqueue(desk.connection, &rows, &rollouts))
             .await
+    }
+
+    async fn enqueue_request(
+        &self,
+        row: NewRow,
+        rollout: NewRollout,
+        sealed: Bytes,
+    ) -> Result<(), StoreError> {
+        self.write(move |desk| {
+            let id = rollout.id.clone();
+            queue::enqueue(desk.connection, &[row], &[rollout])?;
+            requests::keep(desk.connection, &id, &sealed)
+        })
+        .await
+    }
+
+    async fn request(&self, rollout: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
+        let rollout = rollout.clone();
+        self.readers
+            .read(move |connection| requests::request(connection, &rollout))
+            .await
+    }
+
+    async fn unsettled_requests(&self) -> Result<Vec<RequestRecord>, StoreError> {
+        self.readers.read(requests::unsettled).await
+    }
+
+    async fn note_request(&self, rollout: &RolloutId, note: RequestNote) -> Result<(), StoreError> {
+        let rollout = rollout.clone();
+        self.write(move |desk| {
+            requests::note(desk.connection, desk.clock.now_ms(), &rollout, &note)
+        })
+        .await
+    }
+
+    async fn hold_back(&self, rollouts: &[RolloutId]) -> Result<(), StoreError> {
+        let rollouts = rollouts.to_vec();
+        self.write(move |desk| requests::hold_back(desk.connection, &rollouts))
+            .await
+    }
+
+    async fn let_go(&self, rollout: &RolloutId) -> Result<(), StoreError> {
+        let rollout = rollout.clone();
+        self.write(move |desk| requests::let_go(desk.connection, &rollout))
+            .await
+    }
+
+    async fn claim_these(
+        &self,
+        owner: &str,
+        rollouts: &[RolloutId],
+        lease: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        if rollouts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (owner, rollouts) = (owner.to_owned(), rollouts.to_vec());
+        self.write(move |desk| {
+            let now = desk.clock.lease_ms();
+            requests::claim_these(desk.connection, now, &owner, &rollouts, lease)
+        })
+        .await
     }
 
     async fn claim(

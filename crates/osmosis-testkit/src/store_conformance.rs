@@ -4,6 +4,7 @@
 
 mod queue;
 mod records;
+mod requests;
 mod training;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use osmosis_store::{
 
 pub use queue::*;
 pub use records::*;
+pub use requests::*;
 pub use training::*;
 
 /// What a behaviour returns; what it finds wrong, it asserts.
@@ -68,6 +70,9 @@ macro_rules! for_each_store_behaviour {
             rollouts_come_by_id_in_the_order_asked_for
             a_step_is_kept_and_can_be_replaced
             a_batch_stays_as_it_was_acknowledged
+            a_request_is_kept_until_it_is_settled
+            a_rollout_that_is_held_back_is_claimed_by_nobody
+            chosen_rollouts_are_claimed_alone
             reopening_keeps_everything
             a_closed_store_says_so
         }

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::Args;
+use osmosis_server::{Url, parse_url};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis serve multiply\n  osmosis serve multiply --listen 0.0.0.0:8080 --api-key-env ROLLOUT_SERVER_KEY\n\nIt prints its URL and takes rollouts there: POST /rollout, GET /rollout/ID/status, POST /rollout/cancel,\nGET /health. A first SIGTERM or Ctrl-C drains, a second one stops now."
+    after_help = "Example:\n  osmosis serve multiply\n  osmosis serve multiply --listen 0.0.0.0:8080 --api-key-env ROLLOUT_SERVER_KEY --name served\n\nIt prints its URL and its key, and takes rollouts there: POST /rollout, GET /rollout/ID/status, POST /rollout/cancel,\nGET /health. A first SIGTERM or Ctrl-C drains, a second one stops now. What was accepted is run and called back,\nover restarts under the same --name; keys are kept encrypted with OSMOSIS_STATE_KEY, or a key of this user's own."
 )]
 pub(crate) struct ServeArguments {
     /// Rollout to serve: a folder of the workspace's `rollouts/`
@@ -45,9 +46,23 @@ pub(crate) struct ServeArguments {
     pub(crate) python: Option<Utf8PathBuf>,
 
     /// Environment variable that holds the key every request must bring, except for /health
-    /// [default: no key is needed]
+    /// [default: a new key, which is printed]
     #[arg(long, value_name = "NAME")]
     pub(crate) api_key_env: Option<String>,
+
+    /// Ask for no key; on a loopback address only
+    #[arg(long, conflicts_with = "api_key_env")]
+    pub(crate) no_key: bool,
+
+    /// On a loopback address: a name that the server is called by, besides `localhost` (a proxy or a tunnel
+    /// sends it as `Host`); can be repeated
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+
+    /// On any other address: callbacks and models may be at URLs that begin like this, although they are on
+    /// this machine or its link; can be repeated
+    #[arg(long, value_name = "PREFIX", value_parser = parse_url)]
+    pub(crate) allow_url: Vec<Url>,
 
     /// Deadline of a workflow whose request sets none
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,5 +1,6 @@
 //! `osmosis serve`: rollouts over HTTP, for a training controller elsewhere.
 
+mod state_key;
 mod stop;
 mod user_side;
 
@@ -11,8 +12,10 @@ use camino::Utf8Path;
 use osmosis_core::config::ModelErrors;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
-use osmosis_gateway::{Gateway, Policy, RelayPolicy, Sampling, Secret};
-use osmosis_server::{Listening, RolloutService, Served, ServerError, ServerOptions};
+use osmosis_gateway::{AddressRules, Gateway, Policy, RelayPolicy, Sampling, Secret};
+use osmosis_server::{
+    Listening, RolloutService, Served, ServerError, ServerOptions, StateKey, generate_api_key,
+};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::WorkerPool;
 use serde_json::json;
@@ -26,11 +29,14 @@ use crate::error::{CliError, Exit};
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE};
 use crate::gateway::workspace_or_here;
 use crate::output::Output;
+use crate::policy::variable;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name};
 
 const PORT_VARIABLE: &str = "_OSMOSIS_ROLLOUT_PORT";
+/// The key of a server that `create_rollout_server()` makes; the name under which a new key is printed.
+const KEY_VARIABLE: &str = "OSMOSIS_ROLLOUT_KEY";
 /// The name that model servers of controllers know.
 const MODEL: &str = "osmosis-rollout";
 const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
@@ -47,10 +53,11 @@ pub(crate) async fn run(
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let api_key = api_key(&arguments)?;
     let address = address(&arguments)?;
+    let api_key = ApiKey::of(&arguments, address)?;
     let workspace = workspace_or_here(workspace)?;
     let side = UserSide::check(&arguments, &workspace)?;
+    let state_key = state_key::load(arguments.attach, &workspace, output)?;
     let name = match given_name(arguments.name.as_deref())? {
         Some(name) => name,
         None => fresh_name(side.name(), &workspace, RunKind::Serving)?,
@@ -63,13 +70,17 @@ pub(crate) async fn run(
         .await?;
     let listening = Listening::on(address).await?;
     let store = open_store(&side, &folder, &name).await?;
-    let redactor = Redactor::new(api_key.iter().map(|key| key.expose().to_owned()));
+    let keys = api_key.secret().into_iter();
+    let redactor = Redactor::new(keys.map(|key| key.expose().to_owned()));
     display.attach(RunLog::open(&folder.logs(), redactor.clone())?);
     let server = Server {
         arguments,
         api_key,
+        state_key,
+        facade_token: side.token().map(Secret::new),
         redactor,
         folder,
+        name,
         output: *output,
     };
     let served = server.serve(side, listening, &store, &display, &stop).await;
@@ -83,9 +94,12 @@ pub(crate) async fn run(
 /// What is decided before the first worker starts.
 struct Server {
     arguments: ServeArguments,
-    api_key: Option<Secret>,
+    api_key: ApiKey,
+    state_key: StateKey,
+    facade_token: Option<Secret>,
     redactor: Redactor,
     folder: RunFolder,
+    name: RunName,
     output: Output,
 }
 
@@ -99,7 +113,8 @@ impl Server {
         display: &Display<RunEvent>,
         stop: &ServeStop,
     ) -> Result<Exit, CliError> {
-        let relay = Arc::new(RelayPolicy::new(MODEL));
+        let rules = self.address_rules(&listening);
+        let relay = Arc::new(RelayPolicy::new(MODEL).within(rules));
         let policy: Arc<dyn Policy> = Arc::<RelayPolicy>::clone(&relay);
         let gateway = execution::start_gateway(None, Sampling::default(), &policy, store).await?;
         let gateway = Arc::new(gateway);
@@ -134,12 +149,21 @@ impl Server {
     /// Says where it is. When attached, before the one worker comes, which needs to know.
     fn tell(&self, listening: &Listening, worker_address: Option<&str>) {
         self.output.line(listening.url());
+        if let ApiKey::Made(key) = &self.api_key {
+            let key = key.expose();
+            self.output.line(format_args!("{KEY_VARIABLE}={key}"));
+        }
         self.output.operation_line(
             "serving",
             &json!({
                 "url": listening.url(),
+                "api_key": match &self.api_key {
+                    ApiKey::Made(key) => Some(key.expose()),
+                    // Who gave it knows it.
+                    ApiKey::Given(_) | ApiKey::None => None,
+                },
                 "worker_address": worker_address,
-                "needs_key": self.api_key.is_some(),
+                "needs_key": self.api_key.secret().is_some(),
                 "output_path": self.folder.path,
             }),
         );
@@ -182,13 +206,9 @@ impl Server {
             engine,
             relay,
             store: Arc::clone(store),
-            options: self.server_options(max_in_flight),
+            state_key: self.state_key.clone(),
+            options: self.server_options(max_in_flight, &listening),
         };
-        if self.api_key.is_none() && !listening.is_loopback() {
-            self.output.warn(
-                "everybody who can reach this address can run rollouts; ask for a key with `--api-key-env NAME`",
-            );
-        }
         self.output.note(format_args!(
             "{} is served; rollouts are recorded in {}. Ctrl-C drains, twice stops now.",
             manifest.workflow.name, self.folder.path
@@ -210,10 +230,11 @@ impl Server {
         lost: Option<String>,
         stop: &ServeStop,
     ) -> Result<Exit, CliError> {
-        if served.undelivered > 0 {
+        if served.undelivered + served.unfinished > 0 {
             self.output.warn(format_args!(
-                "the callbacks of {} rollouts could not be delivered",
-                served.undelivered
+                "the callbacks of {} rollouts were not delivered, and {} rollouts have no result yet; the same \
+                 command with `--name {}` goes on with them",
+                served.undelivered, served.unfinished, self.name
             ));
         }
         if let Some(detail) = lost {
@@ -246,14 +267,26 @@ impl Server {
         }
     }
 
-    fn server_options(&self, max_in_flight: u32) -> ServerOptions {
+    /// What others may have us ask: behind a façade, that is the façade's to say.
+    fn address_rules(&self, listening: &Listening) -> AddressRules {
+        if listening.is_loopback() {
+            AddressRules::anywhere()
+        } else {
+            AddressRules::elsewhere_only(self.arguments.allow_url.clone())
+        }
+    }
+
+    fn server_options(&self, max_in_flight: u32, listening: &Listening) -> ServerOptions {
         let drain_limit = match self.arguments.drain_limit {
             Some(seconds) => Duration::from_secs(seconds.into()),
             None if self.arguments.attach => ATTACHED_DRAIN_LIMIT,
             None => DRAIN_LIMIT,
         };
         ServerOptions {
-            api_key: self.api_key.clone(),
+            api_key: self.api_key.secret().cloned(),
+            facade_token: self.facade_token.clone(),
+            allowed_hosts: self.arguments.allow_host.clone(),
+            address_rules: self.address_rules(listening),
             max_in_flight: max_in_flight as usize,
             max_queued: self.arguments.max_queued as usize,
             drain_limit,
@@ -287,17 +320,49 @@ async fn close(store: &Arc<dyn Store>, folder: &RunFolder) -> Result<(), CliErro
     Ok(store.close().await?)
 }
 
-fn api_key(arguments: &ServeArguments) -> Result<Option<Secret>, CliError> {
-    let Some(name) = &arguments.api_key_env else {
-        return Ok(None);
-    };
-    match std::env::var(name) {
-        Ok(key) if !key.trim().is_empty() => Ok(Some(Secret::new(key))),
-        _ => Err(CliError::usage(
-            "usage",
-            format!("--api-key-env: the variable `{name}` is not set"),
-        )
-        .hint(format!("set `{name}` to the key that controllers send"))),
+/// What opens the server.
+#[derive(Debug)]
+enum ApiKey {
+    /// Whoever reaches it may use it.
+    None,
+    Given(Secret),
+    /// It is told to whoever started us.
+    Made(Secret),
+}
+
+impl ApiKey {
+    fn of(arguments: &ServeArguments, address: SocketAddr) -> Result<Self, CliError> {
+        if arguments.attach {
+            // Controllers of the reference send none.
+            let key = variable(KEY_VARIABLE).map(Secret::new);
+            return Ok(key.map_or(Self::None, Self::Given));
+        }
+        if arguments.no_key {
+            if address.ip().is_loopback() {
+                return Ok(Self::None);
+            }
+            let message = format!("--no-key: others can reach {address}, and could run rollouts");
+            return Err(CliError::usage("usage", message)
+                .hint("leave it out, or listen on 127.0.0.1 behind a proxy that asks for a key"));
+        }
+        let Some(name) = &arguments.api_key_env else {
+            return Ok(Self::Made(generate_api_key()));
+        };
+        match std::env::var(name) {
+            Ok(key) if !key.trim().is_empty() => Ok(Self::Given(Secret::new(key))),
+            _ => Err(CliError::usage(
+                "usage",
+                format!("--api-key-env: the variable `{name}` is not set"),
+            )
+            .hint(format!("set `{name}` to the key that controllers send"))),
+        }
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::None => None,
+            Self::Given(key) | Self::Made(key) => Some(key),
+        }
     }
 }
 

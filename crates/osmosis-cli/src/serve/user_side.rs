@@ -10,7 +10,7 @@ use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::DEFAULT_MAX_IN_FLIGHT;
+use super::{DEFAULT_MAX_IN_FLIGHT, KEY_VARIABLE, state_key};
 use crate::arguments::{ServeArguments, ThroughputArguments};
 use crate::error::CliError;
 use crate::execution::pool_options;
@@ -66,6 +66,14 @@ impl UserSide {
             dir,
             prepared: None,
         })))
+    }
+
+    /// What the process that is served shows with everything it sends.
+    pub(super) fn token(&self) -> Option<&str> {
+        match self {
+            Self::Attached { token } => Some(token),
+            Self::Rollout(_) => None,
+        }
     }
 
     /// What a run without a name is named after.
@@ -170,9 +178,10 @@ impl Rollout {
             workflow: JsonText::parse("{}").map_err(internal)?,
             grader: JsonText::parse("{}").map_err(internal)?,
         };
-        // User code has no business with the key that opens this server.
-        let hidden = arguments.api_key_env.iter();
-        let hidden = hidden.map(|name| (name.clone(), String::new())).collect();
+        // User code has no business with the keys of this server.
+        let ours = [state_key::VARIABLE, KEY_VARIABLE].map(str::to_owned);
+        let hidden = arguments.api_key_env.iter().cloned().chain(ours);
+        let hidden = hidden.map(|name| (name, String::new())).collect();
         let dir: &Utf8Path = &self.dir;
         let launch = prepared.launch(dir, hidden);
         Ok(WorkerPool::start(launch, load, options, events).await?)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 
 import httpx
@@ -13,8 +14,11 @@ KEY, LLM_KEY = "controller-key-not-to-be-seen", "llm-key-not-to-be-seen"
 class Controller:
     def __init__(self, server, model):
         self.server, self.model = server, model
-        self.client = httpx.AsyncClient(timeout=60, trust_env=False)
+        key = os.environ.get("ROLLOUT_KEY")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.client = httpx.AsyncClient(timeout=60, trust_env=False, headers=headers)
         self.told, self.news = [], asyncio.Condition()
+        self.bodies = []
         self.runner = None
         self.port = 0
 
@@ -34,6 +38,7 @@ class Controller:
         assert request.headers["authorization"] == f"Bearer {KEY}", request.headers
         async with self.news:
             self.told.append((request.match_info["kind"], await request.json()))
+            self.bodies.append((request.match_info["kind"], await request.text()))
             self.news.notify_all()
         return web.json_response({})
 
@@ -95,7 +100,9 @@ async def whole(controller):
         "health": health,
         "status": await controller.status("r-0"),
         "unknown": await controller.status("nobody"),
-        "order": [kind for kind, body in controller.told if body["rollout_id"] == "r-3"],
+        "order": [
+            kind for kind, body in controller.told if body["rollout_id"] == "r-3"
+        ],
     }
 
 
@@ -132,6 +139,97 @@ async def drained(controller):
     sent = await controller.send("last")
     print("sent", flush=True)
     return {"sent": sent, "told": await controller.of("last")}
+
+
+async def keyed(controller):
+    """The same with a key, and without."""
+    await controller.listen()
+    sent = await controller.send("keyed")
+    told = await controller.of("keyed")
+    refused = {}
+    for name, headers in {
+        "no key": {"authorization": ""},
+        "text": {"content-type": "text/plain"},
+        "page": {"origin": "https://evil.example"},
+        "name": {"host": "evil.example"},
+    }.items():
+        body = json.dumps(controller.request(f"refused-{len(refused)}"))
+        headers = {"content-type": "application/json", **headers}
+        url = controller.server + "/rollout"
+        answer = await controller.client.post(url, content=body, headers=headers)
+        refused[name] = answer.status_code
+        if answer.status_code == 202:
+            await controller.of(answer.json()["rollout_id"])
+    return {"sent": sent, "told": told, "refused": refused}
+
+
+async def sent(controller):
+    await controller.listen()
+    answer = await controller.post("/rollout", controller.request("sent"))
+    return {"status": answer.status_code, "text": answer.text}
+
+
+async def over_restarts(controller):
+    """Sends rollouts to a server that is killed again and again, and waits for every callback."""
+    await controller.listen()
+    ids = [f"k-{n}" for n in range(int(os.environ["ROLLOUTS"]))]
+
+    async def send(rollout_id):
+        while True:
+            try:
+                status = await controller.send(rollout_id)
+            except httpx.TransportError:
+                status = None
+            if status == 202:
+                print("accepted", flush=True)
+                return
+            await asyncio.sleep(0.02)
+
+    async def tell():
+        told = 0
+        while True:
+            async with controller.news:
+                await controller.news.wait_for(lambda: len(controller.told) > told)  # noqa: B023
+                new, told = len(controller.told) - told, len(controller.told)
+            for _ in range(new):
+                print("told", flush=True)
+
+    telling = asyncio.ensure_future(tell())
+    await asyncio.gather(*(send(rollout_id) for rollout_id in ids))
+    print("all accepted", flush=True)
+    for rollout_id in ids:
+        await controller.of(rollout_id)
+    telling.cancel()
+    bodies = {}
+    for kind, text in controller.bodies:
+        bodies.setdefault((kind, json.loads(text)["rollout_id"]), set()).add(text)
+    statuses = [v["status"] for k, v in controller.told if k == "grader"]
+    return {
+        "ids": len(ids),
+        "told": len(controller.told),
+        "distinct": sorted({len(texts) for texts in bodies.values()}),
+        "kinds": len(bodies),
+        "statuses": sorted(set(statuses)),
+    }
+
+
+async def lost_key(controller):
+    """A server that is started again with another state key."""
+    await controller.listen()
+    sent = await controller.send("waits")
+    await controller.wait_for_status("waits", "running")
+    print("running", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    status = await controller.status("waits")
+    again = (await controller.post("/rollout", controller.request("waits"))).json()[
+        "status"
+    ]
+    return {
+        "sent": sent,
+        "status": status,
+        "again": again,
+        "told": await controller.of("waits"),
+    }
 
 
 async def main(scenario, server, model):

@@ -40,6 +40,8 @@ mod remote_server;
 mod run_files;
 mod rust_rollout;
 mod serve;
+mod serve_doors;
+mod serve_kills;
 mod small_commands;
 mod token_exports;
 mod traces;

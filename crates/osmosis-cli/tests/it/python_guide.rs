@@ -49,6 +49,7 @@ pub(crate) fn guide(python: &Utf8Path, file: &Utf8Path, task: &[&str]) -> Comman
         .args(task)
         .env("OSMOSIS_BIN", env!("CARGO_BIN_EXE_osmosis"))
         .env("OSMOSIS_CACHE_DIR", crate::workspace::cache_dir())
+        .env("XDG_STATE_HOME", crate::workspace::cache_dir())
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::processes::{children_below, is_alive};
-use crate::workspace::{AGENT, Ran, Workspace};
+use crate::workspace::{AGENT, Ran, Workspace, cache_dir};
 
 const KEYS: [&str; 2] = ["controller-key-not-to-be-seen", "llm-key-not-to-be-seen"];
 
@@ -28,7 +28,16 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
+    /// Without a key, unless one is given.
     pub(crate) fn start(workspace: &Workspace, more: &[&str]) -> Self {
+        let mut arguments = more.to_vec();
+        if !more.contains(&"--api-key-env") {
+            arguments.push("--no-key");
+        }
+        Self::start_with_key(workspace, &arguments)
+    }
+
+    pub(crate) fn start_with_key(workspace: &Workspace, more: &[&str]) -> Self {
         let python = python_environment::python();
         let mut arguments = vec!["serve", "r", "--json", "--name", "s", "--python"];
         arguments.push(python.as_str());
@@ -60,6 +69,10 @@ impl Serving {
         self.resource["url"].as_str().unwrap()
     }
 
+    pub(crate) fn resource(&self) -> &Value {
+        &self.resource
+    }
+
     pub(crate) fn terminate(&self) {
         terminate(self.child.id());
     }
@@ -89,7 +102,7 @@ fn terminate(pid: u32) {
     kill_process(pid, Signal::TERM).unwrap();
 }
 
-fn controller(scenario: &str, url: &str, model: &ModelServer) -> Command {
+pub(crate) fn controller(scenario: &str, url: &str, model: &ModelServer) -> Command {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/controller.py");
     let mut command = Command::new(python_environment::python());
     command.args([script, scenario, url, model.url()]);
@@ -101,7 +114,7 @@ pub(crate) fn result_of(scenario: &str, url: &str, model: &ModelServer) -> Value
     Ran::of(&output).expect(0).json()
 }
 
-fn model(behaviour: Behaviour) -> (tokio::runtime::Runtime, ModelServer) {
+pub(crate) fn model(behaviour: Behaviour) -> (tokio::runtime::Runtime, ModelServer) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(ModelServer::start(behaviour)).unwrap();
     (runtime, server)
@@ -270,6 +283,16 @@ fn what_is_wrong_with_the_command_is_said() {
         "NO_SUCH_KEY",
     );
     check(&workspace, &["--attach"], 2, "OSMOSIS_SERVE_TOKEN");
+    let open = ["r", "--no-key", "--listen", "0.0.0.0:0"];
+    check(&workspace, &open, 2, "--no-key");
+    let both = ["r", "--no-key", "--api-key-env", "HOME"];
+    check(&workspace, &both, 2, "cannot be used with");
+    check(
+        &workspace,
+        &["r", "--allow-url", "ftp://a"],
+        2,
+        "--allow-url",
+    );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let python = python_environment::python();
@@ -292,8 +315,18 @@ impl Facade {
     }
 
     pub(crate) fn start_of(workspace: &Workspace, agent: &str, backend: &str) -> Self {
+        Self::start_keyed(workspace, agent, backend, "")
+    }
+
+    /// With a key that every request must bring.
+    pub(crate) fn start_keyed(
+        workspace: &Workspace,
+        agent: &str,
+        backend: &str,
+        key: &str,
+    ) -> Self {
         let app = format!(
-            "{agent}\n\nfrom osmosis_ai.rollout import LocalBackend\n\
+            "import os\nos.environ['OSMOSIS_ROLLOUT_KEY'] = '{key}'\n{agent}\n\nfrom osmosis_ai.rollout import LocalBackend\n\
              from osmosis_ai.rollout.server import create_rollout_server\n\n\
              backend = LocalBackend({backend})\n\
              app = create_rollout_server(backend=backend)\n"
@@ -318,6 +351,7 @@ impl Facade {
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("OSMOSIS_BIN", env!("CARGO_BIN_EXE_osmosis"))
             .env("TMPDIR", &workspace.root)
+            .env("XDG_STATE_HOME", cache_dir())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -209,7 +209,10 @@ impl Workspace {
             .env_remove("CARGO_PKG_NAME")
             .env_remove("HTTP_PROXY")
             .env_remove("http_proxy")
+            .env_remove("OSMOSIS_STATE_KEY")
+            .env_remove("OSMOSIS_ROLLOUT_KEY")
             .env("OSMOSIS_CACHE_DIR", cache_dir())
+            .env("XDG_STATE_HOME", cache_dir())
             // What a killed engine leaves behind goes with the workspace.
             .env("TMPDIR", &self.root)
             .envs(self.variables.iter().cloned())

@@ -14,12 +14,14 @@ use reqwest::Url;
 use super::direct::DirectClient;
 use super::endpoint::without_credentials;
 use super::reply;
+use crate::address_rules::{AddressRules, ElsewhereResolver};
 use crate::error::GatewayError;
 
 /// Clients for servers that are not known beforehand. Connections are kept and reused across callers;
 /// redirects are not followed, because they would carry a key elsewhere.
 pub struct HttpClients {
     connect_timeout: Duration,
+    rules: AddressRules,
     made: [OnceLock<reqwest::Client>; KINDS],
     /// By scheme, host and port.
     direct: Mutex<HashMap<String, Weak<DirectClients>>>,
@@ -39,13 +41,19 @@ const STREAM_BUFFER_BYTES: usize = 4 << 10;
 
 pub(super) const USER_AGENT: &str = concat!("osmosis-rs/", env!("CARGO_PKG_VERSION"));
 
-/// Plain or encrypted, this machine or another.
-const KINDS: usize = 4;
+/// Plain or encrypted, this machine or another, guarded or not.
+const KINDS: usize = 8;
 
 impl HttpClients {
     pub fn new(connect_timeout: Duration) -> Self {
+        Self::with_rules(connect_timeout, AddressRules::anywhere())
+    }
+
+    /// Clients that are led to no address that `rules` refuse, also when a name leads there.
+    pub fn with_rules(connect_timeout: Duration, rules: AddressRules) -> Self {
         Self {
             connect_timeout,
+            rules,
             made: Default::default(),
             direct: Mutex::default(),
         }
@@ -54,6 +62,10 @@ impl HttpClients {
     /// The clients for an address that is reached by plain HTTP without a proxy.
     pub(crate) fn direct_for(&self, url: &Url) -> Option<Arc<DirectClients>> {
         if url.scheme() != "http" || !url.username().is_empty() || url.password().is_some() {
+            return None;
+        }
+        // This client looks names up by itself.
+        if self.rules.is_guarded(url) {
             return None;
         }
         if !is_loopback(url) && has_proxy() {
@@ -73,13 +85,16 @@ impl HttpClients {
 
     /// The client for this address.
     pub fn for_url(&self, url: &Url) -> Result<reqwest::Client, GatewayError> {
+        self.rules.check(url)?;
         let encrypted = url.scheme() != "http";
-        let loopback = is_loopback(url);
-        let slot = &self.made[usize::from(encrypted) * 2 + usize::from(loopback)];
+        let (loopback, guarded) = (is_loopback(url), self.rules.is_guarded(url));
+        let kind = [encrypted, loopback, guarded];
+        let kind = kind.iter().fold(0, |kind, is| kind * 2 + usize::from(*is));
+        let slot = &self.made[kind];
         if let Some(client) = slot.get() {
             return Ok(client.clone());
         }
-        let client = client_for(url, self.connect_timeout)?;
+        let client = client_for(url, self.connect_timeout, guarded)?;
         Ok(slot.get_or_init(|| client).clone())
     }
 }
@@ -106,7 +121,11 @@ impl fmt::Debug for HttpClients {
     }
 }
 
-fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, GatewayError> {
+fn client_for(
+    url: &Url,
+    connect_timeout: Duration,
+    guarded: bool,
+) -> Result<reqwest::Client, GatewayError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // It fails only when another thread was faster, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -122,6 +141,9 @@ fn client_for(url: &Url, connect_timeout: Duration) -> Result<reqwest::Client, G
     }
     if is_loopback(url) {
         builder = builder.no_proxy();
+    }
+    if guarded {
+        builder = builder.dns_resolver(ElsewhereResolver);
     }
     builder
         .build()
@@ -149,6 +171,27 @@ fn is_loopback(url: &Url) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn guarded_clients_are_led_to_no_local_address() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = |host: &str| Url::parse(&format!("http://{host}:{port}/v1")).unwrap();
+        let open = url("127.0.0.1");
+        let rules = AddressRules::elsewhere_only(vec![open.clone()]);
+        let clients = HttpClients::with_rules(Duration::from_secs(5), rules);
+        assert!(clients.for_url(&url("127.0.0.2")).is_err());
+        assert!(clients.for_url(&url("[::1]")).is_err());
+        clients.for_url(&open).unwrap();
+        assert!(clients.direct_for(&open).is_some());
+        let named = Url::parse("http://example.com/v1").unwrap();
+        assert!(clients.direct_for(&named).is_none());
+        // A name whose meaning changed after it was checked.
+        let rebound = url("localhost");
+        let client = clients.for_url(&named).unwrap();
+        let error = client.get(rebound).send().await.unwrap_err();
+        assert!(reply::error_chain(&error).contains("refused"), "{error:?}");
+    }
 
     #[test]
     fn loopback_is_recognised() {

@@ -114,6 +114,68 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn a_head_that_drips_is_cut_off_however_steadily_it_comes() {
+    let a = Peer::start("a").await;
+    let limits = ConnectionLimits {
+        head: Duration::from_millis(200),
+        ..ConnectionLimits::default()
+    };
+    let fleet = Fleet::start_with(options_for(&[&a]), limited(limits)).await;
+    let mut caller = raw(&fleet).await;
+    let dripping = async {
+        caller.write_all(b"GET /v1/models HTTP/1.1\r\nx: ").await?;
+        loop {
+            caller.write_all(b"x").await?;
+            let next = Duration::from_millis(5);
+            if let Ok(read) = tokio::time::timeout(next, caller.read(&mut [0; 64])).await {
+                return read;
+            }
+        }
+    };
+    let began = std::time::Instant::now();
+    let ended: std::io::Result<usize> = tokio::time::timeout(Duration::from_secs(20), dripping)
+        .await
+        .expect("it must be cut off");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert!(began.elapsed() >= Duration::from_millis(150));
+
+    // Whoever waits between two requests has begun nothing.
+    let mut caller = raw(&fleet).await;
+    for _ in 0..2 {
+        let head = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
+        caller.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = caller.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 401"));
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_declared_too_large_is_refused_before_it_is_sent() {
+    let a = Peer::start("a").await;
+    let fleet = Fleet::start(options_for(&[&a])).await;
+    let door = fleet.door(0);
+    let control = fleet.gateway.control_key().expose().to_owned();
+    for (path, key, bytes) in [
+        ("/v1/chat/completions", door.key(), (64 << 20) + 1),
+        ("/v1/policy", &control, (1 << 20) + 1),
+        ("/v1/policy/pause", &control, usize::MAX / 2),
+    ] {
+        let mut caller = raw(&fleet).await;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {bytes}\r\n\r\n"
+        );
+        caller.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        let answered = caller.read_exact(&mut answer);
+        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+        answered.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 413", "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_connection_without_a_request_is_closed_after_a_while() {
     let a = Peer::start("a").await;
     let limits = ConnectionLimits {

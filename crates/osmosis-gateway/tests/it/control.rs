@@ -40,6 +40,13 @@ async fn the_control_api_has_a_key_of_its_own() {
         !status.paused && status.version == PolicyVersion(0),
         "nothing happened"
     );
+    // A web page that found it out may not use it.
+    for (path, body) in [("/v1/policy", None), ("/v1/policy/pause", Some("{}"))] {
+        let page = fleet.control(path, body, &control);
+        let page = page.header("origin", "https://evil.example");
+        assert_eq!(page.send().await.unwrap().status(), 403, "{path}");
+    }
+    assert!(!fleet.status().paused);
     // And it opens nothing else.
     let chat = fleet.control("/v1/chat/completions", Some("{}"), &control);
     assert_eq!(chat.send().await.unwrap().status(), 401);

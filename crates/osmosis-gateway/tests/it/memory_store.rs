@@ -6,8 +6,8 @@ use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
     Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
-    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store,
-    StoreError,
+    RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord,
+    RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::watch;
 
@@ -91,6 +91,32 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn request(&self, _: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn unsettled_requests(&self) -> Result<Vec<RequestRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn note_request(&self, _: &RolloutId, _: RequestNote) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn claim_these(
+        &self,
+        _: &str,
+        _: &[RolloutId],
+        _: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
         Err(StoreError::Closed)
     }
     async fn claim(&self, _: &str, _: usize, _: Duration) -> Result<Vec<Claim>, StoreError> {

@@ -16,10 +16,11 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use super::wire::Told;
-use crate::api::bearer;
 use crate::body;
+use crate::guard::{bearer, check_origin};
 use crate::refusal::{Refusal, json_response};
 
 /// A grade brings whole conversations.
@@ -33,6 +34,8 @@ const PATH: &str = "/callbacks/";
 #[derive(Debug, Clone, Default)]
 pub struct Callbacks {
     expected: Arc<Mutex<HashMap<String, Expected>>>,
+    /// Bodies that are thrown away.
+    tasks: TaskTracker,
 }
 
 /// What is awaited at one address. It stays when nobody waits any more: a server that did not see our
@@ -109,6 +112,7 @@ impl Callbacks {
 
     async fn take(&self, request: Request) -> Result<(), Refusal> {
         let (parts, body) = request.into_parts();
+        check_origin(&parts.uri, &parts.headers)?;
         let (token, kind) = read_path(parts.uri.path()).ok_or(Refusal::NotFound)?;
         if parts.method != Method::POST {
             return Err(Refusal::WrongMethod);
@@ -119,7 +123,7 @@ impl Callbacks {
         if !bool::from(brought.ct_eq(&expected)) {
             return Err(Refusal::Unauthorized);
         }
-        let told = match body::read(body, MAX_BODY_BYTES).await {
+        let told = match body::read(body, MAX_BODY_BYTES, &self.tasks).await {
             Ok(body) => serde_json::from_slice::<Told>(&body)
                 .map(Arc::new)
                 .map_err(|error| error.to_string()),

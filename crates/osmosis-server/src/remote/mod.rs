@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use osmosis_core::{Attempt, Phase, RolloutId};
 use osmosis_engine::{Executor, GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
-use osmosis_gateway::Secret;
+use osmosis_gateway::{Secret, companion_key};
 use parking_lot::Mutex;
 use reqwest::Url;
 use serde_json::Value;
@@ -187,14 +187,15 @@ impl RemoteRollouts {
         terms: &Terms,
     ) -> Result<RemoteAttempt, TaskResult> {
         let seat = self.seat().await;
-        let awaited = self.callbacks.expect(&job.api_key);
+        let callback_key = companion_key(&job.api_key);
+        let awaited = self.callbacks.expect(&callback_key);
         let body = serde_json::to_string(&RolloutBody {
             rollout_id: id.as_str(),
             initial_messages: &job.prompt,
             label: job.label.as_deref(),
             metadata: job.metadata.as_ref(),
             chat_completions_url: &format!("{}/v1", self.base),
-            controller_api_key: &job.api_key,
+            controller_api_key: &callback_key,
             llm_api_key: &job.api_key,
             completion_callback_url: &awaited.completion_url(&self.base),
             grader_callback_url: &awaited.grader_url(&self.base),

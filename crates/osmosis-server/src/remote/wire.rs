@@ -16,8 +16,10 @@ pub(super) struct RolloutBody<'a> {
     pub(super) label: Option<&'a str>,
     pub(super) metadata: Option<&'a JsonText>,
     pub(super) chat_completions_url: &'a str,
-    /// Older servers know one key for the model and for callbacks, so both are the same.
+    /// Opens the callbacks. Older servers know no other key and send it to the model too, so it opens the model
+    /// as well.
     pub(super) controller_api_key: &'a str,
+    /// Opens the model alone: it is the key that an agent sees.
     pub(super) llm_api_key: &'a str,
     pub(super) completion_callback_url: &'a str,
     pub(super) grader_callback_url: &'a str,

@@ -148,7 +148,7 @@ async fn a_client_that_hangs_up_loses_nothing_and_half_a_body_is_no_request() {
         let length = body.len();
         (
             format!(
-                "POST /rollout HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n"
+                "POST /rollout HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
             ),
             body,
         )
@@ -193,6 +193,7 @@ async fn with_a_key_only_who_brings_it_is_heard_except_about_health() {
             .client
             .post(format!("{}/rollout", serving.url))
             .bearer_auth(key)
+            .header("content-type", "application/json")
             .body(request.to_string())
             .send()
             .await
@@ -202,24 +203,5 @@ async fn with_a_key_only_who_brings_it_is_heard_except_about_health() {
     tokio::time::timeout(LONG, serving.receiver.taken("/locked/grader"))
         .await
         .unwrap();
-    serving.drain().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_starts_again_knows_what_it_did_and_cancels_what_it_lost() {
-    let gate = Gate::default();
-    let serving = Setting::held(&gate).start().await;
-    serving.accept("lost", "answer").await;
-    serving.wait_for_status("lost", "running").await;
-    serving.stop.now.cancel();
-    let (_, folder) = serving.ended().await;
-
-    let serving = Setting::default().start_in(folder).await;
-    serving.wait_for_status("lost", "cancelled").await;
-    serving.accept("new", "answer").await;
-    serving.told("new").await;
-    let (_, folder) = serving.drain().await;
-    let serving = Setting::default().start_in(folder).await;
-    assert_eq!(serving.status("new").await, "success");
     serving.drain().await;
 }

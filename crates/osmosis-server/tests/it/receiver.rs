@@ -72,6 +72,11 @@ impl Receiver {
         self.shared.answers.lock().unwrap().extend(statuses);
     }
 
+    /// Takes everything from now on.
+    pub(crate) fn forget_answers(&self) {
+        self.shared.answers.lock().unwrap().clear();
+    }
+
     pub(crate) fn received(&self) -> Vec<Received> {
         self.shared.received.borrow().clone()
     }

@@ -151,7 +151,20 @@ async fn call(request: &Value, which: &str, key: &str, body: &Value) -> u16 {
     let request = client
         .post(url)
         .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
         .body(body.to_string());
+    request.send().await.unwrap().status().as_u16()
+}
+
+/// Asks the run's gateway for its models.
+async fn models_with(request: &Value, key: &str) -> u16 {
+    let url = format!(
+        "{}/models",
+        request["chat_completions_url"].as_str().unwrap()
+    );
+    let client = osmosis_gateway::HttpClients::new(LONG);
+    let client: Client = client.for_url(&url.parse().unwrap()).unwrap();
+    let request = client.get(url).bearer_auth(key);
     request.send().await.unwrap().status().as_u16()
 }
 
@@ -162,7 +175,8 @@ async fn callbacks_need_their_key_and_count_once() {
     let told = async {
         let request = puppet.posted(1).await.remove(0);
         let key = request["controller_api_key"].as_str().unwrap();
-        assert_eq!(request["llm_api_key"], key);
+        let model_key = request["llm_api_key"].as_str().unwrap();
+        assert_ne!(model_key, key);
         assert_eq!(request["label"], "42");
         assert_eq!(request["agent_timeout_sec"], LONG.as_secs_f64());
         assert_ne!(request["rollout_id"], "r0-0");
@@ -170,6 +184,12 @@ async fn callbacks_need_their_key_and_count_once() {
         let success = json!({"status": "success"});
         let grade = |reward: f64| json!({"status": "success", "samples": {"main": {"messages": [], "reward": reward}}});
         assert_eq!(call(&request, graded, "guess", &grade(9.0)).await, 401);
+        // The agent has the model's key, and must not grade itself.
+        assert_eq!(call(&request, graded, model_key, &grade(9.0)).await, 401);
+        for opens in [model_key, key] {
+            let models = models_with(&request, opens).await;
+            assert_eq!(models, 200, "older servers send the one key that they know");
+        }
         assert_eq!(call(&request, done, "guess", &success).await, 401);
         assert_eq!(call(&request, done, key, &success).await, 200);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! A rollout server in this process, and everything it needs.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use osmosis_core::{JsonText, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy, UpstreamOptions};
 use osmosis_server::{
-    CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions,
+    CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions, StateKey,
 };
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
@@ -33,6 +34,8 @@ pub(crate) struct Setting {
     pub(crate) agent_limit: Duration,
     pub(crate) cancel_grace: Duration,
     pub(crate) behaviour: Behaviour,
+    pub(crate) state_key: StateKey,
+    pub(crate) listen: SocketAddr,
 }
 
 impl Default for Setting {
@@ -51,6 +54,8 @@ impl Default for Setting {
             agent_limit: LONG,
             cancel_grace: LONG,
             behaviour: Behaviour::Answers,
+            state_key: StateKey::from_text("the state key of these tests, always the same"),
+            listen: ([127, 0, 0, 1], 0).into(),
         }
     }
 }
@@ -66,6 +71,14 @@ impl Setting {
     pub(crate) async fn start(self) -> Serving {
         let keep = TempDir::new().unwrap();
         self.start_in(keep).await
+    }
+
+    /// In the folder of an earlier server, whose model and receiver are still there.
+    pub(crate) async fn start_again(self, left: Left) -> Serving {
+        let mut serving = self.start_in(left.folder).await;
+        serving.model = left.model;
+        serving.receiver = left.receiver;
+        serving
     }
 
     pub(crate) async fn start_in(self, keep: TempDir) -> Serving {
@@ -93,10 +106,11 @@ impl Setting {
             store.create_run(run_record()).await.unwrap();
         }
         store.recover().await.unwrap();
-        let relay = Arc::new(RelayPolicy::with_options(UpstreamOptions {
+        let relay = RelayPolicy::with_options(UpstreamOptions {
             retries: 0,
             ..UpstreamOptions::new("", "osmosis-rollout")
-        }));
+        });
+        let relay = Arc::new(relay.within(self.server.address_rules.clone()));
         let policy: Arc<dyn Policy> = Arc::<RelayPolicy>::clone(&relay);
         let gateway = Gateway::start(GatewayOptions::default(), policy, Arc::clone(&store));
         let (events, heard) = mpsc::channel(64);
@@ -107,12 +121,13 @@ impl Setting {
             engine_options(self.server.max_in_flight, self.agent_limit),
             events,
         );
-        let listening = Listening::on(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let listening = Listening::on(self.listen).await.unwrap();
         let url = listening.url().to_owned();
         let service = RolloutService {
             engine,
             relay: Arc::clone(&relay),
             store: Arc::clone(&store),
+            state_key: self.state_key,
             options: self.server,
         };
         let stop = Stop::default();
@@ -151,6 +166,14 @@ pub(crate) struct Serving {
     keep: TempDir,
 }
 
+/// What a server leaves.
+pub(crate) struct Left {
+    pub(crate) served: Served,
+    pub(crate) folder: TempDir,
+    pub(crate) model: ModelServer,
+    pub(crate) receiver: Receiver,
+}
+
 /// An answer as it came.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -183,6 +206,7 @@ impl Serving {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if let Some(body) = body {
             request = request.body(body);
+            request = request.header("content-type", "application/json");
         }
         let response = request.send().await.unwrap();
         let retry_after = response.headers().get("retry-after");
@@ -248,6 +272,21 @@ impl Serving {
         self.pool.shut_down(LONG).await;
         self.store.close().await.unwrap();
         (served, self.keep)
+    }
+
+    /// Ends it in the middle of everything, and keeps what it had to do with.
+    pub(crate) async fn interrupted(mut self) -> Left {
+        self.stop.now.cancel();
+        let served = tokio::time::timeout(LONG, self.served.join_next()).await;
+        let served = served.unwrap().unwrap().unwrap().unwrap();
+        self.pool.shut_down(LONG).await;
+        self.store.close().await.unwrap();
+        Left {
+            served,
+            folder: self.keep,
+            model: self.model,
+            receiver: self.receiver,
+        }
     }
 
     pub(crate) async fn drain(self) -> (Served, TempDir) {

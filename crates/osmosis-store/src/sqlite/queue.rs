@@ -98,6 +98,14 @@ pub(crate) fn claim_run_out_sql() -> String {
     )
 }
 
+/// One rollout by its id, if it is queued.
+pub(crate) fn claim_one_sql() -> String {
+    format!(
+        "SELECT {CLAIMABLE} FROM rollouts JOIN rows USING (row_index)
+         WHERE rollout_id = ?1 AND state = 'queued'"
+    )
+}
+
 pub(crate) fn claim(
     connection: &Connection,
     now_ms: i64,
@@ -119,12 +127,21 @@ pub(crate) fn claim(
     }
     found.sort_by_key(|(_, claim)| (claim.row_index, claim.run_index));
     found.truncate(n);
-
-    let mut take = connection.prepare_cached(&TAKE)?;
     let until = now_ms.saturating_add(whole_ms(lease));
+    take(connection, owner, until, found)
+}
+
+/// Leases what was found to be claimable.
+pub(crate) fn take(
+    connection: &Connection,
+    owner: &str,
+    until_ms: i64,
+    found: Vec<(i64, Claim)>,
+) -> Result<Vec<Claim>, SqlError> {
+    let mut take = connection.prepare_cached(&TAKE)?;
     let mut claims = Vec::with_capacity(found.len());
     for (key, claim) in found {
-        take.execute(params![key, claim.attempt.0, owner, until])?;
+        take.execute(params![key, claim.attempt.0, owner, until_ms])?;
         claims.push(claim);
     }
     Ok(claims)
@@ -141,7 +158,7 @@ static TAKE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The claim as it will be once it is taken, and the rollout's key.
-fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
+pub(crate) fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
     let attempts: u32 = number(row, "attempt")?;
     let row_index = number(row, "row_index")?;
     let claim = Claim {

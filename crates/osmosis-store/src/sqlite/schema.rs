@@ -10,10 +10,11 @@
 //! | `calls` | model call, of every attempt, in the order they finished |
 //! | `steps` | step of training that is done, `metrics` as JSON text |
 //! | `batches` | batch of groups to train on, `content` (which rollouts) as JSON text |
+//! | `requests` | request that a rollout server accepted: how far its callbacks are |
 //! | `writer` | the process that writes, exactly one, see [`super::fence`] |
 //!
-//! `checksum`, in every table but `writer`, is a CRC-32 over the row, see [`super::checksum`]; it is null in rows of
-//! programs from before version 5. `writer.all_checksummed` says that no row may lack one.
+//! `checksum`, in every table but `writer` and `requests`, is a CRC-32 over the row, see [`super::checksum`]; it is null
+//! in rows of programs from before version 5. `writer.all_checksummed` says that no row may lack one.
 //!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
@@ -35,6 +36,10 @@
 //! grader made, which is summed up in `rollouts.judge_…` alone, or `other` for a call that a workflow's client
 //! made without an address, which is in no sum. A call whose rollout is not in `rollouts` came
 //! through a gateway without a run.
+//!
+//! **`requests`**: `sealed` holds addresses and keys, encrypted, and is null once `settled_at_ms` is set:
+//! then every callback was acknowledged, or refused for good. A rollout whose keys are missing is `leased`
+//! by the owner `held back` until the next start, so that nobody claims it.
 
 use camino::Utf8Path;
 use rusqlite::Connection;
@@ -45,7 +50,9 @@ use crate::StoreError;
 const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
-const MIGRATIONS: &[&str] = &[VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
+const MIGRATIONS: &[&str] = &[
+    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6,
+];
 
 /// The `user_version` this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -201,6 +208,18 @@ CREATE TABLE writer (
 INSERT INTO writer SELECT 1, 0, '', NOT EXISTS (SELECT 1 FROM run) AND NOT EXISTS (SELECT 1 FROM calls);
 ";
 
+const VERSION_6: &str = "
+CREATE TABLE requests (
+    rollout_id                  TEXT PRIMARY KEY REFERENCES rollouts (rollout_id),
+    sealed                      BLOB,
+    cancel_asked_at_ms          INTEGER,
+    agent_done_at_ms            INTEGER,
+    completion_delivered_at_ms  INTEGER,
+    settled_at_ms               INTEGER
+) STRICT;
+CREATE INDEX requests_unsettled ON requests (rollout_id) WHERE settled_at_ms IS NULL;
+";
+
 /// The columns that a version brought, with what they are in an older database: what a reader that must
 /// not write sees, for itself alone, in their place.
 const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
@@ -246,6 +265,12 @@ const ADDED_TABLES: &[(i64, &str, &str)] = &[
         5,
         "writer",
         "1 AS only_one, 0 AS epoch, '' AS holder, 0 AS all_checksummed",
+    ),
+    (
+        6,
+        "requests",
+        "'' AS rollout_id, NULL AS sealed, NULL AS cancel_asked_at_ms, NULL AS agent_done_at_ms,
+            NULL AS completion_delivered_at_ms, NULL AS settled_at_ms",
     ),
 ];
 

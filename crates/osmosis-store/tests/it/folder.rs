@@ -237,6 +237,7 @@ fn make_version_2_of_4(path: &Utf8Path) {
              ALTER TABLE rollouts DROP COLUMN judge_prompt_tokens;
              ALTER TABLE rollouts DROP COLUMN judge_completion_tokens;
              DROP TABLE batches;
+             DROP TABLE requests;
              PRAGMA user_version = 2;",
         )
         .unwrap();
@@ -256,6 +257,7 @@ async fn has_no_tokens(store: &dyn Store) {
     assert_eq!(store.token_records(&id).await.unwrap(), []);
     assert_eq!(store.steps().await.unwrap(), []);
     assert_eq!(store.batches().await.unwrap(), []);
+    assert_eq!(store.unsettled_requests().await.unwrap(), []);
 }
 
 #[tokio::test]

@@ -11,6 +11,9 @@ import contextlib
 import inspect
 import json
 import logging
+import os
+import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +24,7 @@ from osmosis_ai.rollout.runtime import keep_traces_here
 from osmosis_ai.rollout.server.attached import AttachedWorker
 from osmosis_ai.rollout.server.binary import Binary, ServerStartError
 from osmosis_ai.rollout.server.forward import Reply, UpstreamError, forward
+from osmosis_ai.rollout.server.hosts import HOSTS_VARIABLE, foreign_host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,10 +32,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 logger = logging.getLogger("osmosis_ai.rollout.server")
 
+NAME_VARIABLE = "OSMOSIS_ROLLOUT_NAME"
+# How long a binary that ended by itself stays away when nobody asks for it.
+_RESTART_SECONDS = 1.0
+
 
 def create_rollout_server(*, backend: ExecutionBackend, lifespan: Any = None) -> RolloutServer:
     """An ASGI app that serves `backend`, for uvicorn and its like.
 
+    Every request but `GET /health` needs the key in `OSMOSIS_ROLLOUT_KEY`, where that is set.
     `lifespan` is called with the app and gives an async context manager that is entered before the
     first rollout and left after the last.
     """
@@ -50,7 +59,11 @@ class RolloutServer:
         self._around: contextlib.AsyncExitStack | None = None
         self._starting: asyncio.Lock | None = None
         self._binary: Binary | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._worker: AttachedWorker | None = None
+        # The same for every start of the binary: it goes on with what it had accepted.
+        made = time.strftime(f"attached-%Y%m%d-%H%M%S-{secrets.token_hex(3)}")
+        self._run_name = os.environ.get(NAME_VARIABLE) or made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -75,7 +88,7 @@ class RolloutServer:
                 self._around = contextlib.AsyncExitStack()
                 if self._lifespan is not None:
                     await self._around.enter_async_context(self._lifespan(self))
-            binary = await Binary.start()
+            binary = await Binary.start(self._run_name)
             try:
                 self._worker = await AttachedWorker.dial(
                     self.backend, binary.worker_address, binary.worker_token
@@ -84,10 +97,13 @@ class RolloutServer:
                 await binary.stop()
                 raise
             self._binary = binary
+            self._watching = asyncio.ensure_future(self._watch(binary))
             return binary.url
 
     async def stop(self) -> None:
         """Lets the binary drain while this process still works for it, then ends everything."""
+        if self._watching is not None:
+            self._watching.cancel()
         try:
             if self._binary is not None:
                 await self._binary.stop()
@@ -98,6 +114,16 @@ class RolloutServer:
             around, self._around = self._around, None
             if around is not None:
                 await around.aclose()
+
+    async def _watch(self, binary: Binary) -> None:
+        """Starts the binary again when it ended by itself: callbacks may be left."""
+        await binary.ended()
+        while self._binary is binary:
+            await asyncio.sleep(_RESTART_SECONDS)
+            try:
+                await self.start()
+            except ServerStartError as error:
+                logger.error("the rollout server's engine can't be started again: %s", error)
 
     async def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -125,9 +151,17 @@ class RolloutServer:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = foreign_host(scope)
+        if host is not None:
+            detail = (
+                f"`{host}` is not a name of this server; {HOSTS_VARIABLE} can hold further names"
+            )
+            await _send_json(send, 421, {"detail": detail})
+            return
         try:
             url = await self.start()
-            reply = await forward(url, scope, receive)
+            token = self._binary.worker_token if self._binary is not None else ""
+            reply = await forward(url, token, scope, receive)
         except (ServerStartError, UpstreamError) as error:
             logger.error("no answer from the rollout server's engine: %s", error)
             await _send_json(send, 503, {"error": {"code": "unavailable", "message": str(error)}})

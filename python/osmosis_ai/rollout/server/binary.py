@@ -57,13 +57,13 @@ class Binary:
         self.url = ""
 
     @classmethod
-    async def start(cls) -> Binary:
+    async def start(cls, run_name: str) -> Binary:
         """Starts the program and waits until it listens. Raises `ServerStartError`."""
         program, token = find_binary(), secrets.token_urlsafe(32)
         try:
             process = await asyncio.create_subprocess_exec(
                 program,
-                *("serve", "--attach", "--listen", "127.0.0.1:0", "--json"),
+                *("serve", "--attach", "--listen", "127.0.0.1:0", "--json", "--name", run_name),
                 # It leaves when this end closes, however this process ends.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -92,6 +92,10 @@ class Binary:
     def is_running(self) -> bool:
         """Whether the program has not ended."""
         return self._process.returncode is None
+
+    async def ended(self) -> None:
+        """Returns when the program has ended."""
+        await self._process.wait()
 
     async def stop(self, patience: float = _STOP_SECONDS) -> None:
         """Asks the program to drain and leave; ends it when it takes too long."""

@@ -25,6 +25,8 @@ _HOP_BY_HOP = frozenset(
         b"expect",
     }
 )
+# Shows the binary that a request comes from this process, and not past it.
+_TOKEN_HEADER = b"x-osmosis-serve-token"
 _MAX_HEAD = 256 * 1024
 _CHUNK = 256 * 1024
 
@@ -85,7 +87,7 @@ class Reply:
             yield piece
 
 
-async def forward(url: str, scope: MutableMapping[str, Any], receive: Receive) -> Reply:
+async def forward(url: str, token: str, scope: MutableMapping[str, Any], receive: Receive) -> Reply:
     """Sends the request and returns the answer as soon as its head is here."""
     place = urlsplit(url)
     try:
@@ -93,7 +95,7 @@ async def forward(url: str, scope: MutableMapping[str, Any], receive: Receive) -
     except OSError as error:
         raise UpstreamError(f"no connection to `{url}`: {error}") from error
     # The binary may answer before it has read everything, and refuse the rest.
-    sending = asyncio.ensure_future(_send_request(writer, scope, receive))
+    sending = asyncio.ensure_future(_send_request(writer, token, scope, receive))
 
     async def end() -> None:
         sending.cancel()
@@ -112,9 +114,11 @@ async def forward(url: str, scope: MutableMapping[str, Any], receive: Receive) -
 
 
 async def _send_request(
-    writer: asyncio.StreamWriter, scope: MutableMapping[str, Any], receive: Receive
+    writer: asyncio.StreamWriter, token: str, scope: MutableMapping[str, Any], receive: Receive
 ) -> None:
-    headers = [(k.lower(), v) for k, v in scope["headers"] if k.lower() not in _HOP_BY_HOP]
+    dropped = _HOP_BY_HOP | {_TOKEN_HEADER}
+    headers = [(k.lower(), v) for k, v in scope["headers"] if k.lower() not in dropped]
+    headers.append((_TOKEN_HEADER, token.encode()))
     chunked = not any(k == b"content-length" for k, _ in headers)
     event = await receive()
     if chunked and not event.get("body") and not event.get("more_body"):
