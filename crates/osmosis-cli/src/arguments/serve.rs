@@ -49,6 +49,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "NAME")]
     pub(crate) api_key_env: Option<String>,
 
+    /// Environment variable that the rollout's code gets besides the usual ones (PATH, HOME, …), e.g.
+    /// `--pass-env SEARCH_KEY`; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pass_env: Vec<String>,
+
     /// Deadline of a workflow whose request sets none
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) agent_timeout: u32,
@@ -65,7 +70,7 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         hide = true,
-        conflicts_with_all = ["rollout", "workers", "python"]
+        conflicts_with_all = ["rollout", "workers", "python", "pass_env"]
     )]
     pub(crate) attach: bool,
 }
