@@ -91,8 +91,9 @@ impl LogBudget {
         let Some(account) = account else {
             return Admission::Cut;
         };
-        let over_run = self.written.saturating_add(bytes) > self.limits.max_bytes_per_run;
         // Once cut stays cut: a log with holes would mislead. The budget of unknown printers grows again.
+        let over_run = self.run_limit_told
+            || self.written.saturating_add(bytes) > self.limits.max_bytes_per_run;
         let was_cut = account.cut != CutOutput::default();
         let over_rollout = account.kept.saturating_add(bytes) > limit
             || (was_cut && matches!(printer, Printer::Rollout(_)));
@@ -118,14 +119,20 @@ impl LogBudget {
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// Whether there is no point in looking at what this printer says.
-    pub(crate) fn is_spent(&self, printer: Printer<'_>) -> bool {
-        let account = match printer {
-            Printer::Rollout(id) => self.rollouts.get(id),
-            Printer::Unknown => None,
-        };
-        account.is_some_and(|account| account.cut != CutOutput::default())
-            || (self.run_limit_told && self.written >= self.limits.max_bytes_per_run)
+    /// Whether it is plain that `bytes` more will not be admitted.
+    pub(crate) fn is_spent(&self, printer: Printer<'_>, bytes: u64) -> bool {
+        let per_rollout = self.limits.max_bytes_per_rollout;
+        self.run_limit_told
+            || match printer {
+                Printer::Rollout(id) => self
+                    .rollouts
+                    .get(id)
+                    .is_some_and(|account| account.cut != CutOutput::default()),
+                Printer::Unknown => {
+                    self.unknown.kept.saturating_add(bytes)
+                        > per_rollout.saturating_mul(self.begun)
+                }
+            }
     }
 
     /// Closes a rollout's account; what was cut of it.
@@ -166,12 +173,12 @@ mod tests {
         let mut budget = budget(100, 1000);
         let (one, other) = (Printer::Rollout(&one), Printer::Rollout(&other));
         assert_eq!(budget.admit(one, 100, 1), Admission::Keep);
-        assert!(!budget.is_spent(one));
+        assert!(!budget.is_spent(one, 1));
         assert_eq!(
             budget.admit(one, 5, 1),
             Admission::FirstCut(Limit::Rollout(100))
         );
-        assert!(budget.is_spent(one));
+        assert!(budget.is_spent(one, 1));
         assert_eq!(budget.admit(one, 7, 2), Admission::Cut);
         assert_eq!(budget.admit(other, 100, 1), Admission::Keep);
         let Printer::Rollout(id) = one else {
@@ -210,12 +217,11 @@ mod tests {
             budget.admit(Printer::Rollout(&ids[1]), 60, 1),
             Admission::FirstCut(Limit::Run(150))
         );
-        assert_eq!(
-            budget.admit(Printer::Rollout(&ids[2]), 60, 1),
-            Admission::Cut
-        );
+        let small = Printer::Rollout(&ids[2]);
+        assert!(budget.is_spent(small, 1));
+        assert_eq!(budget.admit(small, 1, 1), Admission::Cut);
         let cut: Vec<u64> = budget.close().iter().map(|(_, cut)| cut.bytes).collect();
-        assert_eq!(cut, [60, 60]);
+        assert_eq!(cut, [60, 1]);
     }
 
     #[test]
