@@ -129,8 +129,7 @@ impl LogBudget {
                     .get(id)
                     .is_some_and(|account| account.cut != CutOutput::default()),
                 Printer::Unknown => {
-                    self.unknown.kept.saturating_add(bytes)
-                        > per_rollout.saturating_mul(self.begun)
+                    self.unknown.kept.saturating_add(bytes) > per_rollout.saturating_mul(self.begun)
                 }
             }
     }

@@ -262,7 +262,10 @@ mod tests {
         assert!(text.len() < 1024 * 1024 + 1024, "{}", text.len());
         assert!(text.contains("log limit of 1,048,576 bytes reached"));
         let end = &text[text.len() - 300..];
-        assert!(end.contains("58,980,033 bytes of output in 983 lines were not kept"), "{end}");
+        assert!(
+            end.contains("58,980,033 bytes of output in 983 lines were not kept"),
+            "{end}"
+        );
         assert!(text.contains("a neighbour"));
     }
 

@@ -93,7 +93,9 @@ mod tests {
     fn an_optional_name_is_taken_if_it_has_a_value() {
         let (_folder, path) = file("A_KEY=1\nEMPTY=\n");
         let names = Secrets {
-            optional: ["A_KEY", "EMPTY", "NO_SUCH_SECRET_HERE"].map(str::to_owned).into(),
+            optional: ["A_KEY", "EMPTY", "NO_SUCH_SECRET_HERE"]
+                .map(str::to_owned)
+                .into(),
             ..Secrets::default()
         };
         let found = collect(&names, Some(&path)).unwrap();

@@ -33,7 +33,8 @@ impl Withheld {
     /// The error with a hint when what the user's code said names one of them.
     pub(crate) fn explain(&self, error: CliError, remedy: &str) -> CliError {
         let told = |name: &&String| {
-            error.message.contains(name.as_str()) || error.details.to_string().contains(name.as_str())
+            error.message.contains(name.as_str())
+                || error.details.to_string().contains(name.as_str())
         };
         let named: Vec<String> = self.0.iter().filter(told).cloned().collect();
         match Self(named).text(remedy) {
@@ -56,12 +57,13 @@ pub(crate) fn passed_variables(names: &[String]) -> Result<BTreeMap<String, Stri
         if variables::is_ours(name) {
             return Err(CliError::usage(
                 "usage",
-                format!("--pass-env: `{name}` is never passed: names that start with `OSMOSIS_` are reserved"),
+                format!(
+                    "--pass-env: `{name}` is never passed: names that start with `OSMOSIS_` are reserved"
+                ),
             ));
         }
-        let value = std::env::var(name).map_err(|_| {
-            CliError::usage("usage", format!("--pass-env: `{name}` is not set"))
-        })?;
+        let value = std::env::var(name)
+            .map_err(|_| CliError::usage("usage", format!("--pass-env: `{name}` is not set")))?;
         found.insert(name.clone(), value);
     }
     Ok(found)
@@ -82,6 +84,9 @@ mod tests {
         let error = |message: &str| CliError::failed("entrypoint_unusable", message);
         let explained = withheld.explain(error("KeyError: 'A_API_KEY'"), IN_CONFIG);
         assert!(explained.hint.unwrap().starts_with("A_API_KEY: set here"));
-        assert_eq!(withheld.explain(error("KeyError: 'C'"), IN_CONFIG).hint, None);
+        assert_eq!(
+            withheld.explain(error("KeyError: 'C'"), IN_CONFIG).hint,
+            None
+        );
     }
 }

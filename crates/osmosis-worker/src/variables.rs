@@ -187,7 +187,13 @@ mod tests {
 
     #[test]
     fn workers_inherit_what_programs_need_and_no_keys() {
-        for name in ["PATH", "LC_ALL", "PYTHONPATH", "https_proxy", "SSL_CERT_FILE"] {
+        for name in [
+            "PATH",
+            "LC_ALL",
+            "PYTHONPATH",
+            "https_proxy",
+            "SSL_CERT_FILE",
+        ] {
             assert!(reaches_workers(name), "{name}");
         }
         for name in [
@@ -208,10 +214,20 @@ mod tests {
 
     #[test]
     fn installers_inherit_their_own_settings_and_nothing_of_ours() {
-        for name in ["PATH", "UV_INDEX_URL", "PIP_INDEX_URL", "CARGO_HOME", "RUSTFLAGS"] {
+        for name in [
+            "PATH",
+            "UV_INDEX_URL",
+            "PIP_INDEX_URL",
+            "CARGO_HOME",
+            "RUSTFLAGS",
+        ] {
             assert!(reaches_tools(name), "{name}");
         }
-        for name in ["OPENAI_API_KEY", "OSMOSIS_CONTROL_KEY", "AWS_SECRET_ACCESS_KEY"] {
+        for name in [
+            "OPENAI_API_KEY",
+            "OSMOSIS_CONTROL_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+        ] {
             assert!(!reaches_tools(name), "{name}");
         }
     }
@@ -231,6 +247,24 @@ mod tests {
             withheld(set, ["OPENAI_BASE_URL"]),
             ["ANTHROPIC_API_KEY", "OPENAI_API_KEY"]
         );
+    }
+
+    #[test]
+    fn the_docs_name_every_variable() {
+        let docs = include_str!("../../../docs/worker-processes.md");
+        let tools = TOOL_NAMES.iter().filter(|name| {
+            !name.ends_with("FLAGS")
+                && !["MACOSX_DEPLOYMENT_TARGET", "SDKROOT", "SSH_AGENT_PID"].contains(name)
+        });
+        for name in ALLOWED.iter().chain(tools) {
+            assert!(docs.contains(&format!("`{name}`")), "{name}");
+        }
+        for prefix in ALLOWED_PREFIXES {
+            assert!(docs.contains(&format!("`{prefix}*`")), "{prefix}");
+        }
+        for prefix in TOOL_PREFIXES.iter().filter(|prefix| **prefix != "__CARGO") {
+            assert!(docs.contains(&format!("`{prefix}`")), "{prefix}");
+        }
     }
 
     #[test]

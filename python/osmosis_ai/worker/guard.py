@@ -2,8 +2,8 @@
 
 To the kernel it is the parent of everything that the worker's subprocesses leave behind. So the
 orphans of one worker are told apart from those of its siblings: they are handed on, to the engine's
-guard, only when this worker has ended, and are ended there. Meanwhile they are waited for here, where
-user code, which may wait for any child of its own, can't be confused by them.
+guard, only when this worker has ended, and are ended there. Meanwhile they are waited for here,
+where user code, which may wait for any child of its own, can't be confused by them.
 """
 
 from __future__ import annotations

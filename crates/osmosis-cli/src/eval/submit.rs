@@ -229,7 +229,11 @@ impl Job {
         if !is_new && counts.queued + counts.leased > 0 {
             signals.unless_stopped(self.probe()).await?;
         }
-        display.attach(RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?);
+        display.attach(RunLog::open(
+            &self.folder.logs(),
+            self.redactor(),
+            self.plan.config.logs,
+        )?);
 
         let tracked = self.tracked(&pinned);
         let tracking = trackers.begin(&tracked, &store, self.output).await;

@@ -306,7 +306,11 @@ impl Job {
         }
         let so_far = Curve::of(&*store).await?;
         let mut display = Display::start(TrainView::new(self.output, &so_far));
-        display.attach(RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?);
+        display.attach(RunLog::open(
+            &self.folder.logs(),
+            self.redactor(),
+            self.plan.config.logs,
+        )?);
 
         let tracked = TrackedRun {
             name: self.name.as_str(),

@@ -56,11 +56,19 @@ fn workers_see_none_of_our_keys_and_the_report_names_what_was_withheld() {
         for (name, _) in SECRETS {
             assert_eq!(seen[name], Value::Null, "{place}");
         }
-        assert!(seen["PATH"].is_string() && seen["HOME"].is_string(), "{seen}");
+        assert!(
+            seen["PATH"].is_string() && seen["HOME"].is_string(),
+            "{seen}"
+        );
         assert_eq!(seen["TMPDIR"], workspace.root.as_str());
         assert_eq!(seen["OSMOSIS_WORKER_TOKEN"], Value::Null);
     }
-    let withheld = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SEARCH_API_KEY"];
+    let withheld = [
+        "ANTHROPIC_API_KEY",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "SEARCH_API_KEY",
+    ];
     assert_eq!(resource["withheld_variables"], serde_json::json!(withheld));
     let metrics: Value =
         serde_json::from_str(&workspace.read(".osmosis/evals/t/metrics.json")).unwrap();
@@ -80,7 +88,10 @@ fn what_the_config_names_is_passed() {
         "[env]\nOPENAI_BASE_URL = \"http://mine.invalid\"\n\
          [secrets]\nrequired = [\"SEARCH_API_KEY\"]\noptional = [\"OPENAI_API_KEY\", \"NOT_SET_API_KEY\", \"FROM_FILE\"]\n",
     );
-    workspace.write("secrets", "FROM_FILE=of-the-file\nSEARCH_API_KEY=the-file-wins\n");
+    workspace.write(
+        "secrets",
+        "FROM_FILE=of-the-file\nSEARCH_API_KEY=the-file-wins\n",
+    );
     let resource = workspace.submit_json(&["--secrets-file", "secrets"]);
     let seen = seen(&workspace, "grader");
     assert_eq!(seen["OPENAI_API_KEY"], "sk-openai-not-for-agents");
@@ -88,7 +99,10 @@ fn what_the_config_names_is_passed() {
     assert_eq!(seen["SEARCH_API_KEY"], "the-file-wins");
     assert_eq!(seen["FROM_FILE"], "of-the-file");
     assert_eq!(seen["NOT_SET_API_KEY"], Value::Null);
-    assert_eq!(resource["withheld_variables"], serde_json::json!(["ANTHROPIC_API_KEY"]));
+    assert_eq!(
+        resource["withheld_variables"],
+        serde_json::json!(["ANTHROPIC_API_KEY"])
+    );
 }
 
 #[test]
@@ -97,7 +111,8 @@ fn an_import_that_misses_a_withheld_key_is_explained() {
     let workspace = workspace(&main, "");
     let ran = workspace.submit(&[]).expect(1);
     assert!(
-        ran.stderr.contains("OPENAI_API_KEY: set here and not passed to your code"),
+        ran.stderr
+            .contains("OPENAI_API_KEY: set here and not passed to your code"),
         "{}",
         ran.stderr
     );
@@ -111,5 +126,38 @@ fn training_withholds_the_same() {
     let ran = workspace.train(&["--dry-run", "--json"]).expect(0);
     let withheld = &ran.json()["resource"]["withheld_variables"];
     assert_eq!(withheld[0], "ANTHROPIC_API_KEY");
-    assert_eq!(seen(&workspace, "import")["OSMOSIS_CONTROL_KEY"], Value::Null);
+    assert_eq!(
+        seen(&workspace, "import")["OSMOSIS_CONTROL_KEY"],
+        Value::Null
+    );
+}
+
+#[test]
+fn a_served_rollout_sees_what_is_passed_by_name() {
+    let workspace = workspace(SEES, "");
+    let python = osmosis_testkit::python_environment::python();
+    let serve = ["serve", "r", "--python", python.as_str(), "--pass-env"];
+    let mut serving = workspace
+        .command(&[&serve[..], &["SEARCH_API_KEY"]].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let written = workspace.root.join("seen-import");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(2);
+    let seen: Value = loop {
+        let text = std::fs::read_to_string(&written).unwrap_or_default();
+        if let Ok(seen) = serde_json::from_str(&text) {
+            break seen;
+        }
+        assert!(std::time::Instant::now() < deadline, "never imported");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    };
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    assert_eq!(seen["SEARCH_API_KEY"], "search-key-of-the-agent");
+    assert_eq!(seen["OPENAI_API_KEY"], Value::Null);
+    assert_eq!(seen["OSMOSIS_CONTROL_KEY"], Value::Null);
+    let ran = workspace.osmosis(&[&serve[..], &["OSMOSIS_CONTROL_KEY"]].concat());
+    assert!(ran.expect(2).stderr.contains("is never passed"));
 }

@@ -688,7 +688,11 @@ fn the_limits_of_the_log_have_defaults_and_are_not_pinned() {
     let config = train("[logs]\nmax_bytes_per_rollout = 10\nmax_bytes_per_run = 0\n");
     assert_eq!(config.logs.max_bytes_per_rollout, 10);
     assert_eq!(config.logs.max_bytes_per_run, 0);
-    assert!(!serde_json::to_string(&config).unwrap().contains("max_bytes"));
+    assert!(
+        !serde_json::to_string(&config)
+            .unwrap()
+            .contains("max_bytes")
+    );
     assert_snapshot!(eval_errors_with("[logs]\nmax_bytes_per_run = -1\nmax_bytes = 1\n"), @r"
     eval.toml:7:21: `max_bytes_per_run` in `[logs]` must be at least 0, not `-1`
     eval.toml:8:1: unknown key `max_bytes` in `[logs]`

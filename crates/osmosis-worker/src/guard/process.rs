@@ -81,7 +81,12 @@ mod linux {
         let worker = match start(&settings, program, arguments) {
             Ok(worker) => worker,
             Err(error) => {
-                report(&reports, &Report::NotStarted { message: error.to_string() });
+                report(
+                    &reports,
+                    &Report::NotStarted {
+                        message: error.to_string(),
+                    },
+                );
                 return Err(error);
             }
         };
@@ -136,8 +141,8 @@ mod linux {
             .stdin(Stdio::null())
             .process_group(0)
             .spawn()?;
-        let worker = checked_pid(child.id())
-            .ok_or_else(|| std::io::Error::other("it has no process id"))?;
+        let worker =
+            checked_pid(child.id()).ok_or_else(|| std::io::Error::other("it has no process id"))?;
         if let Err(error) = apply_limits(settings.limits, worker) {
             if let Some(process) = Process::read(child.id()) {
                 descendants::end(&[process]);

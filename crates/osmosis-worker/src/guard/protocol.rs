@@ -37,9 +37,16 @@ impl Order {
 /// The guard to the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Report {
-    Started { pid: u32 },
-    NotStarted { message: String },
-    Ended { code: Option<i32>, signal: Option<i32> },
+    Started {
+        pid: u32,
+    },
+    NotStarted {
+        message: String,
+    },
+    Ended {
+        code: Option<i32>,
+        signal: Option<i32>,
+    },
 }
 
 impl Report {

@@ -78,8 +78,8 @@ impl Inner {
                 let handle = Arc::new(GuardHandle { socket: ours.0 });
                 let command = self.guard_command(program, launch, token, marker, theirs);
                 let child = spawner.spawn(command).await;
-                let child =
-                    child.map_err(|error| failed(format!("its guard can't be started: {error}")))?;
+                let child = child
+                    .map_err(|error| failed(format!("its guard can't be started: {error}")))?;
                 let reports = BufReader::new(ours.1).lines();
                 self.guarded(child, handle, reports, marker, deadline)
                     .await
@@ -134,7 +134,9 @@ impl Inner {
         self.processes.spawn(async move {
             let told = loop {
                 match next_report(&mut reports).await {
-                    Some(Report::Ended { code, signal }) => break Some(describe_exit(code, signal)),
+                    Some(Report::Ended { code, signal }) => {
+                        break Some(describe_exit(code, signal));
+                    }
                     Some(Report::Started { .. } | Report::NotStarted { .. }) => {}
                     None => break None,
                 }

@@ -7,9 +7,9 @@ use bytes::{Bytes, BytesMut};
 use osmosis_core::frame::{FromWorker, Manifest, PROTOCOL_VERSION, ToWorker};
 use tokio::sync::{mpsc, oneshot};
 
+use super::Inner;
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
-use super::Inner;
 use super::guarded::{GuardHandle, StartedProcess};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;

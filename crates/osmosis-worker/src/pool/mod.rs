@@ -297,9 +297,9 @@ impl Inner {
         let socket_error = |error: std::io::Error| WorkerError::Socket {
             message: format!("the worker socket could not be opened: {error}"),
         };
+        end_leftovers().await;
         let starter = match launch {
             Some(launch) => {
-                end_leftovers().await;
                 let spawner = Spawner::start().map_err(socket_error)?;
                 Some(Starter { launch, spawner })
             }

@@ -6,9 +6,7 @@ use osmosis_core::JsonText;
 use osmosis_core::frame::Load;
 use osmosis_testkit::python_environment;
 use osmosis_worker::environment::{self, Surroundings};
-use osmosis_worker::{
-    Isolation, PoolOptions, TaskReport, TaskResult, WorkerEvent, WorkerPool,
-};
+use osmosis_worker::{Isolation, PoolOptions, TaskReport, TaskResult, WorkerEvent, WorkerPool};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -228,7 +226,11 @@ async fn a_worker_sees_what_is_on_the_list_and_nothing_else() {
     let messages: serde_json::Value = serde_json::from_str(&messages(&report)).unwrap();
     let names = messages[0]["content"].as_str().unwrap();
     // What the SDK and the kernel's loader put there themselves.
-    let own = ["OPENAI_AGENTS_DISABLE_TRACING", "_OSMOSIS_GUARD", "LC_CTYPE"];
+    let own = [
+        "OPENAI_AGENTS_DISABLE_TRACING",
+        "_OSMOSIS_GUARD",
+        "LC_CTYPE",
+    ];
     for name in names.split(' ') {
         assert!(
             osmosis_worker::variables::reaches_workers(name) || own.contains(&name),
