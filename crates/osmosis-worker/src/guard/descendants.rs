@@ -154,11 +154,25 @@ pub(super) fn end(roots: &[Process]) {
 /// Someone who still gets ahead after so many looks is met again at the next one.
 const MOST_ROUNDS: usize = 20;
 
-/// The next child that has ended, and how.
-pub(super) fn reap() -> Option<(Pid, Option<i32>, Option<i32>)> {
+/// What there is to know about our children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Children {
+    /// This one has ended, and how. It is forgotten now.
+    Ended(Pid, Option<i32>, Option<i32>),
+    /// There are some, and none has ended.
+    Living,
+    None,
+}
+
+/// Collects the next child that has ended. Whoever leaves without doing so leaves it to init, and not every
+/// container's init cares.
+pub(super) fn reap() -> Children {
     match wait(WaitOptions::NOHANG) {
-        Ok(Some((pid, status))) => Some((pid, status.exit_status(), status.terminating_signal())),
-        Ok(None) | Err(_) => None,
+        Ok(Some((pid, status))) => {
+            Children::Ended(pid, status.exit_status(), status.terminating_signal())
+        }
+        Ok(None) => Children::Living,
+        Err(_) => Children::None,
     }
 }
 

@@ -45,7 +45,7 @@ mod linux {
     use tokio::net::UnixStream;
     use tokio::signal::unix::{SignalKind, signal};
 
-    use super::super::descendants::{self, Process};
+    use super::super::descendants::{self, Children, Process};
     use super::super::protocol::{Order, Report, Settings};
     use crate::pool::{apply_limits, remove_abandoned_folder};
     use crate::process_group::checked_pid;
@@ -94,14 +94,14 @@ mod linux {
         let mut orphans = Orphans {
             worker: raw(worker),
             kept: Vec::new(),
-            is_sweeping: false,
+            sweeping_until: None,
         };
         loop {
             tokio::select! {
                 order = orders.next_line() => match order {
                     Ok(Some(line)) => match Order::parse(&line) {
                         Some(Order::Keep) => orphans.keep(),
-                        Some(Order::Sweep) => orphans.is_sweeping = true,
+                        Some(Order::Sweep) => orphans.sweeping_until = Some(Instant::now() + END_LIMIT),
                         Some(Order::End) => {
                             end_everything(worker, &reports).await;
                             return Ok(());
@@ -115,9 +115,9 @@ mod linux {
                 _ = interrupted.recv() => break,
                 _ = hung_up.recv() => break,
                 _ = child_ended.recv() => {}
-                () = tokio::time::sleep(LOOK_AGAIN), if orphans.is_sweeping => {}
+                () = tokio::time::sleep(LOOK_AGAIN), if orphans.sweeping_until.is_some() => {}
             }
-            if reap(worker, &reports) {
+            if reap(worker, &reports).worker_ended {
                 break;
             }
             orphans.sweep();
@@ -163,7 +163,8 @@ mod linux {
         worker: u32,
         /// They came from the import of the entrypoint.
         kept: Vec<Process>,
-        is_sweeping: bool,
+        /// Set while there is something to end.
+        sweeping_until: Option<Instant>,
     }
 
     impl Orphans {
@@ -173,9 +174,9 @@ mod linux {
 
         /// Kills those that a process of the worker's left. What they leave is met the next time.
         fn sweep(&mut self) {
-            if !self.is_sweeping {
+            let Some(until) = self.sweeping_until else {
                 return;
-            }
+            };
             let mut found = descendants::children();
             found.retain(|process| {
                 process.pid != self.worker
@@ -184,32 +185,44 @@ mod linux {
                         .iter()
                         .any(|kept| (kept.pid, kept.began) == (process.pid, process.began))
             });
-            self.is_sweeping = !found.is_empty();
+            if found.is_empty() || Instant::now() > until {
+                self.sweeping_until = None;
+            }
             descendants::end(&found);
         }
     }
 
-    /// Collects the children that have ended; whether the worker is among them.
-    fn reap(worker: Pid, reports: &std::os::unix::net::UnixStream) -> bool {
-        let mut has_ended = false;
-        while let Some((pid, code, signal)) = descendants::reap() {
-            if pid == worker {
-                report(reports, &Report::Ended { code, signal });
-                has_ended = true;
-            }
-        }
-        has_ended
+    /// What is left after the children that have ended were collected.
+    struct Left {
+        children: bool,
+        /// The worker was among those that have ended.
+        worker_ended: bool,
     }
 
+    fn reap(worker: Pid, reports: &std::os::unix::net::UnixStream) -> Left {
+        let mut worker_ended = false;
+        loop {
+            match descendants::reap() {
+                Children::Ended(pid, code, signal) if pid == worker => {
+                    report(reports, &Report::Ended { code, signal });
+                    worker_ended = true;
+                }
+                Children::Ended(..) => {}
+                left @ (Children::Living | Children::None) => {
+                    return Left {
+                        children: left == Children::Living,
+                        worker_ended,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Kills all that is below us, until nobody is left, not even to be collected.
     async fn end_everything(worker: Pid, reports: &std::os::unix::net::UnixStream) {
         let until = Instant::now() + END_LIMIT;
-        loop {
-            reap(worker, reports);
-            let children = descendants::all_children();
-            if children.is_empty() || Instant::now() > until {
-                return;
-            }
-            descendants::end(&children);
+        while reap(worker, reports).children && Instant::now() < until {
+            descendants::end(&descendants::all_children());
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
