@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -548,10 +549,11 @@ async def test_a_template_forks_workers_that_dial_in(tmp_path: Path):
             template.send(Fork(token))
             forked = await template.expect(Forked)
             child = await asyncio.wait_for(arrival, 30)
-            assert (forked.token, forked.pid) == (token, child.hello.pid)
-            assert child.hello.pid != process.pid
+            # What the template forked is the worker's guard, which leads their group.
+            assert (forked.token, forked.pid) == (token, parent_of(child.hello.pid))
+            assert forked.pid != process.pid
             assert child.hello.features == []
-            assert os.getpgid(child.hello.pid) == child.hello.pid
+            assert os.getpgid(child.hello.pid) == os.getpgid(forked.pid) == forked.pid
             done = await child.run(rollout_id="r3-0")
             answers += json.loads(done.samples[0].messages)
             pids.append(child.hello.pid)
@@ -563,7 +565,43 @@ async def test_a_template_forks_workers_that_dial_in(tmp_path: Path):
         assert [answer["pid"] for answer in answers] == pids
         assert answers[0]["n"] != answers[1]["n"]
         os.kill(pids[1], signal.SIGKILL)
-        assert await template.expect(ChildExited) == ChildExited(pids[1], None, signal.SIGKILL)
+        assert await template.expect(ChildExited) == ChildExited(forked.pid, None, signal.SIGKILL)
+
+
+@linux
+async def test_the_guard_of_a_worker_adopts_its_orphans_and_holds_nothing(tmp_path: Path):
+    leave = """
+        answer, question = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.write(question, str(os.getpid()).encode())
+                os.execvp("sleep", ["sleep", "1000"])
+            os._exit(0)
+        return [{"daemon": int(os.read(answer, 32))}]
+    """
+    source = workflow(textwrap.dedent(leave).strip(), before="import os")
+    async with loaded_worker(tmp_path, source) as (template, _, engine):
+        arrival = engine.expect_worker("child-1")
+        template.send(Fork("child-1"))
+        forked = await template.expect(Forked)
+        child = await asyncio.wait_for(arrival, 30)
+        done = await child.run(rollout_id="r3-0")
+        daemon = json.loads(done.samples[0].messages)[0]["daemon"]
+        try:
+            assert parent_of(daemon) == forked.pid
+            held = {os.readlink(entry) for entry in Path(f"/proc/{forked.pid}/fd").iterdir()}
+            assert held == {"/dev/null"}
+            os.kill(forked.pid, signal.SIGKILL)
+            ended = ChildExited(forked.pid, None, signal.SIGKILL)
+            assert await template.expect(ChildExited) == ended
+        finally:
+            os.kill(daemon, signal.SIGKILL)
+
+
+def parent_of(pid: int) -> int:
+    """Whose child a process is."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @linux

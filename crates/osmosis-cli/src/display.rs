@@ -13,8 +13,9 @@ use crate::run_log::RunLog;
 /// Events waiting to be shown; more than this and the sender waits.
 const EVENT_QUEUE: usize = 1024;
 
-/// Lines kept before there is a log to write them to.
+/// Lines, and their bytes, that are kept before there is a log to write them to.
 const BUFFERED_EVENTS: usize = 10_000;
+const BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// How the events of one kind of run are shown.
 pub(crate) trait View: Send + 'static {
@@ -39,7 +40,12 @@ pub(crate) struct Display<E> {
 /// The run's log, or what is to go there once it is open.
 #[derive(Debug)]
 enum Log {
-    Waiting(Vec<WorkerEvent>),
+    Waiting {
+        events: Vec<WorkerEvent>,
+        bytes: usize,
+        /// What found no room.
+        dropped: usize,
+    },
     Open(RunLog),
 }
 
@@ -47,7 +53,11 @@ impl<E: Send + 'static> Display<E> {
     pub(crate) fn start<V: View<Event = E>>(mut view: V) -> Self {
         let (worker_sender, mut worker_events) = mpsc::channel(EVENT_QUEUE);
         let (run_sender, mut run_events) = mpsc::channel::<E>(EVENT_QUEUE);
-        let log = Arc::new(Mutex::new(Log::Waiting(vec![])));
+        let log = Arc::new(Mutex::new(Log::Waiting {
+            events: vec![],
+            bytes: 0,
+            dropped: 0,
+        }));
         let shared = Arc::clone(&log);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -94,9 +104,17 @@ impl<E: Send + 'static> Display<E> {
     /// From now on everything goes to this log, what came before first.
     pub(crate) fn attach(&mut self, mut log: RunLog) {
         let mut current = self.log.lock();
-        if let Log::Waiting(events) = &*current {
+        if let Log::Waiting {
+            events, dropped, ..
+        } = &*current
+        {
             for event in events {
                 log.worker_event(event);
+            }
+            if *dropped > 0 {
+                log.run(&format!(
+                    "[osmosis: {dropped} lines from before the log was open were not kept]"
+                ));
             }
         }
         *current = Log::Open(log);
@@ -118,8 +136,25 @@ fn sender<T>(sender: Option<&mpsc::Sender<T>>) -> mpsc::Sender<T> {
 impl Log {
     fn worker_event(&mut self, event: WorkerEvent) {
         match self {
-            Self::Waiting(events) if events.len() < BUFFERED_EVENTS => events.push(event),
-            Self::Waiting(_) => {}
+            Self::Waiting {
+                events,
+                bytes,
+                dropped,
+            } => {
+                let size = match &event {
+                    WorkerEvent::Output { line, .. } => line.len(),
+                    WorkerEvent::LoopBlocked { stack, .. } => stack.len(),
+                    WorkerEvent::Started { .. }
+                    | WorkerEvent::Died { .. }
+                    | WorkerEvent::Killed { .. } => 0,
+                };
+                if events.len() < BUFFERED_EVENTS && *bytes + size <= BUFFERED_BYTES {
+                    *bytes += size;
+                    events.push(event);
+                } else {
+                    *dropped += 1;
+                }
+            }
             Self::Open(log) => log.worker_event(&event),
         }
     }

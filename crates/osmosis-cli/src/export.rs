@@ -5,7 +5,7 @@ mod tokens;
 use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use osmosis_core::config::{EvalConfig, TrainConfig};
+use osmosis_core::config::{EvalConfig, Secrets, TrainConfig};
 use osmosis_core::{Redactor, RolloutId, RunName, Sample};
 use osmosis_data::Row;
 use osmosis_data::export::{
@@ -352,23 +352,35 @@ async fn progress_bar(output: &Output, store: &SqliteStore) -> Result<ProgressBa
 
 /// Takes out the run's secrets, as far as their values are known here.
 fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redactor {
-    let required = EvalConfig::parse("run.toml".into(), config)
-        .map(|config| config.secrets.required)
-        .or_else(|_| {
-            TrainConfig::parse("run.toml".into(), config).map(|config| config.secrets.required)
-        })
+    let Secrets { required, optional } = EvalConfig::parse("run.toml".into(), config)
+        .map(|config| config.secrets)
+        .or_else(|_| TrainConfig::parse("run.toml".into(), config).map(|config| config.secrets))
         .unwrap_or_default();
     let file = arguments.secrets.secrets_file.as_deref();
     let mut values = vec![];
+    let mut take = |names: Secrets| match secrets::collect(&names, file) {
+        Ok(found) => {
+            values.extend(found.into_iter().map(|(_, value)| value));
+            true
+        }
+        Err(_) => false,
+    };
     for name in required {
-        match secrets::collect(std::slice::from_ref(&name), file) {
-            Ok(found) => values.extend(found.into_iter().map(|(_, value)| value)),
-            Err(_) => output.warn(format_args!(
+        let alone = Secrets {
+            required: vec![name.clone()],
+            ..Secrets::default()
+        };
+        if !take(alone) {
+            output.warn(format_args!(
                 "the value of `{name}` is not known here, so it can't be redacted; \
                  give it with `--secrets-file`"
-            )),
+            ));
         }
     }
+    take(Secrets {
+        optional,
+        ..Secrets::default()
+    });
     Redactor::new(values)
 }
 

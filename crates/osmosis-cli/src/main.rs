@@ -17,6 +17,7 @@ mod export;
 mod figures;
 mod gateway;
 mod judge;
+mod log_budget;
 mod man;
 mod output;
 mod outside_engine;
@@ -35,6 +36,7 @@ mod talk;
 mod tracking;
 mod train;
 mod user_code;
+mod withheld;
 mod workspace;
 
 use std::io::IsTerminal;
@@ -52,6 +54,10 @@ use output::Output;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    // Not a command for people: we start ourselves like this, once for each worker that we spawn.
+    if let Some(code) = osmosis_worker::guard::run_if_asked() {
+        return code;
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return output::usage_error(&error),

@@ -3,32 +3,38 @@
 use std::collections::HashMap;
 
 use camino::Utf8Path;
+use osmosis_core::config::Secrets;
 use serde_json::json;
 
 use crate::error::CliError;
 use crate::workspace::absolute;
 
-/// The value of each required name. They reach the worker and the redactor, nothing else.
+/// The values of the names that have one. They reach the worker and the redactor, nothing else. A required name
+/// without a value is an error.
 pub(crate) fn collect(
-    required: &[String],
+    names: &Secrets,
     file: Option<&Utf8Path>,
 ) -> Result<Vec<(String, String)>, CliError> {
     let mut from_file = match file {
         Some(path) => read(path)?,
         None => HashMap::new(),
     };
-    let mut found = vec![];
-    let mut missing = vec![];
-    for name in required {
-        let value = from_file
+    let mut value_of = |name: &String| {
+        from_file
             .remove(name)
             .or_else(|| std::env::var(name).ok())
-            .filter(|value| !value.is_empty());
-        match value {
-            Some(value) => found.push((name.clone(), value)),
+            .filter(|value| !value.is_empty())
+            .map(|value| (name.clone(), value))
+    };
+    let mut found = vec![];
+    let mut missing = vec![];
+    for name in &names.required {
+        match value_of(name) {
+            Some(secret) => found.push(secret),
             None => missing.push(name.clone()),
         }
     }
+    found.extend(names.optional.iter().filter_map(value_of));
     if missing.is_empty() {
         return Ok(found);
     }
@@ -76,24 +82,44 @@ mod tests {
         (folder, path)
     }
 
+    fn required(name: &str) -> Secrets {
+        Secrets {
+            required: vec![name.to_owned()],
+            ..Secrets::default()
+        }
+    }
+
+    #[test]
+    fn an_optional_name_is_taken_if_it_has_a_value() {
+        let (_folder, path) = file("A_KEY=1\nEMPTY=\n");
+        let names = Secrets {
+            optional: ["A_KEY", "EMPTY", "NO_SUCH_SECRET_HERE"]
+                .map(str::to_owned)
+                .into(),
+            ..Secrets::default()
+        };
+        let found = collect(&names, Some(&path)).unwrap();
+        assert_eq!(found, [("A_KEY".to_owned(), "1".to_owned())]);
+    }
+
     #[test]
     fn the_file_wins_and_only_required_names_are_taken() {
         let (_folder, path) = file("# mine\nexport PATH=\"from file\"\nOTHER='x'\n");
-        let found = collect(&["PATH".to_owned()], Some(&path)).unwrap();
+        let found = collect(&required("PATH"), Some(&path)).unwrap();
         assert_eq!(found, [("PATH".to_owned(), "from file".to_owned())]);
     }
 
     #[test]
     fn a_broken_line_is_told_without_its_text() {
         let (_folder, path) = file("GOOD=1\nBAD LINE hunter2\n");
-        let error = collect(&["GOOD".to_owned()], Some(&path)).unwrap_err();
+        let error = collect(&required("GOOD"), Some(&path)).unwrap_err();
         assert!(error.message.contains("entry 2"), "{}", error.message);
         assert!(!error.message.contains("hunter2"), "{}", error.message);
     }
 
     #[test]
     fn what_is_nowhere_is_named() {
-        let error = collect(&["NO_SUCH_SECRET_HERE".to_owned()], None).unwrap_err();
+        let error = collect(&required("NO_SUCH_SECRET_HERE"), None).unwrap_err();
         assert!(error.message.contains("NO_SUCH_SECRET_HERE"));
     }
 }

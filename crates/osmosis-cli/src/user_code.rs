@@ -15,6 +15,7 @@ use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::secrets;
 use crate::source_digest::source_digest;
+use crate::withheld::{IN_CONFIG, Withheld};
 use crate::workspace::Workspace;
 
 /// A rollout that is there, with the values of its secrets.
@@ -24,6 +25,7 @@ pub(crate) struct UserCode {
     pub(crate) experiment: Experiment,
     /// Values of `[secrets]`, by name.
     pub(crate) secrets: Vec<(String, String)>,
+    pub(crate) withheld: Withheld,
     passed_on: PassedOn,
 }
 
@@ -71,7 +73,7 @@ impl PassedOn {
             ("[workflow]", !self.workflow.is_empty()),
             ("[grader]", !self.grader.is_empty() || self.has_judge),
             ("[env]", !self.env.is_empty()),
-            ("[secrets]", !self.secrets.required.is_empty()),
+            ("[secrets]", self.secrets != Secrets::default()),
         ];
         let said = sections.into_iter().filter(|(_, said)| *said);
         said.map(|(name, _)| name).collect()
@@ -93,10 +95,16 @@ impl UserCode {
         secrets_file: Option<&Utf8Path>,
     ) -> Result<Self, CliError> {
         check_head(workspace, experiment)?;
+        let rollout_dir = rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?;
+        let secrets = secrets::collect(&passed_on.secrets, secrets_file)?;
+        let passed = secrets.iter().map(|(name, _)| &**name);
+        let withheld =
+            Withheld::of_environment(passed.chain(passed_on.env.keys().map(|name| &**name)));
         Ok(Self {
-            rollout_dir: rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?,
+            rollout_dir,
             experiment: experiment.clone(),
-            secrets: secrets::collect(&passed_on.secrets.required, secrets_file)?,
+            secrets,
+            withheld,
             passed_on,
         })
     }
@@ -141,7 +149,9 @@ impl UserCode {
             grader: JsonText::of(&self.passed_on.grader).map_err(internal)?,
         };
         let launch = prepared.launch(&self.rollout_dir, variables);
-        Ok(WorkerPool::start(launch, load, options, events).await?)
+        WorkerPool::start(launch, load, options, events)
+            .await
+            .map_err(|error| self.withheld.explain(error.into(), IN_CONFIG))
     }
 
     /// Says what was found in the user's code; `amount` says how much of it will be run.

@@ -27,10 +27,12 @@
 pub mod environment;
 mod error;
 mod event;
+pub mod guard;
 mod options;
 mod pool;
 mod process_group;
 mod task;
+pub mod variables;
 
 pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};

@@ -2,14 +2,18 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 
+use crate::guard::GuardProgram;
+
 /// How to start a worker process.
 #[derive(Debug, Clone)]
 pub struct Launch {
     pub program: Utf8PathBuf,
     pub arguments: Vec<String>,
     pub working_directory: Utf8PathBuf,
-    /// Added to the inherited environment.
+    /// Beside what workers inherit ([`crate::variables::ALLOWED`]), and before it.
     pub environment: Vec<(String, String)>,
+    /// What ends everything that the process starts; without it only its process group is ended.
+    pub guard: Option<GuardProgram>,
 }
 
 /// How many workers, and how patient we are with them.

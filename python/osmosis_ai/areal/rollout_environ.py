@@ -1,9 +1,10 @@
 """Environment variables that are the running rollout's own.
 
 `AsyncOpenAI()` and its like read where to go, and with which key, from the environment when they
-are made. What the user set there stays. Where nothing is set, such a client reaches the policy's
-server with a key of the rollout whose calls are recorded and never trained on. Rollouts share a
-process, so these names are answered from the context of the task.
+are made. What the config passes to workers (`[env]`, `[secrets]`) stays. Where it passes nothing,
+such a client reaches the policy's server with a key of the rollout whose calls are recorded and
+never trained on. Rollouts share a process, so these names are answered from the context of the
+task.
 """
 
 from __future__ import annotations

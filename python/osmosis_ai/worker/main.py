@@ -18,6 +18,7 @@ from osmosis_ai.worker.connection import (
     dial_output,
 )
 from osmosis_ai.worker.frames import ADDRESS_VARIABLE, TOKEN_VARIABLE, FrameError
+from osmosis_ai.worker.guard import go_on_behind_guard
 from osmosis_ai.worker.loading import Rollout
 from osmosis_ai.worker.output import Output
 from osmosis_ai.worker.process import (
@@ -25,9 +26,7 @@ from osmosis_ai.worker.process import (
     close_input,
     die_with_parent,
     ignore_interrupts,
-    lead_group,
     reseed,
-    restore_signals,
 )
 from osmosis_ai.worker.serving import Server
 from osmosis_ai.worker.template import ChildStarts, Leave, Serve, Template
@@ -76,9 +75,7 @@ def _become_child(
     siblings: Children,
 ) -> NoReturn:
     try:
-        lead_group()
-        restore_signals()
-        die_with_parent(start.template_pid)
+        go_on_behind_guard(start.template_pid)
         inherited.close()
         siblings.forget_all()
         reseed()

@@ -22,6 +22,8 @@ TAG_START = "\x1e"
 TAG_END = "\x1f"
 # Lines beyond this are split, so that one write stays whole among other writers.
 MAX_LINE_CHARACTERS = 8_000
+# One text of any size is handled in pieces: lines are made of it, and bytes of those.
+_MAX_PIECE_CHARACTERS = 1_000_000
 _STUCK_SECONDS = 30.0
 
 current_rollout: ContextVar[str | None] = ContextVar("osmosis_output_rollout", default=None)
@@ -86,15 +88,20 @@ class TaggedStream(io.TextIOBase):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         rollout = current_rollout.get()
         with self._lock:
-            *lines, rest = (self._partial.pop(rollout, "") + text).split("\n")
-            while len(rest) > MAX_LINE_CHARACTERS:
-                lines.append(rest[:MAX_LINE_CHARACTERS])
-                rest = rest[MAX_LINE_CHARACTERS:]
-            if rest:
-                self._partial[rollout] = rest
-            if lines:
-                self._writer.write_lines(rollout, lines)
+            for start in range(0, len(text), _MAX_PIECE_CHARACTERS):
+                self._write_piece(rollout, text[start : start + _MAX_PIECE_CHARACTERS])
         return len(text)
+
+    def _write_piece(self, rollout: str | None, text: str) -> None:
+        *lines, rest = (self._partial.pop(rollout, "") + text).split("\n")
+        whole = len(rest) - len(rest) % MAX_LINE_CHARACTERS
+        if len(rest) > MAX_LINE_CHARACTERS:
+            lines.append(rest[:whole])
+            rest = rest[whole:]
+        if rest:
+            self._partial[rollout] = rest
+        if lines:
+            self._writer.write_lines(rollout, lines)
 
     def finish(self, rollout: str | None) -> None:
         """Writes what is left of a rollout's last line."""

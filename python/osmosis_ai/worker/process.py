@@ -14,6 +14,7 @@ from typing import Any
 
 IS_LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 # Loaded before any fork, so that a child needs no import for it.
 _libc: Any = ctypes.CDLL(None, use_errno=True) if IS_LINUX else None
@@ -26,6 +27,12 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Asks the kernel to make this process the parent of orphans among its descendants."""
+    if IS_LINUX:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def lead_group() -> None:

@@ -64,6 +64,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "PREFIX", value_parser = parse_url)]
     pub(crate) allow_url: Vec<Url>,
 
+    /// Environment variable that the rollout's code gets besides the usual ones (PATH, HOME, …), e.g.
+    /// `--pass-env SEARCH_KEY`; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pass_env: Vec<String>,
+
     /// Deadline of a workflow whose request sets none
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) agent_timeout: u32,
@@ -80,7 +85,7 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         hide = true,
-        conflicts_with_all = ["rollout", "workers", "python"]
+        conflicts_with_all = ["rollout", "workers", "python", "pass_env"]
     )]
     pub(crate) attach: bool,
 }

@@ -19,6 +19,7 @@ use crate::figures::{duration_text, interval, ms_text, number, percent, thousand
 use crate::output::paint;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, RegradedFrom};
+use crate::withheld::{IN_CONFIG, Withheld};
 use crate::workspace::Workspace;
 
 /// What a run came to.
@@ -37,6 +38,8 @@ pub(crate) struct Report {
     again: RunAgain,
     workspace: Workspace,
     cost: Option<Cost>,
+    /// `None` when this process only looks, or user code is elsewhere.
+    withheld: Option<Withheld>,
 }
 
 impl Report {
@@ -74,7 +77,16 @@ impl Report {
             again: RunAgain::of(name, &pinned),
             workspace: folder.workspace(),
             cost: None,
+            withheld: None,
         })
+    }
+
+    /// The same with the names of the variables that user code did not get.
+    pub(crate) fn with_withheld(self, withheld: Option<&Withheld>) -> Self {
+        Self {
+            withheld: withheld.cloned(),
+            ..self
+        }
     }
 
     /// The same with what it cost.
@@ -118,6 +130,9 @@ impl Report {
             if let Some(duration) = self.duration {
                 let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
                 resource.insert("duration_ms".to_owned(), json!(ms));
+            }
+            if let Some(Withheld(names)) = &self.withheld {
+                resource.insert("withheld_variables".to_owned(), json!(names));
             }
             let failures: Vec<Value> = self
                 .failures
@@ -189,6 +204,9 @@ impl Report {
                     numbers.without_model_calls
                 ),
             );
+        }
+        if let Some(text) = self.withheld.as_ref().and_then(|it| it.text(IN_CONFIG)) {
+            row("withheld", text);
         }
         failures::render(&mut text, &self.failures, &self.again, workspace);
         self.render_definitions(&mut text);

@@ -36,6 +36,7 @@ use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::tracking::{self, TrackedRun};
+use crate::withheld::Withheld;
 use crate::workspace::{Workspace, absolute, read_config};
 
 pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
@@ -176,6 +177,7 @@ impl Job {
                     "grader": manifest.grader,
                     "warnings": manifest.warnings,
                     "program": prepared.program(),
+                    "withheld_variables": code.withheld.0,
                 })
             }
             Ready::AtServer(wanted, met) => {
@@ -227,7 +229,11 @@ impl Job {
         if !is_new && counts.queued + counts.leased > 0 {
             signals.unless_stopped(self.probe()).await?;
         }
-        display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
+        display.attach(RunLog::open(
+            &self.folder.logs(),
+            self.redactor(),
+            self.plan.config.logs,
+        )?);
 
         let tracked = self.tracked(&pinned);
         let tracking = trackers.begin(&tracked, &store, self.output).await;
@@ -260,7 +266,8 @@ impl Job {
         store.set_status(status).await?;
         let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
             .await?
-            .with_cost(money.cost(&*store).await?);
+            .with_cost(money.cost(&*store).await?)
+            .with_withheld(self.withheld());
         self.write_junit(&*store).await?;
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
@@ -386,6 +393,14 @@ impl Job {
             .max_in_flight
             .or(self.plan.config.evaluation.batch_size)
             .unwrap_or(DEFAULT_MAX_IN_FLIGHT)
+    }
+
+    /// What user code here does not get; a server's is its own affair.
+    fn withheld(&self) -> Option<&Withheld> {
+        match &self.plan.side {
+            UserSide::Here(code) => Some(&code.withheld),
+            UserSide::AtServer(_) => None,
+        }
     }
 
     pub(super) fn redactor(&self) -> Redactor {

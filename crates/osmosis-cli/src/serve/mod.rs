@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8Path;
-use osmosis_core::config::ModelErrors;
+use osmosis_core::config::{LogLimits, ModelErrors};
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Gateway, Policy, RelayPolicy, Sampling, Secret};
@@ -70,9 +70,14 @@ pub(crate) async fn run(
         .await?;
     let listening = Listening::on(address).await?;
     let store = open_store(&side, &folder, &name).await?;
-    let keys = api_key.secret().into_iter();
-    let redactor = Redactor::new(keys.map(|key| key.expose().to_owned()));
-    display.attach(RunLog::open(&folder.logs(), redactor.clone())?);
+    let passed = side.passed_values();
+    let redactor = Redactor::new(
+        passed
+            .chain(api_key.secret().into_iter().map(|key| key.expose()))
+            .map(str::to_owned),
+    );
+    let limits = LogLimits::default();
+    display.attach(RunLog::open(&folder.logs(), redactor.clone(), limits)?);
     let server = Server {
         arguments,
         api_key,

@@ -1,5 +1,6 @@
 //! Whose workflow is served: a rollout of the workspace, or the process that started us.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -10,7 +11,7 @@ use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{DEFAULT_MAX_IN_FLIGHT, KEY_VARIABLE, state_key};
+use super::DEFAULT_MAX_IN_FLIGHT;
 use crate::arguments::{ServeArguments, ThroughputArguments};
 use crate::error::CliError;
 use crate::execution::pool_options;
@@ -18,6 +19,7 @@ use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::user_code::rollout_dir;
+use crate::withheld::{BY_ARGUMENT, Withheld, passed_variables};
 use crate::workspace::Workspace;
 
 /// What the one worker from outside shows that it is who it says.
@@ -40,6 +42,8 @@ pub(super) struct Rollout {
     name: RolloutName,
     entrypoint: Entrypoint,
     dir: Utf8PathBuf,
+    /// Variables for its workers.
+    passed: BTreeMap<String, String>,
     /// Set by `prepare`.
     prepared: Option<Prepared>,
 }
@@ -64,6 +68,7 @@ impl UserSide {
             name,
             entrypoint,
             dir,
+            passed: passed_variables(&arguments.pass_env)?,
             prepared: None,
         })))
     }
@@ -74,6 +79,15 @@ impl UserSide {
             Self::Attached { token } => Some(token),
             Self::Rollout(_) => None,
         }
+    }
+
+    /// The values that workers get and nobody else may read.
+    pub(super) fn passed_values(&self) -> impl Iterator<Item = &str> {
+        let passed = match self {
+            Self::Rollout(rollout) => Some(rollout.passed.values()),
+            Self::Attached { .. } => None,
+        };
+        passed.into_iter().flatten().map(String::as_str)
     }
 
     /// What a run without a name is named after.
@@ -112,6 +126,9 @@ impl UserSide {
             let prepared =
                 Prepared::make(&rollout.dir, &rollout.entrypoint, python, output).await?;
             rollout.prepared = Some(prepared);
+            if let Some(text) = rollout.withheld().text(BY_ARGUMENT) {
+                output.note(text);
+            }
         }
         Ok(self)
     }
@@ -153,7 +170,7 @@ impl UserSide {
                 Ok(attachment.admit().await?)
             }
             Self::Rollout(rollout) => {
-                let pool = rollout.start_workers(arguments, options, events).await?;
+                let pool = rollout.start_workers(options, events).await?;
                 tell(None);
                 Ok(pool)
             }
@@ -164,7 +181,6 @@ impl UserSide {
 impl Rollout {
     async fn start_workers(
         &self,
-        arguments: &ServeArguments,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<WorkerPool, CliError> {
@@ -178,13 +194,15 @@ impl Rollout {
             workflow: JsonText::parse("{}").map_err(internal)?,
             grader: JsonText::parse("{}").map_err(internal)?,
         };
-        // User code has no business with the keys of this server.
-        let ours = [state_key::VARIABLE, KEY_VARIABLE].map(str::to_owned);
-        let hidden = arguments.api_key_env.iter().cloned().chain(ours);
-        let hidden = hidden.map(|name| (name, String::new())).collect();
         let dir: &Utf8Path = &self.dir;
-        let launch = prepared.launch(dir, hidden);
-        Ok(WorkerPool::start(launch, load, options, events).await?)
+        let launch = prepared.launch(dir, self.passed.clone().into_iter().collect());
+        WorkerPool::start(launch, load, options, events)
+            .await
+            .map_err(|error| self.withheld().explain(error.into(), BY_ARGUMENT))
+    }
+
+    fn withheld(&self) -> Withheld {
+        Withheld::of_environment(self.passed.keys().map(|name| &**name))
     }
 }
 

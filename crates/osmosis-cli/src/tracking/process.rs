@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use camino::Utf8Path;
+use osmosis_worker::variables;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
@@ -38,7 +39,14 @@ impl Process {
             )
             .hint("name an interpreter that has the package with `--log-python PATH`")
         };
-        let mut child = Command::new(python)
+        let mut command = Command::new(python);
+        // It runs where agents do; what opens our own doors is none of its business.
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_str().is_some_and(variables::is_ours) {
+                command.env_remove(variable);
+            }
+        }
+        let mut child = command
             .args(["-c", SCRIPT, name])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

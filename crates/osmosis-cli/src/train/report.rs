@@ -20,6 +20,7 @@ use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::{RunFolder, replace_file};
 use crate::runs::Pinned;
+use crate::withheld::{IN_CONFIG, Withheld};
 use crate::workspace::Workspace;
 
 /// More evaluations than these are shown by their first and last ones.
@@ -48,6 +49,8 @@ pub(crate) struct Report {
     best: Option<Checkpoint>,
     /// What the run was begun on; `None` for runs from before it was recorded.
     processor: Option<String>,
+    /// `None` when this process only looks.
+    withheld: Option<Withheld>,
 }
 
 impl Report {
@@ -59,6 +62,7 @@ impl Report {
         duration: Option<Duration>,
     ) -> Result<Self, CliError> {
         Ok(Self {
+            withheld: None,
             processor: begun_on(store).await?,
             name: name.clone(),
             folder: folder.clone(),
@@ -69,6 +73,14 @@ impl Report {
             // Without held-out rows there is none.
             best: checkpoints::resolve(&folder.path, Which::Best).ok(),
         })
+    }
+
+    /// The same with the names of the variables that user code did not get.
+    pub(crate) fn with_withheld(self, withheld: &Withheld) -> Self {
+        Self {
+            withheld: Some(withheld.clone()),
+            ..self
+        }
     }
 
     /// The first and the last evaluation on held-out rows. With a single one there is no after.
@@ -175,6 +187,9 @@ impl Report {
             let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             map.insert("duration_ms".to_owned(), json!(ms));
         }
+        if let (Some(Withheld(names)), Value::Object(map)) = (&self.withheld, &mut resource) {
+            map.insert("withheld_variables".to_owned(), json!(names));
+        }
         resource
     }
 
@@ -235,6 +250,9 @@ impl Report {
                 "note",
                 format!("{count} rollouts failed for reasons outside the agent"),
             );
+        }
+        if let Some(text) = self.withheld.as_ref().and_then(|it| it.text(IN_CONFIG)) {
+            row("withheld", text);
         }
         row("checkpoints", self.checkpoints_text());
         row("curve", self.folder.curve().to_string());

@@ -143,7 +143,11 @@ impl Serving {
         let Opened { store, resumed } = job.open_store(&pinned).await?;
         let so_far = Curve::of(&*store).await?;
         let mut display = Display::start(TrainView::new(job.output, &so_far));
-        display.attach(RunLog::open(&job.folder.logs(), job.redactor())?);
+        display.attach(RunLog::open(
+            &job.folder.logs(),
+            job.redactor(),
+            job.plan.config.logs,
+        )?);
         let driven = self.drive(&signals, &prepared, &store, &display).await;
         display.finish().await;
         let status = match driven {
@@ -160,7 +164,9 @@ impl Serving {
             }
         };
         store.set_status(status).await?;
-        let report = Report::of(&*store, &job.name, &job.folder, resumed, None).await?;
+        let report = Report::of(&*store, &job.name, &job.folder, resumed, None)
+            .await?
+            .with_withheld(&job.plan.code.withheld);
         job.folder.write_index(&*store).await?;
         job.folder.write_metrics(&report.json())?;
         store.close().await?;

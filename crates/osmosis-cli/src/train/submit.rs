@@ -238,6 +238,7 @@ impl Job {
                 "grader": manifest.grader,
                 "warnings": manifest.warnings,
                 "program": prepared.program(),
+                "withheld_variables": self.plan.code.withheld.0,
             }),
         );
         Ok(Exit::Ok)
@@ -305,7 +306,11 @@ impl Job {
         }
         let so_far = Curve::of(&*store).await?;
         let mut display = Display::start(TrainView::new(self.output, &so_far));
-        display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
+        display.attach(RunLog::open(
+            &self.folder.logs(),
+            self.redactor(),
+            self.plan.config.logs,
+        )?);
 
         let tracked = TrackedRun {
             name: self.name.as_str(),
@@ -338,7 +343,9 @@ impl Job {
         };
         store.set_status(status).await?;
         let duration = Some(began.elapsed());
-        let report = Report::of(&*store, &self.name, &self.folder, resumed, duration).await?;
+        let report = Report::of(&*store, &self.name, &self.folder, resumed, duration)
+            .await?
+            .with_withheld(&self.plan.code.withheld);
         self.folder.write_index(&*store).await?;
         self.folder.write_metrics(&report.json())?;
         report.write_curve()?;

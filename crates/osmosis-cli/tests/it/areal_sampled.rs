@@ -188,7 +188,7 @@ class Judged:
 "#;
 
 #[test]
-fn a_client_without_an_address_goes_where_the_users_variables_say() {
+fn a_client_without_an_address_goes_where_the_variables_that_the_config_passes_say() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime
         .block_on(ModelServer::start(Behaviour::Answers))
@@ -196,7 +196,8 @@ fn a_client_without_an_address_goes_where_the_users_variables_say() {
     let mut workspace = Workspace::new(JUDGED, SCRIPT, &echo_rows(2));
     workspace.variable("OPENAI_BASE_URL", server.url());
     workspace.variable("OPENAI_API_KEY", "mine");
-    workspace.training("builtin/tiny", "steps = 1\n", "");
+    let passed = "[secrets]\noptional = [\"OPENAI_BASE_URL\", \"OPENAI_API_KEY\"]\n";
+    workspace.training("builtin/tiny", "steps = 1\n", passed);
     workspace.train(&[]).expect(0);
     assert_eq!(server.requests().len(), 8);
     let key = server.requests()[0].headers["authorization"].clone();
@@ -208,7 +209,10 @@ fn a_client_without_an_address_goes_where_the_users_variables_say() {
 
 #[test]
 fn without_variables_it_reaches_the_policys_server_and_is_never_trained_on() {
-    let workspace = Workspace::new(JUDGED, SCRIPT, &echo_rows(2));
+    let mut workspace = Workspace::new(JUDGED, SCRIPT, &echo_rows(2));
+    // Set, and not passed by the config.
+    workspace.variable("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    workspace.variable("OPENAI_API_KEY", "mine");
     workspace.training("builtin/tiny", "steps = 1\n", "");
     workspace.train(&[]).expect(0);
     let step = &metrics(&workspace)[0];

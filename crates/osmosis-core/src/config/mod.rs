@@ -27,6 +27,7 @@ mod entrypoint;
 mod error;
 mod evaluation;
 mod experiment;
+mod logs;
 mod model_path;
 mod passed_on;
 mod range;
@@ -42,6 +43,7 @@ pub use entrypoint::{Entrypoint, EntrypointError, Language};
 pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
 pub use evaluation::{Evaluation, ModelErrors, Sampling};
 pub use experiment::Experiment;
+pub use logs::LogLimits;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use passed_on::Secrets;
 pub use training::{
@@ -74,6 +76,9 @@ pub struct EvalConfig {
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
+    /// `[logs]`: no part of what a run is, so a resume may change it.
+    #[serde(skip)]
+    pub logs: LogLimits,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -96,6 +101,9 @@ pub struct TrainConfig {
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
+    /// `[logs]`: no part of what a run is, so a resume may change it.
+    #[serde(skip)]
+    pub logs: LogLimits,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -109,6 +117,7 @@ impl EvalConfig {
         let evaluation = evaluation::read(&mut reader);
         let sampling = evaluation::read_sampling(&mut reader);
         let passed_on = passed_on::read(&mut reader);
+        let logs = logs::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             evaluation,
@@ -118,6 +127,7 @@ impl EvalConfig {
             judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
+            logs,
             advanced: passed_on.advanced,
         })
     }
@@ -133,6 +143,7 @@ impl TrainConfig {
         let sampling = evaluation::read_sampling(&mut reader);
         let checkpoints = training::read_checkpoints(&mut reader);
         let passed_on = passed_on::read(&mut reader);
+        let logs = logs::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             training,
@@ -143,6 +154,7 @@ impl TrainConfig {
             judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
+            logs,
             advanced: passed_on.advanced,
         })
     }

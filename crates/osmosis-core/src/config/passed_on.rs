@@ -24,7 +24,12 @@ pub(super) struct PassedOn {
 /// `[secrets]`: names only; the values come from a file or the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Secrets {
+    /// A run without one of these is refused.
     pub required: Vec<String>,
+    /// These are passed if they have a value. Left out of what a run is pinned to when there are none: runs
+    /// from before there was this resume.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub optional: Vec<String>,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> PassedOn {
@@ -185,53 +190,81 @@ fn corrected(name: &str) -> Option<String> {
 }
 
 fn read_secrets(reader: &mut Reader<'_>, env: &BTreeMap<String, String>) -> Secrets {
+    let mut listed = Vec::new();
+    let required = read_names(reader, "required", env, &mut listed);
+    let optional = read_names(reader, "optional", env, &mut listed);
+    Secrets { required, optional }
+}
+
+/// The names in one key of `[secrets]`; `listed` holds those of all keys.
+fn read_names(
+    reader: &mut Reader<'_>,
+    key: &'static str,
+    env: &BTreeMap<String, String>,
+    listed: &mut Vec<String>,
+) -> Vec<String> {
     let section = reader.section("secrets");
-    let Some(entry) = section.entry("required") else {
-        return Secrets::default();
+    let Some(entry) = section.entry(key) else {
+        return Vec::new();
     };
-    let Some(names) = entry.item.as_array() else {
-        let problem = section.wrong_type("required", "an array of strings", entry.item);
+    let Some(items) = entry.item.as_array() else {
+        let problem = section.wrong_type(key, "an array of strings", entry.item);
         reader.report(entry.offset, problem);
-        return Secrets::default();
+        return Vec::new();
     };
-    let mut required: Vec<String> = Vec::new();
-    for item in names {
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
         let offset = item.span().map_or(entry.offset, |span| span.start);
         let Some(name) = item.as_str() else {
             let found = Item::Value(item.clone());
-            let problem = section.wrong_type("required", "an array of strings", &found);
+            let problem = section.wrong_type(key, "an array of strings", &found);
             reader.report(offset, problem);
             continue;
         };
-        let shown = name.escape_debug();
-        let complaint = if !is_name(name, |b| b.is_ascii_uppercase()) {
-            Some((
-                format!(
-                    "`{shown}` is no secret's name: capital letters, digits and `_`, a letter first"
-                ),
-                corrected(name),
-            ))
-        } else if env.contains_key(name) {
-            Some((
-                format!("`{shown}` is set in `[env]` too"),
-                Some(
-                    "a secret's value never stands in the config: remove it from `[env]`"
-                        .to_owned(),
-                ),
-            ))
-        } else if required.iter().any(|other| other == name) {
-            Some((format!("`{shown}` is listed twice"), None))
-        } else {
-            None
-        };
-        match complaint {
-            Some((message, suggestion)) => {
-                reader.report(offset, unusable(section, "required", &message, suggestion));
+        match check_secret(name, env, listed) {
+            Err((message, suggestion)) => {
+                reader.report(offset, unusable(section, key, &message, suggestion));
             }
-            None => required.push(name.to_owned()),
+            Ok(()) => {
+                listed.push(name.to_owned());
+                names.push(name.to_owned());
+            }
         }
     }
-    Secrets { required }
+    names
+}
+
+/// `^[A-Z][A-Z0-9_]*$`, not ours, and listed nowhere else.
+fn check_secret(
+    name: &str,
+    env: &BTreeMap<String, String>,
+    listed: &[String],
+) -> Result<(), (String, Option<String>)> {
+    let shown = name.escape_debug();
+    if !is_name(name, |b| b.is_ascii_uppercase()) {
+        return Err((
+            format!(
+                "`{shown}` is no secret's name: capital letters, digits and `_`, a letter first"
+            ),
+            corrected(name),
+        ));
+    }
+    if name.starts_with("OSMOSIS_") {
+        return Err((
+            format!("`{shown}` is never passed: names that start with `OSMOSIS_` are reserved"),
+            Some("give your code its value under another name".to_owned()),
+        ));
+    }
+    if env.contains_key(name) {
+        return Err((
+            format!("`{shown}` is set in `[env]` too"),
+            Some("a secret's value never stands in the config: remove it from `[env]`".to_owned()),
+        ));
+    }
+    if listed.iter().any(|other| other == name) {
+        return Err((format!("`{shown}` is listed twice"), None));
+    }
+    Ok(())
 }
 
 fn unusable(

@@ -112,7 +112,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "secrets",
         kinds: BOTH,
-        keys: Keys::These(&["required"]),
+        keys: Keys::These(&["required", "optional"]),
+    },
+    Section {
+        name: "logs",
+        kinds: BOTH,
+        keys: Keys::These(&["max_bytes_per_rollout", "max_bytes_per_run"]),
     },
     Section {
         name: "advanced",

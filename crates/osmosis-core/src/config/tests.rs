@@ -432,11 +432,11 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:6:1: unknown section `[smapling]`
       hint: did you mean `[sampling]`?
     eval.toml:7:1: unknown section `[zebra]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs` and `advanced`
     eval.toml:8:1: unknown section `[workflows]`
       hint: did you mean `[workflow]`?
     eval.toml:9:3: unknown section `[tests]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs` and `advanced`
     ");
     assert_snapshot!(train_errors_with("[training]\nlearning_rate = 1\nn = 4\nn_samples = 4\nsave_freq = 1\n"), @r"
     train.toml:7:1: unknown key `learning_rate` in `[training]`
@@ -662,6 +662,41 @@ fn secrets_are_names_that_stand_nowhere_else() {
     eval.toml:9:46: `required` in `[secrets]`: `d` is no secret's name: capital letters, digits and `_`, a letter first
       hint: write `D`
     eval.toml:9:51: `required` in `[secrets]` must be an array of strings, found an integer
+    ");
+}
+
+#[test]
+fn optional_secrets_obey_the_same_rules_and_ours_are_never_passed() {
+    let config = eval("[secrets]\nrequired = ['A_KEY']\noptional = ['OPENAI_API_KEY']\n");
+    assert_eq!(config.secrets.optional, ["OPENAI_API_KEY"]);
+    assert_snapshot!(eval_errors_with("[env]\nA_KEY = 'x'\n[secrets]\nrequired = ['B_KEY', 'OSMOSIS_CONTROL_KEY']\noptional = ['A_KEY', 'B_KEY', 'C_KEY', 'c']\n"), @r"
+    eval.toml:9:22: `required` in `[secrets]`: `OSMOSIS_CONTROL_KEY` is never passed: names that start with `OSMOSIS_` are reserved
+      hint: give your code its value under another name
+    eval.toml:10:13: `optional` in `[secrets]`: `A_KEY` is set in `[env]` too
+      hint: a secret's value never stands in the config: remove it from `[env]`
+    eval.toml:10:22: `optional` in `[secrets]`: `B_KEY` is listed twice
+    eval.toml:10:40: `optional` in `[secrets]`: `c` is no secret's name: capital letters, digits and `_`, a letter first
+      hint: write `C`
+    ");
+}
+
+#[test]
+fn the_limits_of_the_log_have_defaults_and_are_not_pinned() {
+    let config = eval("");
+    assert_eq!(config.logs.max_bytes_per_rollout, 1024 * 1024);
+    assert_eq!(config.logs.max_bytes_per_run, 1024 * 1024 * 1024);
+    let config = train("[logs]\nmax_bytes_per_rollout = 10\nmax_bytes_per_run = 0\n");
+    assert_eq!(config.logs.max_bytes_per_rollout, 10);
+    assert_eq!(config.logs.max_bytes_per_run, 0);
+    assert!(
+        !serde_json::to_string(&config)
+            .unwrap()
+            .contains("max_bytes")
+    );
+    assert_snapshot!(eval_errors_with("[logs]\nmax_bytes_per_run = -1\nmax_bytes = 1\n"), @r"
+    eval.toml:7:21: `max_bytes_per_run` in `[logs]` must be at least 0, not `-1`
+    eval.toml:8:1: unknown key `max_bytes` in `[logs]`
+      hint: did you mean `max_bytes_per_rollout`?
     ");
 }
 

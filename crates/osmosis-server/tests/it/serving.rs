@@ -346,6 +346,7 @@ fn launch(folder: &Utf8Path) -> Launch {
         .to_vec(),
         working_directory: folder.to_owned(),
         environment: vec![],
+        guard: None,
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::process::Command;
 
 use super::error::EnvironmentError;
 use super::{EnvironmentEvent, tool};
-use crate::Launch;
+use crate::guard::GuardProgram;
+use crate::{Launch, variables};
 
 /// A rollout's binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,13 +22,14 @@ pub struct BuiltRollout {
 }
 
 impl BuiltRollout {
-    /// How to start a worker, with `environment` added to our own.
+    /// How to start a worker, with `environment` beside what workers inherit.
     pub fn launch(&self, rollout_dir: &Utf8Path, environment: Vec<(String, String)>) -> Launch {
         Launch {
             program: self.program.clone(),
             arguments: vec![],
             working_directory: rollout_dir.to_owned(),
             environment,
+            guard: GuardProgram::this(),
         }
     }
 }
@@ -90,6 +92,8 @@ async fn executable(
         .args(&words[1..])
         .args(["--message-format", "json", "--quiet"])
         .current_dir(rollout_dir)
+        .env_clear()
+        .envs(variables::for_tools())
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)

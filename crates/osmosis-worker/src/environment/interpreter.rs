@@ -11,6 +11,7 @@ use tokio::process::Command;
 use super::Surroundings;
 use super::error::{EnvironmentError, PassedOver};
 use crate::process_group::GroupGuard;
+use crate::variables;
 
 /// How long a candidate may take to say what it is.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -144,6 +145,8 @@ pub(super) async fn ask(path: &Utf8Path, wanted: &Wanted) -> Result<Interpreter,
         .args(["-c", QUESTION])
         .args(&wanted.modules)
         .current_dir("/")
+        .env_clear()
+        .envs(variables::for_workers())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -29,6 +29,7 @@ use self::sdk::Sdk;
 pub use self::sdk::sdk_path;
 use self::venv::{BuildLock, Found};
 use crate::Launch;
+use crate::guard::GuardProgram;
 
 /// Where things that can be made again are kept; before `XDG_CACHE_HOME/osmosis` and
 /// `~/.cache/osmosis`.
@@ -85,7 +86,7 @@ pub struct PreparedEnvironment {
 }
 
 impl PreparedEnvironment {
-    /// How to start a worker for the rollout, with `environment` added to our own.
+    /// How to start a worker for the rollout, with `environment` beside what workers inherit.
     pub fn launch(&self, rollout_dir: &Utf8Path, environment: Vec<(String, String)>) -> Launch {
         let mut variables = Vec::new();
         if let Some(folder) = &self.environment {
@@ -100,6 +101,7 @@ impl PreparedEnvironment {
             arguments: vec![self.worker_script.to_string()],
             working_directory: interpreter::absolute(rollout_dir),
             environment: variables,
+            guard: GuardProgram::this(),
         }
     }
 }

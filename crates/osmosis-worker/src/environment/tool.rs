@@ -4,16 +4,19 @@ use std::collections::VecDeque;
 use std::process::Stdio;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
 use super::error::EnvironmentError;
 use super::{EnvironmentEvent, Surroundings};
 use crate::process_group::GroupGuard;
+use crate::variables;
 
 /// How many of the last lines an error shows.
 const TAIL_LINES: usize = 20;
+
+const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// Which of the two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,9 +99,8 @@ pub(super) async fn run(
     let mut child = Command::new(program)
         .args(arguments)
         .current_dir(folder)
-        // Of the shell that started us, and not the one at work here.
-        .env_remove("VIRTUAL_ENV")
-        .env_remove("PYTHONHOME")
+        .env_clear()
+        .envs(variables::for_tools())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -133,7 +135,12 @@ async fn forward(source: Option<impl AsyncRead + Unpin>, lines: mpsc::Sender<Str
     let Some(source) = source else { return };
     let mut source = BufReader::new(source);
     let mut line = Vec::new();
-    while let Ok(1..) = source.read_until(b'\n', &mut line).await {
+    // Longer lines come in pieces.
+    while let Ok(1..) = (&mut source)
+        .take(MAX_LINE_BYTES)
+        .read_until(b'\n', &mut line)
+        .await
+    {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();
         if !text.is_empty() && lines.send(text).await.is_err() {

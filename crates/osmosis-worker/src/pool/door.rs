@@ -1,14 +1,12 @@
 //! Where workers dial in. Only who brings a token that we gave out is let in, once per channel.
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use osmosis_core::frame::{Channel, FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 use parking_lot::Mutex;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
@@ -17,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{FrameReader, ReadError, WriteHalf, frame_bytes};
 use super::output::OutputSink;
+use super::socket_folder::SocketFolder;
 use crate::options::Endpoint;
 
 /// How long a connection may take to say who it is.
@@ -28,9 +27,6 @@ const HELLO_BYTES: usize = 64 * 1024;
 /// Connections that have not said who they are yet; more have to queue.
 const MAX_STRANGERS: usize = 64;
 
-/// The kernel's bound on the path of a Unix socket is 104 to 108 bytes.
-const MAX_SOCKET_PATH: usize = 100;
-
 #[derive(Debug)]
 pub(super) struct Door {
     address: String,
@@ -38,7 +34,7 @@ pub(super) struct Door {
     /// Tokens of processes that were given up before they came: who brings one is late, and no stranger.
     given_up: Mutex<HashSet<String>>,
     /// Holds the socket; removed when the door goes.
-    folder: Mutex<Option<TempDir>>,
+    folder: Mutex<Option<SocketFolder>>,
 }
 
 #[derive(Debug)]
@@ -115,8 +111,8 @@ impl Door {
     ) -> std::io::Result<Arc<Self>> {
         let (listener, address, folder) = match endpoint {
             Endpoint::Unix => {
-                let folder = private_folder()?;
-                let path = folder.path().join("s");
+                let folder = SocketFolder::create()?;
+                let path = folder.socket();
                 let listener = UnixListener::bind(&path)?;
                 let address = format!("unix:{}", path.display());
                 (Listener::Unix(listener), address, Some(folder))
@@ -180,6 +176,12 @@ impl Door {
             token,
         };
         (expectation, arrival)
+    }
+
+    /// The folder of the socket, where there is one.
+    pub(super) fn folder(&self) -> Option<std::path::PathBuf> {
+        let folder = self.folder.lock();
+        folder.as_ref().map(|folder| folder.path().to_owned())
     }
 
     /// Nobody can dial in any more.
@@ -363,21 +365,6 @@ fn fresh_token() -> String {
     format!("{:x}", Bytes::copy_from_slice(&rand::random::<[u8; 32]>()))
 }
 
-fn private_folder() -> std::io::Result<TempDir> {
-    let make = |parent: &std::path::Path| {
-        tempfile::Builder::new()
-            .prefix("osmosis-")
-            .permissions(std::fs::Permissions::from_mode(0o700))
-            .tempdir_in(parent)
-    };
-    let folder = make(&std::env::temp_dir())?;
-    if folder.path().as_os_str().len() + "/s".len() <= MAX_SOCKET_PATH {
-        Ok(folder)
-    } else {
-        make(std::path::Path::new("/tmp"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,13 +374,5 @@ mod tests {
         let (one, other) = (fresh_token(), fresh_token());
         assert_eq!(one.len(), 64);
         assert_ne!(one, other);
-    }
-
-    #[test]
-    fn only_this_user_can_enter_the_folder_of_the_socket() {
-        let folder = private_folder().unwrap();
-        let mode = folder.path().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
-        assert!(folder.path().as_os_str().len() + 2 <= MAX_SOCKET_PATH);
     }
 }

@@ -1,25 +1,22 @@
 //! Bringing a process up: spawned or forked, until it has said hello and loaded the entrypoint.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use osmosis_core::frame::{
-    ADDRESS_VARIABLE, FromWorker, Manifest, PROTOCOL_VERSION, TOKEN_VARIABLE, ToWorker,
-};
-use tokio::process::Command;
+use osmosis_core::frame::{FromWorker, Manifest, PROTOCOL_VERSION, ToWorker};
 use tokio::sync::{mpsc, oneshot};
 
+use super::Inner;
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
+use super::guarded::{GuardHandle, StartedProcess};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
-use super::process::{Exit, Leash, apply, describe_status};
+use super::process::{Exit, Leash};
 use super::template::Template;
-use super::{Inner, Starter};
-use crate::process_group::checked_pid;
-use crate::{Launch, WorkerError};
+use crate::WorkerError;
+use crate::guard::Order;
 
 /// How long the last lines of a process that failed may take to arrive.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(1);
@@ -53,7 +50,7 @@ impl StartDeadline {
         Self { at, limit }
     }
 
-    async fn passed(self) {
+    pub(super) async fn passed(self) {
         tokio::time::sleep_until(self.at.into()).await;
     }
 }
@@ -65,40 +62,27 @@ impl Inner {
         let output = self.output_sink(id);
         let (expectation, arrival) = self.door.expect(id, Arc::clone(&output));
 
-        let Some(Starter { launch, spawner }) = &self.starter else {
+        let Some(starter) = &self.starter else {
             return Err(WorkerError::Socket {
                 message: "an attached process can't be replaced".to_owned(),
             });
         };
-        let spawn_error = |message: String| WorkerError::Spawn {
-            program: launch.program.clone(),
-            message,
-        };
-        let mut child = spawner
-            .spawn(self.command(launch, expectation.token()))
-            .await
-            .map_err(|error| spawn_error(error.to_string()))?;
-        let pid = child
-            .id()
-            .and_then(checked_pid)
-            .ok_or_else(|| spawn_error("it has no process id".to_owned()))?;
-        let leash = self.kennel.admit(id, pid);
-        apply(self.options.limits, pid)
-            .map_err(|error| spawn_error(format!("its limits can't be set: {error}")))?;
-        if let Some(pipe) = child.stdout.take() {
+        let StartedProcess {
+            pid,
+            exit,
+            guard,
+            stdout,
+            stderr,
+        } = self
+            .start_process(starter, expectation.token(), deadline)
+            .await?;
+        let leash = self.kennel.admit(id, pid, guard);
+        if let Some(pipe) = stdout {
             output.follow(pipe, BytesMut::new());
         }
-        if let Some(pipe) = child.stderr.take() {
+        if let Some(pipe) = stderr {
             output.follow(pipe, BytesMut::new());
         }
-        let (exit_news, exit) = Exit::channel();
-        self.tasks.spawn(async move {
-            let detail = match child.wait().await {
-                Ok(status) => describe_status(status),
-                Err(error) => format!("ended, and how is unknown: {error}"),
-            };
-            exit_news.send_replace(Some(detail));
-        });
         self.receive_guest(id, leash, exit, output, expectation, arrival, deadline)
             .await
     }
@@ -120,7 +104,12 @@ impl Inner {
             })?,
             () = deadline.passed() => return Err(self.not_ready(&output, deadline).await),
         };
-        let leash = self.kennel.admit(id, pid);
+        let guard = template.guard();
+        if let Some(guard) = &guard {
+            self.tasks
+                .spawn(self.unless_abandoned(sweep_after(exit.clone(), Arc::clone(guard))));
+        }
+        let leash = self.kennel.admit(id, pid, guard);
         self.receive_guest(id, leash, exit, output, expectation, arrival, deadline)
             .await
     }
@@ -215,7 +204,12 @@ impl Inner {
                 }
             };
             let detail = match said {
-                Ok(FromWorker::Loaded { manifest }) => return Ok(manifest),
+                Ok(FromWorker::Loaded { manifest }) => {
+                    if let Some(guard) = guest.leash.guard() {
+                        guard.order(Order::Keep);
+                    }
+                    return Ok(manifest);
+                }
                 Ok(FromWorker::LoadFailed { problems }) => {
                     return Err(WorkerError::LoadFailed {
                         entrypoint: self.load.entrypoint.clone(),
@@ -240,20 +234,12 @@ impl Inner {
             output: output.last_lines(LAST_LINES_LIMIT).await,
         }
     }
+}
 
-    fn command(&self, launch: &Launch, token: &str) -> Command {
-        let mut command = Command::new(&launch.program);
-        command
-            .args(&launch.arguments)
-            .current_dir(&launch.working_directory)
-            .envs(launch.environment.iter().map(|(name, value)| (name, value)))
-            .env(ADDRESS_VARIABLE, self.door.address())
-            .env(TOKEN_VARIABLE, token)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true);
-        command
+/// What a forked process leaves behind is ended once it is gone. When nobody will tell, its template has gone too, and
+/// the guard ends everything.
+async fn sweep_after(mut exit: Exit, guard: Arc<GuardHandle>) {
+    if exit.wait().await.is_some() {
+        guard.order(Order::Sweep);
     }
 }

@@ -6,12 +6,14 @@
 mod attached;
 mod connection;
 mod door;
+mod guarded;
 mod guest;
 mod keeper;
 mod lifeline;
 mod output;
 mod process;
 mod roster;
+mod socket_folder;
 mod supervision;
 mod template;
 mod worker;
@@ -40,13 +42,20 @@ use self::template::{FORK_FEATURE, Template};
 use self::worker::Worker;
 use crate::{
     Endpoint, GradeJob, Isolation, Launch, PoolOptions, Role, RunJob, TaskReport, TaskResult,
-    WorkerError, WorkerEvent,
+    WorkerError, WorkerEvent, guard,
 };
 
 pub use self::attached::Attachment;
+#[cfg(target_os = "linux")]
+pub(crate) use self::process::apply_limits;
+#[cfg(target_os = "linux")]
+pub(crate) use self::socket_folder::remove_abandoned_folder;
 
 /// How long the last output and the last tasks may take once all processes have ended.
 const WINDING_UP: Duration = Duration::from_secs(2);
+
+/// How long guards may take to end what workers left behind. They go on without us.
+const CLEANING_UP: Duration = Duration::from_secs(10);
 
 /// The worker processes of one run. Dropping it kills them; `shut_down` asks first.
 pub struct WorkerPool {
@@ -96,6 +105,8 @@ struct Inner {
     abandon: CancellationToken,
     tasks: TaskTracker,
     readers: TaskTracker,
+    /// One for each process that we started, until it is gone.
+    processes: TaskTracker,
 }
 
 /// How processes are started.
@@ -286,6 +297,7 @@ impl Inner {
         let socket_error = |error: std::io::Error| WorkerError::Socket {
             message: format!("the worker socket could not be opened: {error}"),
         };
+        end_leftovers().await;
         let starter = match launch {
             Some(launch) => {
                 let spawner = Spawner::start().map_err(socket_error)?;
@@ -327,6 +339,7 @@ impl Inner {
             abandon,
             tasks,
             readers: TaskTracker::new(),
+            processes: TaskTracker::new(),
         }));
         Ok(inner)
     }
@@ -378,6 +391,9 @@ impl Inner {
             template.retire(left.max(Duration::from_millis(200))).await;
         }
         self.kennel.kill_all();
+        // Before the output ends: what was left behind may hold it open.
+        self.processes.close();
+        drop(tokio::time::timeout(CLEANING_UP, self.processes.wait()).await);
         self.readers.close();
         drop(tokio::time::timeout(WINDING_UP, self.readers.wait()).await);
         self.abandon.cancel();
@@ -455,6 +471,19 @@ impl Inner {
             self.abandon.clone(),
             self.readers.clone(),
         )
+    }
+}
+
+/// Ends the processes and removes the folders of engines that are gone.
+async fn end_leftovers() {
+    let ended = tokio::task::spawn_blocking(|| {
+        (
+            guard::end_abandoned(),
+            socket_folder::remove_abandoned_folders(),
+        )
+    });
+    if let Ok((processes @ 1.., folders) | (processes, folders @ 1..)) = ended.await {
+        tracing::info!(processes, folders, "ended what a killed engine left behind");
     }
 }
 

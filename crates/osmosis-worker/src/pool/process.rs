@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::guarded::GuardHandle;
 use crate::Limits;
 use crate::process_group::{checked_pid, kill_with_descendants};
 
@@ -57,7 +58,7 @@ impl Spawner {
 /// Sets what a process that has just been started may use. It can't have done much by then:
 /// an interpreter takes longer than this to start.
 #[cfg(target_os = "linux")]
-pub(super) fn apply(limits: Limits, pid: Pid) -> std::io::Result<()> {
+pub(crate) fn apply_limits(limits: Limits, pid: Pid) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, prlimit};
     for (resource, limit) in [
         (Resource::As, limits.memory),
@@ -75,7 +76,7 @@ pub(super) fn apply(limits: Limits, pid: Pid) -> std::io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn apply(limits: Limits, _pid: Pid) -> std::io::Result<()> {
+pub(crate) fn apply_limits(limits: Limits, _pid: Pid) -> std::io::Result<()> {
     if limits == Limits::default() {
         return Ok(());
     }
@@ -91,12 +92,18 @@ pub(super) struct Kennel {
 }
 
 impl Kennel {
-    pub(super) fn admit(self: &Arc<Self>, worker: u64, pid: Pid) -> Leash {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        worker: u64,
+        pid: Pid,
+        guard: Option<Arc<GuardHandle>>,
+    ) -> Leash {
         self.alive.lock().insert(worker, pid);
         Leash {
             kennel: Arc::clone(self),
             worker,
             pid,
+            guard,
         }
     }
 
@@ -106,6 +113,7 @@ impl Kennel {
             kennel: Arc::clone(self),
             worker,
             pid: checked_pid(pid).unwrap_or(Pid::INIT),
+            guard: None,
         }
     }
 
@@ -122,9 +130,15 @@ pub(super) struct Leash {
     kennel: Arc<Kennel>,
     worker: u64,
     pid: Pid,
+    /// The guard above the process; what the process started lives no longer than anything holds this.
+    guard: Option<Arc<GuardHandle>>,
 }
 
 impl Leash {
+    pub(super) fn guard(&self) -> Option<&Arc<GuardHandle>> {
+        self.guard.as_ref()
+    }
+
     /// Whether the process can be ended from here.
     pub(super) fn holds(&self) -> bool {
         self.kennel.alive.lock().contains_key(&self.worker)

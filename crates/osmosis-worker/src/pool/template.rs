@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Inner;
 use super::connection::frame_bytes;
 use super::door::Expectation;
+use super::guarded::GuardHandle;
 use super::guest::Guest;
 use super::lifeline::Lifeline;
 use super::process::{Exit, Leash, describe_exit};
@@ -65,6 +66,11 @@ impl Template {
             async move { template.attend(lifeline).await }
         });
         template
+    }
+
+    /// The guard above it and above all that it forks.
+    pub(super) fn guard(&self) -> Option<Arc<GuardHandle>> {
+        self.leash.guard().map(Arc::clone)
     }
 
     pub(super) fn has_ended(&self) -> bool {

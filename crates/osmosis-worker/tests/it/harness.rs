@@ -5,6 +5,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RolloutId};
+use osmosis_worker::guard::GuardProgram;
 use osmosis_worker::{
     Endpoint, Isolation, Launch, PoolOptions, RunJob, TaskReport, TaskResult, WorkerError,
     WorkerEvent, WorkerPool,
@@ -61,6 +62,7 @@ impl Setup {
             arguments: vec![script.into_string()],
             working_directory: working_directory.clone(),
             environment: self.environment,
+            guard: guard(),
         };
         let load = Load {
             project_path: working_directory.to_string(),
@@ -77,6 +79,11 @@ impl Setup {
             _folder: folder,
         })
     }
+}
+
+/// The guard of this crate's own.
+pub(crate) fn guard() -> Option<GuardProgram> {
+    GuardProgram::at(env!("CARGO_BIN_EXE_osmosis-worker-guard"))
 }
 
 pub(crate) struct Fixture {

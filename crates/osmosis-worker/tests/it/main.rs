@@ -10,6 +10,7 @@
 mod environment_reuse;
 mod environment_search;
 mod fake_machine;
+mod guard;
 mod harness;
 mod pool_attached;
 mod pool_deadlines;

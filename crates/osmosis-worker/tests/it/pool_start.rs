@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use osmosis_worker::{Endpoint, TaskResult, WorkerError, WorkerErrorKind, WorkerEvent};
 
-use crate::harness::{Setup, gone, loss, messages};
+use crate::harness::{self, Setup, gone, loss, messages};
 
 async fn start_error(setup: Setup) -> WorkerError {
     match setup.start().await {
@@ -98,6 +98,7 @@ async fn a_missing_program_is_named() {
             arguments: Vec::new(),
             working_directory: path.clone(),
             environment: Vec::new(),
+            guard: harness::guard(),
         };
         let load = osmosis_core::frame::Load {
             project_path: path.to_string(),

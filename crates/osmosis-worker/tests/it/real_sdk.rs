@@ -86,7 +86,8 @@ async fn start_in(
         limits: osmosis_worker::Limits::default(),
     };
     let (events, log) = mpsc::channel(1024);
-    let launch = prepared.launch(&folder, Vec::new());
+    let mut launch = prepared.launch(&folder, Vec::new());
+    launch.guard = crate::harness::guard();
     Ok(Rollout {
         pool: WorkerPool::start(launch, load, options, events).await?,
         log,

@@ -67,7 +67,8 @@ def resolve(model: str | None, base_url: str | None, api_key: str | None) -> End
     base = _variable("OPENAI_BASE_URL")
     if base is None:
         raise MissingAPIKeyError(
-            f"judge `{model}` needs `base_url`, the environment variable `OPENAI_BASE_URL`, or the "
+            f"judge `{model}` needs `base_url`, the environment variable `OPENAI_BASE_URL` "
+            "(in a run: pass it with `[secrets] optional`), or the "
             f"prefix of a provider ({', '.join(_PROVIDERS)})"
         )
     return Endpoint(base, model, api_key or _variable("OPENAI_API_KEY"))
@@ -78,13 +79,14 @@ def _at_provider(provider: str, name: str, api_key: str | None) -> Endpoint:
     base = _variable(f"{prefix}_BASE_URL") or default
     if base is None:
         raise MissingAPIKeyError(
-            f"judge `{provider}/{name}` needs the environment variable `{prefix}_BASE_URL`"
+            f"judge `{provider}/{name}` needs the environment variable `{prefix}_BASE_URL` "
+            "(in a run: pass it with `[secrets] optional`)"
         )
     key = api_key or _key_of(provider)
     if needs_key and key is None:
         raise MissingAPIKeyError(
             f"judge `{provider}/{name}` needs a key: pass `api_key`, or set `{prefix}_API_KEY` "
-            "(in a run: list it in `[secrets]`, or name the judge in `[grader]` instead)"
+            "(in a run: pass it with `[secrets] optional`, or name the judge in `[grader]` instead)"
         )
     return Endpoint(base, name, key)
 

@@ -186,7 +186,11 @@ impl Job {
                 return Err(error);
             }
         };
-        display.attach(RunLog::open(&self.folder.logs(), self.redactor())?);
+        display.attach(RunLog::open(
+            &self.folder.logs(),
+            self.redactor(),
+            self.plan.config.logs,
+        )?);
         self.plan.tell_changes(&pinned, &self.output);
         self.plan
             .code
@@ -214,8 +218,9 @@ impl Job {
             RunEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let report =
-            Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed()).await?;
+        let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
+            .await?
+            .with_withheld(Some(&self.plan.code.withheld));
         let flips = Flips::write(
             &self.plan.source,
             &*store,

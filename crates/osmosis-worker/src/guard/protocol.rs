@@ -1,0 +1,198 @@
+//! What the engine and a guard say to each other, one line each, and how a guard is told what to start.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use crate::Limits;
+
+/// The engine to the guard. The end of the connection is an order to end everything too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The worker has loaded the entrypoint: orphans that are there now belong to the import, and may stay
+    /// as long as the worker.
+    Keep,
+    /// A process that the worker forked has ended: its orphans are to be ended.
+    Sweep,
+    /// Everything is to end.
+    End,
+}
+
+impl Order {
+    pub(crate) fn line(self) -> &'static str {
+        match self {
+            Self::Keep => "keep\n",
+            Self::Sweep => "sweep\n",
+            Self::End => "end\n",
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        [Self::Keep, Self::Sweep, Self::End]
+            .into_iter()
+            .find(|order| order.line().trim_end() == line)
+    }
+}
+
+/// The guard to the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Report {
+    Started {
+        pid: u32,
+    },
+    NotStarted {
+        message: String,
+    },
+    Ended {
+        code: Option<i32>,
+        signal: Option<i32>,
+    },
+}
+
+impl Report {
+    #[cfg(target_os = "linux")]
+    pub(super) fn line(&self) -> String {
+        match self {
+            Self::Started { pid } => format!("started {pid}\n"),
+            Self::NotStarted { message } => {
+                format!("failed {}\n", message.replace(['\n', '\r'], " "))
+            }
+            Self::Ended {
+                signal: Some(signal),
+                ..
+            } => format!("signal {signal}\n"),
+            Self::Ended {
+                code: Some(code), ..
+            } => format!("code {code}\n"),
+            Self::Ended { .. } => "gone \n".to_owned(),
+        }
+    }
+
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let (kind, rest) = line.split_once(' ')?;
+        Some(match kind {
+            "started" => Self::Started {
+                pid: rest.parse().ok()?,
+            },
+            "failed" => Self::NotStarted {
+                message: rest.to_owned(),
+            },
+            "signal" => Self::Ended {
+                code: None,
+                signal: Some(rest.parse().ok()?),
+            },
+            "code" => Self::Ended {
+                code: Some(rest.parse().ok()?),
+                signal: None,
+            },
+            "gone" => Self::Ended {
+                code: None,
+                signal: None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// What a guard is started with, after the subcommand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// What the worker may use.
+    pub(crate) limits: Limits,
+    /// The folder of the engine's socket, to be removed when the engine can't do it any more.
+    pub(crate) folder: Option<PathBuf>,
+}
+
+impl Settings {
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: &OsStr| {
+            arguments.push(name.into());
+            arguments.push(value.to_owned());
+        };
+        if let Some(bytes) = self.limits.memory {
+            add("--memory", OsStr::new(&bytes.to_string()));
+        }
+        if let Some(count) = self.limits.processes {
+            add("--processes", OsStr::new(&count.to_string()));
+        }
+        if let Some(folder) = &self.folder {
+            add("--folder", folder.as_os_str());
+        }
+        arguments.push("--".into());
+        arguments
+    }
+
+    /// The settings, the worker's program and its arguments.
+    #[cfg(target_os = "linux")]
+    pub(super) fn parse(
+        arguments: Vec<OsString>,
+    ) -> Result<(Self, OsString, Vec<OsString>), String> {
+        let mut settings = Self::default();
+        let mut arguments = arguments.into_iter();
+        let number = |value: Option<OsString>| {
+            value
+                .and_then(|value| value.to_str()?.parse().ok())
+                .ok_or("a number is missing")
+        };
+        loop {
+            let name = arguments.next().ok_or("there is nothing to start")?;
+            match name.to_str() {
+                Some("--") => break,
+                Some("--memory") => settings.limits.memory = Some(number(arguments.next())?),
+                Some("--processes") => settings.limits.processes = Some(number(arguments.next())?),
+                Some("--folder") => {
+                    settings.folder = Some(arguments.next().ok_or("a folder is missing")?.into());
+                }
+                _ => return Err(format!("unknown argument `{}`", name.display())),
+            }
+        }
+        let program = arguments.next().ok_or("there is nothing to start")?;
+        Ok((settings, program, arguments.collect()))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_side_says_the_other_understands() {
+        for order in [Order::Keep, Order::Sweep, Order::End] {
+            assert_eq!(Order::parse(order.line().trim_end()), Some(order));
+        }
+        assert_eq!(Order::parse("leave"), None);
+        let ended = |code, signal| Report::Ended { code, signal };
+        for report in [
+            Report::Started { pid: 7 },
+            Report::NotStarted {
+                message: "no such file".to_owned(),
+            },
+            ended(Some(3), None),
+            ended(None, Some(11)),
+            ended(None, None),
+        ] {
+            let line = report.line();
+            let line = line.strip_suffix('\n').unwrap();
+            assert_eq!(Report::parse(line), Some(report));
+        }
+    }
+
+    #[test]
+    fn settings_survive_the_command_line() {
+        let settings = Settings {
+            limits: Limits {
+                memory: Some(1 << 30),
+                processes: Some(64),
+            },
+            folder: Some("/tmp/a folder".into()),
+        };
+        let mut arguments = settings.arguments();
+        arguments.extend(["python3".into(), "--memory".into()]);
+        let (read, program, rest) = Settings::parse(arguments).unwrap();
+        assert_eq!((read, program), (settings, "python3".into()));
+        assert_eq!(rest, ["--memory"]);
+        assert!(Settings::parse(vec!["--".into()]).is_err());
+        assert!(Settings::parse(vec!["--what".into()]).is_err());
+    }
+}
