@@ -117,10 +117,7 @@ impl Engine {
                     return rollout::cancel_unrun(parts, claim).await;
                 }
                 let (id, attempt) = (&claim.id, claim.attempt);
-                parts
-                    .store
-                    .release(id, attempt, claim.suspect, false)
-                    .await?;
+                parts.store.release(id, attempt, false, false).await?;
                 Ok(())
             });
             try_join_all(given).await?;

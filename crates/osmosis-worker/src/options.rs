@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::config::WorkerIsolation;
 
 /// How to start a worker process.
 #[derive(Debug, Clone)]
@@ -24,6 +25,19 @@ pub struct PoolOptions {
     /// From cancelling a task to killing its worker.
     pub cancel_grace: Duration,
     pub limits: Limits,
+    /// With `Process`, every task runs in a process of its own, as many at once as seats would be there.
+    pub isolation: WorkerIsolation,
+}
+
+impl PoolOptions {
+    /// Workers of one role that run one task alone, at once.
+    pub(crate) fn own_workers(&self) -> usize {
+        let workers = self.agent_workers.max(self.grader_workers).max(1);
+        match self.isolation {
+            WorkerIsolation::Shared => workers,
+            WorkerIsolation::Process => workers * self.in_flight_per_worker.max(1),
+        }
+    }
 }
 
 /// What the kernel grants each worker process. Forked workers inherit it.

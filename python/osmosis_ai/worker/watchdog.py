@@ -1,4 +1,8 @@
-"""Reports an event loop that has stopped turning, and leaves when the engine is gone meanwhile."""
+"""Reports an event loop that has stopped turning, and leaves when the engine is gone meanwhile.
+
+While the loop stands still, the code that holds it may change: one turn can run many tasks. Every
+report names whoever has it then, so that the engine blames the right one when a deadline passes.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +58,20 @@ class Watchdog(threading.Thread):
         self._loop.call_soon_threadsafe(turned.set)
         if turned.wait(self._limit):
             return
-        blocked_ms = int((time.monotonic() - asked) * 1000)
-        self._connection.send_now(LoopBlocked(blocked_ms, self._stack(), self._running_task()))
+        holder = self._report(asked)
         while not turned.wait(_POLL_SECONDS):
             if self._connection.peer_is_gone():
                 os._exit(1)
+            if self._running_task() != holder:
+                holder = self._report(asked)
         self._connection.send_now(LoopUnblocked())
+
+    def _report(self, since: float) -> int | None:
+        """Tells the engine who holds the loop, and returns it."""
+        holder = self._running_task()
+        blocked_ms = int((time.monotonic() - since) * 1000)
+        self._connection.send_now(LoopBlocked(blocked_ms, self._stack(), holder))
+        return holder
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._watched or 0)

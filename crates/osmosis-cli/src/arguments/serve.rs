@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::Args;
+use osmosis_core::config::WorkerIsolation;
 
 #[derive(Debug, Args)]
 #[command(
@@ -40,6 +41,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) workers: Option<u32>,
 
+    /// What rollouts share: `shared`, a worker process; `process`, nothing, each has a fresh one
+    #[arg(long, value_name = "HOW", default_value = "shared", value_parser = isolation)]
+    pub(crate) isolation: WorkerIsolation,
+
     /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
@@ -65,7 +70,12 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         hide = true,
-        conflicts_with_all = ["rollout", "workers", "python"]
+        conflicts_with_all = ["rollout", "workers", "python", "isolation"]
     )]
     pub(crate) attach: bool,
+}
+
+fn isolation(text: &str) -> Result<WorkerIsolation, String> {
+    text.parse()
+        .map_err(|error: String| format!("{error}; write `shared` or `process`"))
 }

@@ -36,6 +36,7 @@ mod suggestion;
 #[cfg(test)]
 mod tests;
 mod training;
+mod workers;
 
 pub use dataset_ref::{DATASET_EXTENSIONS, DatasetRef, DatasetRefError};
 pub use entrypoint::{Entrypoint, EntrypointError, Language};
@@ -48,6 +49,7 @@ pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, Objective,
     StragglerFactor, Training,
 };
+pub use workers::{WorkerIsolation, Workers};
 
 use std::collections::BTreeMap;
 
@@ -74,6 +76,9 @@ pub struct EvalConfig {
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Workers::is_default")]
+    pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -96,6 +101,9 @@ pub struct TrainConfig {
     /// `[env]`: variables of the worker processes.
     pub env: BTreeMap<String, String>,
     pub secrets: Secrets,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Workers::is_default")]
+    pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -109,6 +117,7 @@ impl EvalConfig {
         let evaluation = evaluation::read(&mut reader);
         let sampling = evaluation::read_sampling(&mut reader);
         let passed_on = passed_on::read(&mut reader);
+        let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             evaluation,
@@ -118,6 +127,7 @@ impl EvalConfig {
             judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
+            workers,
             advanced: passed_on.advanced,
         })
     }
@@ -133,6 +143,7 @@ impl TrainConfig {
         let sampling = evaluation::read_sampling(&mut reader);
         let checkpoints = training::read_checkpoints(&mut reader);
         let passed_on = passed_on::read(&mut reader);
+        let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             training,
@@ -143,6 +154,7 @@ impl TrainConfig {
             judge_model: passed_on.judge_model,
             env: passed_on.env,
             secrets: passed_on.secrets,
+            workers,
             advanced: passed_on.advanced,
         })
     }

@@ -115,6 +115,11 @@ pub(super) const SECTIONS: &[Section] = &[
         keys: Keys::These(&["required"]),
     },
     Section {
+        name: "workers",
+        kinds: BOTH,
+        keys: Keys::These(&["isolation"]),
+    },
+    Section {
         name: "advanced",
         kinds: BOTH,
         keys: Keys::Any,

@@ -432,11 +432,11 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:6:1: unknown section `[smapling]`
       hint: did you mean `[sampling]`?
     eval.toml:7:1: unknown section `[zebra]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `workers` and `advanced`
     eval.toml:8:1: unknown section `[workflows]`
       hint: did you mean `[workflow]`?
     eval.toml:9:3: unknown section `[tests]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `workers` and `advanced`
     ");
     assert_snapshot!(train_errors_with("[training]\nlearning_rate = 1\nn = 4\nn_samples = 4\nsave_freq = 1\n"), @r"
     train.toml:7:1: unknown key `learning_rate` in `[training]`

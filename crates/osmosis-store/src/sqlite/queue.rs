@@ -105,7 +105,7 @@ fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
         row_index,
         run_index: number(row, "run_index")?,
         attempt: Attempt(attempts + 1),
-        suspect: row.get("suspect")?,
+        losses: number(row, "suspect")?,
         failures: number(row, "failures")?,
         row: RowRecord {
             row_index,
@@ -237,16 +237,16 @@ pub(crate) fn release(
     connection: &Connection,
     rollout: &RolloutId,
     attempt: Attempt,
-    suspect: bool,
+    lost: bool,
     failed: bool,
 ) -> Result<(), SqlError> {
     connection
         .prepare_cached(
             "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL,
-                suspect = max(suspect, ?3), failures = failures + ?4
+                suspect = suspect + ?3, failures = failures + ?4
              WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'",
         )?
-        .execute(params![rollout.as_str(), attempt.0, suspect, failed])?;
+        .execute(params![rollout.as_str(), attempt.0, lost, failed])?;
     Ok(())
 }
 

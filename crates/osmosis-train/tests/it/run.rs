@@ -348,6 +348,7 @@ fn pool_options() -> PoolOptions {
         start_limit: LONG,
         cancel_grace: LONG,
         limits: Limits::default(),
+        isolation: osmosis_core::config::WorkerIsolation::Shared,
     }
 }
 

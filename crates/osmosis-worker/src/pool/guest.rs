@@ -13,9 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
+use super::exit::{Departure, Exit, ExitNews};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
-use super::process::{Exit, Leash, apply, describe_status};
+use super::process::{Leash, apply};
 use super::template::Template;
 use super::{Inner, Starter};
 use crate::process_group::checked_pid;
@@ -23,6 +24,9 @@ use crate::{Launch, WorkerError};
 
 /// How long the last lines of a process that failed may take to arrive.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a forked process whose parent is gone may take to dial in.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A process that has said hello and has no task in the pool yet. Dropping it ends it.
 #[derive(Debug)]
@@ -93,11 +97,14 @@ impl Inner {
         }
         let (exit_news, exit) = Exit::channel();
         self.tasks.spawn(async move {
-            let detail = match child.wait().await {
-                Ok(status) => describe_status(status),
-                Err(error) => format!("ended, and how is unknown: {error}"),
+            let departure = match child.wait().await {
+                Ok(status) => Departure::of_status(status),
+                Err(error) => Departure {
+                    detail: format!("ended, and how is unknown: {error}"),
+                    signalled: true,
+                },
             };
-            exit_news.send_replace(Some(detail));
+            exit_news.send_replace(Some(ExitNews::Ended(departure)));
         });
         self.receive_guest(id, leash, exit, output, expectation, arrival, deadline)
             .await
@@ -141,9 +148,12 @@ impl Inner {
     ) -> Result<Guest, WorkerError> {
         let ended = async {
             match exit.wait().await {
-                Some(detail) => detail,
-                // Its parent is gone: it is waited for like any other, and comes or does not.
-                None => std::future::pending().await,
+                ExitNews::Ended(departure) => departure.detail,
+                // It goes with its parent. Where the kernel doesn't see to that, it has a moment to come.
+                ExitNews::ParentEnded(parent) => {
+                    tokio::time::sleep(ORPHAN_LIMIT).await;
+                    format!("was forked from a process that {}", parent.detail)
+                }
             }
         };
         let arrived = tokio::select! {
@@ -224,7 +234,7 @@ impl Inner {
                 }
                 Ok(FromWorker::LoopBlocked { .. } | FromWorker::LoopUnblocked {}) => continue,
                 Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
-                Err(ending) => ending.detail(),
+                Err(ending) => ending.departure().detail,
             };
             guest.leash.kill();
             return Err(WorkerError::DiedAtStart {

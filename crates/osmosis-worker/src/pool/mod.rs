@@ -6,12 +6,14 @@
 mod attached;
 mod connection;
 mod door;
+mod exit;
 mod guest;
 mod keeper;
 mod lifeline;
 mod output;
 mod process;
 mod roster;
+mod rosters;
 mod supervision;
 mod template;
 mod worker;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use osmosis_core::config::WorkerIsolation;
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
 use osmosis_core::{ErrorCategory, Failure, TaskClock};
 use parking_lot::Mutex;
@@ -34,8 +37,9 @@ use self::door::Door;
 use self::guest::StartDeadline;
 use self::output::OutputSink;
 use self::process::{Kennel, Spawner};
-use self::roster::{Limits, Roster};
-use self::supervision::{Assignment, Waiter};
+use self::roster::Limits;
+use self::rosters::Rosters;
+use self::supervision::Assignment;
 use self::template::{FORK_FEATURE, Template};
 use self::worker::Worker;
 use crate::{
@@ -102,13 +106,6 @@ struct Inner {
 struct Starter {
     launch: Launch,
     spawner: Spawner,
-}
-
-struct Rosters {
-    agents: Roster<Arc<Worker>, Waiter>,
-    graders: Roster<Arc<Worker>, Waiter>,
-    /// Why no task is taken any more.
-    closed: Option<String>,
 }
 
 /// Where workers come from.
@@ -300,16 +297,12 @@ impl Inner {
             .map_err(socket_error)?;
         let limits = || Limits {
             in_flight_per_worker: options.in_flight_per_worker.max(1),
-            own_workers: options.agent_workers.max(options.grader_workers).max(1),
+            own_workers: options.own_workers(),
             max_concurrent: None,
         };
         // Whatever is started from here on ends when this is dropped.
         let inner = Owner(Arc::new(Inner {
-            rosters: Mutex::new(Rosters {
-                agents: Roster::new(limits()),
-                graders: Roster::new(limits()),
-                closed: None,
-            }),
+            rosters: Mutex::new(Rosters::new(limits)),
             attached: starter.is_none().then(Attached::default),
             starter,
             load,
@@ -353,6 +346,10 @@ impl Inner {
             0
         };
         self.limit_concurrency(&manifest);
+        if self.options.isolation == WorkerIsolation::Process {
+            // Every task has a process of its own, which is started for it.
+            return Ok(manifest);
+        }
         for _ in 0..self.options.agent_workers.max(1) {
             self.employ(Role::Agent, first_worker.take());
         }
@@ -407,9 +404,7 @@ impl Inner {
                 return;
             }
             rosters.closed = Some(detail.to_owned());
-            let mut waiting = rosters.agents.clear();
-            waiting.extend(rosters.graders.clear());
-            waiting
+            rosters.clear()
         };
         for waiter in waiting {
             waiter.send_home(detail.to_owned());

@@ -168,6 +168,8 @@ class Guest:
             elif kind == "fork":
                 self.fork(fields["token"])
             elif kind == "cancel":
+                if not os.environ.get("GUEST_SILENT"):
+                    self.control.send("loop_unblocked")
                 self.cancelled[fields["task"]].set()
             else:
                 self.cancelled[fields["task"]] = threading.Event()
