@@ -15,7 +15,7 @@ pub const MAX_ATTEMPTS: u32 = 10;
 const SOLO_FROM: u32 = 2;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The attempts before the one at hand, as far as they count: those that lost their worker, and those that
 /// failed because of the infrastructure. Attempts that were cut short because the run was stopped, or its
@@ -42,7 +42,7 @@ impl Tried {
     }
 
     /// The wait after the attempt at hand has lost its worker: none the first time, when it is most likely
-    /// innocent; then longer with each, up to 2 s.
+    /// innocent; then longer with each, up to 1 s.
     pub fn wait_after_loss(self) -> Duration {
         match self.losses {
             0 => Duration::ZERO,
@@ -160,6 +160,6 @@ mod tests {
     #[test]
     fn waits_grow_and_are_bounded() {
         let waits = [0, 1, 2, 5, 9].map(|losses| lost(losses).wait_after_loss().as_millis());
-        assert_eq!(waits, [0, 100, 200, 1600, 2000]);
+        assert_eq!(waits, [0, 100, 200, 1000, 1000]);
     }
 }

@@ -44,7 +44,7 @@ def separate_tasks(ours: asyncio.AbstractEventLoop) -> None:
 
     all_tasks.__doc__ = everything.__doc__
     for module in (asyncio, asyncio.tasks):
-        module.all_tasks = all_tasks
+        vars(module)["all_tasks"] = all_tasks
 
 
 def _rollout_of(task: Any) -> int | None:

@@ -76,7 +76,7 @@ fn a_crash_costs_nobody_else_anything_and_is_known_at_once() {
 fn an_unknown_isolation_is_refused_with_what_there_is() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(1));
     workspace.config("[workers]\nisolation = \"container\"\n");
-    let ran = workspace.submit(&[]).expect(2);
+    let ran = workspace.submit(&[]).expect(1);
     assert!(
         ran.stderr.contains("write `shared` or `process`"),
         "{}",

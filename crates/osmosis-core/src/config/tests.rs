@@ -417,6 +417,23 @@ fn a_config_of_the_other_kind_is_recognised() {
 }
 
 #[test]
+fn how_rollouts_are_kept_apart_is_declared_and_pinned_only_when_they_have_processes_of_their_own() {
+    let pinned = |config: &EvalConfig| serde_json::to_value(config).unwrap();
+    let apart = eval("[workers]\nisolation = 'process'");
+    assert_eq!(apart.workers.isolation, WorkerIsolation::Process);
+    assert_eq!(pinned(&apart)["workers"]["isolation"], "process");
+    let together = eval("[workers]\nisolation = 'shared'");
+    assert_eq!(together, eval(""));
+    assert_eq!(pinned(&together).get("workers"), None);
+    let trained = train("[workers]\nisolation = 'process'");
+    assert_eq!(trained.workers, apart.workers);
+    assert_snapshot!(eval_errors_with("[workers]\nisolation = 'vm'\n"), @r"
+    eval.toml:7:13: `isolation` in `[workers]`: unknown value `vm`
+      hint: write `shared` or `process`
+    ");
+}
+
+#[test]
 fn unknown_names_come_with_the_nearest_known_one() {
     assert_snapshot!(eval_errors_with("[evaluation]\nBatch-Size = 1\nagent_timeout_s = 1\nmodel_path = 'x'\nzebra = 1\n"), @r"
     eval.toml:7:1: unknown key `Batch-Size` in `[evaluation]`

@@ -28,7 +28,7 @@ use osmosis_core::config::WorkerIsolation;
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
 use osmosis_core::{ErrorCategory, Failure, TaskClock};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -88,6 +88,8 @@ struct Inner {
     /// All that have not ended, those that run one task alone included.
     workers: Mutex<HashMap<u64, Arc<Worker>>>,
     source: Mutex<Source>,
+    /// Told when a task wants to run solo.
+    solo_arrived: Notify,
     /// Held by whoever starts a template, so that only one is.
     template_start: Semaphore,
     next_worker: AtomicU64,
@@ -312,6 +314,7 @@ impl Inner {
             kennel: Arc::default(),
             workers: Mutex::default(),
             source: Mutex::new(Source::Spawn),
+            solo_arrived: Notify::new(),
             template_start: Semaphore::new(1),
             next_worker: AtomicU64::new(1),
             next_task: AtomicU64::new(1),

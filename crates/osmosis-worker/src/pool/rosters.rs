@@ -63,6 +63,11 @@ impl Rosters {
         })
     }
 
+    /// Whether a task waits that nothing else may run beside.
+    pub(super) fn solo_waits(&mut self) -> bool {
+        self.agents.solo_waits() || self.graders.solo_waits()
+    }
+
     /// A task is over, and what it ran in.
     pub(super) fn leave(&mut self, role: Role, place: &Place<Arc<Worker>>) {
         // Whatever is over was the only one, if it ran solo.

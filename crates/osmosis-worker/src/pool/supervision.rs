@@ -23,6 +23,9 @@ use crate::{Isolation, LossCause, Role, TaskReport, TaskResult};
 /// Beyond the cancel grace: how long a worker may take to start a task it was given.
 const UNSTARTED_LIMIT: Duration = Duration::from_secs(30);
 
+/// Longer than the engine waits before it tries a lost rollout again.
+const SOLO_HOLD: Duration = Duration::from_secs(2);
+
 /// What is to be done, apart from the frame that says so.
 #[derive(Debug, Clone)]
 pub(super) struct Assignment {
@@ -156,6 +159,9 @@ impl Inner {
             }
             rosters.of(role).enqueue(isolation, Waiter(waiter));
         }
+        if isolation == Isolation::Solo {
+            self.solo_arrived.notify_waiters();
+        }
         self.dispatch();
         slot.await
             .unwrap_or_else(|_| Err("the worker pool has ended".to_owned()))
@@ -208,11 +214,27 @@ impl Inner {
         });
         let report = dispatch.carry_out(&worker, frame, cancel).await;
         let grace = self.options.cancel_grace;
+        let comes_again = dispatch.assignment.isolation == Isolation::Solo
+            && matches!(report.result, TaskResult::WorkerLost { .. });
+        let inner = Arc::clone(&self);
         self.tasks.spawn(async move {
             worker.retire(grace).await;
+            if comes_again {
+                inner.hold_for_next_solo().await;
+            }
             drop(slot);
         });
         report
+    }
+
+    /// A rollout that was lost while it ran solo will do so again soon. Until then nothing begins, which it
+    /// would have to wait for.
+    async fn hold_for_next_solo(&self) {
+        let arrived = self.solo_arrived.notified();
+        if !self.rosters.lock().solo_waits() {
+            let held = tokio::time::timeout(SOLO_HOLD, arrived);
+            self.stop.run_until_cancelled(held).await;
+        }
     }
 }
 

@@ -234,6 +234,8 @@ async fn dropping_the_pool_kills_its_processes() {
 #[tokio::test]
 async fn nothing_runs_beside_a_task_that_runs_solo() {
     let fixture = Setup::new().start().await.unwrap();
+    // There is a worker with a free seat.
+    messages(&fixture.run(r#"["pid"]"#).await);
     let gate = fixture.folder.join("gate");
     let order = std::sync::Mutex::new(Vec::new());
     let run = async |row, prompt: String, isolation| {
@@ -247,8 +249,8 @@ async fn nothing_runs_beside_a_task_that_runs_solo() {
         // There is a seat for it, but the solo one waits for its turn.
         run(3, r#"["pid"]"#.to_owned(), Isolation::Shared),
         async {
-            let job = osmosis_worker::GradeJob {
-                rollout_id: osmosis_core::RolloutId::of(4, 0),
+            let job = GradeJob {
+                rollout_id: RolloutId::of(4, 0),
                 label: None,
                 samples: Vec::new(),
                 metadata: None,
