@@ -1,7 +1,8 @@
 """Reports an event loop that has stopped turning, and leaves when the engine is gone meanwhile.
 
-While the loop stands still, the code that holds it may change: one turn can run many tasks. Every
-report names whoever has it then, so that the engine blames the right one when a deadline passes.
+While the loop stands still, the code that holds it may change: one turn can run many tasks. Each
+report names whoever has it then, and there is one every second, so that the engine blames the right
+one when a deadline passes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from osmosis_ai.worker.frames import LoopBlocked, LoopUnblocked
 LIMIT_VARIABLE = "OSMOSIS_LOOP_BLOCKED_SECS"
 _DEFAULT_LIMIT = 1.0
 _POLL_SECONDS = 0.2
+_REPORT_SECONDS = 1.0
 _MAX_STACK = 8_000
 
 
@@ -59,11 +61,14 @@ class Watchdog(threading.Thread):
         if turned.wait(self._limit):
             return
         holder = self._report(asked)
+        reported = time.monotonic()
         while not turned.wait(_POLL_SECONDS):
             if self._connection.peer_is_gone():
                 os._exit(1)
-            if self._running_task() != holder:
+            # Old reports say nothing: whoever holds the interpreter's lock stops this thread too.
+            if self._running_task() != holder or time.monotonic() > reported + _REPORT_SECONDS:
                 holder = self._report(asked)
+                reported = time.monotonic()
         self._connection.send_now(LoopUnblocked())
 
     def _report(self, since: float) -> int | None:

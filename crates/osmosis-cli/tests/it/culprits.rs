@@ -198,3 +198,14 @@ fn whoever_holds_the_interpreter_itself_is_found_by_running_alone() {
         "{attempts:?}"
     );
 }
+
+#[test]
+fn whoever_held_the_loop_before_the_interpreter_was_held_is_not_blamed() {
+    // Row 3 is reported; then row 4 keeps the reporter from saying that it has the loop now.
+    let mut rows: Vec<(u64, &str)> = (0..9).map(|row| (row, "time.sleep(1.5)")).collect();
+    rows[4].1 = "re.match('(a+)+$', 'a' * 64 + 'b')";
+    let workspace = workspace(9, &rows, &[]);
+    workspace.config("[evaluation]\nagent_workflow_timeout_s = 9\n");
+    workspace.submit(&["--workers", "1"]).expect(0);
+    assert_eq!(workspace.outcomes(), only_row_four_timed_out());
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
+use crate::workspace::{CHECKSUM, ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 const PROCESS: &str = "[workers]\nisolation = \"process\"\n";
 
@@ -82,4 +82,15 @@ fn an_unknown_isolation_is_refused_with_what_there_is() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn training_has_processes_of_its_own_too() {
+    let workspace = Workspace::new(CHECKSUM, "", &echo_rows(4));
+    workspace.training("builtin/tiny", "steps = 1", PROCESS);
+    workspace.train(&[]).expect(0);
+    let log = workspace.training_folder("t").join("logs.txt");
+    let started = std::fs::read_to_string(log).unwrap();
+    // Eight rollouts, and as many gradings.
+    assert!(started.matches("| started as").count() >= 16, "{started}");
 }

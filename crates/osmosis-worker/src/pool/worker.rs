@@ -17,6 +17,10 @@ use super::exit::Departure;
 use super::process::Leash;
 use crate::{Role, TaskResult};
 
+/// A worker whose loop stands still reports every second who holds it. Who holds the interpreter's lock
+/// stops even that: then an older report names the wrong one.
+const FRESH: Duration = Duration::from_secs(3);
+
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: u64,
@@ -56,6 +60,7 @@ struct Blockage {
     task: Option<u64>,
     /// More than one task was there to be blamed.
     shared: bool,
+    reported: Instant,
 }
 
 /// Whose code runs while the loop does not turn.
@@ -190,15 +195,16 @@ impl Worker {
     pub(super) fn loop_holder(&self, task: u64) -> LoopHolder {
         match &self.held.lock().loop_blocked {
             None => LoopHolder::Nobody,
+            Some(blockage) if !blockage.shared => LoopHolder::ThisTask,
+            Some(blockage) if blockage.reported.elapsed() > FRESH => LoopHolder::SomeTask,
+            Some(Blockage { task: None, .. }) => LoopHolder::SomeTask,
             Some(Blockage {
                 task: Some(holder), ..
-            }) if *holder == task => LoopHolder::ThisTask,
-            Some(Blockage { task: Some(_), .. }) => LoopHolder::AnotherTask,
-            Some(Blockage { task: None, shared }) => {
-                if *shared {
-                    LoopHolder::SomeTask
-                } else {
+            }) => {
+                if *holder == task {
                     LoopHolder::ThisTask
+                } else {
+                    LoopHolder::AnotherTask
                 }
             }
         }
@@ -268,7 +274,11 @@ impl Worker {
             } => {
                 let mut held = self.held.lock();
                 let shared = held.tasks.len() > 1;
-                let before = held.loop_blocked.replace(Blockage { task, shared });
+                let before = held.loop_blocked.replace(Blockage {
+                    task,
+                    shared,
+                    reported: Instant::now(),
+                });
                 drop(held);
                 return Ok(match before {
                     None => Remark::LoopBlocked { blocked_ms, stack },
