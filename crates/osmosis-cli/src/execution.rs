@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig};
+use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig, WorkerIsolation};
 use osmosis_core::{Redactor, RewardRange};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
@@ -30,7 +30,11 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 /// How many worker processes there are, and what each may take.
-pub(crate) fn pool_options(throughput: &ThroughputArguments, max_in_flight: u32) -> PoolOptions {
+pub(crate) fn pool_options(
+    throughput: &ThroughputArguments,
+    max_in_flight: u32,
+    isolation: WorkerIsolation,
+) -> PoolOptions {
     let in_flight = max_in_flight as usize;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let agent_workers = throughput
@@ -47,6 +51,7 @@ pub(crate) fn pool_options(throughput: &ThroughputArguments, max_in_flight: u32)
             memory: throughput.worker_memory.map(|size| size.0),
             processes: throughput.worker_processes,
         },
+        isolation,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig};
+use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
 use osmosis_core::frame::{Load, Manifest};
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
@@ -37,6 +37,7 @@ pub(crate) struct PassedOn {
     has_judge: bool,
     env: BTreeMap<String, String>,
     secrets: Secrets,
+    workers: Workers,
     has_advanced: bool,
 }
 
@@ -48,6 +49,7 @@ impl From<&EvalConfig> for PassedOn {
             has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
+            workers: config.workers,
             has_advanced: !config.advanced.is_empty(),
         }
     }
@@ -61,6 +63,7 @@ impl From<&TrainConfig> for PassedOn {
             has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
+            workers: config.workers,
             has_advanced: !config.advanced.is_empty(),
         }
     }
@@ -74,6 +77,7 @@ impl PassedOn {
             ("[grader]", !self.grader.is_empty() || self.has_judge),
             ("[env]", !self.env.is_empty()),
             ("[secrets]", self.secrets != Secrets::default()),
+            ("[workers]", self.workers != Workers::default()),
         ];
         let said = sections.into_iter().filter(|(_, said)| *said);
         said.map(|(name, _)| name).collect()

@@ -67,7 +67,7 @@ pub enum FromWorker {
         /// Whose code blocks it, when that is known.
         task: Option<u64>,
     },
-    /// The event loop turns again after a `LoopBlocked`.
+    /// The event loop turns: again after a `LoopBlocked`, or to answer a `Cancel`.
     LoopUnblocked {},
 }
 

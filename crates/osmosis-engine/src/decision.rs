@@ -6,7 +6,9 @@ use osmosis_core::config::ModelErrors;
 use osmosis_core::frame::InteractionReward;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Phase, Reward, RewardRange, Sample};
 use osmosis_gateway::Fault;
-use osmosis_worker::TaskResult;
+use osmosis_worker::{LossCause, TaskResult};
+
+use crate::attempts::{AfterLoss, Tried, after_loss};
 
 /// The numbers that decisions depend on.
 #[derive(Debug, Clone, Copy)]
@@ -21,10 +23,9 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// How often a rollout that runs alone may lose its worker to a kill from outside. More often than
-    /// it may fail otherwise: on a machine that kills at random, three in a row prove nothing yet.
-    fn max_kills(&self) -> u32 {
-        self.max_failures.saturating_mul(3)
+    /// Whether what failed because of the infrastructure may be tried again.
+    fn allows_another(&self, tried: Tried) -> bool {
+        tried.failures + 1 < self.max_failures && !tried.is_last()
     }
 }
 
@@ -50,7 +51,7 @@ pub enum AfterGrade {
         samples: Vec<Sample>,
     },
     Again(Again),
-    /// Grade the same samples again, in a worker of its own.
+    /// Grade the same samples again, more alone than before.
     Alone {
         reason: String,
     },
@@ -65,19 +66,19 @@ pub enum AfterGrade {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Again {
     pub reason: String,
-    /// It held a worker that died: run it alone, so that a second crash is surely its own.
-    pub suspect: bool,
+    /// Its worker was lost: the next attempt runs more alone, so that it can be told whose doing it was.
+    pub lost: bool,
     /// An infrastructure failure that counts against the limit.
     pub failed: bool,
 }
 
 /// Decides what follows the agent phase. `fault` is how the rollout's model calls failed for reasons of the
-/// infrastructure, `failures` how often that happened before. What they suffered decides, whatever the agent
-/// made of it, unless it declares that it handles them.
+/// infrastructure, `tried` what was tried before. What the calls suffered decides, whatever the agent made of
+/// it, unless it declares that it handles them.
 pub fn after_agent(
     result: TaskResult,
     fault: Option<&Fault>,
-    failures: u32,
+    tried: Tried,
     rules: &Rules,
 ) -> AfterAgent {
     let fault = fault.filter(|_| rules.model_errors == ModelErrors::Infrastructure);
@@ -88,10 +89,14 @@ pub fn after_agent(
             | TaskResult::Failed { .. }
             | TaskResult::TimedOut,
             Some(fault),
-        ) => blame_infrastructure(fault, false, failures, rules),
-        (TaskResult::WorkerLost { alone: true, .. }, Some(fault)) => {
-            blame_infrastructure(fault, true, failures, rules)
-        }
+        ) => blame_infrastructure(fault, tried, rules),
+        (
+            TaskResult::WorkerLost {
+                cause: LossCause::Own,
+                ..
+            },
+            Some(fault),
+        ) => blame_infrastructure(fault, tried, rules),
         (
             TaskResult::Done {
                 samples,
@@ -113,50 +118,26 @@ pub fn after_agent(
             limit_ms: millis(rules.agent_limit),
         }),
         (TaskResult::Cancelled, _) => AfterAgent::GiveBack,
-        // Nothing says that it was the rollout's doing, until it happens again and again.
-        (
-            TaskResult::WorkerLost {
-                detail,
-                alone: true,
-                killed_from_outside: true,
-            },
-            None,
-        ) if failures + 1 < rules.max_kills() => AfterAgent::Again(Again {
-            reason: format!("its worker {detail}"),
-            suspect: true,
-            failed: true,
-        }),
-        (
-            TaskResult::WorkerLost {
-                detail,
-                alone: true,
-                ..
-            },
-            None,
-        ) => AfterAgent::Finish(Outcome::AgentFailed {
-            failure: Failure::new(
-                ErrorCategory::AgentError,
-                "worker_crashed",
-                format!("the worker {detail} while it ran this rollout alone"),
-            ),
-        }),
-        (
-            TaskResult::WorkerLost {
-                detail,
-                alone: false,
-                ..
-            },
-            _,
-        ) => AfterAgent::Again(Again {
-            reason: format!("its worker {detail}"),
-            suspect: true,
-            failed: false,
-        }),
+        (TaskResult::WorkerLost { detail, cause }, _) => match after_loss(&detail, cause, tried) {
+            AfterLoss::Again => AfterAgent::Again(Again {
+                reason: format!("its worker {detail}"),
+                lost: true,
+                failed: false,
+            }),
+            AfterLoss::Guilty { why } => AfterAgent::Finish(Outcome::AgentFailed {
+                failure: Failure::new(
+                    ErrorCategory::AgentError,
+                    "worker_crashed",
+                    format!("the worker {why}"),
+                ),
+            }),
+            AfterLoss::GivenUp { why } => AfterAgent::Finish(worker_lost(&why)),
+        },
         (TaskResult::NoWorker { detail }, _) => AfterAgent::Finish(Outcome::InfrastructureFailed {
             failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
         }),
         (TaskResult::OutOfReach { detail, retry }, _) => {
-            match lost_elsewhere(detail, retry, failures, rules) {
+            match lost_elsewhere(detail, retry, tried, rules) {
                 Ok(again) => AfterAgent::Again(again),
                 Err(outcome) => AfterAgent::Finish(outcome),
             }
@@ -178,13 +159,13 @@ pub fn without_grade(sample: Sample) -> Sample {
 fn lost_elsewhere(
     detail: String,
     retry: bool,
-    failures: u32,
+    tried: Tried,
     rules: &Rules,
 ) -> Result<Again, Outcome> {
-    if retry && failures + 1 < rules.max_failures {
+    if retry && rules.allows_another(tried) {
         return Ok(Again {
             reason: detail,
-            suspect: false,
+            lost: false,
             failed: true,
         });
     }
@@ -193,11 +174,22 @@ fn lost_elsewhere(
     })
 }
 
-fn blame_infrastructure(fault: &Fault, suspect: bool, failures: u32, rules: &Rules) -> AfterAgent {
-    if fault.kind.worth_retrying() && failures + 1 < rules.max_failures {
+/// Its worker was lost again and again, and nothing says that this was its own doing.
+fn worker_lost(why: &str) -> Outcome {
+    Outcome::InfrastructureFailed {
+        failure: Failure::new(
+            ErrorCategory::AgentError,
+            "worker_lost",
+            format!("the worker {why}"),
+        ),
+    }
+}
+
+fn blame_infrastructure(fault: &Fault, tried: Tried, rules: &Rules) -> AfterAgent {
+    if fault.kind.worth_retrying() && rules.allows_another(tried) {
         return AfterAgent::Again(Again {
             reason: fault.message.clone(),
-            suspect,
+            lost: false,
             failed: true,
         });
     }
@@ -219,6 +211,16 @@ pub struct Grades {
     pub failures: u32,
     /// How often the judge could not be had in this attempt.
     pub faults: u32,
+}
+
+impl Grades {
+    /// The gradings before the one at hand. They are counted apart from the attempts at the rollout.
+    pub fn tried(self) -> Tried {
+        Tried {
+            losses: self.losses,
+            failures: self.faults,
+        }
+    }
 }
 
 /// Decides what follows the grade phase of `samples`. `fault` is how the grader's calls to its judge failed
@@ -255,23 +257,24 @@ pub fn after_grade(
             ),
         },
         TaskResult::Cancelled => AfterGrade::GiveBack,
-        TaskResult::WorkerLost {
-            detail,
-            alone: true,
-            killed_from_outside,
-        } if !killed_from_outside || so_far.losses >= rules.max_kills() => finish(
-            Outcome::Ungraded {
-                failure: Failure::new(
-                    ErrorCategory::AgentError,
-                    "grader_crashed",
-                    format!("the grading worker {detail} while it graded this rollout alone"),
+        TaskResult::WorkerLost { detail, cause } => {
+            match after_loss(&detail, cause, so_far.tried()) {
+                AfterLoss::Again => AfterGrade::Alone {
+                    reason: format!("its grading worker {detail}"),
+                },
+                AfterLoss::Guilty { why } => finish(
+                    Outcome::Ungraded {
+                        failure: Failure::new(
+                            ErrorCategory::AgentError,
+                            "grader_crashed",
+                            format!("the grading worker {why}"),
+                        ),
+                    },
+                    samples,
                 ),
-            },
-            samples,
-        ),
-        TaskResult::WorkerLost { detail, .. } => AfterGrade::Alone {
-            reason: format!("its grading worker {detail}"),
-        },
+                AfterLoss::GivenUp { why } => finish(worker_lost(&why), samples),
+            }
+        }
         TaskResult::NoWorker { detail } => finish(
             Outcome::InfrastructureFailed {
                 failure: Failure::new(ErrorCategory::AgentError, "no_worker", detail),
@@ -279,7 +282,11 @@ pub fn after_grade(
             samples,
         ),
         TaskResult::OutOfReach { detail, retry } => {
-            match lost_elsewhere(detail, retry, so_far.failures, rules) {
+            let tried = Tried {
+                failures: so_far.failures,
+                ..Tried::default()
+            };
+            match lost_elsewhere(detail, retry, tried, rules) {
                 Ok(again) => AfterGrade::Again(again),
                 Err(outcome) => finish(outcome, samples),
             }
@@ -289,7 +296,7 @@ pub fn after_grade(
 
 /// The grader came to nothing because of a judge that failed through no fault of its own.
 fn blame_judge(fault: &Fault, samples: Vec<Sample>, so_far: Grades, rules: &Rules) -> AfterGrade {
-    if fault.kind.worth_retrying() && so_far.faults + 1 < rules.max_failures {
+    if fault.kind.worth_retrying() && rules.allows_another(so_far.tried()) {
         return AfterGrade::Later {
             reason: format!("its judge: {}", fault.message),
         };
@@ -414,6 +421,13 @@ mod tests {
         }
     }
 
+    fn failed(failures: u32) -> Tried {
+        Tried {
+            losses: 0,
+            failures,
+        }
+    }
+
     fn losses(losses: u32) -> Grades {
         Grades {
             losses,
@@ -465,7 +479,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_raises_failed_by_itself() {
-        let AfterAgent::Finish(outcome) = after_agent(raised(), None, 0, &RULES) else {
+        let AfterAgent::Finish(outcome) = after_agent(raised(), None, failed(0), &RULES) else {
             panic!("it must finish")
         };
         assert_eq!(outcome.kind(), OutcomeKind::AgentFailed);
@@ -476,15 +490,16 @@ mod tests {
         let fault = fault(FaultKind::Unreachable);
         for failures in 0..2 {
             assert!(matches!(
-                after_agent(raised(), Some(&fault), failures, &RULES),
+                after_agent(raised(), Some(&fault), failed(failures), &RULES),
                 AfterAgent::Again(Again {
                     failed: true,
-                    suspect: false,
+                    lost: false,
                     ..
                 })
             ));
         }
-        let AfterAgent::Finish(outcome) = after_agent(raised(), Some(&fault), 2, &RULES) else {
+        let AfterAgent::Finish(outcome) = after_agent(raised(), Some(&fault), failed(2), &RULES)
+        else {
             panic!("it must finish")
         };
         assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
@@ -509,8 +524,7 @@ mod tests {
             TaskResult::TimedOut,
             TaskResult::WorkerLost {
                 detail: "exited with code 3".to_owned(),
-                alone: true,
-                killed_from_outside: false,
+                cause: LossCause::Own,
             },
         ]
     }
@@ -519,12 +533,12 @@ mod tests {
     fn what_the_model_calls_suffered_decides_whatever_the_agent_made_of_it() {
         let fault = fault(FaultKind::TimedOut);
         for result in every_end_of_an_agent() {
-            let after = after_agent(result.clone(), Some(&fault), 0, &RULES);
+            let after = after_agent(result.clone(), Some(&fault), failed(0), &RULES);
             assert!(
                 matches!(after, AfterAgent::Again(Again { failed: true, .. })),
                 "{result:?}: {after:?}"
             );
-            let after = after_agent(result.clone(), Some(&fault), 2, &RULES);
+            let after = after_agent(result.clone(), Some(&fault), failed(2), &RULES);
             let AfterAgent::Finish(outcome) = after else {
                 panic!("{result:?}: {after:?}")
             };
@@ -541,8 +555,8 @@ mod tests {
         let fault = fault(FaultKind::TimedOut);
         for result in every_end_of_an_agent() {
             assert_eq!(
-                after_agent(result.clone(), Some(&fault), 0, &rules),
-                after_agent(result, None, 0, &RULES)
+                after_agent(result.clone(), Some(&fault), failed(0), &rules),
+                after_agent(result, None, failed(0), &RULES)
             );
         }
     }
@@ -574,81 +588,84 @@ mod tests {
     fn a_wrong_key_is_not_tried_again() {
         let fault = fault(FaultKind::Misconfigured);
         assert!(matches!(
-            after_agent(raised(), Some(&fault), 0, &RULES),
+            after_agent(raised(), Some(&fault), failed(0), &RULES),
             AfterAgent::Finish(Outcome::InfrastructureFailed { .. })
         ));
     }
 
-    #[test]
-    fn only_a_crash_alone_counts_against_the_rollout() {
-        let lost = |alone| TaskResult::WorkerLost {
-            detail: "exited with code 3".to_owned(),
-            alone,
-            killed_from_outside: false,
-        };
-        assert!(matches!(
-            after_agent(lost(false), None, 0, &RULES),
-            AfterAgent::Again(Again {
-                suspect: true,
-                failed: false,
-                ..
-            })
-        ));
-        assert!(matches!(
-            after_agent(lost(true), None, 0, &RULES),
-            AfterAgent::Finish(Outcome::AgentFailed { .. })
-        ));
+    fn worker_gone(cause: LossCause) -> TaskResult {
+        TaskResult::WorkerLost {
+            detail: "was killed by signal 9 (SIGKILL)".to_owned(),
+            cause,
+        }
     }
 
     #[test]
-    fn a_worker_killed_from_outside_says_nothing_until_it_happens_again_and_again() {
-        let killed = || TaskResult::WorkerLost {
-            detail: "was killed by signal 9 (SIGKILL)".to_owned(),
-            alone: true,
-            killed_from_outside: true,
-        };
-        for failures in 0..8 {
+    fn only_a_crash_alone_counts_against_the_rollout() {
+        for unsure in [LossCause::Unknown, LossCause::Signalled] {
             assert!(matches!(
-                after_agent(killed(), None, failures, &RULES),
+                after_agent(worker_gone(unsure), None, failed(0), &RULES),
                 AfterAgent::Again(Again {
-                    suspect: true,
-                    failed: true,
+                    lost: true,
+                    failed: false,
                     ..
                 })
             ));
         }
         assert!(matches!(
-            after_agent(killed(), None, 8, &RULES),
+            after_agent(worker_gone(LossCause::Own), None, failed(0), &RULES),
             AfterAgent::Finish(Outcome::AgentFailed { .. })
-        ));
-        assert!(matches!(
-            after_grade(killed(), vec![], None, losses(8), &RULES),
-            AfterGrade::Alone { .. }
-        ));
-        assert!(matches!(
-            after_grade(killed(), vec![], None, losses(9), &RULES),
-            AfterGrade::Finish { .. }
         ));
     }
 
     #[test]
-    fn a_lost_grading_worker_leads_to_grading_alone_first() {
-        let lost = |alone| TaskResult::WorkerLost {
-            detail: "exited with code 3".to_owned(),
-            alone,
-            killed_from_outside: false,
-        };
-        assert!(matches!(
-            after_grade(lost(false), vec![], None, losses(0), &RULES),
-            AfterGrade::Alone { .. }
-        ));
-        assert!(matches!(
-            after_grade(lost(true), vec![], None, losses(1), &RULES),
-            AfterGrade::Finish {
-                outcome: Outcome::Ungraded { .. },
-                ..
+    fn a_worker_killed_again_and_again_is_the_agents_failure_when_nothing_ran_beside_it() {
+        let outcome = |cause, losses| {
+            let tried = Tried {
+                losses,
+                failures: 0,
+            };
+            match after_agent(worker_gone(cause), None, tried, &RULES) {
+                AfterAgent::Finish(outcome) => Some(outcome.kind()),
+                AfterAgent::Again(_) => None,
+                other => panic!("{other:?}"),
             }
-        ));
+        };
+        assert_eq!(outcome(LossCause::Signalled, 8), None);
+        assert_eq!(
+            outcome(LossCause::Signalled, 9),
+            Some(OutcomeKind::AgentFailed)
+        );
+        assert_eq!(
+            outcome(LossCause::Unknown, 9),
+            Some(OutcomeKind::InfrastructureFailed)
+        );
+    }
+
+    #[test]
+    fn a_lost_grading_worker_leads_to_grading_alone_first() {
+        let outcome = |cause, before| match after_grade(
+            worker_gone(cause),
+            vec![],
+            None,
+            losses(before),
+            &RULES,
+        ) {
+            AfterGrade::Finish { outcome, .. } => Some(outcome.kind()),
+            AfterGrade::Alone { .. } => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(outcome(LossCause::Unknown, 0), None);
+        assert_eq!(outcome(LossCause::Own, 1), Some(OutcomeKind::Ungraded));
+        assert_eq!(outcome(LossCause::Signalled, 8), None);
+        assert_eq!(
+            outcome(LossCause::Signalled, 9),
+            Some(OutcomeKind::Ungraded)
+        );
+        assert_eq!(
+            outcome(LossCause::Unknown, 9),
+            Some(OutcomeKind::InfrastructureFailed)
+        );
     }
 
     #[test]
@@ -671,15 +688,15 @@ mod tests {
             )
         };
         for failures in 0..2 {
-            let agent = after_agent(lost(true), None, failures, &RULES);
+            let agent = after_agent(lost(true), None, failed(failures), &RULES);
             let AfterAgent::Again(again) = agent else {
                 panic!("{agent:?}")
             };
-            assert!(again.failed && !again.suspect);
+            assert!(again.failed && !again.lost);
             assert_eq!(graded(true, failures), AfterGrade::Again(again));
         }
         for (retry, failures) in [(true, 2), (false, 0)] {
-            let agent = after_agent(lost(retry), None, failures, &RULES);
+            let agent = after_agent(lost(retry), None, failed(failures), &RULES);
             let AfterAgent::Finish(outcome) = agent else {
                 panic!("{agent:?}")
             };

@@ -4,6 +4,7 @@
 //! It speaks no HTTP and renders no text. What happens is told as typed [`RunEvent`]s, which the
 //! progress display and the log consume; what is decided is in [`decision`], without I/O.
 
+pub mod attempts;
 pub mod decision;
 mod driver;
 mod error;
@@ -23,6 +24,6 @@ pub use event::RunEvent;
 pub use executor::{Executor, GradeReport, Terms};
 pub use options::{EngineOptions, Measuring, RunEnd, Stop};
 /// What an [`Executor`] is given and gives back.
-pub use osmosis_worker::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
+pub use osmosis_worker::{GradeJob, Isolation, LossCause, RunJob, TaskReport, TaskResult};
 pub use regrade::Recorded;
 pub use serving::Cancellation;

@@ -58,11 +58,7 @@ pub(crate) async fn execute(
         artifacts_dir,
         terms: Terms {
             attempt: claim.attempt,
-            isolation: if claim.suspect {
-                Isolation::Alone
-            } else {
-                Isolation::Shared
-            },
+            isolation: Isolation::Shared,
             agent_limit: rules.agent_limit,
             grade_limit: rules.grade_limit,
         },

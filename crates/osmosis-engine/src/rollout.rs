@@ -8,9 +8,10 @@ use osmosis_core::frame::JudgeAccess;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample, TaskClock};
 use osmosis_gateway::{RolloutCalls, RolloutDoor};
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
-use osmosis_worker::{GradeJob, Isolation, RunJob, TaskResult};
+use osmosis_worker::{GradeJob, RunJob, TaskResult};
 use tokio_util::sync::CancellationToken;
 
+use crate::attempts::Tried;
 use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules, without_grade};
 use crate::driver::Parts;
 use crate::own_grade::own_grade;
@@ -32,14 +33,10 @@ pub(crate) async fn execute(
 
     let queued = claimed_at.elapsed();
     parts.enter(&claim, Phase::Agent).await;
-    let isolation = if claim.suspect {
-        Isolation::Alone
-    } else {
-        Isolation::Shared
-    };
+    let tried = tried(&claim);
     let terms = Terms {
         attempt: claim.attempt,
-        isolation,
+        isolation: tried.isolation(),
         agent_limit: rules.agent_limit,
         grade_limit: rules.grade_limit,
     };
@@ -95,7 +92,7 @@ pub(crate) async fn execute(
 
     let timed_out = matches!(report.result, TaskResult::TimedOut);
     let fault = through.fault_behind(timed_out);
-    let samples = match decision::after_agent(report.result, fault, claim.failures, &rules) {
+    let samples = match decision::after_agent(report.result, fault, tried, &rules) {
         AfterAgent::Grade {
             samples,
             metrics,
@@ -202,12 +199,16 @@ pub(crate) async fn grade(
     attempt: &mut AttemptRecord,
     cancel: &CancellationToken,
 ) -> Graded {
-    let mut terms = grading.terms;
     let mut so_far = Grades {
         failures: claim.failures,
         ..Grades::default()
     };
     loop {
+        // What an agent did to its worker says nothing about its grader.
+        let terms = Terms {
+            isolation: so_far.tried().isolation(),
+            ..grading.terms
+        };
         parts.enter(claim, Phase::Grade).await;
         let (judge, door) = parts.open_judge(claim);
         let clock = Arc::new(TaskClock::new(terms.grade_limit));
@@ -246,21 +247,39 @@ pub(crate) async fn grade(
             }
             AfterGrade::Again(again) => return Graded::Again(again),
             AfterGrade::Alone { reason } => {
-                terms.isolation = Isolation::Alone;
+                let wait = so_far.tried().wait_after_loss();
                 so_far.losses += 1;
                 parts.tell_of_grading_again(claim, reason).await;
+                if !waited(wait, cancel).await {
+                    return Graded::Stopped { samples };
+                }
             }
             AfterGrade::Later { reason } => {
                 let wait = decision::retry_wait(parts.options.retry_wait, so_far.faults);
                 so_far.faults += 1;
                 parts.tell_of_grading_again(claim, reason).await;
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    () = cancel.cancelled() => return Graded::Stopped { samples },
+                if !waited(wait, cancel).await {
+                    return Graded::Stopped { samples };
                 }
             }
             AfterGrade::GiveBack => return Graded::Stopped { samples },
         }
+    }
+}
+
+/// `false` when the run is stopped first.
+async fn waited(wait: Duration, cancel: &CancellationToken) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(wait) => true,
+        () = cancel.cancelled() => false,
+    }
+}
+
+/// What was tried before this attempt, of what counts.
+pub(crate) fn tried(claim: &Claim) -> Tried {
+    Tried {
+        losses: claim.losses,
+        failures: claim.failures,
     }
 }
 
@@ -359,11 +378,11 @@ pub(crate) async fn try_again(
     attempt: AttemptRecord,
     cancel: &CancellationToken,
 ) -> Result<(), EngineError> {
-    // A lost worker is replaced at once; an upstream needs time to recover.
-    let wait = if again.failed && !again.suspect {
+    // A lost worker is replaced soon; an upstream needs time to recover.
+    let wait = if again.failed {
         decision::retry_wait(parts.options.retry_wait, claim.failures)
     } else {
-        Duration::ZERO
+        tried(claim).wait_after_loss()
     };
     parts
         .tell(RunEvent::Retrying {
@@ -382,7 +401,7 @@ pub(crate) async fn try_again(
     }
     parts
         .store
-        .release(&claim.id, claim.attempt, again.suspect, again.failed)
+        .release(&claim.id, claim.attempt, again.lost, again.failed)
         .await?;
     Ok(())
 }
@@ -399,7 +418,7 @@ pub(crate) async fn give_back(
     }
     parts
         .store
-        .release(&claim.id, claim.attempt, claim.suspect, false)
+        .release(&claim.id, claim.attempt, false, false)
         .await?;
     Ok(())
 }

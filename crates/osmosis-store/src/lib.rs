@@ -122,14 +122,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// is told so.
     async fn complete(&self, completion: Completion) -> Result<CompletionReceipt, StoreError>;
 
-    /// Puts a claimed rollout back into the queue. `suspect` marks it to be run alone, and the mark
-    /// stays until it has a result; `failed` counts one infrastructure failure against it. A stale
-    /// attempt changes nothing.
+    /// Puts a claimed rollout back into the queue. `lost` counts one lost worker, and `failed` one
+    /// infrastructure failure; both counts stay until it has a result. A stale attempt changes nothing.
     async fn release(
         &self,
         rollout: &RolloutId,
         attempt: Attempt,
-        suspect: bool,
+        lost: bool,
         failed: bool,
     ) -> Result<(), StoreError>;
 
@@ -138,7 +137,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn recover(&self) -> Result<u64, StoreError>;
 
     /// Puts finished rollouts of these kinds back into the queue, dropping their samples and
-    /// forgetting failures and suspicion. Attempts go on counting, and recorded calls stay.
+    /// forgetting failures and lost workers. Attempts go on counting, and recorded calls stay.
     async fn requeue(&self, kinds: &[osmosis_core::OutcomeKind]) -> Result<u64, StoreError>;
 
     /// Queues a model call for recording, in order with other writes. Waits while too many wait.

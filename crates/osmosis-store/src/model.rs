@@ -75,8 +75,8 @@ pub struct Claim {
     pub row_index: u64,
     pub run_index: u32,
     pub attempt: Attempt,
-    /// It was running when a worker died, and must run alone.
-    pub suspect: bool,
+    /// Workers that were lost while they held it: the more, the more alone it must run.
+    pub losses: u32,
     /// Infrastructure failures so far.
     pub failures: u32,
     pub row: RowRecord,

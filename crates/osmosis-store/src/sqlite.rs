@@ -459,11 +459,11 @@ impl Store for SqliteStore {
         &self,
         rollout: &RolloutId,
         attempt: Attempt,
-        suspect: bool,
+        lost: bool,
         failed: bool,
     ) -> Result<(), StoreError> {
         let rollout = rollout.clone();
-        self.write(move |desk| queue::release(desk.connection, &rollout, attempt, suspect, failed))
+        self.write(move |desk| queue::release(desk.connection, &rollout, attempt, lost, failed))
             .await
     }
 

@@ -46,7 +46,7 @@ macro_rules! for_each_store_behaviour {
             a_late_completion_counts_while_nobody_else_claimed
             a_rollout_completes_once
             a_heartbeat_extends_leases_and_reports_lost_ones
-            a_release_puts_back_with_suspicion_and_failures
+            a_release_puts_back_and_counts_lost_workers_and_failures
             a_stale_release_changes_nothing
             enqueueing_again_changes_nothing
             enqueueing_is_all_or_nothing

@@ -38,4 +38,4 @@ pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
 pub use options::{Endpoint, Launch, Limits, PoolOptions};
 pub use pool::{Attachment, WorkerPool};
-pub use task::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
+pub use task::{GradeJob, Isolation, LossCause, RunJob, TaskReport, TaskResult};

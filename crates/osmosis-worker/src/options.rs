@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::config::WorkerIsolation;
 
 use crate::guard::GuardProgram;
 
@@ -28,6 +29,26 @@ pub struct PoolOptions {
     /// From cancelling a task to killing its worker.
     pub cancel_grace: Duration,
     pub limits: Limits,
+    /// With `Process`, every task runs in a process of its own, as many at once as seats would
+    /// be there, up to 256 of each role.
+    pub isolation: WorkerIsolation,
+}
+
+/// Processes of one role at once, however many rollouts are in flight: beyond this they wait for each other
+/// more than they gain.
+const MOST_PROCESSES: usize = 256;
+
+impl PoolOptions {
+    /// Workers of one role that run one task alone, at once.
+    pub(crate) fn own_workers(&self) -> usize {
+        let workers = self.agent_workers.max(self.grader_workers).max(1);
+        match self.isolation {
+            WorkerIsolation::Shared => workers,
+            WorkerIsolation::Process => {
+                (workers * self.in_flight_per_worker.max(1)).min(MOST_PROCESSES)
+            }
+        }
+    }
 }
 
 /// What the kernel grants each worker process. Forked workers inherit it.

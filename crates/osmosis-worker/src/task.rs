@@ -11,6 +11,21 @@ pub enum Isolation {
     Shared,
     /// A worker of its own, which is retired afterwards.
     Alone,
+    /// A worker of its own, and nothing else runs in the pool meanwhile.
+    Solo,
+}
+
+/// How far it is the task's own doing that its worker is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossCause {
+    /// The worker held nothing but this task and ended in a way that only its own code brings about: it
+    /// exited, faulted or broke the protocol.
+    Own,
+    /// The worker held nothing but this task, and a signal ended it or the process that it was forked
+    /// from. The task may have sent it; so may another one, the kernel when memory runs out, or an operator.
+    Signalled,
+    /// Nothing says that it was this task: others shared the worker, or the pool ended it.
+    Unknown,
 }
 
 /// One execution of the workflow.
@@ -88,14 +103,11 @@ pub enum TaskResult {
     TimedOut,
     /// The token was cancelled.
     Cancelled,
-    /// The worker ended (or broke the protocol, or was killed because of another task). `alone`
-    /// when it held nothing but this task, so that nothing else can be to blame.
+    /// The worker ended (or broke the protocol, or was killed because of another task), or another
+    /// task held its event loop when this one's deadline passed.
     WorkerLost {
         detail: String,
-        alone: bool,
-        /// By SIGKILL that we did not send. User code hardly does that to itself; the kernel does
-        /// when memory runs out, and operators do.
-        killed_from_outside: bool,
+        cause: LossCause,
     },
     /// No worker could be had (they keep dying at start, or the pool is shut down): the task was
     /// never handed out, so this says nothing about it.

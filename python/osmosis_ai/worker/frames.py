@@ -208,7 +208,7 @@ class LoopBlocked:
 
 @dataclass(frozen=True)
 class LoopUnblocked:
-    """The event loop turns again after a `LoopBlocked`."""
+    """The event loop turns: again after a `LoopBlocked`, or to answer a `Cancel`."""
 
 
 # To the worker.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from typing import Any
 
 from osmosis_ai.rollout.cleanup import close_all
@@ -21,6 +20,7 @@ from osmosis_ai.worker.frames import (
     Grade,
     Load,
     LoadFailed,
+    LoopUnblocked,
     Problem,
     Run,
     Shutdown,
@@ -29,10 +29,9 @@ from osmosis_ai.worker.frames import (
 )
 from osmosis_ai.worker.loading import Rollout
 from osmosis_ai.worker.output import Output, current_rollout
+from osmosis_ai.worker.separation import current_task, hide, separate_tasks
 from osmosis_ai.worker.tasks import execute_grade, execute_run, failed
 from osmosis_ai.worker.watchdog import Watchdog
-
-_current_task: ContextVar[int | None] = ContextVar("osmosis_current_task", default=None)
 
 _LEAVE_SECONDS = 2.0
 _REAP_SECONDS = 0.5
@@ -56,6 +55,7 @@ class Server:
     def serve(self, frames: list[Any]) -> None:
         """Takes the frames that are already here, then serves until told to leave."""
         asyncio.set_event_loop(self._loop)
+        separate_tasks(self._loop)
         self._loop.add_reader(self._connection.fileno(), self._readable)
         self._loop.call_soon(self._take, frames)
         if self._children:
@@ -76,7 +76,7 @@ class Server:
                 return task
         # User code made this one; since Python 3.12 it tells what context it runs in.
         get_context = getattr(running, "get_context", None)
-        return None if get_context is None else get_context().get(_current_task)
+        return None if get_context is None else get_context().get(current_task)
 
     def _readable(self) -> None:
         try:
@@ -103,18 +103,22 @@ class Server:
 
     def _start(self, frame: Run | Grade, execute: Callable[..., Awaitable[Any]]) -> None:
         if self._leaving is None:
-            self._tasks[frame.task] = self._loop.create_task(self._task(frame, execute))
+            task = self._loop.create_task(self._task(frame, execute))
+            hide(task)
+            self._tasks[frame.task] = task
 
     def _cancel(self, task: int) -> None:
         running = self._tasks.get(task)
         if running is not None:
             self._cancelled.add(task)
+            # Whoever does not stop now is not kept from it by another.
+            self._send(LoopUnblocked())
             # Not at once: a task cancelled before its first step would never answer.
             self._loop.call_soon(running.cancel)
 
     async def _task(self, frame: Run | Grade, execute: Callable[..., Awaitable[Any]]) -> None:
         current_rollout.set(frame.rollout_id)
-        _current_task.set(frame.task)
+        current_task.set(frame.task)
         answer: Any
         try:
             answer = await execute(self._rollout, frame, lambda: self._send(Started(frame.task)))

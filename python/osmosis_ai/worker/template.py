@@ -30,7 +30,7 @@ from osmosis_ai.worker.frames import (
 from osmosis_ai.worker.loading import Rollout, load_rollout
 from osmosis_ai.worker.process import reason_not_to_fork
 
-_POLL_SECONDS = 0.2
+_POLL_MS = 200
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,13 @@ class Template:
             frames = self._next()
 
     def _next(self) -> list[Any]:
-        timeout = _POLL_SECONDS if self._children.need_polling() else None
+        timeout = _POLL_MS if self._children.need_polling() else None
         ours = self._connection.fileno()
-        ready, _, _ = select.select([ours, *self._children.descriptors()], [], [], timeout)
+        # Not `select`, which takes no descriptor from 1024 on: there may be many children.
+        poll = select.poll()
+        for descriptor in (ours, *self._children.descriptors()):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout)}
         for exited in self._children.reap():
             self._connection.send_now(exited)
         return self._connection.receive() if ours in ready else []

@@ -1,4 +1,9 @@
-"""Reports an event loop that has stopped turning, and leaves when the engine is gone meanwhile."""
+"""Reports an event loop that has stopped turning, and leaves when the engine is gone meanwhile.
+
+While the loop stands still, the code that holds it may change: one turn can run many tasks. Each
+report names whoever has it then, and there is one every second, so that the engine blames the right
+one when a deadline passes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from osmosis_ai.worker.frames import LoopBlocked, LoopUnblocked
 LIMIT_VARIABLE = "OSMOSIS_LOOP_BLOCKED_SECS"
 _DEFAULT_LIMIT = 1.0
 _POLL_SECONDS = 0.2
+_REPORT_SECONDS = 1.0
 _MAX_STACK = 8_000
 
 
@@ -54,12 +60,23 @@ class Watchdog(threading.Thread):
         self._loop.call_soon_threadsafe(turned.set)
         if turned.wait(self._limit):
             return
-        blocked_ms = int((time.monotonic() - asked) * 1000)
-        self._connection.send_now(LoopBlocked(blocked_ms, self._stack(), self._running_task()))
+        holder = self._report(asked)
+        reported = time.monotonic()
         while not turned.wait(_POLL_SECONDS):
             if self._connection.peer_is_gone():
                 os._exit(1)
+            # Old reports say nothing: whoever holds the interpreter's lock stops this thread too.
+            if self._running_task() != holder or time.monotonic() > reported + _REPORT_SECONDS:
+                holder = self._report(asked)
+                reported = time.monotonic()
         self._connection.send_now(LoopUnblocked())
+
+    def _report(self, since: float) -> int | None:
+        """Tells the engine who holds the loop, and returns it."""
+        holder = self._running_task()
+        blocked_ms = int((time.monotonic() - since) * 1000)
+        self._connection.send_now(LoopBlocked(blocked_ms, self._stack(), holder))
+        return holder
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._watched or 0)

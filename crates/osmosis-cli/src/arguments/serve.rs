@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::Args;
+use osmosis_core::config::WorkerIsolation;
 use osmosis_server::{Url, parse_url};
 
 #[derive(Debug, Args)]
@@ -40,6 +41,10 @@ pub(crate) struct ServeArguments {
     /// Agent worker processes [default: number of cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) workers: Option<u32>,
+
+    /// What rollouts share: `shared`, a worker process; `process`, nothing, each has a fresh one
+    #[arg(long, value_name = "HOW", default_value = "shared", value_parser = isolation)]
+    pub(crate) isolation: WorkerIsolation,
 
     /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
@@ -85,7 +90,12 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         hide = true,
-        conflicts_with_all = ["rollout", "workers", "python", "pass_env"]
+        conflicts_with_all = ["rollout", "workers", "python", "pass_env", "isolation"]
     )]
     pub(crate) attach: bool,
+}
+
+fn isolation(text: &str) -> Result<WorkerIsolation, String> {
+    text.parse()
+        .map_err(|error: String| format!("{error}; write `shared` or `process`"))
 }

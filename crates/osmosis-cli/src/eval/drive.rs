@@ -97,7 +97,11 @@ impl Job {
         prepared: &Prepared,
         display: &Display<RunEvent>,
     ) -> Result<WorkerPool, CliError> {
-        let options = pool_options(&self.throughput, self.max_in_flight());
+        let options = pool_options(
+            &self.throughput,
+            self.max_in_flight(),
+            self.plan.config.workers.isolation,
+        );
         let events = display.worker_events();
         code.start_workers(prepared, options, events).await
     }

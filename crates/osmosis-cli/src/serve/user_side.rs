@@ -157,7 +157,7 @@ impl UserSide {
             ..ThroughputArguments::default()
         };
         let in_flight = arguments.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT);
-        let options = pool_options(&throughput, in_flight);
+        let options = pool_options(&throughput, in_flight, arguments.isolation);
         match self {
             Self::Attached { token } => {
                 let options = PoolOptions {

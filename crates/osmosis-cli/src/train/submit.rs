@@ -159,7 +159,11 @@ impl<M: PlannedModel> Job<M> {
         prepared: &Prepared,
         display: &Display<TrainEvent>,
     ) -> Result<WorkerPool, CliError> {
-        let options = pool_options(&self.throughput, self.max_in_flight());
+        let options = pool_options(
+            &self.throughput,
+            self.max_in_flight(),
+            self.plan.config.workers.isolation,
+        );
         let events = display.worker_events();
         self.plan
             .code

@@ -37,6 +37,7 @@ mod suggestion;
 #[cfg(test)]
 mod tests;
 mod training;
+mod workers;
 
 pub use dataset_ref::{DATASET_EXTENSIONS, DatasetRef, DatasetRefError};
 pub use entrypoint::{Entrypoint, EntrypointError, Language};
@@ -50,6 +51,7 @@ pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, Objective,
     StragglerFactor, Training,
 };
+pub use workers::{WorkerIsolation, Workers};
 
 use std::collections::BTreeMap;
 
@@ -79,6 +81,9 @@ pub struct EvalConfig {
     /// `[logs]`: no part of what a run is, so a resume may change it.
     #[serde(skip)]
     pub logs: LogLimits,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Workers::is_default")]
+    pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -104,6 +109,9 @@ pub struct TrainConfig {
     /// `[logs]`: no part of what a run is, so a resume may change it.
     #[serde(skip)]
     pub logs: LogLimits,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Workers::is_default")]
+    pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
 }
@@ -118,6 +126,7 @@ impl EvalConfig {
         let sampling = evaluation::read_sampling(&mut reader);
         let passed_on = passed_on::read(&mut reader);
         let logs = logs::read(&mut reader);
+        let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             evaluation,
@@ -128,6 +137,7 @@ impl EvalConfig {
             env: passed_on.env,
             secrets: passed_on.secrets,
             logs,
+            workers,
             advanced: passed_on.advanced,
         })
     }
@@ -144,6 +154,7 @@ impl TrainConfig {
         let checkpoints = training::read_checkpoints(&mut reader);
         let passed_on = passed_on::read(&mut reader);
         let logs = logs::read(&mut reader);
+        let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
             training,
@@ -155,6 +166,7 @@ impl TrainConfig {
             env: passed_on.env,
             secrets: passed_on.secrets,
             logs,
+            workers,
             advanced: passed_on.advanced,
         })
     }

@@ -120,6 +120,11 @@ pub(super) const SECTIONS: &[Section] = &[
         keys: Keys::These(&["max_bytes_per_rollout", "max_bytes_per_run"]),
     },
     Section {
+        name: "workers",
+        kinds: BOTH,
+        keys: Keys::These(&["isolation"]),
+    },
+    Section {
         name: "advanced",
         kinds: BOTH,
         keys: Keys::Any,

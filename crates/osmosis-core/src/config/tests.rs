@@ -417,6 +417,23 @@ fn a_config_of_the_other_kind_is_recognised() {
 }
 
 #[test]
+fn how_rollouts_are_kept_apart_is_declared_and_pinned_only_when_they_have_processes_of_their_own() {
+    let pinned = |config: &EvalConfig| serde_json::to_value(config).unwrap();
+    let apart = eval("[workers]\nisolation = 'process'");
+    assert_eq!(apart.workers.isolation, WorkerIsolation::Process);
+    assert_eq!(pinned(&apart)["workers"]["isolation"], "process");
+    let together = eval("[workers]\nisolation = 'shared'");
+    assert_eq!(together, eval(""));
+    assert_eq!(pinned(&together).get("workers"), None);
+    let trained = train("[workers]\nisolation = 'process'");
+    assert_eq!(trained.workers, apart.workers);
+    assert_snapshot!(eval_errors_with("[workers]\nisolation = 'vm'\n"), @r"
+    eval.toml:7:13: `isolation` in `[workers]`: unknown value `vm`
+      hint: write `shared` or `process`
+    ");
+}
+
+#[test]
 fn unknown_names_come_with_the_nearest_known_one() {
     assert_snapshot!(eval_errors_with("[evaluation]\nBatch-Size = 1\nagent_timeout_s = 1\nmodel_path = 'x'\nzebra = 1\n"), @r"
     eval.toml:7:1: unknown key `Batch-Size` in `[evaluation]`
@@ -432,11 +449,11 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:6:1: unknown section `[smapling]`
       hint: did you mean `[sampling]`?
     eval.toml:7:1: unknown section `[zebra]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
     eval.toml:8:1: unknown section `[workflows]`
       hint: did you mean `[workflow]`?
     eval.toml:9:3: unknown section `[tests]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs` and `advanced`
+      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
     ");
     assert_snapshot!(train_errors_with("[training]\nlearning_rate = 1\nn = 4\nn_samples = 4\nsave_freq = 1\n"), @r"
     train.toml:7:1: unknown key `learning_rate` in `[training]`

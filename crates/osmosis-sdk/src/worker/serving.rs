@@ -111,6 +111,7 @@ impl<W: AgentWorkflow, G: Grader> Server<W, G> {
                     // One that is over has answered already.
                     if let Some(cancel) = self.running.tasks().get(&task) {
                         cancel.cancel();
+                        self.show_life(outgoing.clone());
                     }
                 }
                 ToWorker::Load(load) => answer_now(&outgoing, &self.load(load)),
@@ -128,6 +129,17 @@ impl<W: AgentWorkflow, G: Grader> Server<W, G> {
                 }
             }
         }
+    }
+
+    /// Lets the engine tell a task that does not stop from a runtime whose threads are all taken: only the
+    /// former lets this through.
+    fn show_life(&self, outgoing: Outgoing) {
+        self.tasks.spawn_on(
+            async move {
+                send(&outgoing, &FromWorker::LoopUnblocked {}).await;
+            },
+            &self.runtime,
+        );
     }
 
     fn load(&mut self, wanted: Load) -> FromWorker {

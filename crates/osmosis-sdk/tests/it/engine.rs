@@ -212,7 +212,13 @@ impl Worker {
 
     /// `None` at the end of the connection.
     pub(crate) fn hear_or_end(&mut self) -> Option<FromWorker> {
-        read_frame(&mut self.control)
+        loop {
+            match read_frame(&mut self.control) {
+                // The answer to a cancel, beside what comes of it.
+                Some(FromWorker::LoopUnblocked {}) => {}
+                other => return other,
+            }
+        }
     }
 
     pub(crate) fn hear_started(&mut self, task: u64) {

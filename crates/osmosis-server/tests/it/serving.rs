@@ -367,6 +367,7 @@ pub(crate) fn pool_options(cancel_grace: Duration) -> PoolOptions {
         start_limit: LONG,
         cancel_grace,
         limits: Limits::default(),
+        isolation: osmosis_core::config::WorkerIsolation::Shared,
     }
 }
 

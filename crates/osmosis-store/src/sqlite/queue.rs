@@ -166,7 +166,7 @@ pub(crate) fn claimable(row: &Row<'_>) -> Result<(i64, Claim), SqlError> {
         row_index,
         run_index: number(row, "run_index")?,
         attempt: Attempt(attempts + 1),
-        suspect: row.get("suspect")?,
+        losses: number(row, "suspect")?,
         failures: number(row, "failures")?,
         row: RowRecord {
             row_index,
@@ -329,14 +329,14 @@ pub(crate) fn release(
     connection: &Connection,
     rollout: &RolloutId,
     attempt: Attempt,
-    suspect: bool,
+    lost: bool,
     failed: bool,
 ) -> Result<(), SqlError> {
     let changes = checksum::ROLLOUTS.assignments(&[
         ("state", "'queued'"),
         ("owner", "NULL"),
         ("lease_until_ms", "NULL"),
-        ("suspect", "max(suspect, ?3)"),
+        ("suspect", "suspect + ?3"),
         ("failures", "failures + ?4"),
     ]);
     connection
@@ -344,7 +344,7 @@ pub(crate) fn release(
             "UPDATE rollouts SET {changes}
              WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'"
         ))?
-        .execute(params![rollout.as_str(), attempt.0, suspect, failed])?;
+        .execute(params![rollout.as_str(), attempt.0, lost, failed])?;
     Ok(())
 }
 

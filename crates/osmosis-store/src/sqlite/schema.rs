@@ -19,7 +19,9 @@
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
 //! **`rollouts`**: `state` is `queued`, `leased` or `done`. `attempt` counts claims and fences: only
-//! the attempt that is leased may become the result. `outcome` is the kind (`scored`, `agent_failed`,
+//! the attempt that is leased may become the result. `suspect` counts the workers that were lost while
+//! they held it (before this program counted, it was 1 from the first on), `failures` the failures of the
+//! infrastructure. `outcome` is the kind (`scored`, `agent_failed`,
 //! `timed_out`, `ungraded`, `rejected`, `infrastructure_failed`, `cancelled`), `reward` and `passed`
 //! are set for `scored` alone, `error` is one line for people and `outcome_detail` the whole story as
 //! JSON. `cached_tokens` (of the prompt) and `reasoning_tokens` (of the completion), here and in `calls`,

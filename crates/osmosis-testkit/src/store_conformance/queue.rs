@@ -55,7 +55,7 @@ pub async fn a_claim_carries_its_row(fixture: Fixture) -> Verdict {
         assert_eq!(claim.row.body, row_body(row_index)?);
         assert_eq!(store.row(row_index).await?.as_ref(), Some(&claim.row));
         assert_eq!(claim.attempt, Attempt(1));
-        assert!(!claim.suspect);
+        assert_eq!(claim.losses, 0);
         assert_eq!(claim.failures, 0);
     }
     assert_eq!(claims.len(), 3);
@@ -231,25 +231,22 @@ pub async fn a_heartbeat_extends_leases_and_reports_lost_ones(fixture: Fixture) 
     Ok(())
 }
 
-/// Releasing queues the rollout again, remembers suspicion and counts failures.
-pub async fn a_release_puts_back_with_suspicion_and_failures(fixture: Fixture) -> Verdict {
+/// Releasing queues the rollout again, and counts lost workers and failures.
+pub async fn a_release_puts_back_and_counts_lost_workers_and_failures(fixture: Fixture) -> Verdict {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let mut seen = Vec::new();
-    for (suspect, failed) in [(false, false), (false, true), (true, false), (false, true)] {
+    for (lost, failed) in [(false, false), (false, true), (true, false), (true, true)] {
         let claim = claim_one(store.as_ref()).await?;
         store
-            .release(&claim.id, claim.attempt, suspect, failed)
+            .release(&claim.id, claim.attempt, lost, failed)
             .await?;
         assert_eq!(store.counts().await?.queued, 1);
         let next = claim_one(store.as_ref()).await?;
-        seen.push((next.attempt.0, next.suspect, next.failures));
+        seen.push((next.attempt.0, next.losses, next.failures));
         store.release(&next.id, next.attempt, false, false).await?;
     }
-    assert_eq!(
-        seen,
-        [(2, false, 0), (4, false, 1), (6, true, 1), (8, true, 2)]
-    );
+    assert_eq!(seen, [(2, 0, 0), (4, 0, 1), (6, 1, 1), (8, 2, 2)]);
     let record = store.rollout(&RolloutId::of(0, 0)).await?;
     let record = record.map(|record| (record.attempts, record.failures, record.outcome));
     assert_eq!(record, Some((8, 2, None)));
@@ -362,9 +359,9 @@ pub async fn recovery_puts_back_everything_leased(fixture: Fixture) -> Verdict {
     let retaken = store.claim("alive", 3, LEASE).await?;
     let seen: Vec<_> = retaken
         .iter()
-        .map(|claim| (claim.attempt.0, claim.suspect, claim.failures))
+        .map(|claim| (claim.attempt.0, claim.losses, claim.failures))
         .collect();
-    assert_eq!(seen, [(3, true, 1), (2, false, 0), (1, false, 0)]);
+    assert_eq!(seen, [(3, 1, 1), (2, 0, 0), (1, 0, 0)]);
     Ok(())
 }
 
@@ -424,12 +421,12 @@ pub async fn requeueing_takes_chosen_kinds_and_drops_their_samples(fixture: Fixt
             (
                 claim.row_index,
                 claim.attempt.0,
-                claim.suspect,
+                claim.losses,
                 claim.failures,
             )
         })
         .collect();
-    assert_eq!(seen, [(0, 3, false, 0), (2, 2, false, 0)]);
+    assert_eq!(seen, [(0, 3, 0, 0), (2, 2, 0, 0)]);
     assert_eq!(
         store.complete(scored(&again[0], 1.0)?).await?,
         CompletionReceipt::Accepted

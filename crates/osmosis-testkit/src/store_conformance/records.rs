@@ -615,8 +615,8 @@ pub async fn reopening_keeps_everything(mut fixture: Fixture) -> Verdict {
     assert!(store.heartbeat(&held, LEASE).await?.is_empty());
     let next = claim_one(store.as_ref()).await?;
     assert_eq!(
-        (next.attempt, next.suspect, next.failures),
-        (Attempt(2), true, 1)
+        (next.attempt, next.losses, next.failures),
+        (Attempt(2), 1, 1)
     );
     Ok(())
 }

@@ -392,6 +392,7 @@ fn pool_options() -> PoolOptions {
         start_limit: LONG,
         cancel_grace: LONG,
         limits: Limits::default(),
+        isolation: osmosis_core::config::WorkerIsolation::Shared,
     }
 }
 

@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
+use super::exit::{Departure, Exit};
 use super::guest::{Guest, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
 use super::output::OutputSink;
-use super::process::Exit;
 use super::worker::Worker;
 use super::{Inner, Owner, WorkerPool};
 use crate::{Endpoint, PoolOptions, Role, WorkerError, WorkerEvent};
@@ -179,7 +179,7 @@ impl Inner {
                 Ok(Err(what)) | Err(Ending::BrokeProtocol(what)) => {
                     break format!("broke the protocol: {what}");
                 }
-                Err(Ending::Left(_) | Ending::Orphaned) => {
+                Err(Ending::Left(_) | Ending::Orphaned(_)) => {
                     break "closed its connection".to_owned();
                 }
             }
@@ -189,7 +189,7 @@ impl Inner {
         for role in [Role::Agent, Role::Grader] {
             self.rosters.lock().of(role).remove_worker(worker.id);
         }
-        let burial = worker.bury(&detail, true);
+        let burial = worker.bury(Departure::own(detail), true);
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if !worker.is_parting() && !self.stop.is_cancelled() {
@@ -233,9 +233,11 @@ impl Inner {
                 .and_then(|limit| usize::try_from(limit.max(1)).ok())
         };
         let mut rosters = self.rosters.lock();
-        rosters.agents.limit_concurrency(limit(&manifest.workflow));
         rosters
-            .graders
+            .of(Role::Agent)
+            .limit_concurrency(limit(&manifest.workflow));
+        rosters
+            .of(Role::Grader)
             .limit_concurrency(manifest.grader.as_ref().and_then(limit));
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
@@ -12,8 +12,9 @@ use rustix::process::Pid;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, Command};
 
+use super::exit::{Departure, Exit, ExitNews};
 use super::guest::StartDeadline;
-use super::process::{Exit, apply_limits, describe_exit, describe_status};
+use super::process::apply_limits;
 use super::{Inner, Starter};
 use crate::guard::{
     GuardProgram, MARKER_VARIABLE, Marker, Order, Report, SUBCOMMAND, Settings, end_marked,
@@ -96,11 +97,8 @@ impl Inner {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (exit_news, exit) = Exit::channel();
         self.processes.spawn(async move {
-            let detail = match child.wait().await {
-                Ok(status) => describe_status(status),
-                Err(error) => format!("ended, and how is unknown: {error}"),
-            };
-            exit_news.send_replace(Some(detail));
+            let departure = departure(child.wait().await);
+            exit_news.send_replace(Some(ExitNews::Ended(departure)));
         });
         Ok(StartedProcess {
             pid,
@@ -135,23 +133,19 @@ impl Inner {
             let told = loop {
                 match next_report(&mut reports).await {
                     Some(Report::Ended { code, signal }) => {
-                        break Some(describe_exit(code, signal));
+                        break Some(Departure::of(code, signal));
                     }
                     Some(Report::Started { .. } | Report::NotStarted { .. }) => {}
                     None => break None,
                 }
             };
-            if let Some(detail) = &told {
-                exit_news.send_replace(Some(detail.clone()));
+            if let Some(departure) = &told {
+                exit_news.send_replace(Some(ExitNews::Ended(departure.clone())));
             }
             // It goes when nothing is left.
             let status = child.wait().await;
             if told.is_none() {
-                let detail = match status {
-                    Ok(status) => describe_status(status),
-                    Err(error) => format!("ended, and how is unknown: {error}"),
-                };
-                exit_news.send_replace(Some(detail));
+                exit_news.send_replace(Some(ExitNews::Ended(departure(status))));
                 // Somebody killed it; the kernel kills the worker, and nobody the rest.
                 drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
             }
@@ -207,6 +201,17 @@ impl Inner {
             .process_group(0)
             .kill_on_drop(true);
         command
+    }
+}
+
+/// How a child of ours ended.
+fn departure(status: std::io::Result<ExitStatus>) -> Departure {
+    match status {
+        Ok(status) => Departure::of_status(status),
+        Err(error) => Departure {
+            detail: format!("ended, and how is unknown: {error}"),
+            signalled: true,
+        },
     }
 }
 

@@ -10,16 +10,20 @@ use tokio::sync::{mpsc, oneshot};
 use super::Inner;
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
+use super::exit::Exit;
 use super::guarded::{GuardHandle, StartedProcess};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
-use super::process::{Exit, Leash};
+use super::process::Leash;
 use super::template::Template;
 use crate::WorkerError;
 use crate::guard::Order;
 
 /// How long the last lines of a process that failed may take to arrive.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a forked process whose parent is gone may take to dial in.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A process that has said hello and has no task in the pool yet. Dropping it ends it.
 #[derive(Debug)]
@@ -130,9 +134,12 @@ impl Inner {
     ) -> Result<Guest, WorkerError> {
         let ended = async {
             match exit.wait().await {
-                Some(detail) => detail,
-                // Its parent is gone: it is waited for like any other, and comes or does not.
-                None => std::future::pending().await,
+                ExitNews::Ended(departure) => departure.detail,
+                // It goes with its parent. Where the kernel doesn't see to that, it has a moment to come.
+                ExitNews::ParentEnded(parent) => {
+                    tokio::time::sleep(ORPHAN_LIMIT).await;
+                    format!("was forked from a process that {}", parent.detail)
+                }
             }
         };
         let arrived = tokio::select! {
@@ -218,7 +225,7 @@ impl Inner {
                 }
                 Ok(FromWorker::LoopBlocked { .. } | FromWorker::LoopUnblocked {}) => continue,
                 Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
-                Err(ending) => ending.detail(),
+                Err(ending) => ending.departure().detail,
             };
             guest.leash.kill();
             return Err(WorkerError::DiedAtStart {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::exit::Departure;
 use super::guest::{Guest, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
 use super::template::{FORK_FEATURE, Template};
@@ -59,13 +60,15 @@ impl Inner {
     /// A loaded process, from the template when there is one.
     pub(super) async fn start_guest(&self) -> Result<Guest, WorkerError> {
         let deadline = StartDeadline::after(self.options.start_limit);
-        if let Some(template) = self.living_template(deadline).await? {
+        while let Some(template) = self.living_template(deadline).await? {
             match self.fork_guest(&template, deadline).await {
                 Ok(guest) => {
                     self.note_fork(true);
                     return Ok(guest);
                 }
-                Err(error) if template.has_ended() || self.note_fork(false) => return Err(error),
+                // Many may be forking when it ends. Its end is counted once, by whoever starts the next.
+                Err(_) if template.has_ended() => {}
+                Err(error) if self.note_fork(false) => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "forking keeps failing; workers are spawned from now on");
                 }
@@ -152,39 +155,37 @@ impl Inner {
             .lock()
             .of(role)
             .add_worker(worker.id, Arc::clone(worker));
-        self.dispatch(role);
+        self.dispatch();
     }
 
     /// Listens to a worker until it has ended, then tells everybody concerned.
     pub(super) async fn attend(self: &Arc<Self>, worker: &Arc<Worker>, mut lifeline: Lifeline) {
         let since = Instant::now();
         let mut orphaned = false;
-        let detail = loop {
+        let departure = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
-                () = worker.kill_switch.cancelled() => break "was killed".to_owned(),
-                () = self.abandon.cancelled() => break "was abandoned".to_owned(),
+                () = worker.kill_switch.cancelled() => break Departure::own("was killed"),
+                () = self.abandon.cancelled() => break Departure::own("was abandoned"),
             };
             match said.map(|frame| worker.hear(frame)) {
                 Ok(Ok(remark)) => self.take_remark(worker, remark),
-                Ok(Err(what)) => break format!("broke the protocol: {what}"),
+                Ok(Err(what)) => break Departure::own(format!("broke the protocol: {what}")),
                 Err(ending) => {
-                    orphaned = ending == Ending::Orphaned;
-                    break ending.detail();
+                    orphaned = matches!(ending, Ending::Orphaned(_));
+                    break ending.departure();
                 }
             }
         };
         self.rosters.lock().of(worker.role).remove_worker(worker.id);
-        let burial = worker.bury(&detail, orphaned || self.stop.is_cancelled());
+        let burial = worker.bury(departure, self.stop.is_cancelled());
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if worker.is_parting() || self.stop.is_cancelled() {
             return;
         }
-        if !worker.has_worked.load(Ordering::Relaxed)
-            && since.elapsed() < EARLY
-            && !self.template_has_ended()
-        {
+        if !worker.has_worked.load(Ordering::Relaxed) && since.elapsed() < EARLY && !orphaned {
+            // When forked workers go because their parent did, they say nothing about themselves.
             self.note_early_death(&burial.detail);
         }
         self.announce(match burial.kill_reason {
@@ -226,16 +227,8 @@ impl Inner {
                     .lock()
                     .of(worker.role)
                     .set_blocked(worker.id, false);
-                self.dispatch(worker.role);
+                self.dispatch();
             }
-        }
-    }
-
-    /// When forked workers go because their parent did, they say nothing about themselves.
-    fn template_has_ended(&self) -> bool {
-        match &*self.source.lock() {
-            Source::Fork { template, .. } => template.has_ended(),
-            Source::Spawn => false,
         }
     }
 

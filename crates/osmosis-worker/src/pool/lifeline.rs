@@ -5,7 +5,7 @@ use std::time::Duration;
 use osmosis_core::frame::FromWorker;
 
 use super::connection::{FrameReader, ReadError};
-use super::process::Exit;
+use super::exit::{Departure, Exit, ExitNews};
 
 /// What a process said just before it ended still counts; this long we wait for it.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -23,26 +23,32 @@ pub(super) struct Lifeline {
 #[derive(Debug, Clone)]
 enum State {
     Alive,
-    Ended(String),
+    Ended(Departure),
     /// Its parent is gone, so nobody will tell how it ends.
-    Orphan,
+    Orphan(Departure),
 }
 
 /// How it was over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
-    Left(String),
+    Left(Departure),
     BrokeProtocol(String),
-    /// It went with the process that it was forked from; nobody knows how, and it was not its doing.
-    Orphaned,
+    /// It went with the process that it was forked from, which ended like this.
+    Orphaned(Departure),
 }
 
 impl Ending {
-    pub(super) fn detail(self) -> String {
+    pub(super) fn departure(self) -> Departure {
         match self {
-            Self::Left(detail) => detail,
-            Self::Orphaned => "went with the process that it was forked from".to_owned(),
-            Self::BrokeProtocol(what) => format!("broke the protocol: {what}"),
+            Self::Left(departure) => departure,
+            Self::Orphaned(parent) => Departure {
+                detail: format!(
+                    "went with the process that it was forked from, which {}",
+                    parent.detail
+                ),
+                signalled: true,
+            },
+            Self::BrokeProtocol(what) => Departure::own(format!("broke the protocol: {what}")),
         }
     }
 }
@@ -62,19 +68,22 @@ impl Lifeline {
             tokio::select! {
                 biased;
                 frame = self.reader.next() => return self.judge(frame).await,
-                detail = self.exit.wait() => {
-                    self.state = detail.map_or(State::Orphan, State::Ended);
+                news = self.exit.wait() => {
+                    self.state = match news {
+                        ExitNews::Ended(departure) => State::Ended(departure),
+                        ExitNews::ParentEnded(parent) => State::Orphan(parent),
+                    };
                 }
             }
         }
         let frame = match &self.state {
-            State::Ended(detail) => {
+            State::Ended(departure) => {
                 match tokio::time::timeout(DRAIN_LIMIT, self.reader.next()).await {
                     Ok(frame) => frame,
-                    Err(_) => return Err(Ending::Left(detail.clone())),
+                    Err(_) => return Err(Ending::Left(departure.clone())),
                 }
             }
-            State::Alive | State::Orphan => self.reader.next().await,
+            State::Alive | State::Orphan(_) => self.reader.next().await,
         };
         self.judge(frame).await
     }
@@ -85,14 +94,14 @@ impl Lifeline {
             Err(ReadError::NotAFrame(what)) => Err(Ending::BrokeProtocol(what)),
             Err(ReadError::Closed) => {
                 let news = match &self.state {
-                    State::Ended(detail) => Ok(Some(detail.clone())),
-                    State::Orphan => Ok(None),
+                    State::Ended(departure) => Ok(ExitNews::Ended(departure.clone())),
+                    State::Orphan(parent) => Ok(ExitNews::ParentEnded(parent.clone())),
                     State::Alive => tokio::time::timeout(EXIT_NEWS_LIMIT, self.exit.wait()).await,
                 };
                 Err(match news {
-                    Ok(Some(detail)) => Ending::Left(detail),
-                    Ok(None) => Ending::Orphaned,
-                    Err(_) => Ending::Left("closed its connection".to_owned()),
+                    Ok(ExitNews::Ended(departure)) => Ending::Left(departure),
+                    Ok(ExitNews::ParentEnded(parent)) => Ending::Orphaned(parent),
+                    Err(_) => Ending::Left(Departure::own("closed its connection")),
                 })
             }
         }

@@ -6,6 +6,7 @@
 mod attached;
 mod connection;
 mod door;
+mod exit;
 mod guarded;
 mod guest;
 mod keeper;
@@ -13,6 +14,7 @@ mod lifeline;
 mod output;
 mod process;
 mod roster;
+mod rosters;
 mod socket_folder;
 mod supervision;
 mod template;
@@ -24,10 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use osmosis_core::config::WorkerIsolation;
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
 use osmosis_core::{ErrorCategory, Failure, TaskClock};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,8 +39,9 @@ use self::door::Door;
 use self::guest::StartDeadline;
 use self::output::OutputSink;
 use self::process::{Kennel, Spawner};
-use self::roster::{Limits, Roster};
-use self::supervision::{Assignment, Waiter};
+use self::roster::Limits;
+use self::rosters::Rosters;
+use self::supervision::Assignment;
 use self::template::{FORK_FEATURE, Template};
 use self::worker::Worker;
 use crate::{
@@ -93,6 +97,8 @@ struct Inner {
     /// All that have not ended, those that run one task alone included.
     workers: Mutex<HashMap<u64, Arc<Worker>>>,
     source: Mutex<Source>,
+    /// Told when a task wants to run solo.
+    solo_arrived: Notify,
     /// Held by whoever starts a template, so that only one is.
     template_start: Semaphore,
     next_worker: AtomicU64,
@@ -113,13 +119,6 @@ struct Inner {
 struct Starter {
     launch: Launch,
     spawner: Spawner,
-}
-
-struct Rosters {
-    agents: Roster<Arc<Worker>, Waiter>,
-    graders: Roster<Arc<Worker>, Waiter>,
-    /// Why no task is taken any more.
-    closed: Option<String>,
 }
 
 /// Where workers come from.
@@ -312,16 +311,12 @@ impl Inner {
             .map_err(socket_error)?;
         let limits = || Limits {
             in_flight_per_worker: options.in_flight_per_worker.max(1),
-            own_workers: options.agent_workers.max(options.grader_workers).max(1),
+            own_workers: options.own_workers(),
             max_concurrent: None,
         };
         // Whatever is started from here on ends when this is dropped.
         let inner = Owner(Arc::new(Inner {
-            rosters: Mutex::new(Rosters {
-                agents: Roster::new(limits()),
-                graders: Roster::new(limits()),
-                closed: None,
-            }),
+            rosters: Mutex::new(Rosters::new(limits)),
             attached: starter.is_none().then(Attached::default),
             starter,
             load,
@@ -331,6 +326,7 @@ impl Inner {
             kennel: Arc::default(),
             workers: Mutex::default(),
             source: Mutex::new(Source::Spawn),
+            solo_arrived: Notify::new(),
             template_start: Semaphore::new(1),
             next_worker: AtomicU64::new(1),
             next_task: AtomicU64::new(1),
@@ -366,6 +362,10 @@ impl Inner {
             0
         };
         self.limit_concurrency(&manifest);
+        if self.options.isolation == WorkerIsolation::Process {
+            // Every task has a process of its own, which is started for it.
+            return Ok(manifest);
+        }
         for _ in 0..self.options.agent_workers.max(1) {
             self.employ(Role::Agent, first_worker.take());
         }
@@ -423,9 +423,7 @@ impl Inner {
                 return;
             }
             rosters.closed = Some(detail.to_owned());
-            let mut waiting = rosters.agents.clear();
-            waiting.extend(rosters.graders.clear());
-            waiting
+            rosters.clear()
         };
         for waiter in waiting {
             waiter.send_home(detail.to_owned());

@@ -1,14 +1,12 @@
 //! Operating-system processes: starting them, learning how they ended, ending them.
 
 use std::collections::HashMap;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::guarded::GuardHandle;
 use crate::Limits;
@@ -167,88 +165,5 @@ impl Leash {
 impl Drop for Leash {
     fn drop(&mut self) {
         self.finish();
-    }
-}
-
-/// How a process ended, told to whoever waits. The sender going away means that nobody will know.
-#[derive(Debug, Clone)]
-pub(super) struct Exit(watch::Receiver<Option<String>>);
-
-impl Exit {
-    pub(super) fn channel() -> (watch::Sender<Option<String>>, Self) {
-        let (sender, receiver) = watch::channel(None);
-        (sender, Self(receiver))
-    }
-
-    /// `None` when it can't be known.
-    pub(super) async fn wait(&mut self) -> Option<String> {
-        match self.0.wait_for(Option::is_some).await {
-            Ok(detail) => detail.clone(),
-            Err(_) => None,
-        }
-    }
-}
-
-/// `exited with code 3`, `was killed by signal 11 (SIGSEGV)`.
-pub(super) fn describe_status(status: ExitStatus) -> String {
-    describe_exit(status.code(), status.signal())
-}
-
-pub(super) fn describe_exit(code: Option<i32>, signal: Option<i32>) -> String {
-    match (code, signal) {
-        (_, Some(signal)) => match signal_name(signal) {
-            Some(name) => format!("was killed by signal {signal} ({name})"),
-            None => format!("was killed by signal {signal}"),
-        },
-        (Some(code), None) => format!("exited with code {code}"),
-        (None, None) => "ended".to_owned(),
-    }
-}
-
-/// Whether the text is that of an end by SIGKILL.
-pub(super) fn tells_sigkill(detail: &str) -> bool {
-    detail == describe_exit(None, Some(Signal::KILL.as_raw()))
-}
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    let known = [
-        (Signal::HUP, "SIGHUP"),
-        (Signal::INT, "SIGINT"),
-        (Signal::QUIT, "SIGQUIT"),
-        (Signal::ILL, "SIGILL"),
-        (Signal::TRAP, "SIGTRAP"),
-        (Signal::ABORT, "SIGABRT"),
-        (Signal::BUS, "SIGBUS"),
-        (Signal::FPE, "SIGFPE"),
-        (Signal::KILL, "SIGKILL"),
-        (Signal::USR1, "SIGUSR1"),
-        (Signal::SEGV, "SIGSEGV"),
-        (Signal::USR2, "SIGUSR2"),
-        (Signal::PIPE, "SIGPIPE"),
-        (Signal::ALARM, "SIGALRM"),
-        (Signal::TERM, "SIGTERM"),
-        (Signal::XCPU, "SIGXCPU"),
-        (Signal::XFSZ, "SIGXFSZ"),
-        (Signal::SYS, "SIGSYS"),
-    ];
-    known
-        .into_iter()
-        .find(|(known, _)| known.as_raw() == signal)
-        .map(|(_, name)| name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exit_is_told_by_code_or_by_the_name_of_the_signal() {
-        assert_eq!(describe_exit(Some(3), None), "exited with code 3");
-        assert_eq!(
-            describe_exit(None, Some(11)),
-            "was killed by signal 11 (SIGSEGV)"
-        );
-        assert_eq!(describe_exit(None, Some(63)), "was killed by signal 63");
-        assert_eq!(describe_exit(None, None), "ended");
     }
 }

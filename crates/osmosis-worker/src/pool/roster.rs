@@ -34,6 +34,7 @@ pub(super) struct Roster<W, T> {
     seats: Vec<Seat<W>>,
     shared: VecDeque<T>,
     alone: VecDeque<T>,
+    solo: VecDeque<T>,
     running: usize,
     own_workers: usize,
 }
@@ -53,6 +54,7 @@ impl<W: Clone, T: Waiting> Roster<W, T> {
             seats: Vec::new(),
             shared: VecDeque::new(),
             alone: VecDeque::new(),
+            solo: VecDeque::new(),
             running: 0,
             own_workers: 0,
         }
@@ -66,6 +68,7 @@ impl<W: Clone, T: Waiting> Roster<W, T> {
         match isolation {
             Isolation::Shared => self.shared.push_back(task),
             Isolation::Alone => self.alone.push_back(task),
+            Isolation::Solo => self.solo.push_back(task),
         }
     }
 
@@ -104,7 +107,26 @@ impl<W: Clone, T: Waiting> Roster<W, T> {
 
     /// Everybody who waits, to be sent home.
     pub(super) fn clear(&mut self) -> Vec<T> {
-        self.alone.drain(..).chain(self.shared.drain(..)).collect()
+        let alone = self.alone.drain(..).chain(self.solo.drain(..));
+        alone.chain(self.shared.drain(..)).collect()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running == 0
+    }
+
+    /// Whether a task waits that nothing else may run beside.
+    pub(super) fn solo_waits(&mut self) -> bool {
+        self.solo.retain(|task| !task.has_left());
+        !self.solo.is_empty()
+    }
+
+    /// Takes it. Only when everything is idle.
+    pub(super) fn next_solo(&mut self) -> Option<(T, Place<W>)> {
+        let task = self.solo.pop_front()?;
+        self.running += 1;
+        self.own_workers += 1;
+        Some((task, Place::OwnWorker))
     }
 
     /// Takes the next task that can go somewhere, first come first served. Those that run alone

@@ -5,22 +5,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use osmosis_core::config::WorkerIsolation;
 use osmosis_core::frame::ToWorker;
 use osmosis_core::{ErrorCategory, Failure, RolloutId, TaskClock};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::Inner;
 use super::connection::frame_bytes;
 use super::guest::Guest;
 use super::keeper::describe;
-use super::process::tells_sigkill;
-use super::roster::{Place, Roster, Waiting};
-use super::worker::{Answer, Reply, TaskNews, Worker};
-use super::{Inner, Rosters};
-use crate::{Isolation, Role, TaskReport, TaskResult};
+use super::roster::{Place, Waiting};
+use super::rosters::Next;
+use super::worker::{Answer, LoopHolder, Reply, TaskNews, Worker};
+use crate::{Isolation, LossCause, Role, TaskReport, TaskResult};
 
 /// Beyond the cancel grace: how long a worker may take to start a task it was given.
 const UNSTARTED_LIMIT: Duration = Duration::from_secs(30);
+
+/// Longer than the engine waits before it tries a lost rollout again.
+const SOLO_HOLD: Duration = Duration::from_secs(2);
 
 /// What is to be done, apart from the frame that says so.
 #[derive(Debug, Clone)]
@@ -57,41 +61,26 @@ struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        {
-            let mut rosters = self.inner.rosters.lock();
-            let roster = rosters.of(self.role);
-            match &self.place {
-                Place::Seat(worker) => roster.leave_seat(worker.id),
-                Place::OwnWorker => roster.leave_own_worker(),
-            }
-        }
-        self.inner.dispatch(self.role);
-    }
-}
-
-impl Rosters {
-    pub(super) fn of(&mut self, role: Role) -> &mut Roster<Arc<Worker>, Waiter> {
-        match role {
-            Role::Agent => &mut self.agents,
-            Role::Grader => &mut self.graders,
-        }
+        self.inner.rosters.lock().leave(self.role, &self.place);
+        self.inner.dispatch();
     }
 }
 
 impl Inner {
     /// Gives waiting tasks the places that are free.
-    pub(super) fn dispatch(self: &Arc<Self>, role: Role) {
+    pub(super) fn dispatch(self: &Arc<Self>) {
         loop {
             // One at a time and told outside the lock: a waiter that has just left drops its slot,
             // which takes the lock again.
-            let next = {
-                let mut rosters = self.rosters.lock();
-                if rosters.closed.is_some() {
-                    return;
-                }
-                rosters.of(role).next()
+            let next = self.rosters.lock().next();
+            let Some(Next {
+                role,
+                waiter,
+                place,
+            }) = next
+            else {
+                return;
             };
-            let Some((waiter, place)) = next else { return };
             let slot = Slot {
                 inner: Arc::clone(self),
                 role,
@@ -111,6 +100,10 @@ impl Inner {
         if self.attached.is_some() {
             // There is nothing but the one process.
             assignment.isolation = Isolation::Shared;
+        } else if self.options.isolation == WorkerIsolation::Process
+            && assignment.isolation == Isolation::Shared
+        {
+            assignment.isolation = Isolation::Alone;
         }
         let slot = tokio::select! {
             biased;
@@ -148,8 +141,7 @@ impl Inner {
         supervised.await.unwrap_or_else(|error| {
             TaskReport::undispatched(TaskResult::WorkerLost {
                 detail: format!("was lost: {error}"),
-                alone: false,
-                killed_from_outside: false,
+                cause: LossCause::Unknown,
             })
         })
     }
@@ -167,7 +159,10 @@ impl Inner {
             }
             rosters.of(role).enqueue(isolation, Waiter(waiter));
         }
-        self.dispatch(role);
+        if isolation == Isolation::Solo {
+            self.solo_arrived.notify_waiters();
+        }
+        self.dispatch();
         slot.await
             .unwrap_or_else(|_| Err("the worker pool has ended".to_owned()))
     }
@@ -219,11 +214,27 @@ impl Inner {
         });
         let report = dispatch.carry_out(&worker, frame, cancel).await;
         let grace = self.options.cancel_grace;
+        let comes_again = dispatch.assignment.isolation == Isolation::Solo
+            && matches!(report.result, TaskResult::WorkerLost { .. });
+        let inner = Arc::clone(&self);
         self.tasks.spawn(async move {
             worker.retire(grace).await;
+            if comes_again {
+                inner.hold_for_next_solo().await;
+            }
             drop(slot);
         });
         report
+    }
+
+    /// A rollout that was lost while it ran solo will do so again soon. Until then nothing begins, which it
+    /// would have to wait for.
+    async fn hold_for_next_solo(&self) {
+        let arrived = self.solo_arrived.notified();
+        if !self.rosters.lock().solo_waits() {
+            let held = tokio::time::timeout(SOLO_HOLD, arrived);
+            self.stop.run_until_cancelled(held).await;
+        }
     }
 }
 
@@ -239,6 +250,14 @@ struct Dispatch {
 enum Verdict {
     TimedOut,
     Cancelled,
+}
+
+/// Whose doing it is that a task passed its deadline.
+#[derive(Debug, Clone, Copy)]
+enum Late {
+    ByItself,
+    BecauseOfAnother,
+    Unknown,
 }
 
 impl Dispatch {
@@ -258,8 +277,7 @@ impl Dispatch {
             Err(detail) => {
                 return clock.report(TaskResult::WorkerLost {
                     detail,
-                    alone: false,
-                    killed_from_outside: false,
+                    cause: LossCause::Unknown,
                 });
             }
         };
@@ -329,19 +347,34 @@ impl Dispatch {
         mut clock: Clock,
         verdict: Verdict,
     ) -> TaskReport {
+        let holder = worker.loop_holder(self.task);
+        let turns = worker.turns();
         let cancelling = async {
             if let Ok(frame) = frame_bytes(&ToWorker::Cancel { task: self.task }) {
                 worker.send(frame).await;
             }
             (&mut news.answer).await
         };
-        let stopped = match tokio::time::timeout(self.grace, cancelling).await {
+        let late = match tokio::time::timeout(self.grace, cancelling).await {
             Ok(Ok(answer)) => {
                 clock.answered = Some(answer.at);
-                matches!(answer.reply, Reply::Result(_))
+                match answer.reply {
+                    // It stops when it is told to, so it was late by itself unless another had the loop.
+                    Reply::Result(_) => self.blame(worker, holder, Late::ByItself),
+                    Reply::Lost { .. } => {
+                        self.blame(worker, worker.loop_holder(self.task), Late::Unknown)
+                    }
+                }
             }
-            Ok(Err(_)) => false,
+            Ok(Err(_)) => self.blame(worker, worker.loop_holder(self.task), Late::Unknown),
             Err(_) => {
+                // A loop that turned after the cancel gave the task its chance to stop.
+                let unheard = if worker.turns() > turns || !worker.holds_others(self.task) {
+                    Late::ByItself
+                } else {
+                    Late::Unknown
+                };
+                let late = self.blame(worker, worker.loop_holder(self.task), unheard);
                 let rollout = &self.assignment.rollout_id;
                 let reason = match verdict {
                     Verdict::TimedOut => format!(
@@ -353,21 +386,41 @@ impl Dispatch {
                     }
                 };
                 worker.give_up(self.task, reason);
-                false
+                late
             }
         };
-        clock.report(match verdict {
-            Verdict::Cancelled => TaskResult::Cancelled,
-            // Its time ran out because somebody else held the loop; alone it may be well in time.
-            Verdict::TimedOut if !stopped && worker.may_be_innocent(self.task) => {
-                TaskResult::WorkerLost {
-                    detail: "was killed because its event loop was blocked".to_owned(),
-                    alone: false,
-                    killed_from_outside: false,
-                }
-            }
-            Verdict::TimedOut => TaskResult::TimedOut,
+        clock.report(match (verdict, late) {
+            (Verdict::Cancelled, _) => TaskResult::Cancelled,
+            (Verdict::TimedOut, Late::ByItself) => TaskResult::TimedOut,
+            // Alone it may be well in time.
+            (Verdict::TimedOut, Late::BecauseOfAnother) => TaskResult::WorkerLost {
+                detail:
+                    "had its event loop held by another rollout when this one's deadline passed"
+                        .to_owned(),
+                cause: LossCause::Unknown,
+            },
+            (Verdict::TimedOut, Late::Unknown) => TaskResult::WorkerLost {
+                detail: "was shared, and did not tell whose code held it when the deadline passed"
+                    .to_owned(),
+                cause: LossCause::Unknown,
+            },
         })
+    }
+
+    /// Why the task is late: by the latest report of who holds the loop, or as `unheard` says without one.
+    fn blame(&self, worker: &Worker, holder: LoopHolder, unheard: Late) -> Late {
+        let late = match holder {
+            LoopHolder::ThisTask => Late::ByItself,
+            LoopHolder::AnotherTask => Late::BecauseOfAnother,
+            LoopHolder::SomeTask => Late::Unknown,
+            LoopHolder::Nobody => unheard,
+        };
+        match (self.assignment.isolation, late) {
+            (Isolation::Shared, Late::Unknown) if !worker.replaceable => Late::ByItself,
+            (Isolation::Shared, late) => late,
+            // There is nobody else.
+            (Isolation::Alone | Isolation::Solo, _) => Late::ByItself,
+        }
     }
 
     fn conclude(
@@ -380,17 +433,26 @@ impl Dispatch {
                 clock.answered = Some(at);
                 match reply {
                     Reply::Result(result) => result,
-                    Reply::Lost { detail, by_us } => TaskResult::WorkerLost {
-                        killed_from_outside: tells_sigkill(&detail),
-                        detail,
-                        alone: !by_us && self.assignment.isolation == Isolation::Alone,
+                    Reply::Lost { departure, by_us } => TaskResult::WorkerLost {
+                        cause: match self.assignment.isolation {
+                            Isolation::Alone | Isolation::Solo if !by_us => {
+                                if departure.signalled {
+                                    LossCause::Signalled
+                                } else {
+                                    LossCause::Own
+                                }
+                            }
+                            Isolation::Shared | Isolation::Alone | Isolation::Solo => {
+                                LossCause::Unknown
+                            }
+                        },
+                        detail: departure.detail,
                     },
                 }
             }
             Err(_) => TaskResult::WorkerLost {
                 detail: "was lost".to_owned(),
-                alone: false,
-                killed_from_outside: false,
+                cause: LossCause::Unknown,
             },
         };
         clock.report(result)

@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::Inner;
 use super::connection::frame_bytes;
 use super::door::Expectation;
+use super::exit::{Departure, Exit, ExitNews};
 use super::guarded::GuardHandle;
 use super::guest::Guest;
 use super::lifeline::Lifeline;
-use super::process::{Exit, Leash, describe_exit};
+use super::process::Leash;
 use crate::process_group::checked_pid;
 
 /// What a process says in its hello when it can serve as a template.
@@ -40,7 +41,7 @@ struct Forks {
     /// Asked for, by token.
     awaited: HashMap<String, oneshot::Sender<ForkReply>>,
     /// Alive, by pid: whom to tell when they end.
-    children: HashMap<u32, watch::Sender<Option<String>>>,
+    children: HashMap<u32, watch::Sender<Option<ExitNews>>>,
 }
 
 impl Template {
@@ -108,24 +109,32 @@ impl Template {
     }
 
     async fn attend(&self, mut lifeline: Lifeline) {
-        let detail = loop {
+        let departure = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
-                () = self.kill_switch.cancelled() => break "was killed".to_owned(),
+                () = self.kill_switch.cancelled() => break Departure::own("was killed"),
             };
             match said {
                 Ok(frame) => {
                     if let Err(what) = self.hear(frame) {
-                        break format!("broke the protocol: {what}");
+                        break Departure::own(format!("broke the protocol: {what}"));
                     }
                 }
-                Err(ending) => break ending.detail(),
+                Err(ending) => break ending.departure(),
             }
         };
-        tracing::debug!(pid = self.leash.pid(), detail, "the template process ended");
+        tracing::debug!(
+            pid = self.leash.pid(),
+            departure.detail,
+            "the template process ended"
+        );
         self.leash.finish();
-        *self.forks.lock() = Forks::default();
+        // First, so that nobody takes a fork that is not answered for one that failed.
         self.ended.cancel();
+        let forks = std::mem::take(&mut *self.forks.lock());
+        for news in forks.children.into_values() {
+            news.send_replace(Some(ExitNews::ParentEnded(departure.clone())));
+        }
     }
 
     fn hear(&self, frame: FromWorker) -> Result<(), String> {
@@ -155,7 +164,7 @@ impl Template {
             FromWorker::ChildExited { pid, code, signal } => {
                 // A pid that is unknown here belongs to something that user code started.
                 if let Some(exit_news) = self.forks.lock().children.remove(&pid) {
-                    exit_news.send_replace(Some(describe_exit(code, signal)));
+                    exit_news.send_replace(Some(ExitNews::Ended(Departure::of(code, signal))));
                 }
                 Ok(())
             }

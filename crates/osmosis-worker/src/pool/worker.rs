@@ -13,13 +13,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::frame_bytes;
 use super::door::Expectation;
+use super::exit::Departure;
 use super::process::Leash;
 use crate::{Role, TaskResult};
+
+/// A worker whose loop stands still reports every second who holds it. Who holds the interpreter's lock
+/// stops even that: then an older report names the wrong one.
+const FRESH: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: u64,
     pub(super) role: Role,
+    /// Ours to end, so that what it holds can run elsewhere.
+    pub(super) replaceable: bool,
     leash: Leash,
     outgoing: mpsc::Sender<Bytes>,
     held: Mutex<Held>,
@@ -38,6 +45,8 @@ pub(super) struct Worker {
 struct Held {
     tasks: HashMap<u64, HeldTask>,
     loop_blocked: Option<Blockage>,
+    /// Frames that the event loop itself sent: it turns while this grows.
+    turns: u64,
     kill_reason: Option<String>,
     /// Tasks of a process that can't be killed: what it still says of them is not heard.
     given_up: HashSet<u64>,
@@ -51,6 +60,18 @@ struct Blockage {
     task: Option<u64>,
     /// More than one task was there to be blamed.
     shared: bool,
+    reported: Instant,
+}
+
+/// Whose code runs while the loop does not turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoopHolder {
+    /// The loop turns, or nothing was heard of it.
+    Nobody,
+    ThisTask,
+    AnotherTask,
+    /// One of several, and nobody knows which.
+    SomeTask,
 }
 
 #[derive(Debug)]
@@ -73,7 +94,7 @@ pub(super) enum Reply {
     Result(TaskResult),
     /// The worker is gone. `by_us` when the pool ended it, for no fault of the task.
     Lost {
-        detail: String,
+        departure: Departure,
         by_us: bool,
     },
 }
@@ -105,6 +126,7 @@ impl Worker {
         Self {
             id,
             role,
+            replaceable: leash.holds(),
             leash,
             outgoing,
             held: Mutex::default(),
@@ -164,16 +186,33 @@ impl Worker {
                 .any(|(other, state)| *other != task && state.started.is_none())
     }
 
-    /// Whether it may be another task's doing that `task` does not stop: the loop is blocked, and
-    /// not certainly by this one.
-    pub(super) fn may_be_innocent(&self, task: u64) -> bool {
+    /// How often the loop has turned, as far as was heard.
+    pub(super) fn turns(&self) -> u64 {
+        self.held.lock().turns
+    }
+
+    /// Who keeps the loop from turning, by the latest report.
+    pub(super) fn loop_holder(&self, task: u64) -> LoopHolder {
         match &self.held.lock().loop_blocked {
-            None => false,
+            None => LoopHolder::Nobody,
+            Some(blockage) if !blockage.shared => LoopHolder::ThisTask,
+            Some(blockage) if blockage.reported.elapsed() > FRESH => LoopHolder::SomeTask,
+            Some(Blockage { task: None, .. }) => LoopHolder::SomeTask,
             Some(Blockage {
-                task: Some(guilty), ..
-            }) => *guilty != task,
-            Some(Blockage { task: None, shared }) => *shared,
+                task: Some(holder), ..
+            }) => {
+                if *holder == task {
+                    LoopHolder::ThisTask
+                } else {
+                    LoopHolder::AnotherTask
+                }
+            }
         }
+    }
+
+    /// Whether other tasks are here that may keep `task` from stopping.
+    pub(super) fn holds_others(&self, task: u64) -> bool {
+        self.held.lock().tasks.keys().any(|other| *other != task)
     }
 
     /// Queues a frame; waits when the worker does not read. A worker that is gone has told so in
@@ -223,6 +262,9 @@ impl Worker {
 
     /// Takes a frame; the error says how it breaks the protocol.
     pub(super) fn hear(&self, frame: FromWorker) -> Result<Remark, String> {
+        if !matches!(frame, FromWorker::LoopBlocked { .. }) {
+            self.held.lock().turns += 1;
+        }
         let result = match frame {
             FromWorker::Started { task } => return self.note_started(task),
             FromWorker::LoopBlocked {
@@ -232,9 +274,17 @@ impl Worker {
             } => {
                 let mut held = self.held.lock();
                 let shared = held.tasks.len() > 1;
-                held.loop_blocked = Some(Blockage { task, shared });
+                let before = held.loop_blocked.replace(Blockage {
+                    task,
+                    shared,
+                    reported: Instant::now(),
+                });
                 drop(held);
-                return Ok(Remark::LoopBlocked { blocked_ms, stack });
+                return Ok(match before {
+                    None => Remark::LoopBlocked { blocked_ms, stack },
+                    // Another has it now. One line in the log is enough.
+                    Some(_) => Remark::Nothing,
+                });
             }
             FromWorker::LoopUnblocked {} => {
                 self.held.lock().loop_blocked = None;
@@ -326,7 +376,7 @@ impl Worker {
             let detail = format!("answered task {task} with the wrong kind of answer");
             drop(state.answer.send(Answer {
                 reply: Reply::Lost {
-                    detail: format!("broke the protocol: {detail}"),
+                    departure: Departure::own(format!("broke the protocol: {detail}")),
                     by_us: false,
                 },
                 at: Instant::now(),
@@ -341,20 +391,20 @@ impl Worker {
     }
 
     /// It has ended: tells everything it held, and lets go of the process.
-    /// `not_its_doing` when the pool is stopping or its parent process took it along.
-    pub(super) fn bury(&self, detail: &str, not_its_doing: bool) -> Burial {
-        let by_us = not_its_doing || self.is_parting();
+    /// `pool_stops` when that is why.
+    pub(super) fn bury(&self, departure: Departure, pool_stops: bool) -> Burial {
+        let by_us = pool_stops || self.is_parting();
         self.leash.finish();
-        let (tasks, kill_reason, detail) = {
+        let (tasks, kill_reason, departure) = {
             let mut held = self.held.lock();
             let kill_reason = held.kill_reason.clone();
-            let detail = match &kill_reason {
-                Some(reason) => format!("was killed: {reason}"),
-                None if self.is_parting() => "was asked to leave".to_owned(),
-                None => detail.to_owned(),
+            let departure = match &kill_reason {
+                Some(reason) => Departure::own(format!("was killed: {reason}")),
+                None if self.is_parting() => Departure::own("was asked to leave"),
+                None => departure,
             };
-            held.lost = Some(detail.clone());
-            (std::mem::take(&mut held.tasks), kill_reason, detail)
+            held.lost = Some(departure.detail.clone());
+            (std::mem::take(&mut held.tasks), kill_reason, departure)
         };
         let at = Instant::now();
         let mut rollouts: Vec<RolloutId> = Vec::with_capacity(tasks.len());
@@ -362,7 +412,7 @@ impl Worker {
             rollouts.push(state.rollout_id);
             drop(state.answer.send(Answer {
                 reply: Reply::Lost {
-                    detail: detail.clone(),
+                    departure: departure.clone(),
                     by_us,
                 },
                 at,
@@ -370,7 +420,7 @@ impl Worker {
         }
         rollouts.sort();
         Burial {
-            detail,
+            detail: departure.detail,
             kill_reason,
             rollouts,
         }

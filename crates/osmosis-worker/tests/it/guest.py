@@ -168,6 +168,8 @@ class Guest:
             elif kind == "fork":
                 self.fork(fields["token"])
             elif kind == "cancel":
+                if not os.environ.get("GUEST_SILENT"):
+                    self.control.send("loop_unblocked")
                 self.cancelled[fields["task"]].set()
             else:
                 self.cancelled[fields["task"]] = threading.Event()
@@ -261,6 +263,9 @@ class Guest:
             os._exit(arguments[0])
         elif word == "answer_and_exit":
             done("last words")
+            os._exit(0)
+        elif word == "kill_parent":
+            os.kill(os.getppid(), 9)
             os._exit(0)
         elif word == "signal":
             os.kill(os.getpid(), arguments[0])

@@ -7,8 +7,8 @@ use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RolloutId};
 use osmosis_worker::guard::GuardProgram;
 use osmosis_worker::{
-    Endpoint, Isolation, Launch, PoolOptions, RunJob, TaskReport, TaskResult, WorkerError,
-    WorkerEvent, WorkerPool,
+    Endpoint, Isolation, Launch, LossCause, PoolOptions, RunJob, TaskReport, TaskResult,
+    WorkerError, WorkerEvent, WorkerPool,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -34,6 +34,7 @@ impl Setup {
                 start_limit: LONG,
                 cancel_grace: LONG,
                 limits: osmosis_worker::Limits::default(),
+                isolation: osmosis_core::config::WorkerIsolation::Shared,
             },
             endpoint: Endpoint::Unix,
         }
@@ -164,10 +165,10 @@ pub(crate) fn messages(report: &TaskReport) -> String {
     }
 }
 
-/// Why the worker was lost, and whether the task was alone in it.
+/// Why the worker was lost, and whether that was certainly the task's own doing.
 pub(crate) fn loss(report: &TaskReport) -> (&str, bool) {
     match &report.result {
-        TaskResult::WorkerLost { detail, alone, .. } => (detail, *alone),
+        TaskResult::WorkerLost { detail, cause } => (detail, *cause == LossCause::Own),
         other => panic!("not lost: {other:?}"),
     }
 }

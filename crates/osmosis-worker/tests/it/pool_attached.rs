@@ -7,7 +7,8 @@ use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
 use osmosis_worker::{
-    Attachment, GradeJob, Isolation, TaskReport, TaskResult, WorkerError, WorkerEvent, WorkerPool,
+    Attachment, GradeJob, Isolation, LossCause, TaskReport, TaskResult, WorkerError, WorkerEvent,
+    WorkerPool,
 };
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -112,7 +113,11 @@ async fn when_the_process_goes_the_pool_ends() {
     let report = attached
         .run(r#"["exit", 3]"#, Isolation::Shared, LONG)
         .await;
-    let TaskResult::WorkerLost { alone: false, .. } = report.result else {
+    let TaskResult::WorkerLost {
+        cause: LossCause::Unknown,
+        ..
+    } = report.result
+    else {
         panic!("{report:?}")
     };
     let closed = tokio::time::timeout(LONG, attached.pool.closed()).await;

@@ -166,3 +166,24 @@ async fn losing_interest_in_a_task_cancels_it_and_frees_its_slot() {
     }
     assert_eq!(messages(&fixture.run(r#"["echo"]"#).await), "[[]]");
 }
+
+#[tokio::test]
+async fn nobody_is_blamed_in_a_shared_worker_that_says_nothing_at_all() {
+    let fixture = Setup::new()
+        .with("GUEST_SILENT", "1")
+        .options(|options| options.cancel_grace = SOON)
+        .start()
+        .await
+        .unwrap();
+    let (one, other) = tokio::join!(
+        fixture.run_as(1, r#"["ignore_cancel"]"#, Isolation::Shared, SOON),
+        fixture.run_as(2, r#"["ignore_cancel"]"#, Isolation::Shared, SOON),
+    );
+    for report in [&one, &other] {
+        assert!(!loss(report).1, "{report:?}");
+    }
+    let alone = fixture
+        .run_as(1, r#"["ignore_cancel"]"#, Isolation::Alone, SOON)
+        .await;
+    assert!(matches!(alone.result, TaskResult::TimedOut), "{alone:?}");
+}

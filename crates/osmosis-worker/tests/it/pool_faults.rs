@@ -1,5 +1,5 @@
 use osmosis_core::RolloutId;
-use osmosis_worker::{Isolation, WorkerEvent};
+use osmosis_worker::{Isolation, LossCause, TaskResult, WorkerEvent};
 
 use crate::harness::{LONG, Setup, gone, loss, messages};
 
@@ -123,5 +123,53 @@ async fn subprocesses_of_a_worker_end_with_it() {
         assert_eq!(loss(&report).0, "exited with code 1");
         let pid = fixture.line_of(0, "child ").await;
         gone(pid.parse().unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_kills_what_it_was_forked_from_is_told_so_and_the_pool_goes_on() {
+    let fixture = Setup::new()
+        .with("GUEST_FORK", "1")
+        .options(|options| options.agent_workers = 3)
+        .start()
+        .await
+        .unwrap();
+    // More often than processes may die at start.
+    for round in 0..9 {
+        let (isolation, expected) = match round % 3 {
+            0 => (Isolation::Shared, LossCause::Unknown),
+            1 => (Isolation::Alone, LossCause::Signalled),
+            _ => (Isolation::Solo, LossCause::Signalled),
+        };
+        let report = fixture
+            .run_as(1, r#"["kill_parent"]"#, isolation, LONG)
+            .await;
+        let TaskResult::WorkerLost { detail, cause } = &report.result else {
+            panic!("{report:?}")
+        };
+        assert!(
+            detail.ends_with("forked from, which was killed by signal 9 (SIGKILL)"),
+            "{detail}"
+        );
+        assert_eq!(*cause, expected);
+    }
+    assert_eq!(messages(&fixture.run(r#"["echo"]"#).await), "[[]]");
+}
+
+#[tokio::test]
+async fn a_signal_that_anybody_may_have_sent_is_told_from_a_fault() {
+    let fixture = Setup::new().start().await.unwrap();
+    for (signal, expected) in [
+        (11, LossCause::Own),
+        (6, LossCause::Own),
+        (9, LossCause::Signalled),
+        (15, LossCause::Signalled),
+    ] {
+        let prompt = format!(r#"["signal", {signal}]"#);
+        let report = fixture.run_as(1, &prompt, Isolation::Alone, LONG).await;
+        assert!(
+            matches!(&report.result, TaskResult::WorkerLost { cause, .. } if *cause == expected),
+            "{report:?}"
+        );
     }
 }

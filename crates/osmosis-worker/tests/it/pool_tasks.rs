@@ -230,3 +230,40 @@ async fn dropping_the_pool_kills_its_processes() {
     drop(fixture);
     gone(pids[0]).await;
 }
+
+#[tokio::test]
+async fn nothing_runs_beside_a_task_that_runs_solo() {
+    let fixture = Setup::new().start().await.unwrap();
+    // There is a worker with a free seat.
+    messages(&fixture.run(r#"["pid"]"#).await);
+    let gate = fixture.folder.join("gate");
+    let order = std::sync::Mutex::new(Vec::new());
+    let run = async |row, prompt: String, isolation| {
+        messages(&fixture.run_as(row, &prompt, isolation, LONG).await);
+        order.lock().unwrap().push(row);
+    };
+    tokio::join!(
+        biased;
+        run(1, format!(r#"["gate", "{gate}"]"#), Isolation::Shared),
+        run(2, r#"["pid"]"#.to_owned(), Isolation::Solo),
+        // There is a seat for it, but the solo one waits for its turn.
+        run(3, r#"["pid"]"#.to_owned(), Isolation::Shared),
+        async {
+            let job = GradeJob {
+                rollout_id: RolloutId::of(4, 0),
+                label: None,
+                samples: Vec::new(),
+                metadata: None,
+                artifacts_dir: None,
+                judge: None,
+                clock: None,
+            };
+            let cancel = CancellationToken::new();
+            fixture.pool.grade(job, Isolation::Shared, LONG, &cancel).await;
+            order.lock().unwrap().push(4);
+        },
+        async { std::fs::write(&gate, "").unwrap() },
+    );
+    let order = order.into_inner().unwrap();
+    assert_eq!(order[..2], [1, 2], "{order:?}");
+}

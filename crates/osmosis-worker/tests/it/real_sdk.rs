@@ -84,6 +84,7 @@ async fn start_in(
         start_limit: LONG,
         cancel_grace: Duration::from_secs(2),
         limits: osmosis_worker::Limits::default(),
+        isolation: osmosis_core::config::WorkerIsolation::Shared,
     };
     let (events, log) = mpsc::channel(1024);
     let mut launch = prepared.launch(&folder, Vec::new());

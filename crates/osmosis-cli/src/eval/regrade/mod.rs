@@ -282,7 +282,11 @@ impl Job {
         prepared: &Prepared,
         display: &Display<RunEvent>,
     ) -> Result<WorkerPool, CliError> {
-        let options = pool_options(&self.throughput, self.max_in_flight());
+        let options = pool_options(
+            &self.throughput,
+            self.max_in_flight(),
+            self.plan.config.workers.isolation,
+        );
         let options = PoolOptions {
             // Nothing runs but graders.
             agent_workers: 1,

@@ -1,0 +1,211 @@
+//! User code that kills processes or holds an event loop: who did it is found in at most ten attempts, and
+//! everybody else is scored.
+
+use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
+
+const KILL_PARENT: &str = "os.kill(os.getppid(), signal.SIGKILL); await asyncio.sleep(3600)";
+const KILL_ITSELF: &str = "os.kill(os.getpid(), signal.SIGKILL)";
+const KILL_ITS_GROUP: &str = "os.killpg(0, signal.SIGKILL)";
+const KILL_PARENTS_GROUP: &str =
+    "os.killpg(os.getpgid(os.getppid()), signal.SIGKILL); await asyncio.sleep(3600)";
+const TERMINATE_ITSELF: &str = "os.kill(os.getpid(), signal.SIGTERM); await asyncio.sleep(3600)";
+const KILL_SIBLINGS: &str = "kill_siblings(); os.kill(os.getpid(), signal.SIGKILL)";
+const EXIT: &str = "os._exit(7)";
+const FAULT: &str = "ctypes.string_at(0)";
+
+const TOOLS: &str = r"
+import asyncio, ctypes, os, re, signal, time
+
+def kill_siblings():
+    parent = os.getppid()
+    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
+        try:
+            of = int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])
+            if of == parent and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+";
+
+/// A workspace whose agents, or graders, do something in some rows.
+fn workspace(rows: u64, agents: &[(u64, &str)], graders: &[(u64, &str)]) -> Workspace {
+    let branches = |what: &[(u64, &str)], subject: &str, word: &str| -> String {
+        what.iter()
+            .map(|(row, what)| {
+                format!("        if {subject} == '{word}{row}':\n            {what}\n")
+            })
+            .collect()
+    };
+    let agents = branches(agents, "ctx.prompt[-1]['content']", "say ");
+    let graders = branches(graders, "ctx.label", "");
+    let main = PLAIN
+        .replace(
+            "        return [*ctx",
+            &format!("{agents}        return [*ctx"),
+        )
+        .replace(
+            "        ctx.set_reward(",
+            &format!("{graders}        ctx.set_reward("),
+        );
+    Workspace::new(&format!("{TOOLS}{main}"), ECHO_SCRIPT, &echo_rows(rows))
+}
+
+/// How many attempts each rollout took.
+fn attempts(workspace: &Workspace) -> Vec<u32> {
+    let database = rusqlite::Connection::open(workspace.run_folder("t").join("run.db")).unwrap();
+    let mut query = database
+        .prepare("SELECT attempt FROM rollouts ORDER BY row_index")
+        .unwrap();
+    let attempts = query.query_map([], |row| row.get(0)).unwrap();
+    attempts.map(Result::unwrap).collect()
+}
+
+/// Submits; these rows have that outcome and an error with that text, all others are scored, soon enough.
+#[track_caller]
+fn check(workspace: &Workspace, outcome: &str, culprits: &[(u64, &str)]) {
+    let ran = workspace.submit(&[]).expect(0);
+    let index = workspace.index();
+    let attempts = attempts(workspace);
+    for (row, line) in (0..).zip(&index) {
+        let error = line["error"].as_str().unwrap_or_default();
+        let culprit = culprits.iter().find(|(culprit, _)| *culprit == row);
+        let expected = culprit.map_or("scored", |_| outcome);
+        assert_eq!(
+            line["outcome"], expected,
+            "row {row}: {error}\n{}",
+            ran.stderr
+        );
+        let most = match culprit {
+            Some((_, text)) => {
+                assert!(error.contains(text), "row {row}: no `{text}` in `{error}`");
+                10
+            }
+            None => 3,
+        };
+        let found = attempts[usize::try_from(row).unwrap()];
+        assert!(found <= most, "row {row}: {found} attempts");
+    }
+}
+
+#[test]
+fn an_agent_that_kills_its_parent_is_found_and_the_others_are_scored() {
+    let workspace = workspace(6, &[(1, KILL_PARENT)], &[]);
+    let found =
+        "went with the process that it was forked from, which was killed by signal 9 (SIGKILL)";
+    check(&workspace, "agent_failed", &[(1, found)]);
+}
+
+#[test]
+fn several_killers_in_one_batch_are_all_found() {
+    let killers = [
+        (1, KILL_PARENT),
+        (3, KILL_ITSELF),
+        (4, KILL_ITS_GROUP),
+        (6, KILL_PARENTS_GROUP),
+        (7, TERMINATE_ITSELF),
+        (9, KILL_SIBLINGS),
+        (10, EXIT),
+        (12, FAULT),
+    ];
+    let workspace = workspace(16, &killers, &[]);
+    check(
+        &workspace,
+        "agent_failed",
+        &[
+            (1, "which was killed by signal 9 (SIGKILL)"),
+            (3, "was killed by signal 9 (SIGKILL)"),
+            (4, "was killed by signal 9 (SIGKILL)"),
+            (6, "which was killed by signal 9 (SIGKILL)"),
+            (7, "was killed by signal 15 (SIGTERM)"),
+            (9, "was killed by signal 9 (SIGKILL)"),
+            (10, "exited with code 7, and nothing else ran in it"),
+            (
+                12,
+                "was killed by signal 11 (SIGSEGV), and nothing else ran in it",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn graders_that_kill_are_found_and_the_others_are_scored() {
+    let killers = [
+        (1, KILL_PARENT),
+        (2, KILL_ITSELF),
+        (4, KILL_SIBLINGS),
+        (5, EXIT),
+        (6, FAULT),
+    ];
+    let workspace = workspace(8, &[], &killers);
+    check(
+        &workspace,
+        "ungraded",
+        &[
+            (1, "which was killed by signal 9 (SIGKILL)"),
+            (2, "was killed by signal 9 (SIGKILL)"),
+            (4, "was killed by signal 9 (SIGKILL)"),
+            (5, "exited with code 7, and nothing else ran in it"),
+            (
+                6,
+                "was killed by signal 11 (SIGSEGV), and nothing else ran in it",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_agent_that_kills_only_its_siblings_costs_them_nothing() {
+    let workspace = workspace(8, &[(1, "kill_siblings()")], &[]);
+    check(&workspace, "agent_failed", &[]);
+}
+
+/// The outcomes of nine rows that share one event loop, of which row 4 does not give it back.
+fn outcomes_beside(holder: &str, others: &str, limit: u32) -> (Vec<String>, Vec<u32>) {
+    let mut rows: Vec<(u64, &str)> = (0..9).map(|row| (row, others)).collect();
+    rows[4].1 = holder;
+    let workspace = workspace(9, &rows, &[]);
+    workspace.config(&format!(
+        "[evaluation]\nagent_workflow_timeout_s = {limit}\n"
+    ));
+    workspace.submit(&["--workers", "1"]).expect(0);
+    (workspace.outcomes(), attempts(&workspace))
+}
+
+fn only_row_four_timed_out() -> Vec<String> {
+    let mut expected = vec!["scored".to_owned(); 9];
+    "timed_out".clone_into(&mut expected[4]);
+    expected
+}
+
+#[test]
+fn only_whoever_holds_the_loop_when_the_deadline_passes_is_blamed() {
+    let (outcomes, attempts) = outcomes_beside("time.sleep(3600)", "time.sleep(0.3)", 8);
+    assert_eq!(outcomes, only_row_four_timed_out());
+    assert!(
+        attempts.iter().all(|attempts| *attempts <= 2),
+        "{attempts:?}"
+    );
+}
+
+#[test]
+fn whoever_holds_the_interpreter_itself_is_found_by_running_alone() {
+    // Matching holds Python's lock for longer than anybody lives, so that not even the watchdog runs.
+    let holder = "re.match('(a+)+$', 'a' * 64 + 'b')";
+    let (outcomes, attempts) = outcomes_beside(holder, "await asyncio.sleep(0.5)", 3);
+    assert_eq!(outcomes, only_row_four_timed_out());
+    assert!(
+        attempts.iter().all(|attempts| *attempts <= 2),
+        "{attempts:?}"
+    );
+}
+
+#[test]
+fn whoever_held_the_loop_before_the_interpreter_was_held_is_not_blamed() {
+    // Row 3 is reported; then row 4 keeps the reporter from saying that it has the loop now.
+    let mut rows: Vec<(u64, &str)> = (0..9).map(|row| (row, "time.sleep(1.5)")).collect();
+    rows[4].1 = "re.match('(a+)+$', 'a' * 64 + 'b')";
+    let workspace = workspace(9, &rows, &[]);
+    workspace.config("[evaluation]\nagent_workflow_timeout_s = 9\n");
+    workspace.submit(&["--workers", "1"]).expect(0);
+    assert_eq!(workspace.outcomes(), only_row_four_timed_out());
+}
