@@ -39,9 +39,8 @@ pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
         }
     }
     if length > limit {
-        let limit = limit >> 20;
         return Err(Refusal::TooLarge(format!(
-            "the request body is larger than {limit} MB, the most this server takes; send large data \
+            "the request body is larger than {limit} bytes, the most this server takes; send large data \
              by reference, in `metadata`"
         )));
     }

@@ -39,6 +39,9 @@ mod body;
 mod callback;
 mod desk;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod herald;
 mod options;
 mod refusal;

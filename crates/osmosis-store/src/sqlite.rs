@@ -7,6 +7,8 @@ mod calls;
 mod delta;
 #[cfg(test)]
 mod failing_tests;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod queue;
 mod reader;
 mod rollouts;
