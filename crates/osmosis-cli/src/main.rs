@@ -31,6 +31,8 @@ mod serve;
 mod source_digest;
 mod stop_signals;
 mod talk;
+mod template_trial;
+mod terminal;
 mod tracking;
 mod train;
 mod user_code;
@@ -51,6 +53,11 @@ use output::Output;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    terminal::tame_panics();
+    if let Some(exit) = template_trial::run_if_asked() {
+        return exit;
+    }
+    template_trial::install();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return output::usage_error(&error),
@@ -136,7 +143,7 @@ fn init_tracing(verbose: u8) {
     tracing_subscriber::fmt()
         .with_ansi(colours)
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| terminal::LogOut)
         .without_time()
         .init();
 }
