@@ -9,12 +9,13 @@ use osmosis_testkit::python_environment;
 
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("rust format", |root| {
         cargo(root, &["fmt", "--all", "--check"])
     }),
     ("dependency direction", |_| crate::direction::check()),
     ("dependency licences", |_| crate::licences::check()),
+    ("dependency upkeep", |_| crate::dependencies::check()),
     ("rust lints", |root| {
         cargo(
             root,
