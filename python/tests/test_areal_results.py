@@ -224,7 +224,10 @@ def test_rewards_by_completion_id() -> None:
         (math.nan, "not `nan`"),
         ([1.0], "of type list"),
         (Tensor([1.0, 2.0]), "of type list"),
-        ({"a": math.inf, "b": "x", 3: 1}, "`a`: a reward must be a finite number, not `inf`; `b`:"),
+        (
+            {"a": math.inf, "b": "x", 3: 1},
+            "`a`: a reward must be a finite number between -1e15 and 1e15, not `inf`; `b`:",
+        ),
         ({3: 1}, "`3` is no completion id"),
     ],
 )

@@ -116,14 +116,17 @@ def test_names_the_engine_can_not_carry_are_refused(name: Any):
 
 
 @pytest.mark.parametrize(
-    ("given", "reward"), [(1, 1.0), (True, 1.0), (0.25, 0.25), (Fraction(1, 2), 0.5)]
+    ("given", "reward"),
+    [(1, 1.0), (True, 1.0), (0.25, 0.25), (Fraction(1, 2), 0.5), (-1e15, -1e15)],
 )
 def test_numbers_are_rewards(given: Any, reward: float):
     assert as_reward(given) == reward
     assert RolloutSample(reward=given).reward == reward
 
 
-@pytest.mark.parametrize("given", [float("nan"), float("inf"), "1", None, [1], 10**400, 1j])
+@pytest.mark.parametrize(
+    "given", [float("nan"), float("inf"), 1.7e308, -1.1e15, "1", None, [1], 10**400, 1j]
+)
 def test_other_things_are_no_rewards(given: Any):
     with pytest.raises(InvalidRewardError):
         as_reward(given)

@@ -15,6 +15,7 @@ const STEPS: [Step; 14] = [
     }),
     ("dependency direction", |_| crate::direction::check()),
     ("dependency licences", |_| crate::licences::check()),
+    ("dependency upkeep", |_| crate::dependencies::check()),
     ("rust lints", |root| {
         cargo(
             root,

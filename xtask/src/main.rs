@@ -2,7 +2,9 @@
 
 mod bench;
 mod ci;
+mod dependencies;
 mod direction;
+mod fuzz;
 mod licences;
 mod tiny;
 mod torture;
@@ -38,8 +40,25 @@ enum Command {
     },
     /// Check that dependencies between our crates point one way
     Direction,
+    /// Check that no dependency is unmaintained, or there twice without a reason
+    Dependencies,
     /// Check licences and sources of all dependencies
     Licences,
+    /// Build the programs of `fuzz/`, run each for a while, and print a table
+    #[command(
+        after_help = "Example:\n  cargo xtask fuzz --minutes-each 10\n  cargo xtask fuzz --minutes-each 0.5 --only gguf"
+    )]
+    Fuzz {
+        /// How long each program runs
+        #[arg(long, default_value_t = 1.0, value_name = "N")]
+        minutes_each: f64,
+        /// Only the programs whose name contains this text
+        #[arg(long)]
+        only: Option<String>,
+        /// Stop after building
+        #[arg(long)]
+        build: bool,
+    },
     Torture(torture::Options),
     /// Make the weights of `builtin/tiny` and the rows of `examples/calculator` again (minutes)
     Tiny {
@@ -63,7 +82,13 @@ fn main() -> ExitCode {
             arguments,
         } => bench::run(&name, markdown, &arguments),
         Command::Direction => direction::check(),
+        Command::Dependencies => dependencies::check(),
         Command::Licences => licences::check(),
+        Command::Fuzz {
+            minutes_each,
+            only,
+            build,
+        } => fuzz::run(minutes_each, only.as_deref(), build),
         Command::Tiny { check } => tiny::run(check),
         Command::Torture(options) => torture::run(&options),
     };

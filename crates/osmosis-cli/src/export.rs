@@ -26,6 +26,7 @@ use crate::output::Output;
 use crate::runs::{FoundRun, Pinned, RegradedFrom};
 use crate::secrets;
 use crate::talk::{self, Telling};
+use crate::terminal;
 use crate::workspace::{Workspace, absolute};
 
 /// Rollouts that are read in one go: few enough that long ones fit into memory.
@@ -259,7 +260,7 @@ impl Writer {
                 Export::create(format, path, redactor).map_err(unwritable)?,
             )),
             (Kind::Records(ExportFormat::Jsonl), None) => Either::Records(Box::new(Export::Jsonl(
-                JsonlExport::to(std::io::stdout(), redactor),
+                JsonlExport::to(terminal::export_target(), redactor),
             ))),
             (Kind::Records(ExportFormat::Parquet), None) => return Err(no_text("parquet")),
             (Kind::Talks(format), path) => {
@@ -270,7 +271,7 @@ impl Writer {
                 let export = match path {
                     Some(path) => TalkExport::create(format, path, filter, &facts, redactor)
                         .map_err(unwritable)?,
-                    None => TalkExport::to(format, std::io::stdout(), filter, redactor)
+                    None => TalkExport::to(format, terminal::export_target(), filter, redactor)
                         .ok_or_else(|| no_text("a log of Inspect"))?,
                 };
                 Either::Talks(Box::new(export), facts)
@@ -280,7 +281,7 @@ impl Writer {
                     Some(path) => {
                         TokenExport::create(format, path, redactor).map_err(unwritable)?
                     }
-                    None => TokenExport::to(format, std::io::stdout(), redactor)
+                    None => TokenExport::to(format, terminal::export_target(), redactor)
                         .ok_or_else(|| no_text("parquet"))?,
                 };
                 Either::Tokens(export, facts)

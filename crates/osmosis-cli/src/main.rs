@@ -33,6 +33,8 @@ mod serve;
 mod source_digest;
 mod stop_signals;
 mod talk;
+mod template_trial;
+mod terminal;
 mod tracking;
 mod train;
 mod user_code;
@@ -54,10 +56,16 @@ use output::Output;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // Not a command for people: we start ourselves like this, once for each worker that we spawn.
+    terminal::tame_panics();
+    // Not commands for people: we start ourselves like this, once for each worker that we spawn and to try a
+    // chat template out.
     if let Some(code) = osmosis_worker::guard::run_if_asked() {
         return code;
     }
+    if let Some(code) = template_trial::run_if_asked() {
+        return code;
+    }
+    template_trial::install();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return output::usage_error(&error),
@@ -147,7 +155,7 @@ fn init_tracing(verbose: u8) {
     tracing_subscriber::fmt()
         .with_ansi(colours)
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| terminal::LogOut)
         .without_time()
         .init();
 }

@@ -1,14 +1,15 @@
 //! What goes to the screen: text for people, one envelope for programs.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use owo_colors::{OwoColorize, Stream, Style};
+use owo_colors::{Stream, Style};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::OutputArguments;
 use crate::error::{CliError, Exit};
+use crate::terminal::{self, write_err, write_json_err, write_json_out, write_out};
 
 /// The version of every JSON envelope.
 const SCHEMA_VERSION: u32 = 1;
@@ -71,6 +72,13 @@ impl Output {
         }
     }
 
+    /// The beginning of a line on standard error, for a person who is to answer on the same line.
+    pub(crate) fn question(&self, text: impl std::fmt::Display) {
+        if !self.is_json() {
+            write_err(&text.to_string());
+        }
+    }
+
     pub(crate) fn warn(&self, text: impl std::fmt::Display) {
         if !self.is_json() {
             let label = paint_err("warning:", Style::new().yellow().bold());
@@ -99,7 +107,7 @@ impl Output {
                 "operation": self.command,
                 "resource": resource,
             });
-            write_out(&format!("{envelope}\n"));
+            write_json_out(&format!("{envelope}\n"));
         }
     }
 
@@ -133,7 +141,7 @@ impl Output {
                 "command": self.command,
                 "error": {"code": error.code, "message": error.message, "details": details},
             });
-            write_err(&format!("{envelope:#}\n"));
+            write_json_err(&format!("{envelope:#}\n"));
         } else {
             let label = paint_err("error:", Style::new().red().bold());
             write_err(&format!("{label} {}\n", error.message));
@@ -166,11 +174,19 @@ pub(crate) fn usage_error(error: &clap::Error) -> ExitCode {
                 "details": {},
             },
         });
-        write_err(&format!("{envelope:#}\n"));
+        write_json_err(&format!("{envelope:#}\n"));
         return Exit::Usage.into();
     }
-    // A closed pipe is no reason to fail in another way.
-    let _ = error.print();
+    let hostile = |argument: std::ffi::OsString| {
+        let text = argument.to_string_lossy();
+        terminal::neutral(&text) != text
+    };
+    if std::env::args_os().any(hostile) {
+        write_err(&error.render().to_string());
+    } else {
+        // A closed pipe is no reason to fail in another way.
+        let _ = error.print();
+    }
     let exit = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Ok,
         _ => Exit::Usage,
@@ -180,26 +196,13 @@ pub(crate) fn usage_error(error: &clap::Error) -> ExitCode {
 
 /// Text in a style, where standard output shows colours.
 pub(crate) fn paint(text: &str, style: Style) -> String {
-    text.if_supports_color(Stream::Stdout, |t| t.style(style))
-        .to_string()
+    terminal::paint(text, style, Stream::Stdout)
 }
 
 fn paint_err(text: &str, style: Style) -> String {
-    text.if_supports_color(Stream::Stderr, |t| t.style(style))
-        .to_string()
+    terminal::paint(text, style, Stream::Stderr)
 }
 
 fn print_envelope(value: &Value) {
-    write_out(&format!("{value:#}\n"));
-}
-
-fn write_out(text: &str) {
-    let mut out = std::io::stdout().lock();
-    // The reader may have gone (`| head`); what was to be done has been done.
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
-}
-
-fn write_err(text: &str) {
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    write_json_out(&format!("{value:#}\n"));
 }

@@ -10,6 +10,7 @@ use osmosis_worker::environment::{self, BuiltRollout, EnvironmentEvent, Prepared
 
 use crate::error::CliError;
 use crate::output::Output;
+use crate::terminal::neutral;
 
 #[derive(Debug)]
 pub(crate) enum Prepared {
@@ -115,7 +116,7 @@ impl Teller {
             EnvironmentEvent::OutputLine { line } => {
                 tracing::info!(target: "environment", "{line}");
                 if let Some(spinner) = &self.spinner {
-                    spinner.set_message(line);
+                    spinner.set_message(neutral(&line).into_owned());
                 }
             }
             EnvironmentEvent::Ready { .. } => self.spinner = None,

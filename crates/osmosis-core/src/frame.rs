@@ -15,6 +15,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// A frame beyond this is a protocol violation.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 
+/// Maps and arrays within each other. Frames of ours have seven; the library's own limit of 1,024 is more
+/// than the stack of a thread holds.
+const MAX_FRAME_DEPTH: usize = 32;
+
 /// Where to dial in: `unix:PATH` or `tcp:HOST:PORT`.
 pub const ADDRESS_VARIABLE: &str = "OSMOSIS_WORKER_ADDR";
 
@@ -258,7 +262,9 @@ pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, FrameError> {
     if body.len() > MAX_FRAME_BYTES {
         return Err(FrameError::TooLarge { bytes: body.len() });
     }
-    Ok(rmp_serde::from_slice(body)?)
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(body);
+    deserializer.set_max_depth(MAX_FRAME_DEPTH);
+    Ok(T::deserialize(&mut deserializer)?)
 }
 
 #[cfg(test)]
@@ -290,6 +296,22 @@ mod tests {
     fn garbage_is_an_error_and_not_a_panic() {
         for body in [&b""[..], b"\xc1", b"\x81\xa3run\x01", b"\x81\xa5nope!\x80"] {
             assert!(decode::<ToWorker>(body).is_err(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn frames_that_are_nested_without_end_are_garbage_and_overflow_no_stack() {
+        // A field that nobody knows is skipped, however deep it is.
+        for levels in [10, 1000, 100_000, 10_000_000] {
+            let mut body = b"\x81\xa7started\x82\xa4task\x01\xa1x".to_vec();
+            body.resize(body.len() + levels, 0x91);
+            body.push(0xc0);
+            let read = std::thread::Builder::new()
+                .stack_size(2 << 20)
+                .spawn(move || decode::<FromWorker>(&body).map(drop))
+                .unwrap();
+            let result = read.join().unwrap();
+            assert_eq!(result.is_ok(), levels == 10, "{levels} levels");
         }
     }
 

@@ -11,6 +11,10 @@ use serde_json::value::RawValue;
 #[derive(Clone)]
 pub struct JsonText(Box<RawValue>);
 
+/// Arrays and objects that stand within each other in a document of a user's. Readers recurse, ours stop at
+/// 127, and an export puts documents into documents. The Python SDK has the same limit.
+pub const MAX_JSON_DEPTH: usize = 100;
+
 /// A text that should have been JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("not a JSON document: {0}")]
@@ -29,6 +33,12 @@ impl JsonText {
 
     pub fn as_str(&self) -> &str {
         self.0.get()
+    }
+
+    /// Whether arrays and objects stand within each other more than [`MAX_JSON_DEPTH`] levels deep.
+    /// Doors refuse such a document; one that was recorded before they did is carried as text.
+    pub fn is_too_deep(&self) -> bool {
+        json_is_too_deep(self.as_str())
     }
 
     /// Reads the document as `T`.
@@ -53,7 +63,8 @@ impl fmt::Debug for JsonText {
 
 impl Serialize for JsonText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() {
+        // Whoever puts the document into another one could not read it, and would panic (`json!`).
+        if serializer.is_human_readable() && !self.is_too_deep() {
             self.0.serialize(serializer)
         } else {
             serializer.serialize_str(self.as_str())
@@ -71,5 +82,74 @@ impl<'de> Deserialize<'de> for JsonText {
             let text = String::deserialize(deserializer)?;
             Self::parse(text).map_err(serde::de::Error::custom)
         }
+    }
+}
+
+/// Whether arrays and objects of a JSON text stand within each other more than [`MAX_JSON_DEPTH`] levels
+/// deep. Its brackets are balanced: it was parsed.
+pub fn json_is_too_deep(json: &str) -> bool {
+    let bytes = json.as_bytes();
+    // Most documents have fewer brackets than that in all.
+    let opening = |byte: &&u8| matches!(byte, b'[' | b'{');
+    if bytes.iter().filter(opening).nth(MAX_JSON_DEPTH).is_none() {
+        return false;
+    }
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > MAX_JSON_DEPTH {
+                    return true;
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(levels: usize) -> JsonText {
+        let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        JsonText::parse(text).unwrap()
+    }
+
+    #[test]
+    fn depth_is_of_brackets_outside_of_strings() {
+        assert!(!nested(MAX_JSON_DEPTH).is_too_deep());
+        assert!(nested(MAX_JSON_DEPTH + 1).is_too_deep());
+        for text in [
+            format!(r#"["{}", "\\", "\"{}"]"#, "[".repeat(200), "{".repeat(200)),
+            format!("[{}0]", "[],".repeat(200)),
+        ] {
+            assert!(!JsonText::parse(text).unwrap().is_too_deep());
+        }
+        let text = format!(
+            r#"{}{{"\\":{}{}}}{}"#,
+            "[".repeat(99),
+            "[",
+            "]",
+            "]".repeat(99)
+        );
+        assert!(JsonText::parse(text).unwrap().is_too_deep());
+    }
+
+    #[test]
+    fn a_document_that_is_too_deep_goes_into_others_as_text() {
+        let deep = nested(50_000);
+        let value = serde_json::json!({ "metadata": deep });
+        assert_eq!(value["metadata"], deep.as_str());
+        let whole = serde_json::json!({ "metadata": nested(MAX_JSON_DEPTH) });
+        assert!(whole["metadata"].is_array());
+        assert!(serde_json::from_str::<serde_json::Value>(&whole.to_string()).is_ok());
     }
 }

@@ -16,6 +16,9 @@ pub mod config;
 pub mod credit;
 pub mod failure_groups;
 pub mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod generation;
 mod id;
 mod json_text;
@@ -29,9 +32,9 @@ pub mod statistics;
 mod task_clock;
 
 pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, SampleId};
-pub use json_text::{JsonText, JsonTextError};
+pub use json_text::{JsonText, JsonTextError, MAX_JSON_DEPTH, json_is_too_deep};
 pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase};
 pub use redact::{KEY_PREFIX, Redactor};
-pub use reward::{Reward, RewardError, RewardRange, RewardRangeError};
+pub use reward::{MAX_REWARD, Reward, RewardError, RewardRange, RewardRangeError};
 pub use sample::Sample;
 pub use task_clock::TaskClock;

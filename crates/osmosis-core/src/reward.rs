@@ -2,18 +2,33 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A grade: always finite.
+/// The largest reward, and the smallest with a minus. Squares of such numbers and their sums stay finite,
+/// in 32 bits too, so that means, intervals and advantages are numbers. The Python SDK has the same limit.
+pub const MAX_REWARD: f64 = 1e15;
+
+/// A grade: always finite, and unless it was recorded long ago at most [`MAX_REWARD`] from 0.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Reward(f64);
 
 /// A number that is no reward.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("a reward must be a finite number, not `{0}`")]
+#[error("a reward must be a finite number between -{MAX_REWARD:e} and {MAX_REWARD:e}, not `{0:?}`")]
 pub struct RewardError(pub f64);
 
 impl Reward {
+    /// A reward that is given now.
     pub fn new(value: f64) -> Result<Self, RewardError> {
+        if value.abs() <= MAX_REWARD {
+            Ok(Self(value))
+        } else {
+            Err(RewardError(value))
+        }
+    }
+
+    /// A reward as it was recorded or sent. Whoever sent it is told by [`Reward::new`] when it is too
+    /// large; runs of older versions may hold such.
+    pub fn recorded(value: f64) -> Result<Self, RewardError> {
         if value.is_finite() {
             Ok(Self(value))
         } else {
@@ -99,7 +114,7 @@ impl fmt::Display for RewardRange {
 impl TryFrom<f64> for Reward {
     type Error = RewardError;
     fn try_from(value: f64) -> Result<Self, RewardError> {
-        Self::new(value)
+        Self::recorded(value)
     }
 }
 
@@ -118,6 +133,28 @@ impl fmt::Display for Reward {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rewards_are_small_enough_to_be_squared_and_added() {
+        for value in [0.0, -0.5, MAX_REWARD, -MAX_REWARD, f64::MIN_POSITIVE] {
+            assert!(Reward::new(value).is_ok(), "{value}");
+        }
+        for value in [1.7e308, -1.7e308, 1.1e15, f64::NAN, f64::INFINITY] {
+            let error = Reward::new(value).unwrap_err().to_string();
+            let expected =
+                format!("a reward must be a finite number between -1e15 and 1e15, not `{value:?}`");
+            assert_eq!(error, expected);
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the question is whether it fits"
+        )]
+        let squares = (MAX_REWARD * MAX_REWARD * 1e6) as f32;
+        assert!(squares.is_finite());
+        // What is recorded can be read.
+        assert!(serde_json::from_str::<Reward>("1.7e308").is_ok());
+        assert!(Reward::recorded(f64::NAN).is_err());
+    }
 
     #[test]
     fn a_range_goes_up_and_is_finite() {

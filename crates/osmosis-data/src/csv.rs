@@ -4,11 +4,12 @@ use std::io::{self, BufRead, ErrorKind};
 use csv_core::{ReadRecordResult, Reader};
 
 use crate::json_string::push_json_string;
+use crate::jsonl::MAX_BLANK_BYTES;
 use crate::table::Table;
 use crate::{ColumnProblem, MAX_ROW_BYTES, Row, RowError, RowProblem, Taking};
 
 /// More cells than this in a row are not counted.
-const MAX_CELLS: usize = 100_000;
+pub(crate) const MAX_CELLS: usize = 100_000;
 
 /// What the parser is given to begin with; both grow up to the limits.
 const FIRST_BYTES: usize = 4096;
@@ -69,6 +70,10 @@ enum Found {
     Whole,
     /// It was longer than a row may be, and is passed.
     TooLong,
+    /// It has more cells than a row may have, and is passed.
+    TooManyCells,
+    /// Nothing but line ends, and more than there may be between two records.
+    TooBlank,
     /// The file ended within quotes.
     OpenQuote,
 }
@@ -94,11 +99,13 @@ impl<R: BufRead> CsvRows<R> {
     }
 
     fn read_record(&mut self) -> io::Result<Found> {
-        self.skip_line_ends()?;
+        if !self.skip_line_ends()? {
+            return Ok(Found::TooBlank);
+        }
         self.record.begin(self.line);
         let mut started = false;
         let mut written = 0;
-        let mut too_long = false;
+        let mut excess = None;
         loop {
             let available = match self.reader.fill_buf() {
                 Ok(available) => available,
@@ -125,14 +132,16 @@ impl<R: BufRead> CsvRows<R> {
             written += output;
             self.record.cells += ends;
             match result {
-                ReadRecordResult::Record if too_long => return Ok(Found::TooLong),
-                ReadRecordResult::Record => return Ok(Found::Whole),
+                ReadRecordResult::Record => return Ok(excess.unwrap_or(Found::Whole)),
                 ReadRecordResult::InputEmpty if at_end => return Ok(Found::OpenQuote),
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull if self.record.grow_bytes() => {}
                 ReadRecordResult::OutputEndsFull if self.record.grow_ends() => {}
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
-                    too_long = true;
+                    excess.get_or_insert(match result {
+                        ReadRecordResult::OutputFull => Found::TooLong,
+                        _ => Found::TooManyCells,
+                    });
                     self.record.begin(self.record.line);
                     written = 0;
                 }
@@ -141,8 +150,10 @@ impl<R: BufRead> CsvRows<R> {
         }
     }
 
-    /// Passes the rest of the last line end and blank lines, so that a record's line is its own.
-    fn skip_line_ends(&mut self) -> io::Result<()> {
+    /// Passes the rest of the last line end and blank lines, so that a record's line is its own. `false`
+    /// when there is no end of them.
+    fn skip_line_ends(&mut self) -> io::Result<bool> {
+        let mut blank: u64 = 0;
         loop {
             let available = match self.reader.fill_buf() {
                 Ok(available) => available,
@@ -156,8 +167,12 @@ impl<R: BufRead> CsvRows<R> {
             self.line += newlines(&available[..ends]);
             let stop = ends < available.len() || available.is_empty();
             self.reader.consume(ends);
+            blank += ends as u64;
+            if blank > MAX_BLANK_BYTES {
+                return Ok(false);
+            }
             if stop {
-                return Ok(());
+                return Ok(true);
             }
         }
     }
@@ -175,6 +190,11 @@ impl<R: BufRead> CsvRows<R> {
     fn end(&mut self, problem: RowProblem) -> RowError {
         self.ended = true;
         self.error(self.next_index, problem)
+    }
+
+    fn too_blank(&mut self) -> RowError {
+        self.record.line = self.line;
+        self.end(RowProblem::too_blank())
     }
 
     fn row(&self, header: &Header, index: u64) -> Result<Row, RowError> {
@@ -297,6 +317,8 @@ impl<R: BufRead> Iterator for CsvRows<R> {
                     Err(problems) => problems,
                 },
                 Ok(Found::TooLong) => vec![ColumnProblem::HeaderTooLong],
+                Ok(Found::TooManyCells) => vec![ColumnProblem::HeaderTooManyCells],
+                Ok(Found::TooBlank) => return Some(Err(self.too_blank())),
                 Ok(Found::OpenQuote) => vec![ColumnProblem::HeaderOpenQuote],
             };
             if !problems.is_empty() {
@@ -316,6 +338,8 @@ impl<R: BufRead> Iterator for CsvRows<R> {
             }
             Found::Whole => self.header.as_ref().map(|header| self.row(header, index)),
             Found::TooLong => Some(Err(self.error(index, RowProblem::TooLong))),
+            Found::TooManyCells => Some(Err(self.error(index, RowProblem::TooManyCells))),
+            Found::TooBlank => Some(Err(self.too_blank())),
             Found::OpenQuote => {
                 self.ended = true;
                 Some(Err(self.error(index, RowProblem::OpenQuote)))

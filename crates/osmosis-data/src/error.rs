@@ -1,6 +1,9 @@
 use camino::Utf8PathBuf;
+use osmosis_core::MAX_JSON_DEPTH;
 use serde::{Serialize, Serializer};
 
+use crate::csv::MAX_CELLS;
+use crate::jsonl::MAX_BLANK_BYTES;
 use crate::report::render_errors;
 use crate::{ColumnProblem, Format, MAX_ROW_BYTES};
 
@@ -213,6 +216,13 @@ impl Serialize for RowError {
 pub enum RowProblem {
     #[error("the row is longer than {MAX_ROW_BYTES} bytes")]
     TooLong,
+    #[error("the row has more than {MAX_CELLS} cells")]
+    TooManyCells,
+    #[error("{what} is nested deeper than {MAX_JSON_DEPTH} levels")]
+    TooDeep {
+        /// The row itself, or a column that holds JSON as text.
+        what: &'static str,
+    },
     #[error("not UTF-8")]
     NotUtf8,
     #[error("not JSON: {message}")]
@@ -256,10 +266,21 @@ impl RowProblem {
         }
     }
 
+    /// Of a file that is all blank: a few megabytes may stand for terabytes when they are compressed.
+    pub(crate) fn too_blank() -> Self {
+        Self::Unreadable {
+            message: format!(
+                "more than {MAX_BLANK_BYTES} bytes of blank lines and spaces in a row"
+            ),
+        }
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::TooLong => "too_long",
+            Self::TooManyCells => "too_many_cells",
+            Self::TooDeep { .. } => "too_deep",
             Self::NotUtf8 => "not_utf8",
             Self::NotJson { .. } => "not_json",
             Self::NotAnObject { .. } => "not_an_object",
@@ -314,7 +335,11 @@ impl RowProblem {
             Self::BadColumns { problems } => {
                 return problems.iter().find_map(ColumnProblem::hint);
             }
-            Self::TooLong | Self::BadValue { .. } | Self::Unreadable { .. } => return None,
+            Self::TooDeep { .. } => "write what is deeper as JSON in a string",
+            Self::TooLong
+            | Self::TooManyCells
+            | Self::BadValue { .. }
+            | Self::Unreadable { .. } => return None,
         };
         Some(hint.to_owned())
     }

@@ -7,6 +7,9 @@ use crate::{Row, RowError, RowProblem, Taking, row};
 /// A row beyond this is an error and is skipped; it would not fit a frame to a worker either.
 pub const MAX_ROW_BYTES: usize = osmosis_core::frame::MAX_FRAME_BYTES / 2;
 
+/// So much may stand between two rows and say nothing.
+pub(crate) const MAX_BLANK_BYTES: u64 = MAX_ROW_BYTES as u64;
+
 /// Rows out of JSON lines. Holds one line at a time.
 #[derive(Debug)]
 pub struct JsonlRows<R> {
@@ -122,6 +125,7 @@ impl<R: BufRead> Iterator for JsonlRows<R> {
     type Item = Result<Row, RowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let mut blank: u64 = 0;
         while !self.ended {
             self.line += 1;
             let line = match self.read_line() {
@@ -135,7 +139,13 @@ impl<R: BufRead> Iterator for JsonlRows<R> {
             let index = self.next_index;
             match line {
                 Line::End => self.ended = true,
-                Line::Whole if trimmed(&self.buffer, self.line).trim_ascii().is_empty() => {}
+                Line::Whole if trimmed(&self.buffer, self.line).trim_ascii().is_empty() => {
+                    blank += self.buffer.len() as u64 + 1;
+                    if blank > MAX_BLANK_BYTES {
+                        self.ended = true;
+                        return Some(Err(self.error(index, None, RowProblem::too_blank())));
+                    }
+                }
                 Line::Whole => {
                     self.next_index += 1;
                     return Some(self.parse(index));

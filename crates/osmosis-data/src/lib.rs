@@ -24,6 +24,9 @@ mod decompress;
 mod error;
 pub mod export;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod json_string;
 mod jsonl;
 mod parquet;

@@ -50,7 +50,7 @@ pub enum Taking {
 impl Row {
     /// Reads a row again from the body it was stored as.
     pub fn from_body(index: u64, line: u64, body: &JsonText) -> Result<Self, RowError> {
-        read(index, line, body.clone(), Taking::Columns)
+        read_recorded(index, line, body.clone(), Taking::Columns)
     }
 
     /// The prompt as the JSON array that goes to a worker.
@@ -59,7 +59,28 @@ impl Row {
     }
 }
 
+/// Reads a row of a dataset.
 pub(crate) fn read(index: u64, line: u64, body: JsonText, taking: Taking) -> Result<Row, RowError> {
+    let row = read_recorded(index, line, body, taking)?;
+    let deep = [
+        ("the row", Some(&row.body)),
+        ("the JSON in `metadata`", row.metadata.as_ref()),
+    ]
+    .into_iter()
+    .find(|(_, document)| document.is_some_and(JsonText::is_too_deep));
+    match deep {
+        None => Ok(row),
+        Some((what, _)) => Err(RowError {
+            index,
+            line,
+            column: None,
+            problem: RowProblem::TooDeep { what },
+        }),
+    }
+}
+
+/// Reads a row that was accepted once, however deep it is.
+fn read_recorded(index: u64, line: u64, body: JsonText, taking: Taking) -> Result<Row, RowError> {
     let text = body.as_str();
     let found = type_of(text);
     if found != "an object" {

@@ -2,6 +2,7 @@ use std::collections::HashSet;
 
 use osmosis_core::JsonText;
 
+use crate::csv::MAX_CELLS;
 use crate::error::listed;
 use crate::{MAX_ROW_BYTES, Row, RowError, RowProblem, Taking, row};
 
@@ -31,6 +32,8 @@ pub enum ColumnProblem {
     HeaderNotUtf8,
     #[error("the header is longer than {MAX_ROW_BYTES} bytes")]
     HeaderTooLong,
+    #[error("the header has more than {MAX_CELLS} cells")]
+    HeaderTooManyCells,
     #[error("a quote in the header is never closed")]
     HeaderOpenQuote,
 }
@@ -53,7 +56,7 @@ impl ColumnProblem {
             .hint(),
             Self::Unsupported { .. } => Some("write it as text, or leave it out".to_owned()),
             Self::HeaderNotUtf8 => Some("save the file as UTF-8".to_owned()),
-            Self::HeaderTooLong | Self::HeaderOpenQuote => None,
+            Self::HeaderTooLong | Self::HeaderTooManyCells | Self::HeaderOpenQuote => None,
         }
     }
 }

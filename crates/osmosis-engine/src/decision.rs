@@ -322,8 +322,17 @@ pub fn score(samples: &[Sample], pass_threshold: f64) -> Outcome {
     }
     let mut rewards = Vec::with_capacity(kept.len());
     for sample in kept {
-        match sample.reward {
-            Some(reward) => rewards.push(reward.get()),
+        match sample.reward.map(|reward| Reward::new(reward.get())) {
+            Some(Ok(reward)) => rewards.push(reward.get()),
+            Some(Err(error)) => {
+                return Outcome::Ungraded {
+                    failure: Failure::new(
+                        ErrorCategory::ValidationError,
+                        "invalid_reward",
+                        format!("sample `{}`: {error}", sample.id),
+                    ),
+                };
+            }
             None => {
                 return Outcome::Ungraded {
                     failure: Failure::new(

@@ -16,6 +16,7 @@ mod own_grade;
 mod reading;
 mod regrade;
 mod rollout;
+mod sample_depth;
 mod serving;
 
 pub use driver::Engine;

@@ -43,6 +43,8 @@ fn hold_against_calls(samples: &mut [Sample], through: &RolloutCalls) -> Result<
     for (place, sample) in samples.iter().enumerate() {
         let credit = Credit::read(sample.extra_fields.as_ref())
             .map_err(|error| damaged(&format!("its sequences can't be read: {error}")))?;
+        let rewards = credit.sequences.iter().filter_map(|one| one.reward);
+        check_rewards(rewards).map_err(|failure| Outcome::AgentFailed { failure })?;
         if !credit.sequences.is_empty() {
             let from = sequences.len();
             sequences.extend(credit.sequences.iter().cloned());
@@ -110,7 +112,21 @@ fn rewarded(
         .collect()
 }
 
+/// Rewards of parts are as large as rewards may be.
+fn check_rewards(mut rewards: impl Iterator<Item = Reward>) -> Result<(), Failure> {
+    rewards
+        .try_for_each(|reward| Reward::new(reward.get()).map(drop))
+        .map_err(|error| {
+            Failure::new(
+                ErrorCategory::ValidationError,
+                "invalid_reward",
+                error.to_string(),
+            )
+        })
+}
+
 fn sample(id: SampleId, interactions: Vec<Interaction>) -> Result<Sample, Failure> {
+    check_rewards(interactions.iter().map(|one| one.reward))?;
     let rewards = interactions.iter().map(|one| one.reward.get());
     let mean = rewards.sum::<f64>() / interactions.len() as f64;
     let credit = Credit {

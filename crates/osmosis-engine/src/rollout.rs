@@ -16,6 +16,7 @@ use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules, withou
 use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
+use crate::sample_depth::too_deep;
 use crate::{EngineError, RunEvent, Terms};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
@@ -98,6 +99,10 @@ pub(crate) async fn execute(
             metrics,
             interactions,
         } => {
+            if let Some(failure) = too_deep(&samples, metrics.as_ref()) {
+                let outcome = Outcome::AgentFailed { failure };
+                return finish(parts, &claim, attempt, outcome, vec![]).await;
+            }
             attempt.metrics = metrics;
             if self_graded {
                 let (outcome, samples) =
@@ -242,8 +247,20 @@ pub(crate) async fn grade(
             &grading.rules,
         );
         match after {
-            AfterGrade::Finish { outcome, samples } => {
-                return Graded::Finished { outcome, samples };
+            AfterGrade::Finish {
+                outcome,
+                samples: graded,
+            } => {
+                return match too_deep(&graded, None) {
+                    None => Graded::Finished {
+                        outcome,
+                        samples: graded,
+                    },
+                    Some(failure) => Graded::Finished {
+                        outcome: Outcome::Ungraded { failure },
+                        samples,
+                    },
+                };
             }
             AfterGrade::Again(again) => return Graded::Again(again),
             AfterGrade::Alone { reason } => {

@@ -14,6 +14,7 @@ use crate::identity::{Route, dialect_of, key_of};
 use crate::policy::OutputLimit;
 use crate::reported_tokens::{stripped_event, stripped_reply};
 use crate::request::{ChatRequest, checked};
+use crate::script::ScriptedPolicy;
 use crate::server::Sampling;
 use crate::sse::{EventTooLarge, SseWatch, StreamEnd, data_of, each_event};
 
@@ -200,6 +201,15 @@ pub fn amendments(data: &[u8]) {
     }
 }
 
+/// A script answers, or every one of its problems is told.
+pub fn scripts(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Err(errors) = ScriptedPolicy::parse("p.toml".into(), text)
+    {
+        assert!(!errors.to_string().is_empty());
+    }
+}
+
 /// Two bytes that decide, and the rest.
 fn opened(data: &[u8]) -> Option<(u8, u8, &[u8])> {
     let (&way, rest) = data.split_first()?;
@@ -288,12 +298,13 @@ mod tests {
     #[test]
     fn every_seed_of_the_fuzzers_passes() {
         type Target = fn(&[u8]);
-        let targets: [(&str, Target); 5] = [
+        let targets: [(&str, Target); 6] = [
             ("sse", sse),
             ("requests", requests),
             ("replies", replies),
             ("identity", identity),
             ("amendments", amendments),
+            ("scripts", scripts),
         ];
         for (name, target) in targets {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/");

@@ -2,9 +2,9 @@
 
 mod digest;
 mod folder;
-mod gguf;
+pub(crate) mod gguf;
 mod one_file;
-mod tensor_file;
+pub(crate) mod tensor_file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

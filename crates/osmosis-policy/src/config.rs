@@ -7,6 +7,12 @@ use serde_json::Value;
 use self::fields::Fields;
 use crate::PolicyError;
 
+/// The most that any size may be: products of two never overflow.
+const MAX_SIZE: usize = 1 << 24;
+
+/// The most layers; the names of all tensors are held in memory.
+const MAX_LAYERS: usize = 4096;
+
 /// The shape of a Llama-like decoder. Qwen2 adds biases to q, k and v; Qwen3 normalises q and k per head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
@@ -83,6 +89,11 @@ impl ModelConfig {
         let architecture = fields.architecture()?;
         fields.refuse_extras(architecture)?;
         let layers = fields.size("num_hidden_layers")?;
+        if layers > MAX_LAYERS {
+            return Err(PolicyError::Config(format!(
+                "`num_hidden_layers` is {layers}; more than {MAX_LAYERS} are no model"
+            )));
+        }
         fields.refuse_sliding_window(layers)?;
         let width = fields.size("hidden_size")?;
         let heads = fields.size("num_attention_heads")?;
@@ -103,6 +114,11 @@ impl ModelConfig {
                 )));
             }
         };
+        if heads * head_width > MAX_SIZE {
+            return Err(PolicyError::Config(format!(
+                "{heads} heads of {head_width} are more than {MAX_SIZE} together"
+            )));
+        }
         if !head_width.is_multiple_of(2) {
             return Err(PolicyError::Config(format!(
                 "a head width of {head_width} is odd"

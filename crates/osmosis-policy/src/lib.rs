@@ -9,6 +9,9 @@ mod checkpoint;
 mod config;
 mod decoder;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod learner;
 mod processor;
 mod sampler;

@@ -10,13 +10,10 @@ use crate::refusal::Refusal;
 /// The whole body, unless it has more than `limit` bytes or takes too long.
 pub(crate) async fn read(body: Body, limit: usize, tasks: &TaskTracker) -> Result<Bytes, Refusal> {
     read_body(body, limit, tasks).await.map_err(|error| match error {
-        BodyError::TooLarge => {
-            let limit = limit >> 20;
-            Refusal::TooLarge(format!(
-                "the request body is larger than {limit} MB, the most this server takes; send large data \
-                 by reference, in `metadata`"
-            ))
-        }
+        BodyError::TooLarge => Refusal::TooLarge(format!(
+            "the request body is larger than {limit} bytes, the most this server takes; send large data \
+             by reference, in `metadata`"
+        )),
         BodyError::TooSlow => Refusal::TooSlow,
         BodyError::Broken => Refusal::BrokenOff("the request body broke off"),
     })

@@ -42,6 +42,9 @@ mod body;
 mod callback;
 mod desk;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod herald;
 mod options;

@@ -359,6 +359,16 @@ mod tests {
         }
         let body = with("initial_messages", json!([{}, "x"])).to_string();
         assert_eq!(complaints(&body), ["initial_messages/1"]);
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        for (field, value) in [
+            ("initial_messages", format!("[{{\"content\": {deep}}}]")),
+            ("metadata", format!("{{\"a\": {deep}}}")),
+            ("extra_fields", format!("{{\"a\": {deep}}}")),
+        ] {
+            let body = with(field, json!("HERE")).to_string();
+            let body = body.replace("\"HERE\"", &value);
+            assert_eq!(complaints(&body), [field]);
+        }
     }
 
     #[test]

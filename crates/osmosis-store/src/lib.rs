@@ -19,6 +19,9 @@
 
 mod clock;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod lock;
 mod model;
 mod pages;

@@ -10,6 +10,8 @@ mod delta;
 mod failing_tests;
 mod fence;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod queue;
 mod reader;
 mod requests;

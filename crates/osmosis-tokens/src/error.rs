@@ -20,6 +20,8 @@ pub enum TokensError {
     NoTemplate,
     #[error("the chat template is broken at line {line}: {message}")]
     TemplateSyntax { line: usize, message: String },
+    #[error("the chat template can't be used: {message}")]
+    TemplateRefused { message: String },
     #[error("the chat template refuses these messages: {message}")]
     TemplateRaised { message: String },
     #[error("the chat template failed at line {line}: {message}")]
@@ -55,6 +57,7 @@ impl TokensError {
             | Self::Unreadable { .. }
             | Self::Vocabulary { .. }
             | Self::NoTemplate
+            | Self::TemplateRefused { .. }
             | Self::TemplateSyntax { .. } => TokensErrorKind::Checkpoint,
             Self::TemplateRaised { .. }
             | Self::TemplateFailed { .. }
@@ -80,6 +83,9 @@ impl TokensError {
             ),
             Self::TemplateRaised { .. } | Self::TemplateFailed { .. } => Some(
                 "the model's own template decides which roles, orders and tool calls it takes".to_owned(),
+            ),
+            Self::TemplateRefused { .. } => Some(
+                "a chat template is a program of whoever made the model: use a model that you trust".to_owned(),
             ),
             Self::Io { .. }
             | Self::Unreadable { .. }

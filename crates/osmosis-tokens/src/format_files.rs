@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::template::Template;
-use crate::{ChatFormatParts, TokensError};
+use crate::{ChatFormatParts, TokensError, trial};
 
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -115,7 +115,10 @@ pub(crate) fn templates(
     config: &Map<String, Value>,
     special_tokens: &[(String, Value)],
 ) -> Result<Templates, TokensError> {
-    let compile = |source: &str| Template::new(source, special_tokens).map(Some);
+    let compile = |source: &str| {
+        trial::passed(source, special_tokens)?;
+        Template::new(source, special_tokens).map(Some)
+    };
     let mut templates = Templates {
         default: None,
         tool_use: None,

@@ -35,6 +35,9 @@ mod continuation;
 mod error;
 mod fingerprint;
 mod format_files;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gguf;
 mod ids_index;
 mod matching;
@@ -45,6 +48,7 @@ mod reply;
 mod rows;
 mod template;
 mod tree;
+mod trial;
 
 pub use chat_format::{ChatFormat, ChatFormatParts};
 pub use error::{TokensError, TokensErrorKind};
@@ -54,3 +58,4 @@ pub use record::{Origin, TokenRecord};
 pub use reply::{ParsedReply, ToolCall};
 pub use rows::{CallRow, TrainingRow};
 pub use tree::{CallTree, Given, PlannedPrompt};
+pub use trial::{TemplateTrial, TemplateTrialRunner, try_templates_with};

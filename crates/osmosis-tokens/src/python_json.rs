@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
+use osmosis_core::MAX_JSON_DEPTH;
 
 /// The arguments of `json.dumps` that templates use.
 #[derive(Debug, Clone)]
@@ -35,6 +36,12 @@ pub(crate) fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
 }
 
 fn write_value(out: &mut String, value: &Value, style: &Style, level: usize) -> Result<(), Error> {
+    if level > MAX_JSON_DEPTH {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("tojson: a value is nested deeper than {MAX_JSON_DEPTH} levels"),
+        ));
+    }
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

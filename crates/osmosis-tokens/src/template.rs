@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::io;
 
 use jiff::Zoned;
 use jiff::civil::DateTime;
@@ -16,6 +17,21 @@ use crate::messages::{self, Dialect, to_template_value};
 use crate::python_json::{self, Style};
 
 const NAME: &str = "chat_template";
+
+/// The longest template: fifty times as long as any that was published.
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+
+/// Steps that a template may take, about a second. A thousand messages take some hundred thousand, and a few
+/// million where a template looks through all messages at each of them.
+const MAX_STEPS: u64 = if cfg!(feature = "fuzzing") {
+    // A fuzzer has no use for slow inputs.
+    20_000
+} else {
+    10_000_000
+};
+
+/// The longest prompt, as much as a request may have.
+const MAX_OUTPUT_BYTES: usize = 64 << 20;
 
 /// One template, compiled, with the tokenizer's special tokens as variables.
 pub(crate) struct Template {
@@ -37,6 +53,11 @@ impl Template {
         source: &str,
         special_tokens: &[(String, Value)],
     ) -> Result<Self, TokensError> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(TokensError::TemplateRefused {
+                message: format!("it is longer than {MAX_SOURCE_BYTES} bytes"),
+            });
+        }
         let environment = environment(source).map_err(|error| TokensError::TemplateSyntax {
             line: error.line().unwrap_or(0),
             message: text_of(&error),
@@ -104,10 +125,15 @@ impl Template {
                 .chain(extra)
                 .chain(given.map(|(name, value)| (name.to_owned(), value))),
         );
+        let mut prompt = Prompt(Vec::new());
         self.environment
             .get_template(NAME)
-            .and_then(|template| template.render(context))
-            .map_err(|error| failure(&error))
+            .and_then(|template| template.render_captured_to(context, &mut prompt).map(drop))
+            .map_err(|error| failure(&error))?;
+        String::from_utf8(prompt.0).map_err(|error| TokensError::TemplateFailed {
+            line: 0,
+            message: error.to_string(),
+        })
     }
 
     /// The first way of handing over tool calls with which a short conversation renders, shows the
@@ -143,8 +169,26 @@ impl Template {
     }
 }
 
+/// What a template has written, up to the limit.
+struct Prompt(Vec<u8>);
+
+impl io::Write for Prompt {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(MAX_STEPS));
     environment.set_syntax(
         SyntaxConfig::builder()
             .trim_blocks(true)
@@ -216,6 +260,13 @@ fn failure(error: &Error) -> TokensError {
 }
 
 fn text_of(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::OutOfFuel => return format!("it takes more than {MAX_STEPS} steps"),
+        ErrorKind::WriteFailure => {
+            return format!("it writes more than {MAX_OUTPUT_BYTES} bytes");
+        }
+        _ => {}
+    }
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
@@ -422,6 +473,42 @@ mod tests {
             let message = error.strip_prefix("the chat template failed at line 1: ");
             assert!(message.is_some_and(|text| text.contains(told)), "{error}");
         }
+    }
+
+    #[test]
+    fn a_template_that_goes_on_for_ever_is_stopped() {
+        let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}";
+        let macros = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
+        let output = "{% for a in range(99999) %}{{ 'x' * 1000000 }}{% endfor %}";
+        let nested = "{% set n = namespace(l=[]) %}{% for a in range(300) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l | tojson }}";
+        for (source, told) in [
+            (loops, "it takes more than 10000000 steps"),
+            (macros, "recursion"),
+            (output, "it writes more than 67108864 bytes"),
+            (nested, "nested deeper than 100 levels"),
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            assert!(error.contains(told), "{source}: {error}");
+        }
+        let long = " ".repeat(MAX_SOURCE_BYTES + 1);
+        let error = render(&long).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the chat template can't be used: it is longer than 1048576 bytes"
+        );
+    }
+
+    #[test]
+    fn long_conversations_are_far_from_the_limits() {
+        // Each message looks at all that follow, as some published templates do.
+        let source = "{% for m in messages %}{% for i in range(loop.index0 + 1, messages | length) %}\
+            {% if messages[i].role == 'x' %}{{ i }}{% endif %}{% endfor %}{{ m.content }}{% endfor %}";
+        let messages: Vec<Value> = (0..1000)
+            .map(|at| json!({"role": "user", "content": format!("{at} ")}))
+            .collect();
+        let template = Template::new(source, &[]).unwrap();
+        let text = template.render(&messages, None, true, &Map::new());
+        assert!(text.unwrap().ends_with(" 999 "));
     }
 
     #[test]

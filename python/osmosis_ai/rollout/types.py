@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from enum import Enum
 from typing import Annotated, Any
@@ -53,13 +52,19 @@ class AgentWorkflowOutput(BaseModel):
     metrics: dict[str, Any] | None = None
 
 
+# Squares of rewards and their sums stay finite; the engine has the same limit.
+MAX_REWARD = 1e15
+
+
 def as_reward(value: Any) -> float:
-    """The reward as a float; raises `InvalidRewardError` for what is not a finite number."""
+    """The reward as a float; raises `InvalidRewardError` for what is not a finite number of at most
+    `MAX_REWARD` in size.
+    """
     if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):
         # Integers of numpy and friends come through `__index__`.
         if not hasattr(value, "__index__"):
             raise InvalidRewardError(
-                f"a reward must be a finite number, not `{value!r:.80}` "
+                f"a reward must be a finite number between -1e15 and 1e15, not `{value!r:.80}` "
                 f"of type {type(value).__name__}"
             )
         value = value.__index__()
@@ -67,10 +72,13 @@ def as_reward(value: Any) -> float:
         reward = float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InvalidRewardError(
-            f"a reward must be one finite number, not a {type(value).__name__}: {error}"
+            f"a reward must be a finite number between -1e15 and 1e15, not a "
+            f"{type(value).__name__}: {error}"
         ) from None
-    if not math.isfinite(reward):
-        raise InvalidRewardError(f"a reward must be a finite number, not `{reward}`")
+    if not abs(reward) <= MAX_REWARD:
+        raise InvalidRewardError(
+            f"a reward must be a finite number between -1e15 and 1e15, not `{reward}`"
+        )
     return reward
 
 

@@ -86,7 +86,7 @@ pub(crate) async fn submit(
         return job.dry_run().await;
     }
     if job.plan.goes_out() && !arguments.yes && !job.folder.exists() && output.can_ask() {
-        confirm(&job.plan)?;
+        confirm(&job.plan, output)?;
     }
     if arguments.fresh {
         job.folder.make_way(&job.plan.workspace, output)?;
@@ -461,20 +461,17 @@ impl Job {
 }
 
 /// Asks before calls leave this machine.
-fn confirm(plan: &Plan) -> Result<(), CliError> {
-    use std::io::Write;
-    let mut err = std::io::stderr();
-    let _ = write!(
-        err,
+fn confirm(plan: &Plan, output: &Output) -> Result<(), CliError> {
+    output.question(format_args!(
         "{} rollouts will call `{}` at {}. Continue? [Y/n] ",
         plan.rollouts(),
         plan.config.experiment.model_path,
         plan.ready.policy.describe().endpoint,
-    );
+    ));
     if let Some((model, judge)) = plan.config.judge_model.as_ref().zip(plan.judge.as_ref()) {
-        let _ = write!(err, "(The grader asks `{model}` at {}.) ", judge.endpoint());
+        let endpoint = judge.endpoint();
+        output.question(format_args!("(The grader asks `{model}` at {endpoint}.) "));
     }
-    let _ = err.flush();
     let mut answer = String::new();
     std::io::stdin()
         .read_line(&mut answer)

@@ -15,6 +15,7 @@ use crate::display::View;
 use crate::figures::{duration_text, number, percent};
 use crate::output::Output;
 use crate::run_log::RunLog;
+use crate::terminal::neutral;
 
 /// Steps that the sparkline shows.
 const SPARK_WIDTH: usize = 40;
@@ -69,7 +70,7 @@ impl TrainView {
 
     fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(neutral(text)),
             None => self.output.note(text),
         }
     }
@@ -90,7 +91,7 @@ impl TrainView {
         if let Some(bar) = &self.bar {
             bar.set_length(self.state.steps);
             bar.set_position(self.state.last.step);
-            bar.set_message(self.state.block());
+            bar.set_message(neutral(&self.state.block()).into_owned());
         }
     }
 
@@ -157,7 +158,7 @@ impl View for TrainView {
                 tracing::info!(step, "checkpoint saved");
             }
             TrainEvent::Warning { message } => match &self.bar {
-                Some(bar) => bar.println(format!("warning: {message}")),
+                Some(bar) => bar.println(neutral(&format!("warning: {message}"))),
                 None => self.output.warn(message),
             },
         }

@@ -11,6 +11,9 @@ use crate::{ColumnProblem, Taking};
 /// Structs in lists in structs: beyond this it is no data.
 const MAX_DEPTH: usize = 50;
 
+/// Says the limit above.
+const TOO_DEEP: &str = "what is nested deeper than 50 levels";
+
 /// How the columns of a file make up its rows.
 pub(super) struct Shape {
     pub(super) table: Table,
@@ -124,7 +127,7 @@ impl Walk {
     fn field(&mut self, ty: &Type, def: i16, rep: i16) -> Result<Field, ColumnProblem> {
         self.path.push(ty.name().to_owned());
         if self.path.len() > MAX_DEPTH {
-            return Err(self.unsupported("what is nested too deeply"));
+            return Err(self.unsupported(TOO_DEEP));
         }
         let start = self.leaf;
         let (def, node) = match repetition(ty) {

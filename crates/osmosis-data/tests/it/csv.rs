@@ -198,11 +198,14 @@ fn a_row_beyond_the_limit_is_passed_over_and_the_next_one_read() {
 }
 
 #[test]
-fn a_row_of_nothing_but_commas_is_too_long_and_not_kept() {
+fn a_row_of_nothing_but_commas_has_too_many_cells_and_is_not_kept() {
     let start = &b"user_prompt,label\n"[..];
     let commas = io::repeat(b',').take(MAX_ROW_BYTES as u64);
     let text = start.chain(commas).chain(&b"\nx,1\n"[..]);
     let mut rows = CsvRows::new(BufReader::with_capacity(1 << 20, text));
-    assert_eq!(rows.next().unwrap().unwrap_err().problem.code(), "too_long");
+    assert_eq!(
+        rows.next().unwrap().unwrap_err().problem.code(),
+        "too_many_cells"
+    );
     assert_eq!(rows.next().unwrap().unwrap().index, 1);
 }

@@ -11,6 +11,7 @@ mod csv;
 mod damaged;
 mod export;
 mod good_rows;
+mod hostile;
 mod memory;
 mod parquet;
 mod resolving;

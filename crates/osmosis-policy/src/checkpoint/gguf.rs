@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read, Seek};
 use std::sync::Arc;
 
 use camino::Utf8Path;
@@ -13,13 +13,24 @@ use serde_json::{Value, json};
 
 use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Weights};
 
+/// The most numbers in a tensor; the largest that were published have a few billions.
+const MAX_TENSOR_NUMBERS: usize = 1 << 40;
+
 /// Stretches of single frequencies, which files of Llama 3.1 and later carry.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 pub(super) fn open(path: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
     let file = File::open(path).map_err(|error| PolicyError::io(path, &error))?;
-    let mut reader = BufReader::new(file);
+    read(path, BufReader::new(file))
+}
+
+/// Reads what a file at `path` holds.
+pub(crate) fn read<R: Read + Seek>(
+    path: &Utf8Path,
+    mut reader: R,
+) -> Result<EmbeddedModel, PolicyError> {
     let content = Content::read(&mut reader).map_err(|error| unreadable(path, &error))?;
+    check_shapes(&content).map_err(|problem| PolicyError::damaged(path, problem))?;
     let mut gguf = Gguf {
         path,
         content,
@@ -37,6 +48,20 @@ pub(super) fn open(path: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
     })
 }
 
+/// The library multiplies dimensions and does not look whether that overflows.
+fn check_shapes(content: &Content) -> Result<(), String> {
+    for (name, info) in &content.tensor_infos {
+        let dims = info.shape.dims();
+        let product = dims
+            .iter()
+            .try_fold(1_usize, |product, size| product.checked_mul(*size));
+        if dims.is_empty() || product.is_none_or(|numbers| numbers > MAX_TENSOR_NUMBERS) {
+            return Err(format!("tensor `{name}` has the shape {dims:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// A file without GGUF's first bytes is something else; one with them is damaged.
 fn unreadable(path: &Utf8Path, error: &candle_core::Error) -> PolicyError {
     let message = error.to_string();
@@ -50,13 +75,13 @@ fn unreadable(path: &Utf8Path, error: &candle_core::Error) -> PolicyError {
     }
 }
 
-struct Gguf<'a> {
+struct Gguf<'a, R> {
     path: &'a Utf8Path,
     content: Content,
-    reader: BufReader<File>,
+    reader: R,
 }
 
-impl Gguf<'_> {
+impl<R: Read + Seek> Gguf<'_, R> {
     fn architecture(&self) -> Result<Architecture, PolicyError> {
         let name = self
             .text("general.architecture")

@@ -10,7 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::{NamedTensor, Weights};
 
 /// Reads all tensors of a file as f32. The error says what is wrong.
-pub(super) fn read(bytes: &[u8], into: &mut BTreeMap<String, NamedTensor>) -> Result<(), String> {
+pub(crate) fn read(bytes: &[u8], into: &mut BTreeMap<String, NamedTensor>) -> Result<(), String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     for (name, view) in file.iter() {
         let values = match view.dtype() {
@@ -37,7 +37,7 @@ pub(super) fn read(bytes: &[u8], into: &mut BTreeMap<String, NamedTensor>) -> Re
 }
 
 /// The texts beside the tensors.
-pub(super) fn metadata(bytes: &[u8]) -> Result<HashMap<String, String>, String> {
+pub(crate) fn metadata(bytes: &[u8]) -> Result<HashMap<String, String>, String> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
     Ok(metadata.metadata().clone().unwrap_or_default())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Architecture, RopeScaling};
+use super::{Architecture, MAX_SIZE, RopeScaling};
 use crate::PolicyError;
 
 /// `config.json` as it was read, with access that names what is wrong.
@@ -23,12 +23,11 @@ impl Fields<'_> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        // Beyond this, products of two sizes could overflow.
-        let size = value.as_u64().filter(|size| (1..=1 << 24).contains(size));
-        match size.and_then(|size| usize::try_from(size).ok()) {
+        let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
+        match size.filter(|size| (1..=MAX_SIZE).contains(size)) {
             Some(size) => Ok(Some(size)),
             None => Err(PolicyError::Config(format!(
-                "`{name}` is `{value}`, not a sensible size"
+                "`{name}` is `{value}`, not a whole number from 1 to {MAX_SIZE}"
             ))),
         }
     }

@@ -79,7 +79,7 @@ fn what_goes_wrong_in_grade_is_told_by_category_and_kind() {
             "not a number",
             "validation_error",
             "invalid_reward",
-            "a reward must be a finite number, not `NaN`",
+            "a reward must be a finite number between -1e15 and 1e15, not `NaN`",
         ),
         (
             "forget",

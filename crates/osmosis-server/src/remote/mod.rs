@@ -371,3 +371,16 @@ impl Executor for RemoteRollouts {
         }
     }
 }
+
+/// Reads what a rollout server may send, for `crate::fuzzing`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzzing(body: &[u8]) {
+    let _ = wire::Admission::read(body);
+    assert!(wire::detail_of(body).chars().count() <= 300);
+    if let Ok(told) = serde_json::from_slice::<wire::Told>(body)
+        && let Ok(samples) = told.samples()
+    {
+        assert_eq!(samples.is_empty(), !told.has_samples());
+        assert!(samples.iter().all(|sample| !sample.messages.is_too_deep()));
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use osmosis_core::{JsonText, Reward, Sample, SampleId};
+use osmosis_core::{JsonText, MAX_JSON_DEPTH, Reward, Sample, SampleId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -147,9 +147,13 @@ fn json(value: Option<&RawValue>) -> Result<Option<JsonText>, String> {
     let Some(value) = value.filter(|value| !matches!(value.get(), "null" | "{}")) else {
         return Ok(None);
     };
-    JsonText::parse(value.get())
-        .map(Some)
-        .map_err(|error| error.to_string())
+    let text = JsonText::parse(value.get()).map_err(|error| error.to_string())?;
+    if text.is_too_deep() {
+        return Err(format!(
+            "it holds JSON that is nested deeper than {MAX_JSON_DEPTH} levels"
+        ));
+    }
+    Ok(Some(text))
 }
 
 /// What an answer that is no says: `{"detail": …}`, or its beginning.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use http::HeaderValue;
-use osmosis_core::RolloutId;
+use osmosis_core::{MAX_JSON_DEPTH, RolloutId, json_is_too_deep};
 use osmosis_gateway::{RelayPolicy, Secret};
 use reqwest::Url;
 use serde_json::value::RawValue;
@@ -41,9 +41,19 @@ impl<'a> Reading<'a> {
     pub(super) fn object(&mut self, field: &str) -> Option<&'a RawValue> {
         let value = self.get(field)?;
         if value.get().starts_with('{') {
-            return Some(value);
+            return self.shallow(field, value);
         }
         self.problem("dict_type", field, "must be an object");
+        None
+    }
+
+    /// The value, unless those who read it later could not follow it.
+    fn shallow(&mut self, field: &str, value: &'a RawValue) -> Option<&'a RawValue> {
+        if !json_is_too_deep(value.get()) {
+            return Some(value);
+        }
+        let msg = format!("must not be nested deeper than {MAX_JSON_DEPTH} levels");
+        self.problem("value_error", field, msg);
         None
     }
 
@@ -79,7 +89,7 @@ impl<'a> Reading<'a> {
                 self.problems.push(problem);
             }
         }
-        Some(value)
+        self.shallow(FIELD, value)
     }
 
     pub(super) fn timeout(&mut self, field: &str) -> Option<f64> {

@@ -127,7 +127,7 @@ async fn a_body_of_more_than_100_mb_is_refused_in_words_and_harms_nobody() {
     let refused = serving.post("/rollout", &request).await;
     assert_eq!(refused.status, 413);
     let detail = refused.body["detail"].as_str().unwrap();
-    assert!(detail.contains("100 MB"), "{detail}");
+    assert!(detail.contains("104857600 bytes"), "{detail}");
     // Between what a request and what a worker may hold.
     request["metadata"] = json!({"do": "answer", "ballast": "x".repeat(70 << 20)});
     assert_eq!(serving.post("/rollout", &request).await.status, 413);

@@ -284,7 +284,7 @@ fn outcome(row: &Row<'_>) -> Result<Option<Outcome>, SqlError> {
     let kind = outcome_kind(kind)?;
     if kind == OutcomeKind::Scored {
         return Ok(Some(Outcome::Scored {
-            reward: Reward::new(row.get(6)?)?,
+            reward: Reward::recorded(row.get(6)?)?,
             passed: row.get(7)?,
         }));
     }
@@ -332,7 +332,7 @@ pub(super) fn rewards(text: Option<&str>) -> Result<Vec<(SampleId, Option<Reward
         .map(|(id, reward)| {
             let reward = match reward.get() {
                 "null" => None,
-                number => Some(Reward::new(exact_float(number)?)?),
+                number => Some(Reward::recorded(exact_float(number)?)?),
             };
             Ok((id, reward))
         })
@@ -424,7 +424,7 @@ pub(crate) fn samples(connection: &Connection, id: &RolloutId) -> Result<Vec<Sam
             messages: json(row, "messages")?,
             reward: match row.get::<_, Option<f64>>("reward")? {
                 None => None,
-                Some(reward) => Some(Reward::new(reward)?),
+                Some(reward) => Some(Reward::recorded(reward)?),
             },
             remove_sample: row.get("removed")?,
             metrics: optional_json(row, "metrics")?,

@@ -115,7 +115,7 @@ pub async fn samples_come_back_as_they_were(fixture: Fixture) -> Verdict {
         first,
         removed,
         new("ungraded", None)?,
-        new("apple", Some(Reward::new(-2e300)?))?,
+        new("apple", Some(Reward::recorded(-2e300)?))?,
     ];
     let mut completion = scored(&claim, 1.0)?;
     completion.samples.clone_from(&samples);

@@ -14,6 +14,7 @@ use super::super::sight::Seen;
 use super::tally::Tally;
 use crate::error::{CliError, io};
 use crate::private_files;
+use crate::terminal;
 
 const SCHEMA_VERSION: u32 = 1;
 /// Rollouts that are told one by one.
@@ -160,11 +161,13 @@ impl JsonLines {
             map.insert("at_ms".to_owned(), json!(at));
         }
         let line = format!("{told}\n");
-        // Who reads it may have gone; the run goes on.
-        let _ = match &mut self.file {
-            Some(file) => file.write_all(line.as_bytes()),
-            None => std::io::stderr().lock().write_all(line.as_bytes()),
-        };
+        match &mut self.file {
+            // Who reads it may have gone; the run goes on.
+            Some(file) => {
+                let _ = file.write_all(line.as_bytes());
+            }
+            None => terminal::write_json_err(&line),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use osmosis_gateway::{LiveRollout, PoolLoad};
 use super::super::sight::Seen;
 use super::tally::Tally;
 use crate::figures::{duration_text, thousands};
+use crate::terminal::neutral;
 
 /// Rollouts that are shown one by one.
 const MOST_SHOWN: usize = 5;
@@ -103,7 +104,7 @@ pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size, now: Instant
         if at > 0 {
             text.push('\n');
         }
-        text.push_str(&truncate_str(line, room, "…"));
+        text.push_str(&truncate_str(&neutral(line), room, "…"));
     }
     text
 }
