@@ -9,7 +9,7 @@ use osmosis_testkit::python_environment;
 
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("rust format", |root| {
         cargo(root, &["fmt", "--all", "--check"])
     }),

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Inner;
 use super::connection::{frame_bytes, write_frames};
 use super::door::{Arrival, Caller, Expectation};
-use super::exit::Exit;
+use super::exit::{Exit, ExitNews};
 use super::guarded::{GuardHandle, StartedProcess};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
@@ -246,7 +246,7 @@ impl Inner {
 /// What a forked process leaves behind is ended once it is gone. When nobody will tell, its template has gone too, and
 /// the guard ends everything.
 async fn sweep_after(mut exit: Exit, guard: Arc<GuardHandle>) {
-    if exit.wait().await.is_some() {
+    if matches!(exit.wait().await, ExitNews::Ended(_)) {
         guard.order(Order::Sweep);
     }
 }

@@ -89,6 +89,7 @@ async fn start(files: &[&str]) -> Rollout {
         agent_workers: 1,
         grader_workers: 1,
         in_flight_per_worker: 8,
+        isolation: osmosis_core::config::WorkerIsolation::Shared,
         start_limit: LONG,
         cancel_grace: Duration::from_secs(2),
         limits: osmosis_worker::Limits::default(),
