@@ -1,4 +1,4 @@
-//! How fast the bare store records model calls, and how long a check of the run takes afterwards.
+//! How fast the bare store records model calls, and how long checks of the run take afterwards.
 //!
 //! `cargo run --release -p osmosis-store --example call_rate -- FOLDER CALLS`
 #![expect(
@@ -24,7 +24,19 @@ async fn main() {
         store.record_call(call(number)).await.unwrap();
     }
     store.close().await.unwrap();
-    println!("{:.0}", f64::from(count) / began.elapsed().as_secs_f64());
+    let rate = f64::from(count) / began.elapsed().as_secs_f64();
+    let megabytes = std::fs::metadata(folder.join("run.db")).unwrap().len() as f64 / 1e6;
+    let began = Instant::now();
+    let store = SqliteStore::open(&folder, SqliteOptions::default()).unwrap();
+    let opened = began.elapsed().as_secs_f64();
+    store.close().await.unwrap();
+    let began = Instant::now();
+    let report = SqliteStore::verify(&folder, |_| {}).unwrap();
+    let verified = began.elapsed().as_secs_f64();
+    assert!(report.is_whole());
+    println!(
+        "{rate:.0} calls/s; {megabytes:.1} MB of database: {opened:.2} s to open, {verified:.2} s to verify"
+    );
 }
 
 /// A short question and a short answer, in a conversation of four.

@@ -147,7 +147,10 @@ def made_folder(path: str | None) -> Path | None:
     if path is None:
         return None
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    # For their owner alone, each of them: `parents=True` would leave those above it to the umask.
+    for missing in reversed([folder, *folder.parents]):
+        if not missing.exists():
+            missing.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

@@ -266,7 +266,7 @@ fn an_engine_killed_around_acknowledgements_repeats_none_and_skips_none() {
                 recorded >= answered,
                 "{answered} answered, {recorded} there"
             );
-            if recorded == answered {
+            if recorded < number {
                 // It comes once more, the same.
                 assert_eq!(training.deliver(), number);
             } else {

@@ -4,6 +4,9 @@
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 const KILL_PARENT: &str = "os.kill(os.getppid(), signal.SIGKILL); await asyncio.sleep(3600)";
+/// The process that all workers were forked from.
+const KILL_TEMPLATE: &str =
+    "os.kill(parent_of(os.getppid()), signal.SIGKILL); await asyncio.sleep(3600)";
 const KILL_ITSELF: &str = "os.kill(os.getpid(), signal.SIGKILL)";
 const KILL_ITS_GROUP: &str = "os.killpg(0, signal.SIGKILL)";
 const KILL_PARENTS_GROUP: &str =
@@ -16,12 +19,14 @@ const FAULT: &str = "ctypes.string_at(0)";
 const TOOLS: &str = r"
 import asyncio, ctypes, os, re, signal, time
 
+def parent_of(pid):
+    return int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])
+
 def kill_siblings():
-    parent = os.getppid()
+    template = parent_of(os.getppid())
     for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
         try:
-            of = int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])
-            if of == parent and pid != os.getpid():
+            if parent_of(parent_of(pid)) == template and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
         except OSError:
             pass
@@ -90,6 +95,16 @@ fn check(workspace: &Workspace, outcome: &str, culprits: &[(u64, &str)]) {
 #[test]
 fn an_agent_that_kills_its_parent_is_found_and_the_others_are_scored() {
     let workspace = workspace(6, &[(1, KILL_PARENT)], &[]);
+    check(
+        &workspace,
+        "agent_failed",
+        &[(1, "was killed by signal 9 (SIGKILL)")],
+    );
+}
+
+#[test]
+fn an_agent_that_kills_what_all_workers_were_forked_from_is_found() {
+    let workspace = workspace(6, &[(1, KILL_TEMPLATE)], &[]);
     let found =
         "went with the process that it was forked from, which was killed by signal 9 (SIGKILL)";
     check(&workspace, "agent_failed", &[(1, found)]);
@@ -106,16 +121,17 @@ fn several_killers_in_one_batch_are_all_found() {
         (9, KILL_SIBLINGS),
         (10, EXIT),
         (12, FAULT),
+        (14, KILL_TEMPLATE),
     ];
     let workspace = workspace(16, &killers, &[]);
     check(
         &workspace,
         "agent_failed",
         &[
-            (1, "which was killed by signal 9 (SIGKILL)"),
+            (1, "was killed by signal 9 (SIGKILL)"),
             (3, "was killed by signal 9 (SIGKILL)"),
             (4, "was killed by signal 9 (SIGKILL)"),
-            (6, "which was killed by signal 9 (SIGKILL)"),
+            (6, "was killed by signal 9 (SIGKILL)"),
             (7, "was killed by signal 15 (SIGTERM)"),
             (9, "was killed by signal 9 (SIGKILL)"),
             (10, "exited with code 7, and nothing else ran in it"),
@@ -123,6 +139,7 @@ fn several_killers_in_one_batch_are_all_found() {
                 12,
                 "was killed by signal 11 (SIGSEGV), and nothing else ran in it",
             ),
+            (14, "which was killed by signal 9 (SIGKILL)"),
         ],
     );
 }
@@ -130,7 +147,7 @@ fn several_killers_in_one_batch_are_all_found() {
 #[test]
 fn graders_that_kill_are_found_and_the_others_are_scored() {
     let killers = [
-        (1, KILL_PARENT),
+        (1, KILL_TEMPLATE),
         (2, KILL_ITSELF),
         (4, KILL_SIBLINGS),
         (5, EXIT),
