@@ -86,7 +86,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut table = Table::default();
     let mut failed = vec![];
     let plan = Plan::of(options);
-    println!("torture: seed {}, {}", plan.seed, machine.binary);
+    let campaign = plan.seed.clone();
+    println!("torture: seed {campaign}, {}", machine.binary);
     for (number, (kind, seed)) in (1..).zip(plan) {
         let start = Instant::now();
         let mut round = Round::new(&machine, number, seed)?;
@@ -116,10 +117,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     let minutes = began.elapsed().as_secs_f64() / 60.0;
-    println!(
-        "\nseed {} in {minutes:.1} minutes\n\n{table}",
-        options.seed_text()
-    );
+    println!("\nseed {campaign}, {minutes:.1} minutes\n\n{table}");
     if failed.is_empty() {
         std::fs::remove_dir_all(&machine.folder)?;
         return Ok(());
@@ -129,16 +127,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         table.violations(),
         failed.join(", ")
     )
-}
-
-impl Options {
-    fn seed_text(&self) -> String {
-        match (self.repeat, self.seed) {
-            (Some((kind, seed)), _) => format!("{kind}:{seed}"),
-            (None, Some(seed)) => seed.to_string(),
-            (None, None) => "above".to_owned(),
-        }
-    }
 }
 
 /// Which rounds there are: all kinds in random order, again and again until time is up.

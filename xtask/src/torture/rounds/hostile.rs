@@ -43,13 +43,14 @@ impl Round<'_> {
 
         let mut engine = self.start(&mut self.workspace.eval(&["--workers", "2"]), Victim::Eval)?;
         let ended = engine.wait(LIMIT);
-        self.check(Invariant::ResumeCompletes, ended.is_some(), || {
-            format!("with {deeds:?} it {}", told(ended))
+        let complete = ended.is_some_and(|status| status.success());
+        self.check(Invariant::ResumeCompletes, complete, || {
+            format!("with {deeds:?}: {}: {}", told(ended), engine.errors())
         });
         engine.end();
         let run = self.workspace.run_folder("evals");
         self.count_deeds(&run)?;
-        if ended.is_none() {
+        if !complete {
             return Ok(());
         }
         let accepted = self.check_results(&run, rows.len(), &BTreeMap::new())?;

@@ -13,7 +13,7 @@ use super::{LIMIT, Round};
 use crate::torture::faults::{Blow, Fault, Struck, Victim};
 use crate::torture::http::Client;
 use crate::torture::invariants::Invariant;
-use crate::torture::process::{self, Engine};
+use crate::torture::process::{self, Engine, LOOK};
 use crate::torture::writes::Disk;
 
 /// Processes start and answer more slowly under a tracer.
@@ -42,15 +42,18 @@ impl Round<'_> {
     /// Kills everything at once and has the disk forget what was not synced.
     fn cut(&mut self, mut engine: Engine, mut disk: Disk) -> Result<()> {
         let victim = engine.victim;
-        for process in process::below(engine.pid()) {
-            process::signal(process.pid, Signal::KILL);
+        let tracer = engine.pid();
+        let until = Instant::now() + LIMIT;
+        // The tracer writes down what is left and ends, when all that it traces has ended, daemons too.
+        while engine.is_running() && Instant::now() < until {
+            for process in process::left_behind() {
+                if process.pid != tracer {
+                    process::signal(process.pid, Signal::KILL);
+                }
+            }
+            std::thread::park_timeout(LOOK);
         }
-        // The tracer writes down what is left and ends.
-        engine.wait(LIMIT);
         engine.end();
-        for process in process::left_behind() {
-            process::signal(process.pid, Signal::KILL);
-        }
         if let Some(log) = self.workspace.trace.take() {
             disk.read(&log)?;
             std::fs::remove_file(&log)?;
