@@ -1,7 +1,6 @@
 //! Which addresses a client may be sent to by somebody else. A server that others can reach must not ask
 //! this machine's own services, or those beside it on the link, in their place.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,30 +141,23 @@ fn is_local_v4(ip: Ipv4Addr) -> bool {
 
 /// The IPv4 address that an IPv6 address stands for.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
-    let [a, b, c, d, e, f, g, h] = ip.segments();
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
-    match (a, b, c, d, e, f) {
+    let (high, low) = match ip.segments() {
         // Compatible, mapped, translated, and by the prefix of NAT64.
-        (0, 0, 0, 0, 0, 0 | 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
-            Some(v4(g, h))
-        }
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
         // 6to4.
-        (0x2002, high, low, ..) => Some(v4(high, low)),
-        _ => None,
-    }
+        [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(
+        (u32::from(high) << 16) | u32::from(low),
+    ))
 }
 
 /// Looks names up when a connection is made, and leads to no local address.
+#[derive(Debug)]
 pub(crate) struct ElsewhereResolver;
-
-impl fmt::Debug for ElsewhereResolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ElsewhereResolver")
-    }
-}
 
 impl Resolve for ElsewhereResolver {
     fn resolve(&self, name: Name) -> Resolving {

@@ -139,7 +139,10 @@ impl Courier {
             .map_err(|error| match error.kind() {
                 GatewayErrorKind::Settings => FailedTry::last(error.to_string()),
                 // This machine may be mended.
-                _ => FailedTry::again(error.to_string()),
+                GatewayErrorKind::Listen
+                | GatewayErrorKind::Unknown
+                | GatewayErrorKind::Conflict
+                | GatewayErrorKind::Environment => FailedTry::again(error.to_string()),
             })?;
         let mut headers = HeaderMap::new();
         headers.insert(

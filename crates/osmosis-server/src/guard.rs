@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use http::{HeaderMap, Method, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
 use osmosis_gateway::{Secret, foreign_origin, host_of};
 use rand::distr::{Alphanumeric, SampleString};
 use sha2::{Digest, Sha256};
@@ -53,7 +53,7 @@ impl Guard {
         if let Some(token) = &self.facade_token {
             let brought = headers
                 .get(FACADE_HEADER)
-                .map_or(&b""[..], |value| value.as_bytes());
+                .map_or(&b""[..], HeaderValue::as_bytes);
             if !same(brought, token) {
                 return Err(Refusal::Unauthorized);
             }

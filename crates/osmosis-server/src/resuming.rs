@@ -51,7 +51,7 @@ impl Shared {
         unfinished: Vec<RolloutId>,
     ) -> Result<(), ServerError> {
         let mut unfinished: HashSet<RolloutId> = unfinished.into_iter().collect();
-        let mut going_on = 0_usize;
+        let (mut going_on, mut unreadable) = (0_usize, 0_usize);
         for request in self.store.unsettled_requests().await? {
             let Some(record) = self.store.rollout(&request.rollout_id).await? else {
                 continue;
@@ -62,6 +62,7 @@ impl Shared {
                 self.engine.cancel(&record.id).await?;
             }
             let Some(access) = self.open(&request) else {
+                unreadable += 1;
                 continue;
             };
             if record.outcome.is_none() && !request.cancel_asked {
@@ -97,11 +98,11 @@ impl Shared {
                 "going on with what was accepted before"
             );
         }
-        if !without_keys.is_empty() {
+        if unreadable > 0 || !without_keys.is_empty() {
             tracing::warn!(
-                rollouts = without_keys.len(),
+                rollouts = unreadable.max(without_keys.len()),
                 "accepted rollouts wait: their keys can't be read with this state key; send the same requests \
-                 again to have them run"
+                 again to have them run and called back"
             );
         }
         self.without_keys.lock().extend(without_keys);
@@ -117,7 +118,7 @@ impl Shared {
     /// for it and nobody does it, this request brings the keys.
     pub(crate) async fn known(
         self: &Arc<Self>,
-        request: RolloutRequest,
+        request: &RolloutRequest,
         record: RolloutRecord,
         progress: &watch::Sender<Progress>,
     ) -> Result<Written, Refusal> {
@@ -136,7 +137,7 @@ impl Shared {
             let standing = self.standing_of(&record.id, &record).await?;
             return Ok(Written::Known(standing.status));
         }
-        let access = Access::of(&request);
+        let access = Access::of(request);
         let sealed = RequestNote::Sealed(self.seal(&record.id, &access)?);
         self.store.note_request(&record.id, sealed).await?;
         if record.outcome.is_none() {

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn access() -> Access {
-        let mut authorization = HeaderValue::from_static("Bearer controller-k\u{65}y");
+        let mut authorization = HeaderValue::from_static("Bearer controller-key");
         authorization.set_sensitive(true);
         Access {
             chat_completions_url: "http://u:hunter2@h/v1?t=1".to_owned(),

@@ -137,7 +137,7 @@ impl Shared {
     ) -> Result<Written, Refusal> {
         let id = request.id.clone();
         if let Some(record) = self.store.rollout(&id).await? {
-            return self.known(request, record, progress).await;
+            return self.known(&request, record, progress).await;
         }
         let access = Access::of(&request);
         let sealed = self.seal(&id, &access)?;

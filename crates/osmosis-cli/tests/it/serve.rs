@@ -205,7 +205,11 @@ fn a_receiver_that_was_away_is_told_when_it_is_back() {
 }
 
 /// Starts the scenario `drained` and returns when its rollout is at the model.
-fn last_rollout(url: &str, runtime: &tokio::runtime::Runtime, model: &ModelServer) -> Child {
+pub(crate) fn last_rollout(
+    url: &str,
+    runtime: &tokio::runtime::Runtime,
+    model: &ModelServer,
+) -> Child {
     let mut controller = controller("drained", url, model)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

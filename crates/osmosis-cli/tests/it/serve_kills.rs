@@ -10,9 +10,11 @@ use camino::Utf8Path;
 use osmosis_testkit::model_server::{Behaviour, Gate};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::serve::{Serving, controller, model};
+use crate::processes::children_below;
+use crate::serve::{Facade, Serving, controller, last_rollout, model};
 use crate::workspace::{PLAIN, Ran, Workspace, cache_dir};
 
 const CANARIES: [&str; 4] = [
@@ -71,7 +73,7 @@ fn everything_accepted_is_called_back_however_often_the_server_is_killed() {
     let seed = number("KILL_SEED", rand::random());
     let kills = usize::try_from(number("KILLS", 4)).unwrap();
     let rollouts = 12 * (kills as u64 + 1);
-    println!("KILL_SEED={seed}");
+    eprintln!("KILL_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let workspace = workspace();
     let (_runtime, model) = model(Behaviour::Answers);
@@ -100,7 +102,7 @@ fn everything_accepted_is_called_back_however_often_the_server_is_killed() {
     let mut said = BufReader::new(controller.stdout.take().unwrap()).lines();
     let mut seen = 0;
     let result: Value = loop {
-        let line = said.next().expect("the controller ended early").unwrap();
+        let line = said.next().unwrap().unwrap();
         if line.starts_with('{') {
             break serde_json::from_str(&line).unwrap();
         }
@@ -126,6 +128,25 @@ fn everything_accepted_is_called_back_however_often_the_server_is_killed() {
     serving.terminate();
     serving.ended(&workspace).expect(0);
     nothing_in_clear(&workspace.root);
+}
+
+#[test]
+fn a_binary_that_is_killed_under_the_facade_is_started_again_and_goes_on() {
+    let workspace = workspace();
+    let gate = Gate::default();
+    let (runtime, model) = model(Behaviour::Held(gate.clone()));
+    let facade = Facade::start_of(&workspace, PLAIN, "workflow=Plain, grader=Exact");
+    let controller = last_rollout(&facade.url, &runtime, &model);
+    let binary = children_below(facade.child.id())[0];
+    let binary = Pid::from_raw(i32::try_from(binary).unwrap()).unwrap();
+    kill_process(binary, Signal::KILL).unwrap();
+    gate.open();
+    let said = Ran::of(&controller.wait_with_output().unwrap()).expect(0);
+    let told = &said.json()["told"];
+    assert_eq!(told["completion"]["status"], "success", "{told}");
+    assert_eq!(told["grader"]["status"], "success", "{told}");
+    nothing_in_clear(&workspace.root);
+    facade.end();
 }
 
 #[test]

@@ -189,7 +189,8 @@ mod tests {
         // A name whose meaning changed after it was checked.
         let rebound = url("localhost");
         let client = clients.for_url(&named).unwrap();
-        let error = client.get(rebound).send().await.unwrap_err();
+        let sent = client.get(rebound).timeout(Duration::from_secs(10)).send();
+        let error = sent.await.unwrap_err();
         assert!(reply::error_chain(&error).contains("refused"), "{error:?}");
     }
 

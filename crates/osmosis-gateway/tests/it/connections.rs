@@ -135,7 +135,7 @@ async fn a_head_that_drips_is_cut_off_however_steadily_it_comes() {
     let began = std::time::Instant::now();
     let ended: std::io::Result<usize> = tokio::time::timeout(Duration::from_secs(20), dripping)
         .await
-        .expect("it must be cut off");
+        .unwrap();
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     assert!(began.elapsed() >= Duration::from_millis(150));
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use camino::Utf8Path;
+use osmosis_core::RolloutId;
 use osmosis_server::StateKey;
+use osmosis_store::{RequestNote, SqliteOptions, SqliteStore, Store as _};
 use osmosis_testkit::model_server::Gate;
 use serde_json::json;
 
@@ -208,7 +211,7 @@ async fn what_somebody_cancelled_stays_cancelled_and_is_told_after_a_restart() {
     let mut setting = Setting::held(&gate);
     setting.server.max_in_flight = 1;
     let serving = setting.start().await;
-    for id in ["runs", "cancelled", "cancelled-too"] {
+    for id in ["runs", "cancelled", "cancelled-too", "cut-short"] {
         serving.accept(id, "answer").await;
     }
     serving.model.wait_for_requests(1).await;
@@ -216,11 +219,23 @@ async fn what_somebody_cancelled_stays_cancelled_and_is_told_after_a_restart() {
     let ids = json!({"ids": ["cancelled", "cancelled-too"]});
     let answer = serving.post("/rollout/cancel", &ids).await;
     assert_eq!(answer.body["dispositions"]["cancelled"], "cancelled_queued");
+    // It is on the disk before it is said.
+    let id = RolloutId::new("cancelled").unwrap();
+    let kept = serving.store.request(&id).await.unwrap();
+    assert!(kept.unwrap().cancel_asked);
     let left = serving.interrupted().await;
     left.receiver.forget_answers();
+    // And this is all that a crash right after the answer leaves.
+    let folder = left.folder.path().join("run");
+    let folder = Utf8Path::from_path(&folder).unwrap();
+    let store = SqliteStore::open(folder, SqliteOptions::default()).unwrap();
+    let cut_short = RolloutId::new("cut-short").unwrap();
+    let asked = RequestNote::CancelAsked;
+    store.note_request(&cut_short, asked).await.unwrap();
+    store.close().await.unwrap();
     gate.open();
     let serving = Setting::default().start_again(left).await;
-    for id in ["cancelled", "cancelled-too"] {
+    for id in ["cancelled", "cancelled-too", "cut-short"] {
         let (completion, grader) = serving.told(id).await;
         assert_eq!(completion["status"], "cancelled");
         assert_eq!(grader["err_message"], "cancelled");
