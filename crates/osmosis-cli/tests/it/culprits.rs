@@ -176,53 +176,62 @@ fn an_agent_that_kills_only_its_siblings_costs_them_nothing() {
     check(&workspace, "agent_failed", &[]);
 }
 
-/// The outcomes of nine rows that share one event loop, of which row 4 does not give it back.
-fn outcomes_beside(holder: &str, others: &str, limit: u32) -> (Vec<String>, Vec<u32>) {
-    let mut rows: Vec<(u64, &str)> = (0..9).map(|row| (row, others)).collect();
-    rows[4].1 = holder;
-    let workspace = workspace(9, &rows, &[]);
-    workspace.config(&format!(
-        "[evaluation]\nagent_workflow_timeout_s = {limit}\n"
-    ));
-    workspace.submit(&["--workers", "1"]).expect(0);
-    (workspace.outcomes(), attempts(&workspace))
-}
+/// Eight rows work for 0.3 s each without letting go of the event loop, and the last one never lets go, all in
+/// one turn of it. When they run again, each does so by itself.
+const TOGETHER: &str = r"
+gate, waiting = asyncio.Event(), 0
 
-fn only_row_four_timed_out() -> Vec<String> {
-    let mut expected = vec!["scored".to_owned(); 9];
-    "timed_out".clone_into(&mut expected[4]);
-    expected
+def first_time(row):
+    seen = os.path.exists(f'seen-{row}')
+    open(f'seen-{row}', 'w').close()
+    return not seen
+
+async def work(row):
+    global waiting
+    if first_time(row):
+        waiting += 1
+        await gate.wait()
+    time.sleep(0.3)
+
+async def hold(row, block):
+    if first_time(row):
+        while waiting < 8:
+            await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.sleep(0)
+    block()
+";
+
+/// Everybody but the last is scored.
+#[track_caller]
+fn only_the_last_is_late(block: &str) {
+    let works: Vec<String> = (0..8).map(|row| format!("await work({row})")).collect();
+    let hold = format!("await hold(8, lambda: {block})");
+    let mut rows: Vec<(u64, &str)> = (0..8).zip(works.iter().map(String::as_str)).collect();
+    rows.push((8, &hold));
+    let workspace = workspace(9, &rows, &[]);
+    let main = workspace.read("rollouts/r/main.py");
+    workspace.write("rollouts/r/main.py", &format!("{TOOLS}{TOGETHER}{main}"));
+    workspace.config("[evaluation]\nagent_workflow_timeout_s = 8\n");
+    workspace.submit(&["--workers", "1"]).expect(0);
+    let mut expected = vec!["scored"; 8];
+    expected.push("timed_out");
+    assert_eq!(workspace.outcomes(), expected);
+    let attempts = attempts(&workspace);
+    assert!(
+        attempts.iter().all(|attempts| *attempts <= 2),
+        "{attempts:?}"
+    );
 }
 
 #[test]
 fn only_whoever_holds_the_loop_when_the_deadline_passes_is_blamed() {
-    let (outcomes, attempts) = outcomes_beside("time.sleep(3600)", "time.sleep(0.3)", 8);
-    assert_eq!(outcomes, only_row_four_timed_out());
-    assert!(
-        attempts.iter().all(|attempts| *attempts <= 2),
-        "{attempts:?}"
-    );
+    only_the_last_is_late("time.sleep(3600)");
 }
 
 #[test]
 fn whoever_holds_the_interpreter_itself_is_found_by_running_alone() {
-    // Matching holds Python's lock for longer than anybody lives, so that not even the watchdog runs.
-    let holder = "re.match('(a+)+$', 'a' * 64 + 'b')";
-    let (outcomes, attempts) = outcomes_beside(holder, "await asyncio.sleep(0.5)", 3);
-    assert_eq!(outcomes, only_row_four_timed_out());
-    assert!(
-        attempts.iter().all(|attempts| *attempts <= 2),
-        "{attempts:?}"
-    );
-}
-
-#[test]
-fn whoever_held_the_loop_before_the_interpreter_was_held_is_not_blamed() {
-    // Row 3 is reported; then row 4 keeps the reporter from saying that it has the loop now.
-    let mut rows: Vec<(u64, &str)> = (0..9).map(|row| (row, "time.sleep(1.5)")).collect();
-    rows[4].1 = "re.match('(a+)+$', 'a' * 64 + 'b')";
-    let workspace = workspace(9, &rows, &[]);
-    workspace.config("[evaluation]\nagent_workflow_timeout_s = 9\n");
-    workspace.submit(&["--workers", "1"]).expect(0);
-    assert_eq!(workspace.outcomes(), only_row_four_timed_out());
+    // Matching holds Python's lock for longer than anybody lives, so that not even the watchdog runs: its
+    // last word is about one of the others.
+    only_the_last_is_late("re.match('(a+)+$', 'a' * 64 + 'b')");
 }
