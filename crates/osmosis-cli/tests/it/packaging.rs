@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 /// Starts the façade and asks it how it is, as an ASGI server would.
 const FACADE: &str = r#"
-import asyncio, json, os, sys, urllib.request
+import asyncio, json, sys
 from pathlib import Path
 import uvicorn, osmosis_ai
 from osmosis_ai.rollout import AgentWorkflow, Grader, LocalBackend
@@ -41,9 +41,21 @@ class Fine(Grader):
 
 async def main():
     app = create_rollout_server(backend=LocalBackend(workflow=Say, grader=Fine))
-    url = await app.start()
-    ask = lambda: urllib.request.urlopen(f"{url}/health").read()
-    health = json.loads(await asyncio.to_thread(ask))
+    await app.start()
+    here = ("127.0.0.1", 80)
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http",
+             "method": "GET", "path": "/health", "raw_path": b"/health", "query_string": b"", "root_path": "",
+             "headers": [(b"host", b"127.0.0.1")], "client": here, "server": here}
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, receive, send)
+    health = json.loads(b"".join(message.get("body", b"") for message in sent))
     await app.stop()
     print(json.dumps(health))
 
