@@ -6,6 +6,10 @@ use memchr::memmem;
 /// An event beyond this is not one.
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
+/// What is said of a server whose event is larger.
+pub(crate) const LARGE_EVENT: &str = "sent an event of more than 64 MiB";
+const _: () = assert!(MAX_EVENT_BYTES == 64 << 20, "the text names it");
+
 /// Puts events together from the pieces they come in.
 #[derive(Debug, Default)]
 pub(crate) struct EventBuffer {

@@ -11,7 +11,7 @@ use crate::dialect::{Dialect, Translator, Unreadable};
 use crate::error_reply::ErrorReply;
 use crate::policy::{Fault, FaultKind};
 use crate::record::{Ending, OpenCall, unrecordable};
-use crate::sse::{SseWatch, StreamEnd};
+use crate::sse::{LARGE_EVENT, SseWatch, StreamEnd};
 use crate::suffered::Verdict;
 
 /// A stream beyond this is taken for one that never ends.
@@ -115,7 +115,7 @@ impl ReplyStream {
             call.first_byte();
         }
         let Ok(mut passed) = self.watch.push(&chunk) else {
-            return Taken::Garbage("sent an event without end");
+            return Taken::Garbage(LARGE_EVENT);
         };
         if self.watch.is_done() {
             let (_, end) = self.watch.finish();

@@ -13,6 +13,10 @@ use crate::dialect::{Dialect, Milestone};
 /// An event beyond this is not one.
 const MAX_EVENT_BYTES: usize = 16 << 20;
 
+/// What is said of a server whose event is larger.
+pub(crate) const LARGE_EVENT: &str = "sent an event of more than 16 MiB";
+const _: () = assert!(MAX_EVENT_BYTES == 16 << 20, "the text names it");
+
 // Made once: every event of every stream is searched.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static FINISH_REASON: LazyLock<Finder<'static>> =

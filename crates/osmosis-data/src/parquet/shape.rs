@@ -11,8 +11,8 @@ use crate::{ColumnProblem, Taking};
 /// Structs in lists in structs: beyond this it is no data.
 const MAX_DEPTH: usize = 50;
 
-/// Says the limit above.
 const TOO_DEEP: &str = "what is nested deeper than 50 levels";
+const _: () = assert!(MAX_DEPTH == 50, "the text names it");
 
 /// How the columns of a file make up its rows.
 pub(super) struct Shape {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::options::EngineKind;
 use super::wire::Heard;
 use super::{Server, sglang, vllm};
-use crate::events::{EventBuffer, data_in};
+use crate::events::{EventBuffer, LARGE_EVENT, data_in};
 use crate::upstream::{error_chain, retry_after, said, wait_before};
 
 /// As much of a reply as is read that is no stream.
@@ -197,7 +197,7 @@ impl Generation {
             };
             deadline = Instant::now() + server.options.idle_limit;
             if events.push(&chunk).is_err() {
-                return Err(server.bad_reply("sent an event without end"));
+                return Err(server.bad_reply(LARGE_EVENT));
             }
             while let Some(event) = events.next() {
                 let Some(data) = data_in(&event) else {
