@@ -61,12 +61,17 @@ impl Machine {
     }
 }
 
+/// Where cargo puts a debug build.
+pub(super) fn debug_binary() -> Result<Utf8PathBuf> {
+    let target = std::env::var("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|_| Ok(root()?.join("target")), |path| Ok(path.into()));
+    target.map(|target: Utf8PathBuf| target.join("debug/osmosis"))
+}
+
 fn build() -> Result<Utf8PathBuf> {
     let root = root()?;
     cargo(&root, &["build", "--locked", "--package", "osmosis-cli"])?;
-    let target = std::env::var("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|_| root.join("target"), Utf8PathBuf::from);
-    let binary = target.join("debug/osmosis");
+    let binary = debug_binary()?;
     if !binary.exists() {
         bail!("`{binary}` is not there after it was built");
     }

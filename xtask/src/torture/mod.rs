@@ -57,7 +57,8 @@ impl Options {
             seed: Some(18),
             only: vec![],
             repeat: None,
-            binary: None,
+            // As the step before built it: alone it would be built again, with other features.
+            binary: machine::debug_binary().ok().filter(|path| path.exists()),
         }
     }
 }
