@@ -25,6 +25,7 @@ impl AgentWorkflow for Agent {
             "4" => std::process::abort(),
             "5" => return Ok(().into()),
             "6" => return Ok(WorkflowOutput::rejected("not today")),
+            "9" => std::process::exit(3),
             _ => {}
         }
         let mut messages = ctx.prompt().to_vec();
@@ -98,7 +99,7 @@ fn a_rust_agent_has_the_same_outcomes_as_a_python_one() {
             "rejected",
             "ungraded",
             "scored",
-            "scored"
+            "agent_failed"
         ]
     );
     let index = workspace.index();
@@ -110,6 +111,7 @@ fn a_rust_agent_has_the_same_outcomes_as_a_python_one() {
         (5, "sample"),
         (6, "not today"),
         (7, "no grade for seven"),
+        (9, "exited with code 3, and nothing else ran in it"),
     ] {
         let error = index[row]["error"].as_str().unwrap();
         assert!(error.contains(part), "row {row}: no `{part}` in `{error}`");
