@@ -81,7 +81,7 @@ mod tests {
             "A_API_KEY, B_BASE_URL: set here and not passed to your code; pass them with `[secrets] optional = [NAME]`"
         );
         assert_eq!(Withheld::default().text(IN_CONFIG), None);
-        let error = |message: &str| CliError::failed("entrypoint_unusable", message);
+        let error = |message: &str| CliError::failed("entrypoint_invalid", message);
         let explained = withheld.explain(error("KeyError: 'A_API_KEY'"), IN_CONFIG);
         assert!(explained.hint.unwrap().starts_with("A_API_KEY: set here"));
         assert_eq!(

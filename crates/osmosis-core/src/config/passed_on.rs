@@ -221,15 +221,12 @@ fn read_names(
             reader.report(offset, problem);
             continue;
         };
-        match check_secret(name, env, listed) {
-            Err((message, suggestion)) => {
-                reader.report(offset, unusable(section, key, &message, suggestion));
-            }
-            Ok(()) => {
-                listed.push(name.to_owned());
-                names.push(name.to_owned());
-            }
+        if let Err((message, suggestion)) = check_secret(name, env, listed) {
+            reader.report(offset, unusable(section, key, &message, suggestion));
+            continue;
         }
+        listed.push(name.to_owned());
+        names.push(name.to_owned());
     }
     names
 }
