@@ -54,8 +54,8 @@ pub use self::verify::{CheckedCounts, Damage, VerifyProgress, VerifyReport};
 
 const DATABASE_FILE: &str = "run.db";
 
-/// A database up to this size is read through before it is written to again; some 3 seconds of it at most, where a
-/// run of that size took hours to make.
+/// A database up to this size is read through before it is written to again: some 4 seconds at most, where a run of
+/// that size took hours to make.
 const CHECKED_WHOLE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The memory that calls may take while they wait to be written, in kilobytes.
