@@ -41,6 +41,11 @@ impl JsonText {
         json_is_too_deep(self.as_str())
     }
 
+    /// Why nobody could read the document as values; [`json_problem`] says what that is.
+    pub fn problem(&self) -> Option<String> {
+        json_problem(self.as_str())
+    }
+
     /// Reads the document as `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, JsonTextError> {
         Ok(serde_json::from_str(self.0.get())?)
@@ -64,7 +69,7 @@ impl fmt::Debug for JsonText {
 impl Serialize for JsonText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Whoever puts the document into another one could not read it, and would panic (`json!`).
-        if serializer.is_human_readable() && !self.is_too_deep() {
+        if serializer.is_human_readable() && self.problem().is_none() {
             self.0.serialize(serializer)
         } else {
             serializer.serialize_str(self.as_str())
@@ -83,6 +88,27 @@ impl<'de> Deserialize<'de> for JsonText {
             Self::parse(text).map_err(serde::de::Error::custom)
         }
     }
+}
+
+/// Why a JSON text can't be read as values, though it is one: it is nested too deeply, a number is out of
+/// range (`1e999`), or a text has half a surrogate pair.
+pub fn json_problem(json: &str) -> Option<String> {
+    if json_is_too_deep(json) {
+        return Some(format!("nested deeper than {MAX_JSON_DEPTH} levels"));
+    }
+    // Only these can be out of range, or no text; most documents have neither.
+    let bytes = json.as_bytes();
+    let exponent = |pair: &[u8]| pair[0].is_ascii_digit() && matches!(pair[1], b'e' | b'E');
+    let long = |run: &[u8]| run.len() > 300 && run[0].is_ascii_digit();
+    let same = |one: &u8, other: &u8| one.is_ascii_digit() == other.is_ascii_digit();
+    let suspicious =
+        bytes.windows(2).any(exponent) || json.contains("\\u") || bytes.chunk_by(same).any(long);
+    if !suspicious {
+        return None;
+    }
+    serde_json::from_str::<serde_json::Value>(json)
+        .err()
+        .map(|error| error.to_string())
 }
 
 /// Whether arrays and objects of a JSON text stand within each other more than [`MAX_JSON_DEPTH`] levels
@@ -148,6 +174,21 @@ mod tests {
         let deep = nested(50_000);
         let value = serde_json::json!({ "metadata": deep });
         assert_eq!(value["metadata"], deep.as_str());
+        for odd in [
+            r#"{"a": 1e999}"#.to_owned(),
+            r#"{"a": "\ud800"}"#.to_owned(),
+            format!("[{}]", "9".repeat(400)),
+        ] {
+            let odd = JsonText::parse(odd).unwrap();
+            assert!(odd.problem().is_some());
+            assert_eq!(serde_json::json!({ "a": odd })["a"], odd.as_str());
+        }
+        assert_eq!(
+            JsonText::parse(r#"["1e5", 1e5, "\u00e9"]"#)
+                .unwrap()
+                .problem(),
+            None
+        );
         let whole = serde_json::json!({ "metadata": nested(MAX_JSON_DEPTH) });
         assert!(whole["metadata"].is_array());
         assert!(serde_json::from_str::<serde_json::Value>(&whole.to_string()).is_ok());

@@ -68,8 +68,21 @@ pub(crate) fn read(index: u64, line: u64, body: JsonText, taking: Taking) -> Res
     ]
     .into_iter()
     .find(|(_, document)| document.is_some_and(JsonText::is_too_deep));
+    // A label may be any number: it is taken as the text it was written as.
+    let taken = match taking {
+        Taking::WholeRows => Some(&row.body),
+        Taking::Columns => row.metadata.as_ref(),
+    };
     match deep {
-        None => Ok(row),
+        None => match taken.and_then(JsonText::problem) {
+            None => Ok(row),
+            Some(message) => Err(RowError {
+                index,
+                line,
+                column: None,
+                problem: RowProblem::NotJson { message },
+            }),
+        },
         Some((what, _)) => Err(RowError {
             index,
             line,

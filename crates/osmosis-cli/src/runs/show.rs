@@ -173,7 +173,7 @@ fn parse_row(text: &str) -> Result<(u64, Option<u32>), CliError> {
 
 fn messages_of(sample: &Sample) -> Result<Vec<Value>, CliError> {
     // Older versions recorded these; they are shown as the text they are.
-    if sample.messages.is_too_deep() {
+    if sample.messages.problem().is_some() {
         return Ok(vec![sample.messages.as_str().into()]);
     }
     sample

@@ -13,10 +13,11 @@ pub(super) struct Request {
     pub(super) tools: Vec<Value>,
 }
 
-/// Reads a request; one that is no JSON asks nothing.
+/// Reads a request; one that is no JSON object asks nothing.
 pub(super) fn read(dialect: &str, body: &[u8]) -> Request {
-    let Ok(mut body) = serde_json::from_slice::<Value>(body) else {
-        return Request::default();
+    let mut body = match serde_json::from_slice::<Value>(body) {
+        Ok(body) if body.is_object() => body,
+        Ok(_) | Err(_) => return Request::default(),
     };
     let mut said = Vec::new();
     match dialect {

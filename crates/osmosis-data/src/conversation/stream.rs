@@ -80,7 +80,7 @@ fn response(events: impl Iterator<Item = Value>) -> Value {
     let mut output = Vec::new();
     for mut event in events {
         match event["type"].as_str() {
-            Some("response.created") => id = event["response"]["id"].take(),
+            Some("response.created") => id = event["response"]["id"].clone(),
             Some("response.completed" | "response.incomplete" | "response.failed") => {
                 return event["response"].take();
             }
@@ -97,10 +97,10 @@ fn message(events: impl Iterator<Item = Value>) -> Value {
     let mut blocks: Vec<Value> = Vec::new();
     for mut event in events {
         match event["type"].as_str() {
-            Some("message_start") => message = event["message"].take(),
+            Some("message_start") => message = object(event["message"].take()),
             Some("content_block_start") => {
                 let index = event["index"].as_u64();
-                *place(&mut blocks, index) = event["content_block"].take();
+                *place(&mut blocks, index) = object(event["content_block"].take());
             }
             Some("content_block_delta") => {
                 let block = place(&mut blocks, event["index"].as_u64());
@@ -120,6 +120,9 @@ fn message(events: impl Iterator<Item = Value>) -> Value {
                 }
                 // It has the final counts of what it names.
                 if let Some(counts) = event["usage"].as_object() {
+                    if !message["usage"].is_object() {
+                        message["usage"] = json!({});
+                    }
                     for (name, count) in counts.iter().filter(|(_, count)| !count.is_null()) {
                         message["usage"][name] = count.clone();
                     }
@@ -137,6 +140,11 @@ fn message(events: impl Iterator<Item = Value>) -> Value {
     }
     message["content"] = Value::Array(blocks);
     message
+}
+
+/// What fields can be set in; a server may send anything in its place.
+fn object(value: Value) -> Value {
+    if value.is_object() { value } else { json!({}) }
 }
 
 /// The element at a place that a server named, made if need be.
@@ -169,6 +177,24 @@ mod tests {
     fn streamed(events: &[Value]) -> String {
         let lines = events.iter().map(|event| format!("data: {event}\n\n"));
         lines.collect::<String>() + "data: [DONE]\n\n"
+    }
+
+    #[test]
+    fn events_that_hold_something_else_than_they_should_are_passed_over() {
+        for odd in [json!("x"), json!(7), json!([1]), json!(null)] {
+            let events = [
+                json!({"type": "message_start", "message": odd}),
+                json!({"type": "content_block_start", "index": 0, "content_block": odd}),
+                json!({"type": "content_block_delta", "index": 0, "delta": {"text": "t"}}),
+                json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
+                json!({"type": "response.created", "response": odd}),
+                json!({"type": "message_start", "message": {"usage": odd}}),
+                json!({"type": "message_delta", "usage": {"output_tokens": 1}}),
+            ];
+            for dialect in ["messages", "responses", "chat_completions"] {
+                let _ = reply::read(dialect, streamed(&events).as_bytes());
+            }
+        }
     }
 
     /// A stream says what the whole reply says.

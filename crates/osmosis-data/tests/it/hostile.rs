@@ -55,6 +55,17 @@ fn rows_that_are_nested_too_deeply_are_refused() {
 }
 
 #[test]
+fn rows_that_no_program_could_read_are_refused() {
+    let rows = format!("{}{}", row("1e999"), row(r#""\ud800""#));
+    let problems = problems("d.jsonl", rows.as_bytes());
+    assert!(
+        problems.contains("d.jsonl:1: not JSON: number out of range"),
+        "{problems}"
+    );
+    assert!(problems.contains("d.jsonl:2: not JSON: "), "{problems}");
+}
+
+#[test]
 fn whole_rows_are_held_to_the_same_depth() {
     let (_folder, path) = file("d.jsonl", format!("{{\"x\":{}}}\n", nested(300)).as_bytes());
     let dataset = Dataset::open(&path).unwrap().with(Taking::WholeRows);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use osmosis_core::{JsonText, MAX_JSON_DEPTH, Reward, Sample, SampleId};
+use osmosis_core::{JsonText, Reward, Sample, SampleId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -148,12 +148,10 @@ fn json(value: Option<&RawValue>) -> Result<Option<JsonText>, String> {
         return Ok(None);
     };
     let text = JsonText::parse(value.get()).map_err(|error| error.to_string())?;
-    if text.is_too_deep() {
-        return Err(format!(
-            "it holds JSON that is nested deeper than {MAX_JSON_DEPTH} levels"
-        ));
+    match text.problem() {
+        None => Ok(Some(text)),
+        Some(problem) => Err(format!("it holds JSON that can't be read: {problem}")),
     }
-    Ok(Some(text))
 }
 
 /// What an answer that is no says: `{"detail": …}`, or its beginning.

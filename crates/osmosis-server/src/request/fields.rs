@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use http::HeaderValue;
-use osmosis_core::{MAX_JSON_DEPTH, RolloutId, json_is_too_deep};
+use osmosis_core::{RolloutId, json_problem};
 use osmosis_gateway::{RelayPolicy, Secret};
 use reqwest::Url;
 use serde_json::value::RawValue;
@@ -49,11 +49,10 @@ impl<'a> Reading<'a> {
 
     /// The value, unless those who read it later could not follow it.
     fn shallow(&mut self, field: &str, value: &'a RawValue) -> Option<&'a RawValue> {
-        if !json_is_too_deep(value.get()) {
+        let Some(problem) = json_problem(value.get()) else {
             return Some(value);
-        }
-        let msg = format!("must not be nested deeper than {MAX_JSON_DEPTH} levels");
-        self.problem("value_error", field, msg);
+        };
+        self.problem("value_error", field, format!("can't be read: {problem}"));
         None
     }
 
