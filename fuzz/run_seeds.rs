@@ -4,9 +4,12 @@
 /// Changes of each seed; `OSMOSIS_FUZZ_CHANGES` asks for more.
 const CHANGES: usize = 16;
 
+/// What is fuzzed: a name, and what takes the bytes.
+type Target = (&'static str, fn(&[u8]));
+
 /// Runs every target on the inputs that the fuzzers start from, every one that once broke something among
 /// them, and on changes of each.
-fn run_seeds(targets: &[(&str, fn(&[u8]))]) {
+fn run_seeds(targets: &[Target]) {
     let changes = std::env::var("OSMOSIS_FUZZ_CHANGES").ok();
     let changes = changes.map_or(CHANGES, |text| text.parse().unwrap());
     for (name, target) in targets {

@@ -142,14 +142,12 @@ fn follow(log: &mut impl Read, header: &[u8; LOG_HEADER_BYTES]) -> io::Result<Lo
         }
     }
     Ok(match end {
-        None => LogEnd::Whole,
         Some(bad) if bad.commits_after >= 2 => LogEnd::Damaged(format!(
             "frame {} of the write-ahead log is damaged, and whole transactions follow it",
             bad.number
         )),
-        Some(bad) if bad.commits_after == 1 && !bad.never_written => LogEnd::Torn,
-        Some(bad) if bad.ours && !bad.never_written => LogEnd::Torn,
-        Some(_) => LogEnd::Whole,
+        Some(bad) if (bad.commits_after == 1 || bad.ours) && !bad.never_written => LogEnd::Torn,
+        None | Some(_) => LogEnd::Whole,
     })
 }
 

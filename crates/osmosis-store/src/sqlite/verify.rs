@@ -225,7 +225,7 @@ pub(super) fn before_writing(path: &Utf8Path, whole: u64) -> Result<(), StoreErr
     match files::check_log(path).map_err(failed)? {
         LogEnd::Whole => {}
         LogEnd::Torn => {
-            tracing::warn!(%path, "the last write was not finished; it was never acknowledged")
+            tracing::warn!(%path, "the last write was not finished; it was never acknowledged");
         }
         LogEnd::Damaged(fault) => report.add("run.db-wal", fault),
     }

@@ -100,7 +100,7 @@ pub(crate) fn remove_abandoned_folder(folder: &Path) -> bool {
         return false;
     }
     // Held until the folder is gone.
-    let Some(_lock) = lock_of_abandoned(folder, found.modified().ok()) else {
+    let Ok(_lock) = lock_of_abandoned(folder, found.modified().ok()) else {
         return false;
     };
     std::fs::remove_dir_all(folder).is_ok()
@@ -115,17 +115,27 @@ fn holds_only_ours(folder: &Path) -> bool {
     })
 }
 
+/// Somebody uses the folder, or may.
+struct InUse;
+
 /// The lock of a folder that nobody uses; those of versions without locks have none.
-fn lock_of_abandoned(folder: &Path, made: Option<SystemTime>) -> Option<Option<File>> {
+fn lock_of_abandoned(folder: &Path, made: Option<SystemTime>) -> Result<Option<File>, InUse> {
     match File::open(folder.join(LOCK)) {
-        Ok(lock) => lock.try_lock().is_ok().then_some(Some(lock)),
+        Ok(lock) => match lock.try_lock() {
+            Ok(()) => Ok(Some(lock)),
+            Err(_) => Err(InUse),
+        },
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let is_old = made.is_some_and(|made| made.elapsed().is_ok_and(|age| age > MAKING));
             let nobody_listens = UnixStream::connect(folder.join(SOCKET))
                 .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            (is_old && nobody_listens).then_some(None)
+            if is_old && nobody_listens {
+                Ok(None)
+            } else {
+                Err(InUse)
+            }
         }
-        Err(_) => None,
+        Err(_) => Err(InUse),
     }
 }
 
