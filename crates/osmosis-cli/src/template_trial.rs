@@ -120,7 +120,7 @@ fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
             child.wait()?;
             return Ok(None);
         }
-        std::thread::sleep(pause);
+        std::thread::park_timeout(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
 }

@@ -87,11 +87,8 @@ pub fn after_agent(
             TaskResult::Done { .. }
             | TaskResult::Rejected { .. }
             | TaskResult::Failed { .. }
-            | TaskResult::TimedOut,
-            Some(fault),
-        ) => blame_infrastructure(fault, tried, rules),
-        (
-            TaskResult::WorkerLost {
+            | TaskResult::TimedOut
+            | TaskResult::WorkerLost {
                 cause: LossCause::Own,
                 ..
             },

@@ -131,7 +131,7 @@ mod tests {
         let live = Live::default();
         let id = RolloutId::of(0, 0);
         assert_eq!(live.cancel(&id), Standing::Elsewhere);
-        assert_eq!(live.cancelled_waiting(), [id.clone()]);
+        assert_eq!(live.cancelled_waiting(), std::slice::from_ref(&id));
         let token = CancellationToken::new();
         live.begins(&id, Attempt(1), token.clone());
         assert!(token.is_cancelled());

@@ -141,14 +141,13 @@ fn is_local_v4(ip: Ipv4Addr) -> bool {
 
 /// The IPv4 address that an IPv6 address stands for.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
-    let (high, low) = match ip.segments() {
-        // Compatible, mapped, translated, and by the prefix of NAT64.
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
-        | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
-        // 6to4.
-        [0x2002, high, low, ..] => (high, low),
-        _ => return None,
+    // Compatible, mapped, translated, by the prefix of NAT64, and 6to4.
+    let ([0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+    | [0, 0, 0, 0, 0xffff, 0, high, low]
+    | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+    | [0x2002, high, low, ..]) = ip.segments()
+    else {
+        return None;
     };
     Some(Ipv4Addr::from_bits(
         (u32::from(high) << 16) | u32::from(low),

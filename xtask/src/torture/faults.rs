@@ -300,7 +300,7 @@ fn set_limit(pid: u32, resource: Resource, most: u64) -> bool {
     // The hard limit stays, where lowering it is all that is allowed.
     let lowered = Rlimit {
         maximum: Some(most),
-        ..limit.clone()
+        ..limit
     };
     prlimit(Some(pid), resource, limit).is_ok() || prlimit(Some(pid), resource, lowered).is_ok()
 }

@@ -107,15 +107,11 @@ impl Workspace {
 
     /// A dataset of prompts with their labels.
     pub(super) fn rows(&self, rows: impl IntoIterator<Item = (String, String)>) -> Result<()> {
-        let lines: String = rows
-            .into_iter()
-            .map(|(prompt, label)| {
-                format!(
-                    "{}\n",
-                    json!({"user_prompt": prompt, "ground_truth": label})
-                )
-            })
-            .collect();
+        let mut lines = String::new();
+        for (prompt, label) in rows {
+            lines += &json!({"user_prompt": prompt, "ground_truth": label}).to_string();
+            lines.push('\n');
+        }
         self.write("data/d.jsonl", &lines)
     }
 

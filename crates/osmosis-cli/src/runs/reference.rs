@@ -109,17 +109,14 @@ impl FoundRun {
             )
             .hint("write one of these instead"));
         }
-        match found.pop() {
-            Some(run) => Ok(run),
-            None => {
-                let kind = reference.kind.or_else(|| kinds.first().copied());
-                let missing =
-                    RunFolder::existing(workspace, kind.unwrap_or(RunKind::Evaluation), text);
-                Err(missing.err().unwrap_or_else(|| {
-                    CliError::failed("run_not_found", format!("no run `{text}`"))
-                }))
-            }
+        if let Some(run) = found.pop() {
+            return Ok(run);
         }
+        let kind = reference.kind.or_else(|| kinds.first().copied());
+        let missing = RunFolder::existing(workspace, kind.unwrap_or(RunKind::Evaluation), text);
+        Err(missing
+            .err()
+            .unwrap_or_else(|| CliError::failed("run_not_found", format!("no run `{text}`"))))
     }
 
     /// The run of any kind that `text` names.

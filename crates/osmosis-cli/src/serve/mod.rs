@@ -73,7 +73,7 @@ pub(crate) async fn run(
     let passed = side.passed_values();
     let redactor = Redactor::new(
         passed
-            .chain(api_key.secret().into_iter().map(|key| key.expose()))
+            .chain(api_key.secret().into_iter().map(Secret::expose))
             .map(str::to_owned),
     );
     let limits = LogLimits::default();

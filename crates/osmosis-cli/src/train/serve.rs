@@ -148,7 +148,7 @@ impl Serving {
             job.redactor(),
             job.plan.config.logs,
         )?);
-        let driven = self.drive(&signals, &prepared, &store, &display).await;
+        let driven = Box::pin(self.drive(&signals, &prepared, &store, &display)).await;
         display.finish().await;
         let status = match driven {
             Ok(OutsideEnd::Complete { .. }) => RunStatus::Finished,

@@ -35,11 +35,10 @@ def kill_siblings():
 /// A workspace whose agents, or graders, do something in some rows.
 fn workspace(rows: u64, agents: &[(u64, &str)], graders: &[(u64, &str)]) -> Workspace {
     let branches = |what: &[(u64, &str)], subject: &str, word: &str| -> String {
-        what.iter()
-            .map(|(row, what)| {
-                format!("        if {subject} == '{word}{row}':\n            {what}\n")
-            })
-            .collect()
+        let branch = |(row, what): &(u64, &str)| {
+            format!("        if {subject} == '{word}{row}':\n            {what}\n")
+        };
+        what.iter().map(branch).collect::<Vec<_>>().concat()
     };
     let agents = branches(agents, "ctx.prompt[-1]['content']", "say ");
     let graders = branches(graders, "ctx.label", "");

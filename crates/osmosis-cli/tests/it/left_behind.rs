@@ -75,7 +75,7 @@ fn left(workspace: &Workspace) -> Vec<u32> {
         .filter_map(Result::ok)
         .filter(|entry| {
             let name = entry.file_name();
-            name.starts_with("left-") && !name.ends_with(".new")
+            name.starts_with("left-") && entry.path().extension() != Some("new")
         })
         .flat_map(|entry| {
             let pids = std::fs::read_to_string(entry.path()).unwrap();

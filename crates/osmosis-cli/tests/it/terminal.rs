@@ -47,12 +47,12 @@ fn main_py() -> String {
 }
 
 fn workspace() -> Workspace {
-    let script = format!(
-        "{ECHO_SCRIPT}\n[[reply]]\nerror = {{ status = 400, message = \"{}\" }}\n",
-        HOSTILE
+    let script =
+        format!("{ECHO_SCRIPT}\n[[reply]]\nerror = {{ status = 400, message = \"{HOSTILE}\" }}\n");
+    let rows = format!(
+        "{}{{\"user_prompt\": \"say 5 {HOSTILE}\", \"label\": \"{HOSTILE}\"}}\n",
+        echo_rows(5)
     );
-    let mut rows = echo_rows(5);
-    rows += &format!("{{\"user_prompt\": \"say 5 {HOSTILE}\", \"label\": \"{HOSTILE}\"}}\n");
     Workspace::new(&main_py(), &script, &rows)
 }
 

@@ -61,7 +61,7 @@ async fn what_was_accepted_goes_on_after_a_restart_and_is_called_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_that_nobody_took_is_sent_after_a_restart_with_the_same_body() {
     let serving = Setting::default().start().await;
-    serving.receiver.answer([503; 10_000]);
+    serving.receiver.answer(std::iter::repeat_n(503, 10_000));
     serving.accept("scored", "answer").await;
     serving.accept("failed", "raise").await;
     for (id, status) in [("scored", "success"), ("failed", "failure")] {
@@ -93,7 +93,7 @@ async fn a_completion_that_was_told_stays_true_whatever_the_next_attempt_does() 
     serving.accept("told", "hang in the grader").await;
     let told = serving.receiver.taken("/told/completion");
     tokio::time::timeout(LONG, told).await.unwrap();
-    serving.receiver.answer([503; 10_000]);
+    serving.receiver.answer(std::iter::repeat_n(503, 10_000));
     serving.accept("untold", "hang in the grader").await;
     serving.wait_for_status("untold", "grading").await;
     serving.receiver.wait_for(2).await;
@@ -215,7 +215,7 @@ async fn what_somebody_cancelled_stays_cancelled_and_is_told_after_a_restart() {
         serving.accept(id, "answer").await;
     }
     serving.model.wait_for_requests(1).await;
-    serving.receiver.answer([503; 10_000]);
+    serving.receiver.answer(std::iter::repeat_n(503, 10_000));
     let ids = json!({"ids": ["cancelled", "cancelled-too"]});
     let answer = serving.post("/rollout/cancel", &ids).await;
     assert_eq!(answer.body["dispositions"]["cancelled"], "cancelled_queued");
@@ -251,7 +251,7 @@ async fn a_callback_that_was_given_up_is_tried_again_when_its_request_comes_agai
     let mut setting = Setting::default();
     setting.server.callbacks.give_up_after = Duration::from_millis(50);
     let serving = setting.start().await;
-    serving.receiver.answer([503; 10_000]);
+    serving.receiver.answer(std::iter::repeat_n(503, 10_000));
     serving.accept("patient", "answer").await;
     serving.wait_for_status("patient", "success").await;
     // Both callbacks are given up; then nobody follows the rollout any more.

@@ -15,8 +15,10 @@ const ROWS: u32 = 24;
 const RUNS: u32 = 2;
 const ROLLOUTS: usize = (ROWS * RUNS) as usize;
 
-/// Behaviours of an upstream, with what they are called.
-const TROUBLE: [(&str, fn() -> Behaviour); 7] = [
+/// A behaviour of an upstream, with what it is called.
+type Trouble = (&'static str, fn() -> Behaviour);
+
+const TROUBLE: [Trouble; 7] = [
     ("resets the connection", || Behaviour::Resets),
     ("breaks off in the middle", || Behaviour::CutsShort),
     ("sends garbage", || Behaviour::Garbage("<html>oops</html>")),

@@ -28,7 +28,7 @@ impl Round<'_> {
             let client = Client::new(&text("url"), &text("api_key"));
             let blows = self.random.random_range(0..2);
             answered.extend(ask_for(&client, &next, Duration::ZERO, || {
-                self.disturb(&mut engine, blows, Duration::from_millis(1000));
+                self.disturb(&mut engine, blows, Duration::from_secs(1));
             }));
         }
         self.check_gateway(&answered)

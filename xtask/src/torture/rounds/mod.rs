@@ -31,8 +31,8 @@ pub(super) const LIMIT: Duration = Duration::from_mins(3);
 /// How long a process may take to end when it is asked to: what runs is finished first.
 const DRAIN: Duration = Duration::from_mins(1);
 
-/// A template and at least two workers.
-const WORKERS: usize = 3;
+/// A guard, a template and at least two workers, each behind a guard of its own.
+const WORKERS: usize = 6;
 
 /// What is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,21 +182,10 @@ impl<'m> Round<'m> {
         std::thread::park_timeout(Duration::from_micros(micros));
     }
 
-    /// Waits until there are workers at work, or the engine has ended.
-    pub(super) fn wait_for_workers(&mut self, engine: &mut Engine) {
-        let until = Instant::now() + LIMIT;
-        while engine.is_running()
-            && process::below(engine.pid()).len() < WORKERS
-            && Instant::now() < until
-        {
-            std::thread::park_timeout(LOOK);
-        }
-    }
-
     /// Random blows at random moments, of which the last one ends it. Mostly when there is work to disturb.
     pub(super) fn disturb(&mut self, engine: &mut Engine, blows: u32, apart: Duration) {
         if engine.victim.has_workers() && self.random.random_bool(0.75) {
-            self.wait_for_workers(engine);
+            wait_for_workers(engine);
         }
         for _ in 0..blows {
             self.wait_up_to(apart);
@@ -250,4 +239,15 @@ impl<'m> Round<'m> {
 pub(super) fn row_of(id: &str) -> Option<u32> {
     let (row, _) = id.strip_prefix('r')?.split_once('-')?;
     row.parse().ok()
+}
+
+/// Waits until there are workers at work, or the engine has ended.
+fn wait_for_workers(engine: &mut Engine) {
+    let until = Instant::now() + LIMIT;
+    while engine.is_running()
+        && process::below(engine.pid()).len() < WORKERS
+        && Instant::now() < until
+    {
+        std::thread::park_timeout(LOOK);
+    }
 }

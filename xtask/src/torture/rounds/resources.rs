@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use rand::RngExt as _;
 
-use super::{LIMIT, Round};
+use super::{LIMIT, Round, wait_for_workers};
 use crate::torture::faults::{Fault, Victim};
 use crate::torture::invariants::Invariant;
 
@@ -26,7 +26,7 @@ impl Round<'_> {
         let mut accepted = BTreeMap::new();
         for life in 0..2 {
             let mut engine = self.start(&mut self.workspace.eval(&[]), Victim::Eval)?;
-            self.wait_for_workers(&mut engine);
+            wait_for_workers(&mut engine);
             for _ in 0..2 {
                 self.wait_up_to(Duration::from_millis(400));
                 if engine.is_running() && life == 0 {
