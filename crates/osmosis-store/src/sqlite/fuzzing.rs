@@ -2,7 +2,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use super::segment::{HEADER_BYTES, Place, SegmentReader, SegmentWriter, segment_path};
 
-/// A segment is read record by record, cut behind the last whole one, and goes on from there.
+/// A segment is read record by record and cut behind the last whole one; what comes next goes to a segment of its own.
 pub fn segments(data: &[u8]) {
     let Some(folder) = Folder::new() else { return };
     let path = segment_path(&folder.0, 1);
@@ -10,11 +10,9 @@ pub fn segments(data: &[u8]) {
         return;
     }
     let mut offset = 0;
-    let mut whole = 0;
     let mut reader = SegmentReader::new(&folder.0);
     while let Ok(payload) = reader.read(Place { segment: 1, offset }) {
         offset += HEADER_BYTES + payload.len() as u64;
-        whole += 1;
     }
     assert!(offset <= data.len() as u64);
     let Ok(mut writer) = SegmentWriter::open(folder.0.clone(), 1 << 30, None) else {
@@ -30,7 +28,8 @@ pub fn segments(data: &[u8]) {
     let Ok([place]) = appended else {
         unreachable!("there is room for four bytes");
     };
-    assert_eq!(place.offset, offset, "behind {whole} records");
+    assert_eq!((place.segment, place.offset), (2, 0));
+    assert_eq!(length(&path), Some(offset), "left alone");
     let read = SegmentReader::new(&folder.0).read(place);
     assert!(read.is_ok_and(|payload| payload == b"more"));
 }

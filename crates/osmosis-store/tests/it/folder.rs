@@ -198,7 +198,7 @@ fn make_version_4(path: &Utf8Path) {
             .unwrap();
     }
     database
-        .execute_batch("DROP TABLE writer; PRAGMA user_version = 4;")
+        .execute_batch("DROP TABLE writer; DROP TABLE requests; PRAGMA user_version = 4;")
         .unwrap();
 }
 
@@ -237,7 +237,6 @@ fn make_version_2_of_4(path: &Utf8Path) {
              ALTER TABLE rollouts DROP COLUMN judge_prompt_tokens;
              ALTER TABLE rollouts DROP COLUMN judge_completion_tokens;
              DROP TABLE batches;
-             DROP TABLE requests;
              PRAGMA user_version = 2;",
         )
         .unwrap();

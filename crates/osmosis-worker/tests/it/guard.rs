@@ -194,8 +194,8 @@ async fn an_agent_that_kills_its_parent_kills_its_own_worker_and_no_other() {
     let rollout = start(&[]).await;
     let before = rollout.numbers(0, "who", Isolation::Shared).await;
     let report = rollout.run(1, "kill parent", Isolation::Alone).await;
-    let (detail, alone) = loss(&report);
-    assert_eq!((detail, alone), ("was killed by signal 9 (SIGKILL)", true));
+    // Anybody may have sent that signal, so it proves nothing by itself.
+    assert_eq!(loss(&report), ("was killed by signal 9 (SIGKILL)", false));
     let after = rollout.numbers(2, "who", Isolation::Shared).await;
     assert_eq!(before, after, "the sibling lives on");
 }
