@@ -23,14 +23,15 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
         bar.set_position(progress.done);
     })?;
     bar.finish_and_clear();
-    let mut checkpoints = 0;
+    let mut checkpoints = Checkpoints::default();
     if found.kind == RunKind::Training {
-        for damage in damaged_checkpoints(&found.folder.path, &mut checkpoints) {
+        checkpoints = Checkpoints::check(&found.folder.path);
+        for damage in std::mem::take(&mut checkpoints.damaged) {
             report.findings += 1;
             report.damage.push(damage);
         }
     }
-    tell(&found, &report, checkpoints, workspace, output);
+    tell(&found, &report, &checkpoints, workspace, output);
     let status = if report.is_whole() {
         "whole"
     } else {
@@ -54,8 +55,9 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
             "checked": {
                 "rows": checked.rows, "rollouts": checked.rollouts, "samples": checked.samples,
                 "calls": checked.calls, "body_bytes": checked.body_bytes, "steps": checked.steps,
-                "batches": checked.batches, "checkpoints": checkpoints,
+                "batches": checked.batches, "checkpoints": checkpoints.count,
             },
+            "checkpoints_without_checksum": checkpoints.without_checksum,
             "without_checksum": report.without_checksum,
             "schema_version": report.schema_version,
             "running": report.holder.is_some(),
@@ -68,32 +70,43 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
     })
 }
 
-/// Checkpoints whose files are not as they were saved.
-fn damaged_checkpoints(folder: &Utf8Path, count: &mut u64) -> Vec<Damage> {
-    let Ok(all) = checkpoints::list(folder) else {
-        return vec![];
-    };
-    let mut damaged = vec![];
-    for checkpoint in all {
-        *count += 1;
-        if let Err(error) = checkpoint.verify() {
-            let name: Utf8PathBuf = checkpoint
-                .folder
-                .strip_prefix(folder)
-                .map_or_else(|_| checkpoint.folder.clone(), Utf8Path::to_owned);
-            damaged.push(Damage {
-                place: name.into_string(),
-                message: error.to_string(),
-            });
+#[derive(Default)]
+struct Checkpoints {
+    count: u64,
+    /// Models of trainers outside.
+    without_checksum: u64,
+    /// Their files are not as they were saved.
+    damaged: Vec<Damage>,
+}
+
+impl Checkpoints {
+    fn check(folder: &Utf8Path) -> Self {
+        let mut found = Self::default();
+        for checkpoint in checkpoints::list(folder).unwrap_or_default() {
+            found.count += 1;
+            if checkpoint.is_model_alone() {
+                found.without_checksum += 1;
+                continue;
+            }
+            if let Err(error) = checkpoint.verify() {
+                let name: Utf8PathBuf = checkpoint
+                    .folder
+                    .strip_prefix(folder)
+                    .map_or_else(|_| checkpoint.folder.clone(), Utf8Path::to_owned);
+                found.damaged.push(Damage {
+                    place: name.into_string(),
+                    message: error.to_string(),
+                });
+            }
         }
+        found
     }
-    damaged
 }
 
 fn tell(
     found: &FoundRun,
     report: &VerifyReport,
-    checkpoints: u64,
+    checkpoints: &Checkpoints,
     workspace: &Workspace,
     output: &Output,
 ) {
@@ -107,10 +120,10 @@ fn tell(
             checked.calls, checked.body_bytes
         ),
     ];
-    if checked.steps + checked.batches + checkpoints > 0 {
+    if checked.steps + checked.batches + checkpoints.count > 0 {
         counts.push(format!("{} steps", checked.steps));
         counts.push(format!("{} batches", checked.batches));
-        counts.push(format!("{checkpoints} checkpoints"));
+        counts.push(format!("{} checkpoints", checkpoints.count));
     }
     let counts = counts.join(", ");
     if report.is_whole() {
@@ -139,6 +152,12 @@ fn tell(
         output.note(format_args!(
             "{} rows were written by an older version and carry no checksum: only their form was checked.",
             report.without_checksum
+        ));
+    }
+    if checkpoints.without_checksum > 0 {
+        output.note(format_args!(
+            "{} checkpoints are models of a trainer outside, without checksums: they were not checked.",
+            checkpoints.without_checksum
         ));
     }
     if let Some(holder) = &report.holder {

@@ -149,6 +149,13 @@ impl Checkpoint {
     pub fn verify(&self) -> Result<(), TrainError> {
         whole_state(self).map(drop)
     }
+
+    /// It holds a model for a trainer outside or from it, which has no state of ours and no digests beside it.
+    pub fn is_model_alone(&self) -> bool {
+        [STATE_FILE, MOMENTS_FILE]
+            .iter()
+            .all(|name| !self.folder.join(name).exists())
+    }
 }
 
 /// The state of a checkpoint all of whose files are as they were saved.
