@@ -1,8 +1,10 @@
 //! Processes: those that a round starts, and all that come of them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -84,8 +86,11 @@ pub(super) fn signal(pid: u32, signal: Signal) -> bool {
 /// because we are their reaper.
 pub(super) fn left_behind() -> Vec<ProcessInfo> {
     let left = below(std::process::id());
+    let awaited = AWAITED.lock().unwrap_or_else(PoisonError::into_inner);
     for zombie in left.iter().filter(|process| process.zombie) {
-        reap(zombie.pid);
+        if !awaited.contains(&zombie.pid) {
+            reap(zombie.pid);
+        }
     }
     left.into_iter().filter(|process| !process.zombie).collect()
 }
@@ -96,6 +101,9 @@ fn reap(pid: u32) {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
+
+/// Engines whose end somebody waits for, and who must be the one to learn how it was.
+static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// An `osmosis` that was started, with its output in files.
 #[derive(Debug)]
@@ -123,6 +131,8 @@ impl Engine {
             .stderr(File::create(&stderr)?)
             .spawn()
             .context("osmosis could not be started")?;
+        let mut awaited = AWAITED.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.insert(child.id());
         Ok(Self {
             child,
             victim,
@@ -199,6 +209,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.end();
+        let mut awaited = AWAITED.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.remove(&self.pid());
     }
 }
 
