@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
     ("osmosis-sdk", &["osmosis-core"]),
@@ -40,12 +40,27 @@ const ALLOWED: [(&str, &[&str]); 14] = [
         ],
     ),
     (
+        "osmosis-run",
+        &[
+            "osmosis-core",
+            "osmosis-data",
+            "osmosis-engine",
+            "osmosis-gateway",
+            "osmosis-policy",
+            "osmosis-store",
+            "osmosis-tokens",
+            "osmosis-train",
+            "osmosis-worker",
+        ],
+    ),
+    (
         "osmosis-server",
         &[
             "osmosis-core",
             "osmosis-data",
             "osmosis-engine",
             "osmosis-gateway",
+            "osmosis-run",
             "osmosis-store",
             "osmosis-train",
             "osmosis-worker",
@@ -59,6 +74,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "osmosis-engine",
             "osmosis-gateway",
             "osmosis-policy",
+            "osmosis-run",
             "osmosis-server",
             "osmosis-store",
             "osmosis-tokens",

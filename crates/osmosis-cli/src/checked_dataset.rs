@@ -4,10 +4,10 @@ use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
 use osmosis_core::frame::Manifest;
 use osmosis_data::{Dataset, Row, RowContent, Taking};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::NewRow;
 
 use crate::dataset::{checked, data_error};
-use crate::error::CliError;
 use crate::workspace::Workspace;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct CheckedDataset {
     pub(crate) sha256: String,
     pub(crate) rows: u64,
     /// Why it is for no workflow but one that takes rows as they are.
-    unfit: Option<CliError>,
+    unfit: Option<RunError>,
 }
 
 /// A row, as far as it is compared with others.
@@ -30,7 +30,7 @@ pub(crate) struct ComparedRow {
 
 impl CheckedDataset {
     /// Finds the dataset and looks at every row.
-    pub(crate) fn open(reference: &DatasetRef, workspace: &Workspace) -> Result<Self, CliError> {
+    pub(crate) fn open(reference: &DatasetRef, workspace: &Workspace) -> Result<Self, RunError> {
         let path = osmosis_data::resolve(reference, &workspace.root)
             .map_err(|error| data_error(&error))?;
         let dataset = Dataset::open(&path).map_err(|error| data_error(&error))?;
@@ -63,7 +63,7 @@ impl CheckedDataset {
     }
 
     /// Refuses rows that this workflow can't be given.
-    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), CliError> {
+    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), RunError> {
         if workflow.self_graded {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl CheckedDataset {
     }
 
     /// Refuses rows that can't be made into prompt, label and metadata.
-    pub(crate) fn check_columns(&self) -> Result<(), CliError> {
+    pub(crate) fn check_columns(&self) -> Result<(), RunError> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
 
@@ -80,7 +80,7 @@ impl CheckedDataset {
     }
 
     /// Reads the rows again, one at a time.
-    pub(crate) fn read(&self) -> impl Iterator<Item = Result<NewRow, CliError>> + '_ {
+    pub(crate) fn read(&self) -> impl Iterator<Item = Result<NewRow, RunError>> + '_ {
         self.dataset.rows().map(|row| {
             row.map(|row: Row| NewRow {
                 row_index: row.index,
@@ -95,7 +95,7 @@ impl CheckedDataset {
     pub(crate) fn contents(
         &self,
         taking: Taking,
-    ) -> impl Iterator<Item = Result<ComparedRow, CliError>> + '_ {
+    ) -> impl Iterator<Item = Result<ComparedRow, RunError>> + '_ {
         self.dataset.rows().map(move |row| {
             let row = row.map_err(|error| self.changed(&error.to_string()))?;
             Ok(ComparedRow {
@@ -106,13 +106,16 @@ impl CheckedDataset {
         })
     }
 
-    fn changed(&self, why: &str) -> CliError {
-        CliError::failed("dataset_changed", format!("`{}`: {why}", self.path()))
-            .hint("the dataset changed while it was read; submit again")
+    fn changed(&self, why: &str) -> RunError {
+        RunError::failed(
+            RunErrorKind::DatasetChanged,
+            format!("`{}`: {why}", self.path()),
+        )
+        .hint("the dataset changed while it was read; submit again")
     }
 
     /// Refuses when the file is no longer what was checked.
-    pub(crate) fn check_unchanged(&self) -> Result<(), CliError> {
+    pub(crate) fn check_unchanged(&self) -> Result<(), RunError> {
         let report = self
             .dataset
             .validate()
@@ -120,8 +123,8 @@ impl CheckedDataset {
         if report.sha256 == self.sha256 {
             return Ok(());
         }
-        Err(CliError::failed(
-            "dataset_changed",
+        Err(RunError::failed(
+            RunErrorKind::DatasetChanged,
             format!("`{}` changed while it was read", self.path()),
         )
         .hint("submit again with `--fresh`, so that the run holds one version of it"))

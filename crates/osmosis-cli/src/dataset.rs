@@ -3,9 +3,10 @@
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
 use osmosis_data::{DataError, Dataset, Report, Taking};
+use osmosis_run::{RunError, RunErrorKind};
 use serde_json::json;
 
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::{Workspace, absolute};
 
@@ -14,7 +15,7 @@ pub(crate) fn validate(
     taking: Taking,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     // A file that is there is meant; otherwise a name of the workspace's.
     let path = if absolute(file)?.is_file() {
         absolute(file)?
@@ -22,13 +23,13 @@ pub(crate) fn validate(
         let reference: DatasetRef = file
             .as_str()
             .parse()
-            .map_err(|error| CliError::usage("usage", format!("{error}")))?;
+            .map_err(|error| RunError::usage(RunErrorKind::Usage, format!("{error}")))?;
         match Workspace::find(workspace, None) {
             Ok(found) => osmosis_data::resolve(&reference, &found.root)
                 .map_err(|error| data_error(&error))?,
             Err(_) => {
-                return Err(CliError::usage(
-                    "file_not_found",
+                return Err(RunError::usage(
+                    RunErrorKind::FileNotFound,
                     format!("`{file}` is not there"),
                 ));
             }
@@ -53,14 +54,14 @@ pub(crate) fn validate(
 }
 
 /// Reads every row, and refuses a dataset with a bad one.
-pub(crate) fn checked(dataset: &Dataset) -> Result<Report, CliError> {
+pub(crate) fn checked(dataset: &Dataset) -> Result<Report, RunError> {
     let report = dataset.validate().map_err(|error| data_error(&error))?;
     check(&report)?;
     Ok(report)
 }
 
 /// Refuses a dataset with bad rows, naming each with its line.
-fn check(report: &Report) -> Result<(), CliError> {
+fn check(report: &Report) -> Result<(), RunError> {
     if report.error_count > 0 {
         let message = format!(
             "`{}` has {} bad rows:\n{}",
@@ -68,12 +69,12 @@ fn check(report: &Report) -> Result<(), CliError> {
             report.error_count,
             report.render_errors().trim_end()
         );
-        return Err(CliError::failed("dataset_invalid", message)
+        return Err(RunError::failed(RunErrorKind::DatasetInvalid, message)
             .details(json!({ "bad_rows": report.error_count, "rows": report.errors })));
     }
     report.check().map_err(|error| data_error(&error))
 }
 
-pub(crate) fn data_error(error: &DataError) -> CliError {
-    CliError::failed("dataset_invalid", error.to_string()).maybe_hint(error.hint())
+pub(crate) fn data_error(error: &DataError) -> RunError {
+    RunError::failed(RunErrorKind::DatasetInvalid, error.to_string()).maybe_hint(error.hint())
 }

@@ -5,12 +5,13 @@ mod workspace_files;
 use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::environment;
 use serde_json::{Value, json};
 use toml_edit::DocumentMut;
 
 use crate::arguments::DemoArguments;
-use crate::error::{CliError, Exit, io};
+use crate::error::Exit;
 use crate::figures::duration_text;
 use crate::output::Output;
 use crate::train::submit::{Job, Trained};
@@ -20,7 +21,7 @@ use crate::workspace::{absolute, current_dir};
 /// The config of the training, in the demo's workspace.
 const CONFIG: &str = "configs/training/calculator.toml";
 
-pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exit, CliError> {
+pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exit, RunError> {
     let root = match &arguments.dir {
         Some(folder) => absolute(folder)?,
         None => default_folder()?,
@@ -55,23 +56,27 @@ fn with_settings(
     text: &str,
     path: &Utf8Path,
     arguments: &DemoArguments,
-) -> Result<String, CliError> {
+) -> Result<String, RunError> {
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
-        CliError::failed("config_invalid", format!("`{path}`: {error}"))
+        RunError::failed(RunErrorKind::ConfigInvalid, format!("`{path}`: {error}"))
     })?;
     let training = document
         .entry("training")
         .or_insert_with(toml_edit::table)
         .as_table_like_mut()
         .ok_or_else(|| {
-            CliError::failed(
-                "config_invalid",
+            RunError::failed(
+                RunErrorKind::ConfigInvalid,
                 format!("`{path}`: `training` is no table"),
             )
         })?;
     let integer = |name: &str, value: u64| {
-        i64::try_from(value)
-            .map_err(|_| CliError::usage("usage", format!("--{name}: {value} is too large")))
+        i64::try_from(value).map_err(|_| {
+            RunError::usage(
+                RunErrorKind::Usage,
+                format!("--{name}: {value} is too large"),
+            )
+        })
     };
     training.insert("seed", toml_edit::value(integer("seed", arguments.seed)?));
     if let Some(steps) = arguments.steps {
@@ -147,7 +152,7 @@ fn resource(trained: &Trained, seed: u64) -> Value {
 }
 
 /// `demo` in the cache folder.
-fn default_folder() -> Result<Utf8PathBuf, CliError> {
+fn default_folder() -> Result<Utf8PathBuf, RunError> {
     let folder = |variable: &str| {
         std::env::var(variable)
             .ok()
@@ -190,6 +195,6 @@ mod tests {
             "# mine\n[training]\nlr = 1e-3 # fast\nsteps = 2\nseed = 7\n"
         );
         let broken = with_settings("training = 1", Utf8Path::new("c.toml"), &arguments);
-        assert!(broken.unwrap_err().message.contains("c.toml"));
+        assert!(broken.unwrap_err().message().contains("c.toml"));
     }
 }

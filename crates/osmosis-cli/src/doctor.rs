@@ -2,11 +2,12 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::PROVIDERS;
+use osmosis_run::RunError;
 use osmosis_worker::environment::{self, Clash};
 use owo_colors::Style;
 use serde_json::{Value, json};
 
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::{Output, paint};
 use crate::workspace::Workspace;
 
@@ -22,7 +23,7 @@ pub(crate) async fn run(
     python: Option<&Utf8Path>,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let mut findings = vec![
         good("osmosis", format!("version {}", env!("CARGO_PKG_VERSION"))),
         sdk(),
@@ -39,8 +40,8 @@ pub(crate) async fn run(
         Err(error) => findings.push(Finding {
             name: "workspace".to_owned(),
             good: false,
-            text: error.message,
-            hint: error.hint,
+            text: error.message().to_owned(),
+            hint: error.hint_text().map(str::to_owned),
         }),
     }
     findings.push(models());

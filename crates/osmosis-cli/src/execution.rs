@@ -10,11 +10,11 @@ use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
     Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
 };
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::Store;
 use osmosis_worker::{Limits, PoolOptions};
 
 use crate::arguments::ThroughputArguments;
-use crate::error::CliError;
 use crate::run_folder::RunFolder;
 
 const MOST_DEFAULT_WORKERS: usize = 8;
@@ -119,7 +119,7 @@ pub(crate) async fn start_gateway(
     sampling: Sampling,
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
-) -> Result<Gateway, CliError> {
+) -> Result<Gateway, RunError> {
     start_gateway_with(gateway_options(listen, sampling), policy, store).await
 }
 
@@ -144,7 +144,7 @@ pub(crate) async fn start_gateway_with(
     options: GatewayOptions,
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
-) -> Result<Gateway, CliError> {
+) -> Result<Gateway, RunError> {
     Gateway::start(options, Arc::clone(policy), Arc::clone(store))
         .await
         .map_err(no_gateway)
@@ -157,7 +157,7 @@ pub(crate) async fn start_gateway_beside(
     sampling: Sampling,
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
-) -> Result<Gateway, CliError> {
+) -> Result<Gateway, RunError> {
     let options = gateway_options(Some(listen), sampling);
     Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), annex)
         .await
@@ -165,6 +165,6 @@ pub(crate) async fn start_gateway_beside(
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn no_gateway(error: GatewayError) -> CliError {
-    CliError::failed("gateway", error.to_string())
+fn no_gateway(error: GatewayError) -> RunError {
+    RunError::failed(RunErrorKind::Gateway, error.to_string())
 }

@@ -12,6 +12,7 @@ use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
     SqliteStore, Store,
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::dataset::data_error;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{FoundRun, Pinned, RegradedFrom};
 use crate::secrets;
@@ -38,14 +39,14 @@ pub(crate) async fn run(
     arguments: &ExportArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     let kinds = [RunKind::Evaluation, RunKind::Training];
     let folder = FoundRun::among(&kinds, &workspace, &arguments.run)?.folder;
     let store = SqliteStore::open_read_only(&folder.path)?;
     let record = store.run().await?.ok_or_else(|| {
-        CliError::failed(
-            "run_damaged",
+        RunError::failed(
+            RunErrorKind::RunDamaged,
             format!("run `{}` was never begun", arguments.run),
         )
     })?;
@@ -142,7 +143,7 @@ async fn elsewhere(
     run: &RunRecord,
     workspace: &Workspace,
     output: &Output,
-) -> Result<Option<SqliteStore>, CliError> {
+) -> Result<Option<SqliteStore>, RunError> {
     let Some(from) = RegradedFrom::of(&Pinned::read(&run.pinned)?) else {
         return Ok(None);
     };
@@ -227,18 +228,18 @@ impl Writer {
         arguments: &ExportArguments,
         run: &RunRecord,
         redactor: Redactor,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let no_text = |format: &str| {
-            CliError::usage(
-                "usage",
+            RunError::usage(
+                RunErrorKind::Usage,
                 format!("{format} can't be written to a terminal or pipe"),
             )
             .hint("name a file with `--output FILE`")
         };
         let filtered = arguments.passed || arguments.min_reward.is_some();
         if filtered && arguments.format != ExportFormatArgument::Sft {
-            return Err(CliError::usage(
-                "usage",
+            return Err(RunError::usage(
+                RunErrorKind::Usage,
                 "`--passed` and `--min-reward` choose rows for fine-tuning",
             )
             .hint("add `--format sft`"));
@@ -307,7 +308,7 @@ impl Writer {
         }
     }
 
-    fn finish(self) -> Result<u64, CliError> {
+    fn finish(self) -> Result<u64, RunError> {
         match self.export {
             Either::Records(export) => export.finish(),
             Either::Talks(export, run) => export.finish(&run),
@@ -339,7 +340,7 @@ fn run_facts(run: &RunRecord) -> RunFacts {
 }
 
 /// Moves on a terminal, and is not there elsewhere.
-async fn progress_bar(output: &Output, store: &SqliteStore) -> Result<ProgressBar, CliError> {
+async fn progress_bar(output: &Output, store: &SqliteStore) -> Result<ProgressBar, RunError> {
     if !output.moves() {
         return Ok(ProgressBar::hidden());
     }
@@ -407,7 +408,7 @@ struct Source {
 }
 
 impl Source {
-    async fn read(&self, rollouts: &[RolloutRecord]) -> Result<Batch, CliError> {
+    async fn read(&self, rollouts: &[RolloutRecord]) -> Result<Batch, RunError> {
         let ids: Vec<RolloutId> = rollouts.iter().map(|rollout| rollout.id.clone()).collect();
         let mut row_indices: Vec<u64> = rollouts.iter().map(|rollout| rollout.row_index).collect();
         row_indices.dedup();
@@ -420,7 +421,7 @@ impl Source {
                 .find(|row| row.row_index == rollout.row_index);
             let row = row.ok_or_else(|| {
                 let message = format!("row {} is missing", rollout.row_index);
-                CliError::failed("run_damaged", message)
+                RunError::failed(RunErrorKind::RunDamaged, message)
             })?;
             records.push(exported(self.run_name.clone(), rollout, row, samples));
         }

@@ -11,11 +11,12 @@ use osmosis_gateway::{
     Dialect, EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret,
     UpstreamOptions,
 };
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::json;
 
 use crate::arguments::{GatewayArguments, NamedUpstream};
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::output::Output;
 use crate::outside_engine::OutsideEngine;
@@ -34,7 +35,7 @@ pub(crate) async fn run(
     arguments: GatewayArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let workspace = workspace_or_here(workspace)?;
     let name = match given_name(arguments.name.as_deref())? {
         Some(name) => name,
@@ -72,7 +73,7 @@ pub(crate) async fn run(
     .await;
     let Opened { store, .. } = match opened {
         Ok(opened) => opened,
-        Err(error) if error.code == "run_pinned" => {
+        Err(error) if error.kind() == RunErrorKind::RunPinned => {
             ready.shut_down();
             return Err(error.hint("choose another `--name`: a run records one model"));
         }
@@ -144,7 +145,7 @@ async fn serve(
     ));
 }
 
-async fn close(store: &Arc<dyn Store>) -> Result<(), CliError> {
+async fn close(store: &Arc<dyn Store>) -> Result<(), RunError> {
     store.set_status(RunStatus::Finished).await?;
     Ok(store.close().await?)
 }
@@ -152,13 +153,14 @@ async fn close(store: &Arc<dyn Store>) -> Result<(), CliError> {
 fn open_policy(
     arguments: &GatewayArguments,
     workspace: &Workspace,
-) -> Result<ReadyPolicy, CliError> {
+) -> Result<ReadyPolicy, RunError> {
     if let Some(model) = &arguments.model {
         let model: ModelPath =
             model
                 .parse()
                 .map_err(|error: osmosis_core::config::ModelPathError| {
-                    CliError::usage("usage", format!("--model: {error}")).hint(error.hint())
+                    RunError::usage(RunErrorKind::Usage, format!("--model: {error}"))
+                        .hint(error.hint())
                 })?;
         // What is typed is relative to where it is typed.
         let model = match model {
@@ -207,7 +209,7 @@ fn upstream_options<'a>(
 }
 
 /// The policies of `--policy`, each with all its servers.
-fn named_policies(arguments: &GatewayArguments) -> Result<BTreeMap<String, ReadyPolicy>, CliError> {
+fn named_policies(arguments: &GatewayArguments) -> Result<BTreeMap<String, ReadyPolicy>, RunError> {
     let mut by_name: BTreeMap<&str, Vec<&NamedUpstream>> = BTreeMap::new();
     for named in &arguments.policy {
         by_name.entry(&named.name).or_default().push(named);
@@ -218,8 +220,8 @@ fn named_policies(arguments: &GatewayArguments) -> Result<BTreeMap<String, Ready
             let models: BTreeSet<&str> = servers.iter().map(|s| s.model.as_str()).collect();
             if models.len() > 1 {
                 let models: Vec<&str> = models.into_iter().collect();
-                return Err(CliError::usage(
-                    "usage",
+                return Err(RunError::usage(
+                    RunErrorKind::Usage,
                     format!(
                         "--policy {name}: its servers are sent different models, `{}`",
                         models.join("`, `")
@@ -236,10 +238,11 @@ fn named_policies(arguments: &GatewayArguments) -> Result<BTreeMap<String, Ready
         .collect()
 }
 
-fn register(gateway: &Gateway, named: BTreeMap<String, ReadyPolicy>) -> Result<(), CliError> {
+fn register(gateway: &Gateway, named: BTreeMap<String, ReadyPolicy>) -> Result<(), RunError> {
     for (name, ready) in named {
         gateway.register(&name, ready.policy).map_err(|error| {
-            CliError::usage("usage", format!("--policy: {error}")).maybe_hint(error.hint())
+            RunError::usage(RunErrorKind::Usage, format!("--policy: {error}"))
+                .maybe_hint(error.hint())
         })?;
     }
     Ok(())
@@ -258,11 +261,11 @@ fn key_variable(name: &str) -> String {
 }
 
 /// The workspace, or the working directory where there is none: serving needs no rollouts.
-pub(crate) fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, CliError> {
+pub(crate) fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, RunError> {
     match Workspace::find(named, None) {
         Err(error) if named.is_none() => {
             tracing::debug!(
-                message = error.message,
+                message = error.message(),
                 "no workspace; the working directory is used"
             );
             Ok(Workspace {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{Gateway, Policy};
+use osmosis_run::RunError;
 use serde_json::Value;
 
-use crate::error::CliError;
 use crate::eval::probe::Server;
 use crate::policy::{self, ReadyPolicy};
 use crate::workspace::Workspace;
@@ -30,7 +30,7 @@ impl ReadyJudge {
         seed: u64,
         workspace: &Workspace,
         beside: Option<(&ModelPath, &ReadyPolicy)>,
-    ) -> Result<Option<Self>, CliError> {
+    ) -> Result<Option<Self>, RunError> {
         let Some(model) = model else {
             return Ok(None);
         };
@@ -45,9 +45,9 @@ impl ReadyJudge {
                 model: model.clone(),
             }));
         }
-        let own = policy::open(model, seed, workspace).map_err(|error| CliError {
-            message: error.message.replace("model_path", "judge_model"),
-            ..error
+        let own = policy::open(model, seed, workspace).map_err(|error| {
+            let message = error.message().replace("model_path", "judge_model");
+            error.with_message(message)
         })?;
         Ok(Some(Self {
             policy: Arc::clone(&own.policy),

@@ -47,8 +47,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
-use error::{CliError, Exit};
+use error::Exit;
 use osmosis_data::Taking;
+use osmosis_run::{RunError, RunErrorKind};
 use output::Output;
 
 /// Bodies are made by one thread and freed by another, which the system's allocator is slow at.
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
+fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
     let workspace = arguments.workspace.as_deref();
     match arguments.command {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),
@@ -117,11 +118,11 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, CliError> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed("runtime", format!("cannot start: {error}")))
+        .map_err(|error| RunError::failed(RunErrorKind::Runtime, format!("cannot start: {error}")))
 }
 
 /// Every rollout that waits on a model holds a connection, and the usual soft limit is 1,024. Workers

@@ -3,12 +3,13 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use osmosis_run::RunError;
 use owo_colors::{Stream, Style};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::OutputArguments;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::terminal::{self, write_err, write_json_err, write_json_out, write_out};
 
 /// The version of every JSON envelope.
@@ -130,27 +131,27 @@ impl Output {
     }
 
     /// Tells the error and gives the exit code.
-    pub(crate) fn fail(&self, error: &CliError) -> ExitCode {
+    pub(crate) fn fail(&self, error: &RunError) -> ExitCode {
         if self.is_json() {
-            let mut details = (*error.details).clone();
-            if let (Some(hint), Some(map)) = (&error.hint, details.as_object_mut()) {
+            let mut details = error.detail_values().clone();
+            if let (Some(hint), Some(map)) = (error.hint_text(), details.as_object_mut()) {
                 map.insert("hint".to_owned(), json!(hint));
             }
             let envelope = json!({
                 "schema_version": SCHEMA_VERSION,
                 "command": self.command,
-                "error": {"code": error.code, "message": error.message, "details": details},
+                "error": {"code": error.kind().code(), "message": error.message(), "details": details},
             });
             write_json_err(&format!("{envelope:#}\n"));
         } else {
             let label = paint_err("error:", Style::new().red().bold());
-            write_err(&format!("{label} {}\n", error.message));
-            if let Some(hint) = &error.hint {
+            write_err(&format!("{label} {error}\n"));
+            if let Some(hint) = error.hint_text() {
                 let label = paint_err("hint:", Style::new().cyan().bold());
                 write_err(&format!("{label} {hint}\n"));
             }
         }
-        error.exit.into()
+        Exit::from(error).into()
     }
 }
 

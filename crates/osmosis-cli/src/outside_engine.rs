@@ -8,10 +8,10 @@ use osmosis_gateway::{
     EngineKind, Policy, RemoteEngine, RemoteEngineOptions, ReportedTokens, ServerLogprobs,
     TokenPolicy, TokenPolicyOptions, UpstreamOptions,
 };
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_tokens::ChatFormat;
 use serde_json::json;
 
-use crate::error::CliError;
 use crate::policy::{ReadyPolicy, is_local, upstreams, variable};
 use crate::source_digest::text_digest;
 use crate::workspace::absolute;
@@ -74,7 +74,7 @@ pub(crate) struct OutsideEngine {
 
 impl OutsideEngine {
     /// As the environment says; `usual` is what it is when that says nothing.
-    pub(crate) fn from_environment(usual: Engine) -> Result<Self, CliError> {
+    pub(crate) fn from_environment(usual: Engine) -> Result<Self, RunError> {
         Ok(Self {
             engine: chosen(ENGINE_VARIABLE)?.unwrap_or(usual),
             tokenizer: variable(TOKENIZER_VARIABLE).map(Utf8PathBuf::from),
@@ -87,7 +87,7 @@ impl OutsideEngine {
         &self,
         upstream: UpstreamOptions,
         seed: u64,
-    ) -> Result<ReadyPolicy, CliError> {
+    ) -> Result<ReadyPolicy, RunError> {
         let kind = match self.engine {
             Engine::Openai if self.tokenizer.is_some() => {
                 return Err(Self::unusable(
@@ -136,8 +136,8 @@ impl OutsideEngine {
         }
     }
 
-    fn unusable(message: &str, hint: String) -> CliError {
-        CliError::failed("engine_unusable", message.to_owned()).hint(hint)
+    fn unusable(message: &str, hint: String) -> RunError {
+        RunError::failed(RunErrorKind::EngineUnusable, message.to_owned()).hint(hint)
     }
 }
 
@@ -147,11 +147,11 @@ fn remote(
     folder: &Utf8Path,
     secrets: Vec<String>,
     seed: u64,
-) -> Result<ReadyPolicy, CliError> {
+) -> Result<ReadyPolicy, RunError> {
     let folder = absolute(folder)?;
     let chat = ChatFormat::load(&folder).map_err(|error| {
-        CliError::failed(
-            "tokenizer_invalid",
+        RunError::failed(
+            RunErrorKind::TokenizerInvalid,
             format!("tokenizer `{folder}`: {error}"),
         )
         .maybe_hint(error.hint())
@@ -159,7 +159,7 @@ fn remote(
     let (kind, model) = (options.kind, options.model.clone());
     let remote = !is_local(&options.base_url);
     let engine = RemoteEngine::new(options)
-        .map_err(|error| CliError::failed("model_invalid", error.to_string()))?;
+        .map_err(|error| RunError::failed(RunErrorKind::ModelInvalid, error.to_string()))?;
     let endpoint = engine.endpoint().to_owned();
     let identity = json!({
         "base_url": endpoint,
@@ -188,7 +188,7 @@ fn format_digest(folder: &Utf8Path) -> String {
 }
 
 /// The choice that a variable makes.
-fn chosen<T: ValueEnum>(name: &str) -> Result<Option<T>, CliError> {
+fn chosen<T: ValueEnum>(name: &str) -> Result<Option<T>, RunError> {
     let Some(text) = variable(name) else {
         return Ok(None);
     };
@@ -197,8 +197,8 @@ fn chosen<T: ValueEnum>(name: &str) -> Result<Option<T>, CliError> {
             .iter()
             .filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()))
             .collect();
-        CliError::failed(
-            "engine_unusable",
+        RunError::failed(
+            RunErrorKind::EngineUnusable,
             format!("the environment variable `{name}` is `{text}`"),
         )
         .hint(format!("it can be `{}`", known.join("`, `")))
@@ -228,7 +228,7 @@ mod tests {
             let error = outside(engine, tokenizer)
                 .open(one_server("http://127.0.0.1:1/v1", None, "m"), 0)
                 .unwrap_err();
-            assert!(error.message.contains(part), "{}", error.message);
+            assert!(error.message().contains(part), "{}", error.message());
         }
     }
 

@@ -11,13 +11,13 @@ use osmosis_gateway::{
     UpstreamOptions, UpstreamPolicy,
 };
 use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_store::RunKind;
 use osmosis_tokens::ChatFormat;
 use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::delivery::AnnouncedWeights;
 use serde_json::{Value, json};
 
-use crate::error::{CliError, io};
 use crate::outside_engine::{Engine, OutsideEngine};
 use crate::run_folder::RunFolder;
 use crate::workspace::{Workspace, absolute};
@@ -88,7 +88,7 @@ pub(crate) fn open(
     model: &ModelPath,
     seed: u64,
     workspace: &Workspace,
-) -> Result<ReadyPolicy, CliError> {
+) -> Result<ReadyPolicy, RunError> {
     match model {
         ModelPath::Script(path) => script(path, workspace),
         ModelPath::Provider { provider, model } => {
@@ -156,7 +156,7 @@ pub(crate) fn sampled(
     model: &EmbeddedModel,
     seed: u64,
     limits: Option<TokenLimits>,
-) -> Result<(Arc<dyn Policy>, Arc<Sampler>), CliError> {
+) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
     let sampler = start_sampler(model_path, model)?;
     let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
     let options = token_options(model_path, seed, limits);
@@ -171,7 +171,7 @@ pub(crate) fn trained_outside(
     seed: u64,
     limits: TokenLimits,
     kept: (Utf8PathBuf, u64),
-) -> Result<(Arc<dyn Policy>, Arc<Sampler>), CliError> {
+) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
     let sampler = start_sampler(model_path, model)?;
     let (folder, every) = kept;
     let weights = AnnouncedWeights::kept_in(Arc::clone(&sampler), model, folder, every);
@@ -188,7 +188,7 @@ pub(crate) fn trained_outside(
     Ok((Arc::new(policy), sampler))
 }
 
-fn start_sampler(model_path: &ModelPath, model: &EmbeddedModel) -> Result<Arc<Sampler>, CliError> {
+fn start_sampler(model_path: &ModelPath, model: &EmbeddedModel) -> Result<Arc<Sampler>, RunError> {
     let options = SamplerOptions {
         max_batch: MAX_BATCH,
         threads: 0,
@@ -217,7 +217,7 @@ fn token_options(
 pub(crate) fn open_model(
     model: &ModelPath,
     workspace: &Workspace,
-) -> Result<EmbeddedModel, CliError> {
+) -> Result<EmbeddedModel, RunError> {
     let opened = match model {
         ModelPath::Builtin(name) => EmbeddedModel::builtin(name),
         ModelPath::Run { name, step } => {
@@ -231,8 +231,8 @@ pub(crate) fn open_model(
         }
         ModelPath::Local(path) => EmbeddedModel::open(&local(path, workspace)?),
         ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
-            return Err(CliError::failed(
-                "model_not_trainable",
+            return Err(RunError::failed(
+                RunErrorKind::ModelNotTrainable,
                 format!(
                     "model_path `{model}` can't be trained here: a policy behind an endpoint is \
                      trained by its own trainer"
@@ -256,16 +256,19 @@ pub(crate) fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<
     Some(Arc::new(ChatFormat::load(&folder).ok()?))
 }
 
-fn model_error(model: &ModelPath, error: &PolicyError) -> CliError {
-    CliError::failed("model_invalid", format!("model_path `{model}`: {error}"))
-        .maybe_hint(error.hint())
+fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
+    RunError::failed(
+        RunErrorKind::ModelInvalid,
+        format!("model_path `{model}`: {error}"),
+    )
+    .maybe_hint(error.hint())
 }
 
 fn checkpoint(
     run: &str,
     step: CheckpointStep,
     workspace: &Workspace,
-) -> Result<Utf8PathBuf, CliError> {
+) -> Result<Utf8PathBuf, RunError> {
     let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
     let which = match step {
         CheckpointStep::Latest => Which::Latest,
@@ -276,30 +279,31 @@ fn checkpoint(
 }
 
 /// `~` is the user's home; what is relative is so to the workspace.
-fn local(path: &Utf8Path, workspace: &Workspace) -> Result<Utf8PathBuf, CliError> {
+fn local(path: &Utf8Path, workspace: &Workspace) -> Result<Utf8PathBuf, RunError> {
     let Some(below_home) = path.as_str().strip_prefix('~') else {
         return absolute(&workspace.root.join(path));
     };
     if !below_home.is_empty() && !below_home.starts_with('/') {
-        return Err(CliError::failed(
-            "model_invalid",
+        return Err(RunError::failed(
+            RunErrorKind::ModelInvalid,
             format!("model_path `{path}`: the home of another user is not known here"),
         )
         .hint("write the whole path"));
     }
-    let home = variable("HOME")
-        .ok_or_else(|| CliError::failed("model_invalid", "`~` needs the variable `HOME`"))?;
+    let home = variable("HOME").ok_or_else(|| {
+        RunError::failed(RunErrorKind::ModelInvalid, "`~` needs the variable `HOME`")
+    })?;
     Ok(Utf8PathBuf::from(home).join(below_home.trim_start_matches('/')))
 }
 
-fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, CliError> {
+fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, RunError> {
     let path = workspace.root.join(name);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         io(&path, &error)
             .hint("`script:PATH` is relative to the workspace, the folder that holds `rollouts/`")
     })?;
     let policy = ScriptedPolicy::parse(name, &text)
-        .map_err(|errors| CliError::failed("script_invalid", errors.to_string()))?;
+        .map_err(|errors| RunError::failed(RunErrorKind::ScriptInvalid, errors.to_string()))?;
     Ok(ReadyPolicy {
         policy: Arc::new(policy),
         identity: json!({ "script_sha256": crate::source_digest::text_digest(&text) }),
@@ -320,12 +324,12 @@ pub(crate) fn one_server(base_url: &str, key: Option<String>, model: &str) -> Up
 }
 
 /// Servers that speak the Chat Completions API and serve the same model.
-pub(crate) fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, CliError> {
+pub(crate) fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, RunError> {
     let keys = options.endpoints.iter().filter_map(|e| e.api_key.as_ref());
     let secrets = keys.map(|key| key.expose().to_owned()).collect();
     let remote = options.endpoints.iter().any(|e| !is_local(&e.base_url));
     let policy = UpstreamPolicy::new(options).map_err(|error| {
-        CliError::failed("model_invalid", error.to_string()).maybe_hint(error.hint())
+        RunError::failed(RunErrorKind::ModelInvalid, error.to_string()).maybe_hint(error.hint())
     })?;
     // Not the URLs as they were given: they may hold a password.
     let endpoint = policy.describe().endpoint;
@@ -349,9 +353,9 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn unset(name: &str, model: &str) -> CliError {
-    CliError::failed(
-        "model_unconfigured",
+fn unset(name: &str, model: &str) -> RunError {
+    RunError::failed(
+        RunErrorKind::ModelUnconfigured,
         format!("model_path `{model}` needs the environment variable `{name}`"),
     )
     .hint(format!(

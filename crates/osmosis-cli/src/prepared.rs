@@ -5,10 +5,10 @@ use std::time::Duration;
 use camino::Utf8Path;
 use indicatif::{ProgressBar, ProgressStyle};
 use osmosis_core::config::{Entrypoint, Language};
+use osmosis_run::RunError;
 use osmosis_worker::Launch;
 use osmosis_worker::environment::{self, BuiltRollout, EnvironmentEvent, PreparedEnvironment};
 
-use crate::error::CliError;
 use crate::output::Output;
 use crate::terminal::neutral;
 
@@ -25,7 +25,7 @@ impl Prepared {
         entrypoint: &Entrypoint,
         python: Option<&Utf8Path>,
         output: Output,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let mut teller = Teller::new(output);
         let progress = move |event| teller.tell(event);
         match entrypoint.language {

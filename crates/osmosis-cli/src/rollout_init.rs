@@ -4,10 +4,11 @@ use std::io::ErrorKind;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use serde_json::json;
 
 use crate::arguments::{Framework, InitArguments};
-use crate::error::{CliError, Exit, io};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::{Workspace, absolute, current_dir};
 
@@ -22,12 +23,12 @@ pub(crate) fn run(
     arguments: &InitArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     // A rollout's name has the rules of every path segment.
     let name = RolloutId::new(arguments.name.as_str())
         .map_err(|_| {
-            CliError::usage(
-                "usage",
+            RunError::usage(
+                RunErrorKind::Usage,
                 format!("`{}` can't be a rollout's name", arguments.name),
             )
             .hint("use letters, digits, `.`, `_` and `-`")
@@ -36,15 +37,16 @@ pub(crate) fn run(
     let root = root(workspace)?;
     let rollout = root.join("rollouts").join(&name);
     if rollout.exists() {
-        return Err(
-            CliError::failed("rollout_exists", format!("`{rollout}` is there already"))
-                .hint("choose another name, or remove the folder"),
-        );
+        return Err(RunError::failed(
+            RunErrorKind::RolloutExists,
+            format!("`{rollout}` is there already"),
+        )
+        .hint("choose another name, or remove the folder"));
     }
     let files = files(arguments.framework, &name)?;
     if let Some((path, _)) = files.iter().find(|(path, _)| root.join(path).exists()) {
-        return Err(CliError::failed(
-            "file_exists",
+        return Err(RunError::failed(
+            RunErrorKind::FileExists,
             format!("`{}` is there already", root.join(path)),
         )
         .hint("choose another name, or remove the file"));
@@ -70,7 +72,7 @@ pub(crate) fn run(
 }
 
 /// The workspace that was named or is around us; without one, the working directory becomes one.
-fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, CliError> {
+fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, RunError> {
     if let Some(named) = workspace {
         return absolute(named);
     }
@@ -80,7 +82,7 @@ fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, CliError> {
     }
 }
 
-fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, CliError> {
+fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, RunError> {
     // One policy calls the agents' tool, the other one only speaks.
     let tool_policy = include_str!("../templates/tool-policy.toml");
     let text_policy = include_str!("../templates/text-policy.toml");
@@ -148,20 +150,20 @@ fn python(main: &str, project: &str) -> Vec<(&'static str, String)> {
 }
 
 /// Where the Rust SDK is: in the checkout that this program was built from.
-fn rust_sdk() -> Result<String, CliError> {
+fn rust_sdk() -> Result<String, RunError> {
     let built_in = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
     let sdk = built_in.with_file_name("osmosis-sdk");
     if sdk.join("Cargo.toml").is_file() {
         return Ok(sdk.to_string());
     }
-    Err(CliError::failed(
-        "sdk_not_found",
+    Err(RunError::failed(
+        RunErrorKind::SdkNotFound,
         format!("the Rust SDK is not at `{sdk}`, where this program was built"),
     )
     .hint("keep the checkout of osmosis-rs, or build `osmosis` from another one"))
 }
 
-fn write_new(path: &Utf8Path, text: &str) -> Result<(), CliError> {
+fn write_new(path: &Utf8Path, text: &str) -> Result<(), RunError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| io(folder, &error))?;
     }
@@ -172,8 +174,8 @@ fn write_new(path: &Utf8Path, text: &str) -> Result<(), CliError> {
         .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
     match made {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(CliError::failed(
-            "file_exists",
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(RunError::failed(
+            RunErrorKind::FileExists,
             format!("`{path}` is there already"),
         )),
         Err(error) => Err(io(path, &error)),

@@ -4,10 +4,10 @@ use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Outcome, RunName};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_store::{RolloutPages, RolloutRecord, RunKind, SqliteStore, Store};
 use serde_json::{Map, Value, json};
 
-use crate::error::{CliError, io};
 use crate::output::Output;
 use crate::private_files;
 use crate::runs::RunReference;
@@ -40,7 +40,7 @@ impl RunFolder {
         workspace: &Workspace,
         kind: RunKind,
         name: &str,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let name = RunReference::of_kind(name, kind)?;
         Self::find(workspace, kind, name).ok_or_else(|| {
             let word = command_word(kind);
@@ -61,8 +61,8 @@ impl RunFolder {
                     format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
                 }
             };
-            CliError::failed(
-                "run_not_found",
+            RunError::failed(
+                RunErrorKind::RunNotFound,
                 format!("no run `{name}` in `{}`", workspace.runs_dir(kind)),
             )
             .hint(hint)
@@ -88,13 +88,13 @@ impl RunFolder {
     }
 
     /// Moves a run that is here out of the way, into `.osmosis/archive/`; nothing is deleted.
-    pub(crate) fn make_way(&self, workspace: &Workspace, output: &Output) -> Result<(), CliError> {
+    pub(crate) fn make_way(&self, workspace: &Workspace, output: &Output) -> Result<(), RunError> {
         if !self.exists() {
             return Ok(());
         }
         if let Some(holder) = SqliteStore::holder(&self.path) {
-            return Err(CliError::failed(
-                "run_held",
+            return Err(RunError::failed(
+                RunErrorKind::RunHeld,
                 format!("`{}` is held by {holder}", self.path),
             )
             .hint("stop that process first"));
@@ -158,12 +158,12 @@ impl RunFolder {
         self.path.join("reward.svg")
     }
 
-    pub(crate) fn write_metrics(&self, metrics: &Value) -> Result<(), CliError> {
+    pub(crate) fn write_metrics(&self, metrics: &Value) -> Result<(), RunError> {
         replace_file(&self.metrics(), |file| writeln!(file, "{metrics:#}"))
     }
 
     /// Writes `index.jsonl`: one line per rollout that has a result, in order.
-    pub(crate) async fn write_index(&self, store: &dyn Store) -> Result<(), CliError> {
+    pub(crate) async fn write_index(&self, store: &dyn Store) -> Result<(), RunError> {
         let path = self.index();
         let temporary = path.with_extension("jsonl.tmp");
         let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
@@ -179,7 +179,7 @@ impl RunFolder {
     }
 
     /// Copies the results into a folder of the user's.
-    pub(crate) fn copy_results(&self, target: &Utf8Path) -> Result<(), CliError> {
+    pub(crate) fn copy_results(&self, target: &Utf8Path) -> Result<(), RunError> {
         private_files::create_shared_folder(target).map_err(|error| io(target, &error))?;
         for name in ["metrics.json", "index.jsonl"] {
             let to = target.join(name);
@@ -222,7 +222,7 @@ pub(crate) fn index_line(rollout: &RolloutRecord) -> Value {
 pub(crate) fn replace_file(
     path: &Utf8Path,
     write: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
-) -> Result<(), CliError> {
+) -> Result<(), RunError> {
     let temporary = Utf8PathBuf::from(format!("{path}.tmp"));
     let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
     let mut file = BufWriter::new(file);

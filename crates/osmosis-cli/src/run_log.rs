@@ -10,9 +10,9 @@ use camino::Utf8Path;
 use osmosis_core::config::LogLimits;
 use osmosis_core::{Outcome, Redactor, RolloutId};
 use osmosis_engine::RunEvent;
+use osmosis_run::{RunError, io_error as io};
 use osmosis_worker::WorkerEvent;
 
-use crate::error::{CliError, io};
 use crate::figures::thousands;
 use crate::log_budget::{Admission, CutOutput, Limit, LogBudget, Printer};
 
@@ -34,7 +34,7 @@ impl RunLog {
         path: &Utf8Path,
         redactor: Redactor,
         limits: LogLimits,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let file = OpenOptions::new()
             .create(true)
             .append(true)

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use camino::Utf8Path;
 use osmosis_core::config::Secrets;
+use osmosis_run::{RunError, RunErrorKind};
 use serde_json::json;
 
-use crate::error::CliError;
 use crate::workspace::absolute;
 
 /// The values of the names that have one. They reach the worker and the redactor, nothing else. A required name
@@ -14,7 +14,7 @@ use crate::workspace::absolute;
 pub(crate) fn collect(
     names: &Secrets,
     file: Option<&Utf8Path>,
-) -> Result<Vec<(String, String)>, CliError> {
+) -> Result<Vec<(String, String)>, RunError> {
     let mut from_file = match file {
         Some(path) => read(path)?,
         None => HashMap::new(),
@@ -43,8 +43,8 @@ pub(crate) fn collect(
         |path| format!("`{path}` and the environment"),
     );
     let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
-    Err(CliError::failed(
-        "secret_missing",
+    Err(RunError::failed(
+        RunErrorKind::SecretMissing,
         format!(
             "[secrets] asks for {}, not in {looked_at}",
             names.join(", ")
@@ -54,13 +54,15 @@ pub(crate) fn collect(
     .details(json!({ "missing": missing })))
 }
 
-fn read(path: &Utf8Path) -> Result<HashMap<String, String>, CliError> {
+fn read(path: &Utf8Path) -> Result<HashMap<String, String>, RunError> {
     let path = absolute(path)?;
     // The message must not quote the line: it may hold the secret.
     let invalid = |line: usize, error: dotenvy::Error| match error {
-        dotenvy::Error::Io(error) => CliError::usage("secrets_file", format!("`{path}`: {error}")),
-        _ => CliError::usage(
-            "secrets_file",
+        dotenvy::Error::Io(error) => {
+            RunError::usage(RunErrorKind::SecretsFile, format!("`{path}`: {error}"))
+        }
+        _ => RunError::usage(
+            RunErrorKind::SecretsFile,
             format!("`{path}`: entry {line} is not of the form NAME=VALUE"),
         ),
     };
@@ -113,13 +115,13 @@ mod tests {
     fn a_broken_line_is_told_without_its_text() {
         let (_folder, path) = file("GOOD=1\nBAD LINE hunter2\n");
         let error = collect(&required("GOOD"), Some(&path)).unwrap_err();
-        assert!(error.message.contains("entry 2"), "{}", error.message);
-        assert!(!error.message.contains("hunter2"), "{}", error.message);
+        assert!(error.message().contains("entry 2"), "{}", error.message());
+        assert!(!error.message().contains("hunter2"), "{}", error.message());
     }
 
     #[test]
     fn what_is_nowhere_is_named() {
         let error = collect(&required("NO_SUCH_SECRET_HERE"), None).unwrap_err();
-        assert!(error.message.contains("NO_SUCH_SECRET_HERE"));
+        assert!(error.message().contains("NO_SUCH_SECRET_HERE"));
     }
 }

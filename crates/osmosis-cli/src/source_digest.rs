@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
 
-use crate::error::{CliError, io};
+use osmosis_run::{RunError, io_error as io};
 
 /// Folders that hold nothing the user wrote.
 const SKIPPED: [&str; 6] = [
@@ -18,7 +18,7 @@ const SKIPPED: [&str; 6] = [
 ];
 
 /// SHA-256 over the paths and contents of all files of the rollout, in order.
-pub(crate) fn source_digest(folder: &Utf8Path) -> Result<String, CliError> {
+pub(crate) fn source_digest(folder: &Utf8Path) -> Result<String, RunError> {
     let mut files = Vec::new();
     collect(folder, &mut files)?;
     files.sort();
@@ -34,7 +34,7 @@ pub(crate) fn source_digest(folder: &Utf8Path) -> Result<String, CliError> {
     Ok(hex(&hash.finalize()))
 }
 
-fn collect(folder: &Utf8Path, files: &mut Vec<Utf8PathBuf>) -> Result<(), CliError> {
+fn collect(folder: &Utf8Path, files: &mut Vec<Utf8PathBuf>) -> Result<(), RunError> {
     let entries = folder.read_dir_utf8().map_err(|error| io(folder, &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| io(folder, &error))?;

@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{CliError, Exit};
+use osmosis_run::{RunError, RunErrorKind};
 
 /// Signals as tokens that the parts of a run wait on.
 #[derive(Debug)]
@@ -16,8 +16,9 @@ pub(crate) struct StopSignals {
 }
 
 impl StopSignals {
-    pub(crate) fn listen() -> Result<Self, CliError> {
-        let failed = |error: std::io::Error| CliError::failed("signals", error.to_string());
+    pub(crate) fn listen() -> Result<Self, RunError> {
+        let failed =
+            |error: std::io::Error| RunError::failed(RunErrorKind::Signals, error.to_string());
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let drain = CancellationToken::new();
@@ -51,14 +52,11 @@ impl StopSignals {
     /// Runs a part of the preparation, which a signal ends at once.
     pub(crate) async fn unless_stopped<T>(
         &self,
-        part: impl Future<Output = Result<T, CliError>>,
-    ) -> Result<T, CliError> {
+        part: impl Future<Output = Result<T, RunError>>,
+    ) -> Result<T, RunError> {
         tokio::select! {
             biased;
-            () = self.drain.cancelled() => Err(CliError {
-                exit: Exit::Interrupted,
-                ..CliError::failed("interrupted", "interrupted before any rollout was run")
-            }),
+            () = self.drain.cancelled() => Err(RunError::failed(RunErrorKind::Interrupted, "interrupted before any rollout was run")),
             done = part => done,
         }
     }

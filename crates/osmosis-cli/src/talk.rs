@@ -11,7 +11,7 @@ use osmosis_tokens::{Origin, TokenRecord};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::error::CliError;
+use osmosis_run::RunError;
 
 /// How conversations are told.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +28,7 @@ pub(crate) async fn of(
     rollout: &RolloutId,
     samples: &[Sample],
     telling: &Telling,
-) -> Result<Vec<SampleTalk>, CliError> {
+) -> Result<Vec<SampleTalk>, RunError> {
     let mut heard = hear(store, std::slice::from_ref(rollout), telling).await?;
     let heard = heard.remove(rollout).unwrap_or_default();
     Ok(talks(samples, heard))
@@ -40,7 +40,7 @@ pub(crate) async fn of_each(
     rollouts: &[RolloutId],
     samples: impl IntoIterator<Item = &[Sample]>,
     telling: &Telling,
-) -> Result<Vec<Vec<SampleTalk>>, CliError> {
+) -> Result<Vec<Vec<SampleTalk>>, RunError> {
     let mut heard = hear(store, rollouts, telling).await?;
     let told = rollouts.iter().zip(samples).map(|(rollout, samples)| {
         let heard = heard.remove(rollout).unwrap_or_default();
@@ -87,7 +87,7 @@ async fn hear(
     store: &dyn Store,
     rollouts: &[RolloutId],
     telling: &Telling,
-) -> Result<HashMap<RolloutId, Vec<Heard>>, CliError> {
+) -> Result<HashMap<RolloutId, Vec<Heard>>, RunError> {
     let heard: Arc<Mutex<HashMap<RolloutId, Vec<Heard>>>> = Arc::default();
     let hearing = Arc::clone(&heard);
     let telling = telling.clone();

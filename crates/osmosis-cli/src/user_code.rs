@@ -6,11 +6,11 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
 use osmosis_core::frame::{Load, Manifest};
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use crate::error::{CliError, io};
 use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::secrets;
@@ -97,7 +97,7 @@ impl UserCode {
         experiment: &Experiment,
         passed_on: PassedOn,
         secrets_file: Option<&Utf8Path>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         check_head(workspace, experiment)?;
         let rollout_dir = rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?;
         let secrets = secrets::collect(&passed_on.secrets, secrets_file)?;
@@ -114,7 +114,7 @@ impl UserCode {
     }
 
     /// A digest of the rollout's files.
-    pub(crate) fn digest(&self) -> Result<String, CliError> {
+    pub(crate) fn digest(&self) -> Result<String, RunError> {
         source_digest(&self.rollout_dir)
     }
 
@@ -122,7 +122,7 @@ impl UserCode {
         &self,
         python: Option<&Utf8Path>,
         output: Output,
-    ) -> Result<Prepared, CliError> {
+    ) -> Result<Prepared, RunError> {
         Prepared::make(
             &self.rollout_dir,
             &self.experiment.entrypoint,
@@ -137,8 +137,9 @@ impl UserCode {
         prepared: &Prepared,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
-    ) -> Result<WorkerPool, CliError> {
-        let internal = |error: JsonTextError| CliError::failed("internal", error.to_string());
+    ) -> Result<WorkerPool, RunError> {
+        let internal =
+            |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
         let mut variables: Vec<(String, String)> = self
             .passed_on
             .env
@@ -184,7 +185,7 @@ pub(crate) fn rollout_dir(
     workspace: &Workspace,
     rollout: &RolloutName,
     entrypoint: &Entrypoint,
-) -> Result<Utf8PathBuf, CliError> {
+) -> Result<Utf8PathBuf, RunError> {
     let name = rollout.as_str();
     let folder = workspace.rollout_dir(name);
     if !folder.is_dir() {
@@ -194,16 +195,16 @@ pub(crate) fn rollout_dir(
         } else {
             format!("the workspace has: {}", known.join(", "))
         };
-        return Err(CliError::failed(
-            "rollout_not_found",
+        return Err(RunError::failed(
+            RunErrorKind::RolloutNotFound,
             format!("no rollout `{name}` at `{folder}`"),
         )
         .hint(hint));
     }
     let entrypoint = folder.join(&entrypoint.file);
     if !entrypoint.is_file() {
-        return Err(CliError::failed(
-            "entrypoint_not_found",
+        return Err(RunError::failed(
+            RunErrorKind::EntrypointNotFound,
             format!("the entrypoint `{entrypoint}` is not there"),
         )
         .hint("the entrypoint is relative to the rollout's folder"));
@@ -212,7 +213,7 @@ pub(crate) fn rollout_dir(
 }
 
 /// Refuses when HEAD of the workspace is not what the config names.
-pub(crate) fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), CliError> {
+pub(crate) fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), RunError> {
     if let Some(wanted) = &experiment.branch {
         let head = git_head(workspace, &["rev-parse", "--abbrev-ref", "HEAD"])?;
         refuse_unless(
@@ -233,7 +234,7 @@ pub(crate) fn check_head(workspace: &Workspace, experiment: &Experiment) -> Resu
 }
 
 /// What git says; `None` where there is no repository.
-fn git_head(workspace: &Workspace, arguments: &[&str]) -> Result<Option<String>, CliError> {
+fn git_head(workspace: &Workspace, arguments: &[&str]) -> Result<Option<String>, RunError> {
     let output = std::process::Command::new("git")
         .current_dir(&workspace.root)
         .args(arguments)
@@ -248,13 +249,13 @@ fn refuse_unless(
     wanted: &str,
     head: Option<&str>,
     workspace: &Workspace,
-) -> Result<(), CliError> {
+) -> Result<(), RunError> {
     if fits {
         return Ok(());
     }
     let found = head.unwrap_or("in no repository");
-    Err(CliError::failed(
-        "source_mismatch",
+    Err(RunError::failed(
+        RunErrorKind::SourceMismatch,
         format!(
             "the config asks for `{wanted}`, but HEAD of `{}` is {found}",
             workspace.root

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use osmosis_worker::variables;
 
-use crate::error::CliError;
+use osmosis_run::{RunError, RunErrorKind};
 
 /// The names, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,10 +31,10 @@ impl Withheld {
     }
 
     /// The error with a hint when what the user's code said names one of them.
-    pub(crate) fn explain(&self, error: CliError, remedy: &str) -> CliError {
+    pub(crate) fn explain(&self, error: RunError, remedy: &str) -> RunError {
         let told = |name: &&String| {
-            error.message.contains(name.as_str())
-                || error.details.to_string().contains(name.as_str())
+            error.message().contains(name.as_str())
+                || error.detail_values().to_string().contains(name.as_str())
         };
         let named: Vec<String> = self.0.iter().filter(told).cloned().collect();
         match Self(named).text(remedy) {
@@ -51,19 +51,23 @@ pub(crate) const IN_CONFIG: &str = "`[secrets] optional = [NAME]`";
 pub(crate) const BY_ARGUMENT: &str = "`--pass-env NAME`";
 
 /// The values of the variables that are to be passed; the error names one that is not set or never passed.
-pub(crate) fn passed_variables(names: &[String]) -> Result<BTreeMap<String, String>, CliError> {
+pub(crate) fn passed_variables(names: &[String]) -> Result<BTreeMap<String, String>, RunError> {
     let mut found = BTreeMap::new();
     for name in names {
         if variables::is_ours(name) {
-            return Err(CliError::usage(
-                "usage",
+            return Err(RunError::usage(
+                RunErrorKind::Usage,
                 format!(
                     "--pass-env: `{name}` is never passed: names that start with `OSMOSIS_` are reserved"
                 ),
             ));
         }
-        let value = std::env::var(name)
-            .map_err(|_| CliError::usage("usage", format!("--pass-env: `{name}` is not set")))?;
+        let value = std::env::var(name).map_err(|_| {
+            RunError::usage(
+                RunErrorKind::Usage,
+                format!("--pass-env: `{name}` is not set"),
+            )
+        })?;
         found.insert(name.clone(), value);
     }
     Ok(found)
@@ -81,11 +85,18 @@ mod tests {
             "A_API_KEY, B_BASE_URL: set here and not passed to your code; pass them with `[secrets] optional = [NAME]`"
         );
         assert_eq!(Withheld::default().text(IN_CONFIG), None);
-        let error = |message: &str| CliError::failed("entrypoint_invalid", message);
+        let error = |message: &str| RunError::failed(RunErrorKind::EntrypointInvalid, message);
         let explained = withheld.explain(error("KeyError: 'A_API_KEY'"), IN_CONFIG);
-        assert!(explained.hint.unwrap().starts_with("A_API_KEY: set here"));
+        assert!(
+            explained
+                .hint_text()
+                .unwrap()
+                .starts_with("A_API_KEY: set here")
+        );
         assert_eq!(
-            withheld.explain(error("KeyError: 'C'"), IN_CONFIG).hint,
+            withheld
+                .explain(error("KeyError: 'C'"), IN_CONFIG)
+                .hint_text(),
             None
         );
     }

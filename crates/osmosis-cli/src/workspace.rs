@@ -3,7 +3,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_store::RunKind;
 
-use crate::error::{CliError, Exit, io};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 
 /// The folder that holds `rollouts/`.
 #[derive(Debug, Clone)]
@@ -16,12 +16,12 @@ impl Workspace {
     pub(crate) fn find(
         named: Option<&Utf8Path>,
         start: Option<&Utf8Path>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         if let Some(root) = named {
             let root = absolute(root)?;
             if !root.join("rollouts").is_dir() {
-                return Err(CliError::usage(
-                    "workspace_invalid",
+                return Err(RunError::usage(
+                    RunErrorKind::WorkspaceInvalid,
                     format!("`{root}` is no workspace: it holds no `rollouts/` folder"),
                 ));
             }
@@ -38,8 +38,8 @@ impl Workspace {
                 root: root.to_owned(),
             })
             .ok_or_else(|| {
-                CliError::usage(
-                    "workspace_not_found",
+                RunError::usage(
+                    RunErrorKind::WorkspaceNotFound,
                     format!("no folder above `{start}` holds `rollouts/`"),
                 )
                 .hint("run inside a workspace, name one with `--workspace`, or make one with `osmosis rollout init NAME`")
@@ -75,28 +75,26 @@ impl Workspace {
 }
 
 /// Where a config file is, from the root, and its text.
-pub(crate) fn read_config(file: &Utf8Path) -> Result<(Utf8PathBuf, String), CliError> {
+pub(crate) fn read_config(file: &Utf8Path) -> Result<(Utf8PathBuf, String), RunError> {
     let path = absolute(file)?;
-    let text = std::fs::read_to_string(&path).map_err(|error| CliError {
-        exit: Exit::Usage,
-        ..io(&path, &error)
-    })?;
+    let text = std::fs::read_to_string(&path).map_err(|error| io(&path, &error).into_usage())?;
     Ok((path, text))
 }
 
-pub(crate) fn current_dir() -> Result<Utf8PathBuf, CliError> {
-    let folder = std::env::current_dir()
-        .map_err(|error| CliError::failed("io", format!("no working directory: {error}")))?;
+pub(crate) fn current_dir() -> Result<Utf8PathBuf, RunError> {
+    let folder = std::env::current_dir().map_err(|error| {
+        RunError::failed(RunErrorKind::Io, format!("no working directory: {error}"))
+    })?;
     Utf8PathBuf::from_path_buf(folder).map_err(|folder| {
-        CliError::failed(
-            "io",
+        RunError::failed(
+            RunErrorKind::Io,
             format!("the working directory `{}` is not UTF-8", folder.display()),
         )
     })
 }
 
 /// The path from the root, whether or not anything is there.
-pub(crate) fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, CliError> {
+pub(crate) fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, RunError> {
     let joined = if path.is_absolute() {
         path.to_owned()
     } else {

@@ -1,3 +1,4 @@
+use osmosis_run::{RunError, RunErrorKind};
 use std::net::SocketAddr;
 
 use osmosis_engine::{EngineError, EngineErrorKind};
@@ -60,6 +61,22 @@ impl ServerError {
             Self::Engine(error) => error.hint(),
             Self::Store(error) => error.hint(),
             Self::Http(_) => None,
+        }
+    }
+}
+
+impl From<ServerError> for RunError {
+    fn from(error: ServerError) -> Self {
+        match error {
+            ServerError::Engine(error) => error.into(),
+            ServerError::Store(error) => error.into(),
+            ServerError::Listen { .. } => Self::failed(RunErrorKind::Serve, error.to_string())
+                .hint("choose another address with `--listen ADDR`"),
+            ServerError::Http(_) => Self::failed(RunErrorKind::Serve, error.to_string()),
+            ServerError::NoServer { .. } => {
+                let hint = error.hint().unwrap_or_default();
+                Self::failed(RunErrorKind::NoRolloutServer, error.to_string()).hint(hint)
+            }
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use rust_embed::RustEmbed;
 
-use crate::error::{CliError, io};
 use crate::private_files;
 use crate::source_digest::bytes_digest;
 
@@ -21,7 +21,7 @@ struct Calculator;
 const WRITTEN: &str = ".osmosis/demo.json";
 
 /// Writes the files of the workspace. Returns those that were left as the user has them.
-pub(crate) fn write(root: &Utf8Path) -> Result<Vec<Utf8PathBuf>, CliError> {
+pub(crate) fn write(root: &Utf8Path) -> Result<Vec<Utf8PathBuf>, RunError> {
     let shipped: Vec<(Utf8PathBuf, Vec<u8>)> = Calculator::iter()
         .filter_map(|name| {
             let file = Calculator::get(&name)?;
@@ -34,7 +34,7 @@ pub(crate) fn write(root: &Utf8Path) -> Result<Vec<Utf8PathBuf>, CliError> {
 fn write_files(
     root: &Utf8Path,
     shipped: &[(Utf8PathBuf, Vec<u8>)],
-) -> Result<Vec<Utf8PathBuf>, CliError> {
+) -> Result<Vec<Utf8PathBuf>, RunError> {
     let list = root.join(WRITTEN);
     let mut written: BTreeMap<Utf8PathBuf, String> = std::fs::read(&list)
         .ok()
@@ -63,12 +63,12 @@ fn write_files(
         written.insert(name.clone(), ours);
     }
     let text = serde_json::to_vec_pretty(&written)
-        .map_err(|error| CliError::failed("internal", error.to_string()))?;
+        .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
     write_file(&list, &text)?;
     Ok(kept)
 }
 
-fn write_file(path: &Utf8Path, bytes: &[u8]) -> Result<(), CliError> {
+fn write_file(path: &Utf8Path, bytes: &[u8]) -> Result<(), RunError> {
     if let Some(folder) = path.parent() {
         private_files::create_shared_folder(folder).map_err(|error| io(folder, &error))?;
     }

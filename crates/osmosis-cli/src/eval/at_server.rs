@@ -2,11 +2,11 @@
 
 use osmosis_core::config::Experiment;
 use osmosis_gateway::Secret;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::{Reach, RemoteOptions, RemoteServer, Url, parse_url};
 use serde_json::Value;
 
 use crate::arguments::ReachArguments;
-use crate::error::CliError;
 use crate::output::Output;
 use crate::runs::Pinned;
 use crate::user_code::PassedOn;
@@ -31,7 +31,7 @@ pub(crate) struct ServerWanted {
 
 impl ServerWanted {
     /// What a submit asks for.
-    pub(crate) fn of(url: Option<Url>, reach: ReachArguments) -> Result<Option<Self>, CliError> {
+    pub(crate) fn of(url: Option<Url>, reach: ReachArguments) -> Result<Option<Self>, RunError> {
         let Some(url) = url else {
             refuse_without_server(&reach)?;
             return Ok(None);
@@ -40,12 +40,12 @@ impl ServerWanted {
     }
 
     /// What a run was begun with, except for what is said now.
-    pub(crate) fn of_run(pinned: &Pinned, said: ReachArguments) -> Result<Option<Self>, CliError> {
+    pub(crate) fn of_run(pinned: &Pinned, said: ReachArguments) -> Result<Option<Self>, RunError> {
         let Some(url) = pinned.text("server") else {
             refuse_without_server(&said)?;
             return Ok(None);
         };
-        let damaged = |message: String| CliError::failed("run_damaged", message);
+        let damaged = |message: String| RunError::failed(RunErrorKind::RunDamaged, message);
         let public_url = match said.public_url {
             Some(url) => Some(url),
             None => pinned
@@ -66,15 +66,15 @@ impl ServerWanted {
     }
 }
 
-fn refuse_without_server(reach: &ReachArguments) -> Result<(), CliError> {
+fn refuse_without_server(reach: &ReachArguments) -> Result<(), RunError> {
     let said = [
         ("--public-url", reach.public_url.is_some()),
         ("--listen", reach.listen.is_some()),
         ("--server-key-env", reach.server_key_env.is_some()),
     ];
     match said.iter().find(|(_, said)| *said) {
-        Some((name, _)) => Err(CliError::usage(
-            "usage",
+        Some((name, _)) => Err(RunError::usage(
+            RunErrorKind::Usage,
             format!("{name} is for a run at a rollout server"),
         )
         .hint("name the server with `--server URL`")),
@@ -87,10 +87,11 @@ impl AtServer {
         wanted: ServerWanted,
         experiment: &Experiment,
         passed_on: PassedOn,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let ServerWanted { url, reach: asked } = wanted;
-        let reach = Reach::of(&url, asked.public_url.as_ref(), asked.listen)
-            .map_err(|error| CliError::usage("usage", error.to_string()).hint(error.hint()))?;
+        let reach = Reach::of(&url, asked.public_url.as_ref(), asked.listen).map_err(|error| {
+            RunError::usage(RunErrorKind::Usage, error.to_string()).hint(error.hint())
+        })?;
         let key = match &asked.server_key_env {
             Some(name) => Some(key_of(name)?),
             None => None,
@@ -105,7 +106,7 @@ impl AtServer {
         })
     }
 
-    pub(crate) async fn meet(&self) -> Result<RemoteServer, CliError> {
+    pub(crate) async fn meet(&self) -> Result<RemoteServer, RunError> {
         let options = RemoteOptions::new(self.url.clone(), self.key.clone());
         Ok(RemoteServer::meet(options).await?)
     }
@@ -154,11 +155,11 @@ fn in_short(health: &Value) -> String {
     }
 }
 
-fn key_of(name: &str) -> Result<Secret, CliError> {
+fn key_of(name: &str) -> Result<Secret, RunError> {
     match std::env::var(name) {
         Ok(key) if !key.trim().is_empty() => Ok(Secret::new(key)),
-        _ => Err(CliError::usage(
-            "usage",
+        _ => Err(RunError::usage(
+            RunErrorKind::Usage,
             format!("--server-key-env: the variable `{name}` is not set"),
         )
         .hint(format!("set `{name}` to the key of the rollout server"))),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use osmosis_gateway::Gateway;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::CallSummary;
 
 use super::prices::{Dollars, Prices};
-use crate::error::CliError;
 
 /// A limit and the prices it is counted with.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Budget {
     pub(crate) fn of(
         limit: Option<Dollars>,
         prices: Option<Prices>,
-    ) -> Result<Option<Arc<Self>>, CliError> {
+    ) -> Result<Option<Arc<Self>>, RunError> {
         match (limit, prices) {
             (None, _) => Ok(None),
             (Some(limit), Some(prices)) => Ok(Some(Arc::new(Self {
@@ -31,8 +31,8 @@ impl Budget {
                 prices,
                 reached: AtomicBool::new(false),
             }))),
-            (Some(_), None) => Err(CliError::usage(
-                "usage",
+            (Some(_), None) => Err(RunError::usage(
+                RunErrorKind::Usage,
                 "--max-cost needs to know what tokens cost",
             )
             .hint("give `--price-prompt USD --price-completion USD`, for a million tokens each")),

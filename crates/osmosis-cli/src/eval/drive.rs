@@ -5,6 +5,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent, Stop};
 use osmosis_gateway::Gateway;
+use osmosis_run::RunError;
 use osmosis_server::{Callbacks, RemoteRollouts, RemoteServer};
 use osmosis_store::Store;
 use osmosis_worker::WorkerPool;
@@ -15,7 +16,6 @@ use super::plan::UserSide;
 use super::submit::Job;
 use super::trace::{TracedRun, Tracer};
 use crate::display::Display;
-use crate::error::CliError;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::prepared::Prepared;
 use crate::stop_signals::StopSignals;
@@ -58,7 +58,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Job {
-    pub(super) async fn prepare(&self) -> Result<Ready<'_>, CliError> {
+    pub(super) async fn prepare(&self) -> Result<Ready<'_>, RunError> {
         match &self.plan.side {
             UserSide::Here(code) => {
                 let python = self.throughput.python.as_deref();
@@ -77,7 +77,7 @@ impl Job {
         &self,
         ready: Ready<'a>,
         display: &Display<RunEvent>,
-    ) -> Result<Ready<'a>, CliError> {
+    ) -> Result<Ready<'a>, RunError> {
         match ready {
             Ready::Here(code, prepared, None) if self.plan.dataset.depends_on_workflow() => {
                 let workers = self.start_workers(code, &prepared, display).await?;
@@ -96,7 +96,7 @@ impl Job {
         code: &UserCode,
         prepared: &Prepared,
         display: &Display<RunEvent>,
-    ) -> Result<WorkerPool, CliError> {
+    ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
             self.max_in_flight(),
@@ -111,7 +111,7 @@ impl Job {
         &self,
         ready: Ready<'_>,
         around: &Surroundings<'_>,
-    ) -> Result<RunEnd, CliError> {
+    ) -> Result<RunEnd, RunError> {
         let counts = around.store.counts().await?;
         if counts.queued + counts.leased == 0 {
             if let Ready::Here(_, _, Some(workers)) = ready {
@@ -138,7 +138,7 @@ impl Job {
         code: &UserCode,
         workers: Arc<WorkerPool>,
         around: &Surroundings<'_>,
-    ) -> Result<RunEnd, CliError> {
+    ) -> Result<RunEnd, RunError> {
         code.tell(workers.manifest(), &self.amount(), &self.output);
         let sampling = execution::sampling(self.plan.config.sampling, false);
         let gateway =
@@ -164,7 +164,7 @@ impl Job {
         wanted: &AtServer,
         met: RemoteServer,
         around: &Surroundings<'_>,
-    ) -> Result<RunEnd, CliError> {
+    ) -> Result<RunEnd, RunError> {
         wanted.tell(&met, &self.amount(), &self.output);
         let callbacks = Callbacks::default();
         let gateway = execution::start_gateway_beside(
@@ -191,7 +191,7 @@ impl Job {
         gateway: &Arc<Gateway>,
         executor: &Arc<impl Executor + 'static>,
         around: &Surroundings<'_>,
-    ) -> Result<RunEnd, CliError> {
+    ) -> Result<RunEnd, RunError> {
         let before = around.store.call_totals().await?;
         let policy = &self.plan.ready.policy;
         self.sight

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use osmosis_run::{RunError, RunErrorKind};
 use serde_json::{Value, json};
 
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::figures::number;
 use crate::output::Output;
 
@@ -151,10 +152,10 @@ impl FromStr for Gate {
 
 impl Gate {
     /// Refuses a gate that no run with `n` rollouts for each row can have a number for.
-    pub(crate) fn check_for(&self, n: u32) -> Result<(), CliError> {
+    pub(crate) fn check_for(&self, n: u32) -> Result<(), RunError> {
         match self.metric {
-            Metric::PassAt(k) | Metric::PassHat(k) if k > n => Err(CliError::usage(
-                "usage",
+            Metric::PassAt(k) | Metric::PassHat(k) if k > n => Err(RunError::usage(
+                RunErrorKind::Usage,
                 format!(
                     "--fail-under: `{}` needs {k} rollouts of each row, and the run has {n}",
                     self.metric

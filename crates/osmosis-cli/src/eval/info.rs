@@ -1,6 +1,7 @@
 //! `osmosis eval info RUN`.
 
 use osmosis_core::Redactor;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, SqliteStore, Store};
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::junit::JunitReport;
 use super::money::Money;
 use super::report::Report;
 use crate::arguments::{CostArguments, InfoArguments};
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
@@ -21,14 +22,16 @@ pub(crate) async fn run(
     workspace: &Workspace,
     arguments: InfoArguments,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let run = arguments.run.as_str();
     let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
-    let record = store
-        .run()
-        .await?
-        .ok_or_else(|| CliError::failed("run_damaged", format!("run `{run}` was never begun")))?;
+    let record = store.run().await?.ok_or_else(|| {
+        RunError::failed(
+            RunErrorKind::RunDamaged,
+            format!("run `{run}` was never begun"),
+        )
+    })?;
     let holder = SqliteStore::holder(&folder.path);
     let status = status_text(record.status, holder.is_some());
     let pinned = Pinned::read(&record.pinned)?;

@@ -9,10 +9,10 @@ use std::io::{self, BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Outcome, OutcomeKind, Redactor, RunName};
+use osmosis_run::{RunError, RunErrorKind, io_error};
 use osmosis_store::{RolloutPages, RolloutQuery, RolloutRecord, Store};
 
 use crate::command_line;
-use crate::error::{CliError, io as io_error};
 use crate::figures::number;
 use crate::private_files;
 use crate::workspace::Workspace;
@@ -156,10 +156,10 @@ impl<'a> JunitReport<'a> {
         store: &dyn Store,
         workspace: &'a Workspace,
         redactor: Redactor,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let record = store.run().await?;
-        let record =
-            record.ok_or_else(|| CliError::failed("run_damaged", "the run was never begun"))?;
+        let record = record
+            .ok_or_else(|| RunError::failed(RunErrorKind::RunDamaged, "the run was never begun"))?;
         Ok(Self {
             run: record.name,
             begun_at_ms: record.created_at_ms,
@@ -170,7 +170,7 @@ impl<'a> JunitReport<'a> {
 
     /// Writes the file whole or not at all. The rollouts are read twice, because their counts stand
     /// at the beginning.
-    pub(crate) async fn write(&self, store: &dyn Store, path: &Utf8Path) -> Result<(), CliError> {
+    pub(crate) async fn write(&self, store: &dyn Store, path: &Utf8Path) -> Result<(), RunError> {
         if let Some(parent) = path.parent() {
             private_files::create_shared_folder(parent)
                 .map_err(|error| io_error(parent, &error))?;
@@ -276,8 +276,8 @@ impl<'a> JunitReport<'a> {
 async fn each_row(
     store: &dyn Store,
     mut take: impl FnMut(&Row) -> io::Result<()>,
-) -> Result<(), CliError> {
-    let failed = |error: io::Error| CliError::failed("io", error.to_string());
+) -> Result<(), RunError> {
+    let failed = |error: io::Error| RunError::failed(RunErrorKind::Io, error.to_string());
     let mut pages = RolloutPages::new(store, RolloutQuery::default());
     let mut row: Option<Row> = None;
     while let Some(page) = pages.next().await? {

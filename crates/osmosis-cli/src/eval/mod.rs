@@ -20,10 +20,11 @@ mod submit;
 mod trace;
 
 use camino::Utf8Path;
+use osmosis_run::RunError;
 use osmosis_store::RunKind;
 
 use crate::arguments::EvalCommand;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
@@ -32,7 +33,7 @@ pub(crate) async fn run(
     command: EvalCommand,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     const KIND: RunKind = RunKind::Evaluation;
     let found = || Workspace::find(workspace, None);
     match command {

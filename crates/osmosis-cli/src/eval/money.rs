@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use osmosis_run::RunError;
 use osmosis_store::Store;
 
 use super::budget::Budget;
 use super::prices::{Cost, Prices};
 use crate::arguments::CostArguments;
-use crate::error::CliError;
 use crate::runs::Pinned;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Money {
 
 impl Money {
     /// What is said now goes before what the run was begun with.
-    pub(crate) fn of(said: &CostArguments, pinned: &Pinned) -> Result<Self, CliError> {
+    pub(crate) fn of(said: &CostArguments, pinned: &Pinned) -> Result<Self, RunError> {
         let prices = Prices::given_or_pinned(said.prices, pinned);
         Ok(Self {
             prices,
@@ -27,7 +27,7 @@ impl Money {
     }
 
     /// What the run has cost so far; `None` without prices.
-    pub(crate) async fn cost(&self, store: &dyn Store) -> Result<Option<Cost>, CliError> {
+    pub(crate) async fn cost(&self, store: &dyn Store) -> Result<Option<Cost>, RunError> {
         match self.prices {
             None => Ok(None),
             Some(prices) => Ok(Some(Cost::of(prices, &store.call_totals().await?))),

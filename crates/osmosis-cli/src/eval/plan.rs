@@ -6,12 +6,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
 use osmosis_core::config::{EvalConfig, Language};
 use osmosis_core::row_selection::{RowFilter, RowSelection, RowVerdict};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{NewRollout, Store};
 use serde_json::json;
 
 use super::at_server::{AtServer, ServerWanted};
 use crate::checked_dataset::CheckedDataset;
-use crate::error::CliError;
 use crate::judge::ReadyJudge;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
@@ -72,7 +72,7 @@ impl UserSide {
         request: &Request,
         config: &EvalConfig,
         workspace: &Workspace,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let passed_on = PassedOn::from(config);
         if let Some(wanted) = request.server.clone() {
             user_code::check_head(workspace, &config.experiment)?;
@@ -90,11 +90,11 @@ impl UserSide {
 }
 
 impl Plan {
-    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, CliError> {
+    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
         let config = EvalConfig::parse(&request.config_path, &request.config_text)?;
         let selection = match &request.rows {
             Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
-                CliError::usage("usage", format!("--rows: {error}")).hint(error.hint())
+                RunError::usage(RunErrorKind::Usage, format!("--rows: {error}")).hint(error.hint())
             })?),
             None => None,
         };
@@ -114,7 +114,7 @@ impl Plan {
                 dataset.path(),
                 dataset.rows
             );
-            return Err(CliError::usage("usage", message).hint(format!(
+            return Err(RunError::usage(RunErrorKind::Usage, message).hint(format!(
                 "rows count from 0; the last is {}",
                 dataset.rows - 1
             )));
@@ -155,7 +155,7 @@ impl Plan {
     }
 
     /// What a resume must find as it is now.
-    pub(crate) fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, CliError> {
+    pub(crate) fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;
         // How fast a run goes is not what it is.
         facts.0.remove("evaluation.batch_size");
@@ -184,7 +184,7 @@ impl Plan {
     }
 
     /// Puts the chosen rows and their rollouts into the store's queue.
-    pub(crate) async fn enqueue(&self, store: &Arc<dyn Store>) -> Result<(), CliError> {
+    pub(crate) async fn enqueue(&self, store: &Arc<dyn Store>) -> Result<(), RunError> {
         let n = self.config.evaluation.n;
         let mut rows = vec![];
         let mut rollouts = vec![];

@@ -3,9 +3,9 @@
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{Finding, Policy, ProbeError, ProbeErrorKind, Probed};
+use osmosis_run::{RunError, RunErrorKind};
 use serde_json::json;
 
-use crate::error::CliError;
 use crate::output::Output;
 
 /// What came of it, for people and programs.
@@ -38,7 +38,7 @@ pub(crate) async fn probe(
     server: &Server<'_>,
     redactor: &Redactor,
     output: &Output,
-) -> Result<ProbeResult, CliError> {
+) -> Result<ProbeResult, RunError> {
     let mut result = ProbeResult::NotAsked;
     for Probed { endpoint, finding } in server.policy.probe().await {
         match finding {
@@ -65,7 +65,7 @@ fn broken(
     endpoint: &str,
     server: &Server<'_>,
     redactor: &Redactor,
-) -> CliError {
+) -> RunError {
     let Server { key, model, .. } = server;
     let variables = match model {
         ModelPath::Provider { provider, .. } => {
@@ -82,12 +82,12 @@ fn broken(
         (ProbeErrorKind::Key, Some((_, key))) => format!("; it is read from `{key}`"),
         (ProbeErrorKind::Model, _) | (_, None) => String::new(),
     };
-    let code = match error.kind() {
-        ProbeErrorKind::Address => "model_unreachable",
-        ProbeErrorKind::Key => "model_key_refused",
-        ProbeErrorKind::Model => "model_not_found",
+    let failed = match error.kind() {
+        ProbeErrorKind::Address => RunErrorKind::ModelUnreachable,
+        ProbeErrorKind::Key => RunErrorKind::ModelKeyRefused,
+        ProbeErrorKind::Model => RunErrorKind::ModelNotFound,
     };
-    CliError::failed(code, redactor.clean(&format!("{key} `{model}`: {error}")))
+    RunError::failed(failed, redactor.clean(&format!("{key} `{model}`: {error}")))
         .hint(redactor.clean(&format!(
             "{}{from} (`--no-probe` runs without this check)",
             error.hint()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use osmosis_core::failure_groups::{FailureGroup, FailureGroups};
 use osmosis_core::statistics::{Interval, RolloutFact, RunNumbers, RunTally, definition};
 use osmosis_core::{Outcome, OutcomeKind, RunName};
+use osmosis_run::RunError;
 use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::failures::{self, RunAgain};
 use super::prices::{Cost, dollars_text};
 use crate::command_line;
-use crate::error::CliError;
 use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
@@ -49,7 +49,7 @@ impl Report {
         folder: &RunFolder,
         resumed: bool,
         duration: impl Into<Option<Duration>>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let pinned = pinned(store).await?;
         let mut tally = RunTally::new(runs_per_row(&pinned)).within(pinned.reward_range());
         let mut judge = JudgeSummary::default();
@@ -343,7 +343,7 @@ fn part(tokens: Option<u64>, of: &str) -> String {
     })
 }
 
-async fn pinned(store: &dyn Store) -> Result<Pinned, CliError> {
+async fn pinned(store: &dyn Store) -> Result<Pinned, RunError> {
     match store.run().await? {
         Some(run) => Pinned::read(&run.pinned),
         None => Ok(Pinned(serde_json::Map::new())),

@@ -5,6 +5,7 @@ use std::time::Instant;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::RunEnd;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ use crate::arguments::{
 };
 use crate::command_line;
 use crate::display::Display;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::SHUTDOWN_GRACE;
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -45,7 +46,7 @@ pub(crate) async fn submit(
     arguments: SubmitArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let (config_path, config_text) = read_config(&arguments.config)?;
     let name = given_name(arguments.name.as_deref())?;
     let request = Request {
@@ -98,7 +99,7 @@ pub(crate) async fn resume(
     arguments: ResumeArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
@@ -157,7 +158,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    async fn dry_run(&self) -> Result<Exit, CliError> {
+    async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(self.progress()?);
         let probed = signals.unless_stopped(self.probe()).await?;
@@ -206,7 +207,7 @@ impl Job {
         Ok(Exit::Ok)
     }
 
-    async fn run(self) -> Result<Exit, CliError> {
+    async fn run(self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(self.progress()?);
         let is_new = !self.folder.exists();
@@ -330,12 +331,12 @@ impl Job {
         }
     }
 
-    fn progress(&self) -> Result<Progress, CliError> {
+    fn progress(&self) -> Result<Progress, RunError> {
         let sight = self.sight.clone();
         Progress::new(self.output, &self.watch.progress, sight, self.redactor())
     }
 
-    async fn probe(&self) -> Result<ProbeResult, CliError> {
+    async fn probe(&self) -> Result<ProbeResult, RunError> {
         if self.watch.no_probe {
             return Ok(ProbeResult::NotAsked);
         }
@@ -355,7 +356,7 @@ impl Job {
         probe(&policy, &redactor, &self.output).await
     }
 
-    fn check_gates(&self) -> Result<(), CliError> {
+    fn check_gates(&self) -> Result<(), RunError> {
         let n = self.plan.config.evaluation.n;
         self.gates
             .fail_under
@@ -363,7 +364,7 @@ impl Job {
             .try_for_each(|gate| gate.check_for(n))
     }
 
-    async fn write_junit(&self, store: &dyn Store) -> Result<(), CliError> {
+    async fn write_junit(&self, store: &dyn Store) -> Result<(), RunError> {
         let Some(file) = &self.gates.junit else {
             return Ok(());
         };
@@ -421,7 +422,7 @@ impl Job {
         Redactor::new(secrets.chain(of_models))
     }
 
-    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, RunError> {
         let opened = RunToOpen {
             folder: &self.folder,
             name: &self.name,
@@ -461,7 +462,7 @@ impl Job {
 }
 
 /// Asks before calls leave this machine.
-fn confirm(plan: &Plan, output: &Output) -> Result<(), CliError> {
+fn confirm(plan: &Plan, output: &Output) -> Result<(), RunError> {
     output.question(format_args!(
         "{} rollouts will call `{}` at {}. Continue? [Y/n] ",
         plan.rollouts(),
@@ -475,9 +476,10 @@ fn confirm(plan: &Plan, output: &Output) -> Result<(), CliError> {
     let mut answer = String::new();
     std::io::stdin()
         .read_line(&mut answer)
-        .map_err(|error| CliError::failed("io", format!("no answer: {error}")))?;
+        .map_err(|error| RunError::failed(RunErrorKind::Io, format!("no answer: {error}")))?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "" | "y" | "yes" => Ok(()),
-        _ => Err(CliError::failed("declined", "not started").hint("`--yes` skips the question")),
+        _ => Err(RunError::failed(RunErrorKind::Declined, "not started")
+            .hint("`--yes` skips the question")),
     }
 }

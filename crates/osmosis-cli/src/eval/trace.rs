@@ -12,11 +12,11 @@ use osmosis_data::conversation::{Conversation, Role};
 use osmosis_data::export::{ExportError, SampleTalk};
 use osmosis_engine::RunEvent;
 use osmosis_gateway::{Attribute, RolloutSpan, RolloutSpans, SpanEvent};
+use osmosis_run::RunError;
 use osmosis_store::{CallQuery, RolloutRecord, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::error::CliError;
 use crate::output::Output;
 use crate::talk::{self, Telling};
 
@@ -177,7 +177,7 @@ impl Teller {
         }
     }
 
-    async fn finished(&self, id: &RolloutId) -> Result<(), CliError> {
+    async fn finished(&self, id: &RolloutId) -> Result<(), RunError> {
         let Some(rollout) = self.store.rollout(id).await? else {
             return Ok(());
         };

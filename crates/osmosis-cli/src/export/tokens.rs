@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use osmosis_core::Sample;
 use osmosis_core::config::{HeldOut, TrainConfig, Training};
 use osmosis_data::export::TokenRow;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
 use osmosis_train::{Teaching, rows_of, visit_of};
 use serde_json::{Value, json};
 
-use crate::error::CliError;
 use crate::output::Output;
 use crate::runs::{Pinned, RegradedFrom};
 use crate::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
@@ -44,7 +44,7 @@ pub(super) enum LeftOut {
 }
 
 impl TokenRows {
-    pub(super) fn of(run: &RunRecord) -> Result<Self, CliError> {
+    pub(super) fn of(run: &RunRecord) -> Result<Self, RunError> {
         let training = training_of(run);
         Ok(Self {
             visits: training.is_some(),
@@ -59,7 +59,7 @@ impl TokenRows {
         calls: &dyn Store,
         rollout: &RolloutRecord,
         samples: &[Sample],
-    ) -> Result<Result<Vec<TokenRow>, LeftOut>, CliError> {
+    ) -> Result<Result<Vec<TokenRow>, LeftOut>, RunError> {
         let samples = if self.regraded { &[] } else { samples };
         let taught = match rows_of(calls, rollout, samples, &self.training).await? {
             Teaching::Rows(taught) => taught,
@@ -103,7 +103,7 @@ fn training_of(run: &RunRecord) -> Option<Training> {
 }
 
 impl HeldOutRows {
-    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, CliError> {
+    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, RunError> {
         let pinned = Pinned::read(&run.pinned)?;
         let held_out = training_of(run).map_or(Self::None, |it| Self::in_training(&it, &pinned));
         if matches!(held_out, Self::Unknown) {
@@ -208,7 +208,7 @@ impl LeftOutCounts {
     }
 
     /// When there is nothing else than what was left out.
-    pub(super) fn error(&self, run: &str) -> CliError {
+    pub(super) fn error(&self, run: &str) -> RunError {
         let mut reasons = vec![];
         for (count, what, why) in [
             (self.no_tokens, "without token ids", &self.why_no_tokens),
@@ -227,8 +227,8 @@ impl LeftOutCounts {
             reasons.push("it has no rollouts with a result".to_owned());
         }
         let reasons = reasons.join(", ");
-        let error = CliError::failed(
-            "no_training_rows",
+        let error = RunError::failed(
+            RunErrorKind::NoTrainingRows,
             format!("run `{run}` has no rows for a trainer: {reasons}"),
         )
         .details(json!({ "left_out": self.to_json() }));

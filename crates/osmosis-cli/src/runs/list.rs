@@ -1,9 +1,10 @@
 //! `osmosis eval|train list`.
 
+use osmosis_run::RunError;
 use osmosis_store::{RunKind, RunStatus, SqliteStore, Store};
 use serde_json::json;
 
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::{RunFolder, command_word};
@@ -13,7 +14,7 @@ pub(crate) async fn run(
     workspace: &Workspace,
     kind: RunKind,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let mut items = vec![];
     for name in RunFolder::names(workspace, kind) {
         let folder = RunFolder::existing(workspace, kind, &name)?;
@@ -32,7 +33,7 @@ pub(crate) async fn run(
                 items.push(item);
             }
             Ok(None) => output.warn(format_args!("run `{name}` was never begun")),
-            Err(error) => output.warn(format_args!("run `{name}`: {}", error.message)),
+            Err(error) => output.warn(format_args!("run `{name}`: {error}")),
         }
     }
     if items.is_empty() {
@@ -57,7 +58,7 @@ struct Summary {
 }
 
 impl Summary {
-    async fn of(folder: &RunFolder) -> Result<Option<Self>, CliError> {
+    async fn of(folder: &RunFolder) -> Result<Option<Self>, RunError> {
         let store = SqliteStore::open_read_only(&folder.path)?;
         let Some(run) = store.run().await? else {
             return Ok(None);

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_store::RunKind;
 use serde_json::json;
 
-use crate::error::{CliError, Exit, io};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
@@ -16,7 +17,7 @@ pub(crate) fn run(
     run: &str,
     rollout: Option<&str>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let path = RunFolder::existing(workspace, kind, run)?.logs();
     let file = std::fs::File::open(&path).map_err(|error| io(&path, &error))?;
     let mut kept = vec![];
@@ -36,8 +37,8 @@ pub(crate) fn run(
     }
     output.list(&kept);
     match rollout {
-        Some(id) if !any => Err(CliError::failed(
-            "rollout_not_found",
+        Some(id) if !any => Err(RunError::failed(
+            RunErrorKind::RolloutNotFound,
             format!("no line of `{id}` in `{path}`"),
         )
         .hint("rollout ids look like `r3-0`: row 3, run 0")),

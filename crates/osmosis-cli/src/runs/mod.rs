@@ -17,9 +17,10 @@ mod verify;
 mod versions;
 
 use camino::Utf8Path;
+use osmosis_run::RunError;
 
 use crate::arguments::RunCommand;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::Workspace;
 
@@ -34,7 +35,7 @@ pub(crate) fn run(
     command: RunCommand,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     match command {
         RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),

@@ -1,16 +1,17 @@
 //! Names of runs: given by the user, or made from the config's name and the time.
 
 use osmosis_core::RunName;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 
-use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 
 /// The value of `--name`, checked.
-pub(crate) fn given_name(name: Option<&str>) -> Result<Option<RunName>, CliError> {
+pub(crate) fn given_name(name: Option<&str>) -> Result<Option<RunName>, RunError> {
     name.map(|name| {
-        RunName::new(name).map_err(|error| CliError::usage("usage", format!("--name: {error}")))
+        RunName::new(name)
+            .map_err(|error| RunError::usage(RunErrorKind::Usage, format!("--name: {error}")))
     })
     .transpose()
 }
@@ -20,7 +21,7 @@ pub(crate) fn fresh_name(
     stem: &str,
     workspace: &Workspace,
     kind: RunKind,
-) -> Result<RunName, CliError> {
+) -> Result<RunName, RunError> {
     let stem: String = stem
         .chars()
         .map(|c| {
@@ -39,11 +40,11 @@ pub(crate) fn fresh_name(
         } else {
             format!("{stem}-{time}-{number}")
         };
-        let name =
-            RunName::new(name).map_err(|error| CliError::failed("internal", error.to_string()))?;
+        let name = RunName::new(name)
+            .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
         if !RunFolder::of(workspace, kind, &name).path.exists() {
             return Ok(name);
         }
     }
-    Err(CliError::failed("internal", "no free run name"))
+    Err(RunError::failed(RunErrorKind::Internal, "no free run name"))
 }

@@ -6,7 +6,7 @@ use osmosis_core::{JsonText, RewardRange};
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value};
 
-use crate::error::CliError;
+use osmosis_run::{RunError, RunErrorKind};
 
 /// What a resume goes on with but may change; no part of what the run is.
 const REMEMBERED: &str = "remembered.";
@@ -17,9 +17,9 @@ pub(crate) struct Pinned(pub(crate) Map<String, Value>);
 
 impl Pinned {
     /// The settings of a config, one fact for each key: `section.key`.
-    pub(crate) fn of_config(config: &impl Serialize) -> Result<Self, CliError> {
+    pub(crate) fn of_config(config: &impl Serialize) -> Result<Self, RunError> {
         let config = serde_json::to_value(config)
-            .map_err(|error| CliError::failed("internal", error.to_string()))?;
+            .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
         let mut facts = Map::new();
         if let Value::Object(sections) = config {
             for (section, value) in sections {
@@ -70,18 +70,19 @@ impl Pinned {
         RewardRange::deserialize(stated).ok()
     }
 
-    pub(crate) fn to_json(&self) -> Result<JsonText, CliError> {
-        JsonText::of(&self.0).map_err(|error| CliError::failed("internal", error.to_string()))
+    pub(crate) fn to_json(&self) -> Result<JsonText, RunError> {
+        JsonText::of(&self.0)
+            .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))
     }
 
-    pub(crate) fn read(text: &JsonText) -> Result<Self, CliError> {
+    pub(crate) fn read(text: &JsonText) -> Result<Self, RunError> {
         text.read::<Map<String, Value>>()
             .map(Self)
-            .map_err(|error| CliError::failed("run_damaged", error.to_string()))
+            .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))
     }
 
     /// Refuses when a fact differs, showing old and new.
-    pub(crate) fn check(&self, now: &Self, run: &str) -> Result<(), CliError> {
+    pub(crate) fn check(&self, now: &Self, run: &str) -> Result<(), RunError> {
         let mut differences = vec![];
         for (name, new) in &now.0 {
             let old = self.0.get(name).unwrap_or(&Value::Null);
@@ -105,7 +106,7 @@ impl Pinned {
             .into_iter()
             .map(|(name, old, new)| serde_json::json!({"fact": name, "old": old, "new": new}))
             .collect();
-        Err(CliError::failed("run_pinned", message)
+        Err(RunError::failed(RunErrorKind::RunPinned, message)
             .hint("undo the change, start a run with another `--name`, or put this one away with `--fresh`")
             .details(serde_json::json!({ "differences": details })))
     }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use osmosis_run::RunError;
 use osmosis_store::{CallPurpose, CallQuery, CallRecord, RunKind, SqliteStore, Store};
 use serde_json::{Value, json};
 
 use super::versions::{CallVersions, Versions};
-use crate::error::CliError;
 use crate::figures::ms_text;
 
 pub(super) struct RecordedCalls {
@@ -20,7 +20,7 @@ impl RecordedCalls {
         store: &SqliteStore,
         kind: RunKind,
         query: CallQuery,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let rollout = query.rollout_id.clone();
         let calls = store.calls(query).await?;
         let versions = CallVersions::read(store, &rollout, &calls).await?;

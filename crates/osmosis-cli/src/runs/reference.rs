@@ -1,9 +1,9 @@
 //! How people name a run: `NAME`, or `KIND/NAME` where runs of two kinds have the name.
 
 use osmosis_core::RunName;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 
-use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 
@@ -26,7 +26,7 @@ pub(crate) struct RunReference<'t> {
 }
 
 impl<'t> RunReference<'t> {
-    pub(crate) fn parse(text: &'t str) -> Result<Self, CliError> {
+    pub(crate) fn parse(text: &'t str) -> Result<Self, RunError> {
         let Some((word, name)) = text.split_once('/') else {
             return Ok(Self {
                 kind: None,
@@ -39,8 +39,8 @@ impl<'t> RunReference<'t> {
             "train" | "training" => RunKind::Training,
             "serve" | "gateway" => RunKind::Serving,
             _ => {
-                return Err(CliError::usage(
-                    "run_not_found",
+                return Err(RunError::usage(
+                    RunErrorKind::RunNotFound,
                     format!("`{text}` names no run: `{word}` is no kind of run"),
                 )
                 .hint("write NAME, or eval/NAME, train/NAME or serve/NAME"));
@@ -53,11 +53,11 @@ impl<'t> RunReference<'t> {
     }
 
     /// The name, for a command that takes runs of one kind.
-    pub(crate) fn of_kind(text: &'t str, wanted: RunKind) -> Result<&'t str, CliError> {
+    pub(crate) fn of_kind(text: &'t str, wanted: RunKind) -> Result<&'t str, RunError> {
         let Self { kind, name } = Self::parse(text)?;
         match kind {
-            Some(kind) if kind != wanted => Err(CliError::usage(
-                "run_not_found",
+            Some(kind) if kind != wanted => Err(RunError::usage(
+                RunErrorKind::RunNotFound,
                 format!(
                     "`{text}` is no run of this kind; this command takes {}/NAME",
                     kind_word(wanted)
@@ -82,7 +82,7 @@ impl FoundRun {
         kinds: &[RunKind],
         workspace: &Workspace,
         text: &str,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let reference = RunReference::parse(text)?;
         let mut found: Vec<Self> = kinds
             .iter()
@@ -99,8 +99,8 @@ impl FoundRun {
             .collect();
         if found.len() > 1 {
             let names: Vec<String> = found.iter().map(|run| format!("`{run}`")).collect();
-            return Err(CliError::usage(
-                "run_ambiguous",
+            return Err(RunError::usage(
+                RunErrorKind::RunAmbiguous,
                 format!(
                     "`{text}` is the name of {} runs: {}",
                     names.len(),
@@ -114,13 +114,13 @@ impl FoundRun {
         }
         let kind = reference.kind.or_else(|| kinds.first().copied());
         let missing = RunFolder::existing(workspace, kind.unwrap_or(RunKind::Evaluation), text);
-        Err(missing
-            .err()
-            .unwrap_or_else(|| CliError::failed("run_not_found", format!("no run `{text}`"))))
+        Err(missing.err().unwrap_or_else(|| {
+            RunError::failed(RunErrorKind::RunNotFound, format!("no run `{text}`"))
+        }))
     }
 
     /// The run of any kind that `text` names.
-    pub(crate) fn of_any_kind(workspace: &Workspace, text: &str) -> Result<Self, CliError> {
+    pub(crate) fn of_any_kind(workspace: &Workspace, text: &str) -> Result<Self, RunError> {
         Self::among(&KINDS, workspace, text)
     }
 }

@@ -4,13 +4,14 @@ use std::fs;
 
 use camino::Utf8Path;
 use osmosis_core::RunName;
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_store::{LostRecord, RunKind, SalvageReport, SqliteStore};
 use serde_json::json;
 
 use super::{FoundRun, given_name};
 use crate::arguments::SalvageArguments;
 use crate::command_line;
-use crate::error::{CliError, Exit, io};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::private_files;
 use crate::run_folder::{RunFolder, command_word};
@@ -34,20 +35,24 @@ pub(crate) fn run(
     workspace: &Workspace,
     arguments: &SalvageArguments,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let found = FoundRun::of_any_kind(workspace, &arguments.run)?;
     let name = match given_name(arguments.to.as_deref())? {
         Some(name) => name,
         None => RunName::new(format!("{}-salvaged", found.name)).map_err(|error| {
-            CliError::usage("usage", format!("choose a name with --to: {error}"))
+            RunError::usage(
+                RunErrorKind::Usage,
+                format!("choose a name with --to: {error}"),
+            )
         })?,
     };
     let target = RunFolder::of(workspace, found.kind, &name);
     if target.path.exists() {
-        return Err(
-            CliError::failed("file_exists", format!("`{}` is there already", target.path))
-                .hint("choose another name with `--to NAME`"),
-        );
+        return Err(RunError::failed(
+            RunErrorKind::FileExists,
+            format!("`{}` is there already", target.path),
+        )
+        .hint("choose another name with `--to NAME`"));
     }
     let report = SqliteStore::salvage(&found.folder.path, &target.path, &name)?;
     let copied = copy_rest(&found.folder.path, &target.path);
@@ -124,7 +129,7 @@ fn tell(
 }
 
 /// Artifacts, checkpoints, logs: everything beside the store's own files. Links are made anew and never followed.
-fn copy_rest(from: &Utf8Path, to: &Utf8Path) -> Result<(), CliError> {
+fn copy_rest(from: &Utf8Path, to: &Utf8Path) -> Result<(), RunError> {
     let mut folders = vec![(from.as_std_path().to_owned(), to.as_std_path().to_owned())];
     let failed = |error: std::io::Error| io(to, &error);
     let mut at_top = true;

@@ -8,6 +8,7 @@ use osmosis_core::config::ModelPath;
 use osmosis_core::credit::Credit;
 use osmosis_core::{Outcome, Sample, SampleId};
 use osmosis_data::conversation::Conversation;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
@@ -20,7 +21,7 @@ use super::recorded_calls::RecordedCalls;
 use super::transcript::{Entry, Transcriber};
 use super::{Pinned, RegradedFrom};
 use crate::command_line;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::figures::{ms_text, number};
 use crate::output::{Output, paint};
 use crate::policy;
@@ -35,7 +36,7 @@ pub(crate) async fn run(
     row: &str,
     calls: bool,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let (row_index, run_index) = parse_row(row)?;
     let folder = RunFolder::existing(workspace, kind, run)?;
     let store = SqliteStore::open_read_only(&folder.path)?;
@@ -52,8 +53,8 @@ pub(crate) async fn run(
         .collect();
     if found.is_empty() {
         let total = store.counts().await?.total();
-        return Err(CliError::failed(
-            "rollout_not_found",
+        return Err(RunError::failed(
+            RunErrorKind::RolloutNotFound,
             format!("run `{run}` has no rollout `{row}`"),
         )
         .hint(format!(
@@ -111,7 +112,7 @@ async fn spoken(
     rollout: &RolloutRecord,
     samples: &[Sample],
     calls: &[CallRecord],
-) -> Result<Vec<Spoken>, CliError> {
+) -> Result<Vec<Spoken>, RunError> {
     let mut transcriber = Transcriber::default();
     let mut told = vec![];
     for sample in samples {
@@ -147,7 +148,7 @@ async fn spoken(
 async fn tokenizer_of(
     store: &SqliteStore,
     workspace: &Workspace,
-) -> Result<Option<Arc<ChatFormat>>, CliError> {
+) -> Result<Option<Arc<ChatFormat>>, RunError> {
     let Some(run) = store.run().await? else {
         return Ok(None);
     };
@@ -157,9 +158,9 @@ async fn tokenizer_of(
 }
 
 /// `3` or `3.1`.
-fn parse_row(text: &str) -> Result<(u64, Option<u32>), CliError> {
+fn parse_row(text: &str) -> Result<(u64, Option<u32>), RunError> {
     let bad = || {
-        CliError::usage("usage", format!("`{text}` is no row"))
+        RunError::usage(RunErrorKind::Usage, format!("`{text}` is no row"))
             .hint("give a row index from 0, or ROW.RUN, like `3` or `3.1`")
     };
     match text.split_once('.') {
@@ -171,7 +172,7 @@ fn parse_row(text: &str) -> Result<(u64, Option<u32>), CliError> {
     }
 }
 
-fn messages_of(sample: &Sample) -> Result<Vec<Value>, CliError> {
+fn messages_of(sample: &Sample) -> Result<Vec<Value>, RunError> {
     // Older versions recorded these; they are shown as the text they are.
     if sample.messages.problem().is_some() {
         return Ok(vec![sample.messages.as_str().into()]);
@@ -179,7 +180,7 @@ fn messages_of(sample: &Sample) -> Result<Vec<Value>, CliError> {
     sample
         .messages
         .read()
-        .map_err(|error| CliError::failed("run_damaged", error.to_string()))
+        .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))
 }
 
 fn render(
@@ -188,7 +189,7 @@ fn render(
     spoken: &[Spoken],
     recorded: &RecordedCalls,
     with_calls: bool,
-) -> Result<String, CliError> {
+) -> Result<String, RunError> {
     let bold = Style::new().bold();
     let dim = Style::new().dimmed();
     let mut text = String::new();
@@ -365,7 +366,7 @@ fn details_of(
     samples: &[Sample],
     spoken: &[Spoken],
     recorded: &RecordedCalls,
-) -> Result<Value, CliError> {
+) -> Result<Value, RunError> {
     let mut details = index_line(rollout);
     let mut shown = vec![];
     for sample in samples {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{Holder, RunKind, SqliteStore};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::{RunFolder, command_word};
 use crate::workspace::Workspace;
@@ -29,7 +30,7 @@ pub(crate) async fn run(
     run: &str,
     ask: Ask,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, kind, run)?;
     let run = folder.name();
     let Some(holder) = SqliteStore::holder(&folder.path) else {
@@ -53,11 +54,11 @@ pub(crate) async fn run(
     Ok(Exit::Ok)
 }
 
-fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), CliError> {
+fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), RunError> {
     let here = rustix::system::uname();
     if here.nodename().to_string_lossy() != holder.host {
-        return Err(CliError::failed(
-            "run_elsewhere",
+        return Err(RunError::failed(
+            RunErrorKind::RunElsewhere,
             format!("run `{run}` is held by {holder}, on another machine"),
         )
         .hint(format!(
@@ -70,7 +71,10 @@ fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), CliError> {
         Ask::ToStopNow => Signal::TERM,
     };
     let cannot = |why: String| {
-        CliError::failed("stop_failed", format!("{holder} can't be signalled: {why}"))
+        RunError::failed(
+            RunErrorKind::StopFailed,
+            format!("{holder} can't be signalled: {why}"),
+        )
     };
     let pid = i32::try_from(holder.pid)
         .ok()

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use osmosis_core::{OutcomeKind, RunName};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
 
 use super::Pinned;
 use super::reference::kind_word;
-use crate::error::CliError;
 use crate::private_files;
 use crate::run_folder::RunFolder;
 
@@ -33,7 +33,7 @@ pub(crate) struct Opened {
 
 impl RunToOpen<'_> {
     /// A new run, or the one of that name, which must be the same experiment.
-    pub(crate) async fn open(&self) -> Result<Opened, CliError> {
+    pub(crate) async fn open(&self) -> Result<Opened, RunError> {
         let path = &self.folder.path;
         if path.exists() {
             private_files::opened(path);
@@ -68,11 +68,11 @@ impl RunToOpen<'_> {
 
 impl RunToOpen<'_> {
     /// A damaged run is not written to; what to do with it is told by its name.
-    fn explained(&self, error: StoreError) -> CliError {
+    fn explained(&self, error: StoreError) -> RunError {
         match error {
             StoreError::Damaged { .. } => {
                 let run = format!("{}/{}", kind_word(self.kind), self.name);
-                CliError::from(error).hint(format!(
+                RunError::from(error).hint(format!(
                     "`osmosis run verify {run}` lists what is damaged; `osmosis run salvage {run}` makes a new run of \
                      what is whole"
                 ))
@@ -83,11 +83,14 @@ impl RunToOpen<'_> {
 }
 
 /// The record of a run that somebody wants to look at or to resume.
-pub(crate) async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord, CliError> {
+pub(crate) async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord, RunError> {
     let store = SqliteStore::open_read_only(&folder.path)?;
     store.run().await?.ok_or_else(|| {
-        CliError::failed("run_damaged", format!("run `{run}` was never begun"))
-            .hint("submit it again under the same name")
+        RunError::failed(
+            RunErrorKind::RunDamaged,
+            format!("run `{run}` was never begun"),
+        )
+        .hint("submit it again under the same name")
     })
 }
 

@@ -2,20 +2,21 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use osmosis_run::RunError;
 use osmosis_store::{Damage, RunKind, SqliteStore, VerifyReport};
 use osmosis_train::checkpoints;
 use serde_json::json;
 
 use super::FoundRun;
 use crate::command_line;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::Workspace;
 
 /// Findings that are shown to people; JSON has more.
 const SHOWN: usize = 20;
 
-pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<Exit, RunError> {
     let found = FoundRun::of_any_kind(workspace, run)?;
     let bar = progress_bar(output);
     let mut report = SqliteStore::verify(&found.folder.path, |progress| {

@@ -8,7 +8,7 @@ use osmosis_store::{CallPurpose, CallRecord, Store};
 use osmosis_tokens::TokenRecord;
 use serde::Serialize;
 
-use crate::error::CliError;
+use osmosis_run::RunError;
 
 /// The oldest and the newest version that had a part in something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ impl CallVersions {
         store: &dyn Store,
         rollout: &RolloutId,
         calls: &[CallRecord],
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let records = if calls.iter().any(|call| call.token_records > 0) {
             store.token_records(rollout).await?
         } else {

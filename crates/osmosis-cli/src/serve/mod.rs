@@ -13,8 +13,9 @@ use osmosis_core::config::{LogLimits, ModelErrors};
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Gateway, Policy, RelayPolicy, Sampling, Secret};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::{
-    Listening, RolloutService, Served, ServerError, ServerOptions, StateKey, generate_api_key,
+    Listening, RolloutService, Served, ServerOptions, StateKey, generate_api_key,
 };
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::WorkerPool;
@@ -25,7 +26,7 @@ use self::stop::ServeStop;
 use self::user_side::UserSide;
 use crate::arguments::ServeArguments;
 use crate::display::{Display, View};
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE};
 use crate::gateway::workspace_or_here;
 use crate::output::Output;
@@ -52,7 +53,7 @@ pub(crate) async fn run(
     arguments: ServeArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let address = address(&arguments)?;
     let api_key = ApiKey::of(&arguments, address)?;
     let workspace = workspace_or_here(workspace)?;
@@ -117,7 +118,7 @@ impl Server {
         store: &Arc<dyn Store>,
         display: &Display<RunEvent>,
         stop: &ServeStop,
-    ) -> Result<Exit, CliError> {
+    ) -> Result<Exit, RunError> {
         let rules = self.address_rules(&listening);
         let relay = Arc::new(RelayPolicy::new(MODEL).within(rules));
         let policy: Arc<dyn Policy> = Arc::<RelayPolicy>::clone(&relay);
@@ -145,7 +146,7 @@ impl Server {
         listening: &Listening,
         display: &Display<RunEvent>,
         stop: &ServeStop,
-    ) -> Result<WorkerPool, CliError> {
+    ) -> Result<WorkerPool, RunError> {
         let told = |worker_address: Option<&str>| self.tell(listening, worker_address);
         let starting = side.start_workers(&self.arguments, display.worker_events(), told);
         stop.unless_stopped(starting).await
@@ -187,7 +188,7 @@ impl Server {
         store: &Arc<dyn Store>,
         display: &Display<RunEvent>,
         stop: &ServeStop,
-    ) -> Result<Exit, CliError> {
+    ) -> Result<Exit, RunError> {
         let manifest = workers.manifest();
         for warning in &manifest.warnings {
             self.output.warn(warning);
@@ -234,7 +235,7 @@ impl Server {
         served: Served,
         lost: Option<String>,
         stop: &ServeStop,
-    ) -> Result<Exit, CliError> {
+    ) -> Result<Exit, RunError> {
         if served.undelivered + served.unfinished > 0 {
             self.output.warn(format_args!(
                 "the callbacks of {} rollouts were not delivered, and {} rollouts have no result yet; the same \
@@ -243,8 +244,8 @@ impl Server {
             ));
         }
         if let Some(detail) = lost {
-            return Err(CliError::failed(
-                "no_workers",
+            return Err(RunError::failed(
+                RunErrorKind::NoWorkers,
                 format!("the server ended because {detail}"),
             ));
         }
@@ -304,7 +305,7 @@ async fn open_store(
     side: &UserSide,
     folder: &RunFolder,
     name: &RunName,
-) -> Result<Arc<dyn Store>, CliError> {
+) -> Result<Arc<dyn Store>, RunError> {
     let pinned = Pinned::of_config(&side.pinned())?;
     let Opened { store, .. } = RunToOpen {
         folder,
@@ -319,7 +320,7 @@ async fn open_store(
     Ok(store)
 }
 
-async fn close(store: &Arc<dyn Store>, folder: &RunFolder) -> Result<(), CliError> {
+async fn close(store: &Arc<dyn Store>, folder: &RunFolder) -> Result<(), RunError> {
     store.set_status(RunStatus::Finished).await?;
     folder.write_index(&**store).await?;
     Ok(store.close().await?)
@@ -336,7 +337,7 @@ enum ApiKey {
 }
 
 impl ApiKey {
-    fn of(arguments: &ServeArguments, address: SocketAddr) -> Result<Self, CliError> {
+    fn of(arguments: &ServeArguments, address: SocketAddr) -> Result<Self, RunError> {
         if arguments.attach {
             // Controllers of the reference send none.
             let key = variable(KEY_VARIABLE).map(Secret::new);
@@ -347,7 +348,7 @@ impl ApiKey {
                 return Ok(Self::None);
             }
             let message = format!("--no-key: others can reach {address}, and could run rollouts");
-            return Err(CliError::usage("usage", message)
+            return Err(RunError::usage(RunErrorKind::Usage, message)
                 .hint("leave it out, or listen on 127.0.0.1 behind a proxy that asks for a key"));
         }
         let Some(name) = &arguments.api_key_env else {
@@ -355,8 +356,8 @@ impl ApiKey {
         };
         match std::env::var(name) {
             Ok(key) if !key.trim().is_empty() => Ok(Self::Given(Secret::new(key))),
-            _ => Err(CliError::usage(
-                "usage",
+            _ => Err(RunError::usage(
+                RunErrorKind::Usage,
                 format!("--api-key-env: the variable `{name}` is not set"),
             )
             .hint(format!("set `{name}` to the key that controllers send"))),
@@ -371,14 +372,14 @@ impl ApiKey {
     }
 }
 
-fn address(arguments: &ServeArguments) -> Result<SocketAddr, CliError> {
+fn address(arguments: &ServeArguments) -> Result<SocketAddr, RunError> {
     if let Some(address) = arguments.listen {
         return Ok(address);
     }
     let port = match std::env::var(PORT_VARIABLE) {
         Ok(text) => text.trim().parse().map_err(|_| {
             let message = format!("{PORT_VARIABLE} is `{text}`, which is no port");
-            CliError::usage("usage", message)
+            RunError::usage(RunErrorKind::Usage, message)
         })?,
         Err(_) => 0,
     };
@@ -400,20 +401,4 @@ impl View for Quiet {
     fn tick(&mut self) {}
 
     fn finish(&mut self) {}
-}
-
-impl From<ServerError> for CliError {
-    fn from(error: ServerError) -> Self {
-        match error {
-            ServerError::Engine(error) => error.into(),
-            ServerError::Store(error) => error.into(),
-            ServerError::Listen { .. } => Self::failed("serve", error.to_string())
-                .hint("choose another address with `--listen ADDR`"),
-            ServerError::Http(_) => Self::failed("serve", error.to_string()),
-            ServerError::NoServer { .. } => {
-                let hint = error.hint().unwrap_or_default();
-                Self::failed("no_rollout_server", error.to_string()).hint(hint)
-            }
-        }
-    }
 }

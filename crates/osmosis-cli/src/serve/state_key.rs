@@ -6,9 +6,9 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_server::{StateKey, generate_api_key};
 
-use crate::error::{CliError, io};
 use crate::output::Output;
 use crate::policy::variable;
 use crate::workspace::Workspace;
@@ -25,14 +25,14 @@ pub(super) fn load(
     attached: bool,
     workspace: &Workspace,
     output: &Output,
-) -> Result<StateKey, CliError> {
+) -> Result<StateKey, RunError> {
     if let Some(text) = variable(VARIABLE) {
         return given(&text);
     }
     let found = match folder() {
         Some(folder) => kept_in(&folder, workspace, output),
-        None => Err(CliError::failed(
-            "state_key",
+        None => Err(RunError::failed(
+            RunErrorKind::StateKey,
             "there is no folder for this user's state: neither XDG_STATE_HOME nor HOME is set",
         )
         .hint(format!("set {VARIABLE} to a key of your own"))),
@@ -40,7 +40,7 @@ pub(super) fn load(
     match found {
         Err(error) if attached => {
             tracing::warn!(
-                error = error.message,
+                error = error.message(),
                 "rollouts that a crash interrupts go on only when they are sent again"
             );
             Ok(StateKey::generate())
@@ -49,10 +49,10 @@ pub(super) fn load(
     }
 }
 
-fn given(text: &str) -> Result<StateKey, CliError> {
+fn given(text: &str) -> Result<StateKey, RunError> {
     if text.trim().len() < SHORTEST {
         let message = format!("{VARIABLE} has fewer than {SHORTEST} characters");
-        return Err(CliError::usage("usage", message)
+        return Err(RunError::usage(RunErrorKind::Usage, message)
             .hint("make one with `openssl rand -hex 32`, and keep it for the next start"));
     }
     Ok(StateKey::from_text(text))
@@ -72,7 +72,7 @@ fn kept_in(
     folder: &Utf8Path,
     workspace: &Workspace,
     output: &Output,
-) -> Result<StateKey, CliError> {
+) -> Result<StateKey, RunError> {
     if folder.starts_with(&workspace.root) {
         output.warn(format_args!(
             "`{folder}` is part of the workspace: whoever gets a copy of it can read the keys of accepted \
@@ -86,26 +86,26 @@ fn kept_in(
     read(&path)
 }
 
-fn read(path: &Utf8Path) -> Result<StateKey, CliError> {
+fn read(path: &Utf8Path) -> Result<StateKey, RunError> {
     let metadata = fs::metadata(path).map_err(|error| io(path, &error))?;
     let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
     if !is_ours || metadata.mode() & 0o077 != 0 {
         let message = format!("others can read or change the key in `{path}`");
-        return Err(CliError::failed("state_key", message).hint(format!(
+        return Err(RunError::failed(RunErrorKind::StateKey, message).hint(format!(
             "if nobody did, `chmod 600 {path}`; otherwise remove it: what waits for its keys has to be sent again"
         )));
     }
     let text = fs::read_to_string(path).map_err(|error| io(path, &error))?;
     if text.trim().len() < SHORTEST {
         let message = format!("`{path}` holds no key");
-        return Err(CliError::failed("state_key", message)
+        return Err(RunError::failed(RunErrorKind::StateKey, message)
             .hint("remove it: what waits for its keys has to be sent again"));
     }
     Ok(StateKey::from_text(&text))
 }
 
 /// Whole or not at all; when two make one at a time, the first one stays.
-fn make(folder: &Utf8Path, path: &Utf8Path) -> Result<(), CliError> {
+fn make(folder: &Utf8Path, path: &Utf8Path) -> Result<(), RunError> {
     let failed = |error: std::io::Error| {
         io(path, &error).hint(format!("set {VARIABLE} to a key of your own"))
     };

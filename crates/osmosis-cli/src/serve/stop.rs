@@ -10,7 +10,7 @@ use osmosis_engine::Stop;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{CliError, Exit};
+use osmosis_run::{RunError, RunErrorKind};
 
 /// How long callbacks get when whoever started us is gone.
 const ORPHANED_LIMIT: Duration = Duration::from_secs(10);
@@ -23,8 +23,9 @@ pub(super) struct ServeStop {
 
 impl ServeStop {
     /// When `attached`, the end of standard input counts as well.
-    pub(super) fn listen(attached: bool) -> Result<Self, CliError> {
-        let failed = |error: std::io::Error| CliError::failed("signals", error.to_string());
+    pub(super) fn listen(attached: bool) -> Result<Self, RunError> {
+        let failed =
+            |error: std::io::Error| RunError::failed(RunErrorKind::Signals, error.to_string());
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let stop = Stop::default();
@@ -61,14 +62,11 @@ impl ServeStop {
     /// Runs a part of the preparation, which a signal ends at once.
     pub(super) async fn unless_stopped<T>(
         &self,
-        part: impl Future<Output = Result<T, CliError>>,
-    ) -> Result<T, CliError> {
+        part: impl Future<Output = Result<T, RunError>>,
+    ) -> Result<T, RunError> {
         tokio::select! {
             biased;
-            () = self.stop.drain.cancelled() => Err(CliError {
-                exit: Exit::Interrupted,
-                ..CliError::failed("interrupted", "interrupted before anything was served")
-            }),
+            () = self.stop.drain.cancelled() => Err(RunError::failed(RunErrorKind::Interrupted, "interrupted before anything was served")),
             done = part => done,
         }
     }
@@ -92,7 +90,7 @@ impl ServeStop {
 }
 
 /// Cancelled when standard input ends.
-fn end_of_standard_input() -> Result<CancellationToken, CliError> {
+fn end_of_standard_input() -> Result<CancellationToken, RunError> {
     let ended = CancellationToken::new();
     let told = ended.clone();
     // Not a task: nothing can interrupt the reading, and the thread goes with the process.
@@ -103,6 +101,6 @@ fn end_of_standard_input() -> Result<CancellationToken, CliError> {
             while matches!(std::io::stdin().read(&mut ignored), Ok(1..)) {}
             told.cancel();
         })
-        .map_err(|error| CliError::failed("io", error.to_string()))?;
+        .map_err(|error| RunError::failed(RunErrorKind::Io, error.to_string()))?;
     Ok(ended)
 }

@@ -7,13 +7,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::Entrypoint;
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::DEFAULT_MAX_IN_FLIGHT;
 use crate::arguments::{ServeArguments, ThroughputArguments};
-use crate::error::CliError;
 use crate::execution::pool_options;
 use crate::output::Output;
 use crate::prepared::Prepared;
@@ -52,15 +52,16 @@ impl UserSide {
     pub(super) fn check(
         arguments: &ServeArguments,
         workspace: &Workspace,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let Some(name) = &arguments.rollout else {
             return Ok(Self::Attached { token: token()? });
         };
         let name = RolloutName::new(&**name)
-            .map_err(|error| CliError::usage("usage", error.to_string()))?;
+            .map_err(|error| RunError::usage(RunErrorKind::Usage, error.to_string()))?;
         let entrypoint: Entrypoint = arguments.entrypoint.parse().map_err(
             |error: osmosis_core::config::EntrypointError| {
-                CliError::usage("usage", format!("--entrypoint: {error}")).hint(error.hint())
+                RunError::usage(RunErrorKind::Usage, format!("--entrypoint: {error}"))
+                    .hint(error.hint())
             },
         )?;
         let dir = rollout_dir(workspace, &name, &entrypoint)?;
@@ -120,7 +121,7 @@ impl UserSide {
         mut self,
         arguments: &ServeArguments,
         output: Output,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         if let Self::Rollout(rollout) = &mut self {
             let python = arguments.python.as_deref();
             let prepared =
@@ -151,7 +152,7 @@ impl UserSide {
         arguments: &ServeArguments,
         events: mpsc::Sender<WorkerEvent>,
         tell: impl Fn(Option<&str>),
-    ) -> Result<WorkerPool, CliError> {
+    ) -> Result<WorkerPool, RunError> {
         let throughput = ThroughputArguments {
             workers: arguments.workers,
             ..ThroughputArguments::default()
@@ -183,10 +184,14 @@ impl Rollout {
         &self,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
-    ) -> Result<WorkerPool, CliError> {
-        let internal = |error: JsonTextError| CliError::failed("internal", error.to_string());
+    ) -> Result<WorkerPool, RunError> {
+        let internal =
+            |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
         let Some(prepared) = &self.prepared else {
-            return Err(CliError::failed("internal", "the rollout is not prepared"));
+            return Err(RunError::failed(
+                RunErrorKind::Internal,
+                "the rollout is not prepared",
+            ));
         };
         let load = Load {
             project_path: self.dir.to_string(),
@@ -206,13 +211,13 @@ impl Rollout {
     }
 }
 
-fn token() -> Result<String, CliError> {
+fn token() -> Result<String, RunError> {
     std::env::var(TOKEN_VARIABLE)
         .ok()
         .filter(|token| token.len() >= SHORTEST_TOKEN)
         .ok_or_else(|| {
             let message = format!("--attach: {TOKEN_VARIABLE} is not set, or too short");
-            CliError::usage("usage", message)
+            RunError::usage(RunErrorKind::Usage, message)
                 .hint("name a rollout instead; `--attach` is for `create_rollout_server()`")
         })
 }

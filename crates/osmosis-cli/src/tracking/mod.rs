@@ -13,6 +13,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::ValueEnum;
 use osmosis_core::{JsonText, PolicyVersion};
+use osmosis_run::RunError;
 use osmosis_store::{RunKind, StepRecord, Store};
 use osmosis_train::tensorboard::EventFile;
 use serde_json::{Map, Value};
@@ -22,7 +23,6 @@ use tokio::task::JoinSet;
 use self::numbers::{Point, Source};
 use self::process::Process;
 use crate::arguments::LogArguments;
-use crate::error::CliError;
 use crate::output::Output;
 
 /// How often the numbers so far are looked at.
@@ -75,7 +75,7 @@ impl Ready {
     pub(crate) async fn check(
         arguments: &LogArguments,
         interpreter: Option<&Utf8Path>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let mut processes = Vec::new();
         let mut kinds = arguments.log.clone();
         kinds.dedup();

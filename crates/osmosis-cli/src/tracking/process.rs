@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use camino::Utf8Path;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_worker::variables;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -12,7 +13,6 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::TrackedRun;
 use super::numbers::Point;
-use crate::error::CliError;
 
 const SCRIPT: &str = include_str!("tracker.py");
 /// A package that has to import half the world, on a machine with much to do.
@@ -31,10 +31,10 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts the interpreter, and asks it for the package.
-    pub(super) async fn start(name: &'static str, python: &Utf8Path) -> Result<Self, CliError> {
+    pub(super) async fn start(name: &'static str, python: &Utf8Path) -> Result<Self, RunError> {
         let failed = |error: String| {
-            CliError::failed(
-                "tracker_unavailable",
+            RunError::failed(
+                RunErrorKind::TrackerUnavailable,
                 format!("`--log {name}` can't use `{python}`: {error}"),
             )
             .hint("name an interpreter that has the package with `--log-python PATH`")
@@ -68,8 +68,8 @@ impl Process {
         let answer = process.answer(LOG_LIMIT).await.map_err(failed)?;
         match answer["missing"].as_str() {
             None => Ok(process),
-            Some(package) => Err(CliError::failed(
-                "tracker_unavailable",
+            Some(package) => Err(RunError::failed(
+                RunErrorKind::TrackerUnavailable,
                 format!("`--log {name}` needs the package `{package}`, which `{python}` has not"),
             )
             .hint(format!(

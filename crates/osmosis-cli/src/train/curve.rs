@@ -1,13 +1,13 @@
 //! The numbers of a training run over its steps, as they are in the store.
 
 use osmosis_core::staleness::StalenessHistogram;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::Store;
 use osmosis_train::{EvaluationReport, StepReport};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::held_out_point::HeldOutPoint;
-use crate::error::CliError;
 
 /// All steps so far.
 #[derive(Debug, Default)]
@@ -87,13 +87,13 @@ pub(crate) struct StepNumbers {
 }
 
 impl Curve {
-    pub(crate) async fn of(store: &dyn Store) -> Result<Self, CliError> {
+    pub(crate) async fn of(store: &dyn Store) -> Result<Self, RunError> {
         let mut steps = vec![];
         for record in store.steps().await? {
             let numbers: StepNumbers = record
                 .metrics
                 .read()
-                .map_err(|error| CliError::failed("run_damaged", error.to_string()))?;
+                .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))?;
             steps.push(StepNumbers {
                 step: record.step,
                 ..numbers

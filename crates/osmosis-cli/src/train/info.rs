@@ -1,10 +1,11 @@
 //! `osmosis train info RUN`.
 
+use osmosis_run::RunError;
 use osmosis_store::{RunKind, SqliteStore};
 use serde_json::{Value, json};
 
 use super::report::Report;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
@@ -16,7 +17,7 @@ pub(crate) async fn run(
     workspace: &Workspace,
     run: &str,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
     let record = record_of(&folder, run).await?;
     let store = SqliteStore::open_read_only(&folder.path)?;

@@ -16,10 +16,11 @@ mod view;
 mod wording;
 
 use camino::Utf8Path;
+use osmosis_run::RunError;
 use osmosis_store::RunKind;
 
 use crate::arguments::TrainCommand;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
@@ -34,7 +35,7 @@ pub(crate) async fn run(
     command: TrainCommand,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     const KIND: RunKind = RunKind::Training;
     let found = || Workspace::find(workspace, None);
     match command {

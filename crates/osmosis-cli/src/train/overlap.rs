@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_data::{ContentDigest, RowContent};
 use serde_json::json;
 
-use crate::error::CliError;
+use osmosis_run::{RunError, RunErrorKind};
 
 /// So many pairs are named.
 const NAMED: usize = 5;
@@ -84,7 +84,7 @@ impl Overlap {
         held_out: u64,
         dataset: &Utf8Path,
         eval_dataset: &Utf8Path,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), RunError> {
         if self.rows == 0 {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl Overlap {
                 })
             })
             .collect();
-        Err(CliError::failed("held_out_overlap", message)
+        Err(RunError::failed(RunErrorKind::HeldOutOverlap, message)
             .hint(
                 "hold out other rows, or write `allow_overlap = true` in [training] if you mean it",
             )
@@ -157,7 +157,7 @@ mod tests {
         let error = found
             .check(4, "data/d.jsonl".into(), "data/e.jsonl".into())
             .unwrap_err();
-        insta::assert_snapshot!(error.message, @r"
+        insta::assert_snapshot!(error.message(), @r"
         3 of 4 held-out rows are also rows to train on: what is measured on them says nothing about other rows
           data/d.jsonl:1 is held out at data/e.jsonl:2
           data/d.jsonl:4 is held out at data/e.jsonl:4

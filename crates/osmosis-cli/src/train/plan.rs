@@ -7,6 +7,7 @@ use osmosis_core::config::{HeldOut, Language, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
 use osmosis_policy::{EmbeddedModel, Processor};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
 use serde_json::Value;
@@ -14,7 +15,6 @@ use serde_json::Value;
 use super::held_out::{MOVED_ROWS, held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
 use crate::checked_dataset::CheckedDataset;
-use crate::error::CliError;
 use crate::judge::ReadyJudge;
 use crate::policy;
 use crate::runs::Pinned;
@@ -57,7 +57,7 @@ pub(crate) struct Plan<M = EmbeddedModel> {
 
 /// What a run is about: a model that is trained here, or one that is trained elsewhere.
 pub(crate) trait PlannedModel: Sized {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, CliError>;
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError>;
     /// What of it a resume must find unchanged.
     fn pin(&self, facts: &mut Pinned);
     /// Texts that must never be written down.
@@ -65,7 +65,7 @@ pub(crate) trait PlannedModel: Sized {
 }
 
 impl PlannedModel for EmbeddedModel {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, CliError> {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         policy::open_model(&config.experiment.model_path, workspace)
     }
 
@@ -81,7 +81,7 @@ impl PlannedModel for EmbeddedModel {
 }
 
 impl<M: PlannedModel> Plan<M> {
-    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, CliError> {
+    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
         let config = TrainConfig::parse(&request.config_path, &request.config_text)?;
         let workspace = Workspace::find(workspace, request.config_path.parent())?;
         let code = UserCode::check(
@@ -124,7 +124,7 @@ impl<M: PlannedModel> Plan<M> {
     }
 
     /// Refuses rows that this workflow can't be given.
-    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), CliError> {
+    pub(crate) fn check_for(&self, workflow: &Manifest) -> Result<(), RunError> {
         self.datasets()
             .try_for_each(|dataset| dataset.check_for(workflow))
     }
@@ -166,7 +166,7 @@ impl<M: PlannedModel> Plan<M> {
     }
 
     /// What a resume must find as it is now.
-    pub(crate) fn pinned(&self, environment_digest: &str) -> Result<Pinned, CliError> {
+    pub(crate) fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;
         facts.insert("training.seed", self.seed());
         self.model.pin(&mut facts);
@@ -190,7 +190,7 @@ impl<M: PlannedModel> Plan<M> {
     }
 
     /// The rows as the trainer takes them. Those of `eval_dataset` are numbered after the dataset's.
-    pub(crate) fn train_plan(&self) -> Result<TrainPlan, CliError> {
+    pub(crate) fn train_plan(&self) -> Result<TrainPlan, RunError> {
         let chosen: HashSet<u64> = self.chosen.iter().copied().collect();
         let (mut rows, mut held_out) = (vec![], vec![]);
         for row in self.dataset.read() {
@@ -222,7 +222,7 @@ impl<M: PlannedModel> Plan<M> {
     }
 
     /// The rows of the dataset that `eval_fraction` holds out: equal ones all or none.
-    fn choose_rows(&self) -> Result<Vec<u64>, CliError> {
+    fn choose_rows(&self) -> Result<Vec<u64>, RunError> {
         let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
             return Ok(vec![]);
         };
@@ -241,13 +241,13 @@ impl<M: PlannedModel> Plan<M> {
             } else {
                 format!("all {rows} rows of `{path}` are equal: none can be held out")
             };
-            CliError::failed("dataset_invalid", why)
+            RunError::failed(RunErrorKind::DatasetInvalid, why)
                 .hint("add rows, or remove `eval_fraction` from [training]")
         })
     }
 
     /// Refuses rows that are trained on and held out at once.
-    fn check_held_out(&self) -> Result<(), CliError> {
+    fn check_held_out(&self) -> Result<(), RunError> {
         if self.config.training.held_out.is_none() || !self.compares_rows() {
             return Ok(());
         }
@@ -284,10 +284,10 @@ impl<M: PlannedModel> Plan<M> {
         overlap.check(eval_dataset.rows, dataset, path)
     }
 
-    fn phrasing_is_trained_on(&self, line: u64) -> CliError {
+    fn phrasing_is_trained_on(&self, line: u64) -> RunError {
         let path = self.dataset.path();
-        CliError::failed(
-            "held_out_overlap",
+        RunError::failed(
+            RunErrorKind::HeldOutOverlap,
             format!(
                 "{path}:{line} has `\"unseen_phrasing\": true` in its metadata and is trained on"
             ),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use osmosis_core::RunName;
+use osmosis_run::RunError;
 use osmosis_store::Store;
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use owo_colors::Style;
@@ -15,7 +16,6 @@ use super::held_out_point::{HeldOutPoint, numbers_text};
 use super::plan::PROCESSOR;
 use super::svg::{Lines, svg};
 use crate::command_line;
-use crate::error::CliError;
 use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::{RunFolder, replace_file};
@@ -29,7 +29,7 @@ const MOST_EVALUATIONS: usize = 12;
 const OPTIMISTIC: &str = "chosen on the held-out rows, so its score on them is optimistic";
 
 /// The kind of processor that a run was begun on.
-pub(crate) async fn begun_on(store: &dyn Store) -> Result<Option<String>, CliError> {
+pub(crate) async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     let Some(record) = store.run().await? else {
         return Ok(None);
     };
@@ -60,7 +60,7 @@ impl Report {
         folder: &RunFolder,
         resumed: bool,
         duration: Option<Duration>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         Ok(Self {
             withheld: None,
             processor: begun_on(store).await?,
@@ -109,7 +109,7 @@ impl Report {
     }
 
     /// Draws the curve into the run's folder.
-    pub(crate) fn write_curve(&self) -> Result<(), CliError> {
+    pub(crate) fn write_curve(&self) -> Result<(), RunError> {
         let lines = Lines {
             rewards: self.curve.rewards(),
             pass_rates: self.curve.pass_rates(),

@@ -7,6 +7,7 @@ use osmosis_core::config::{ModelPath, TrainConfig};
 use osmosis_engine::Stop;
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_policy::{EmbeddedModel, Sampler};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::BatchService;
 use osmosis_store::{RunStatus, Store};
 use osmosis_train::TrainEvent;
@@ -23,7 +24,7 @@ use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
 use crate::command_line;
 use crate::display::Display;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::gateway::CONTROL_KEY_VARIABLE;
 use crate::output::Output;
@@ -41,7 +42,7 @@ pub(crate) async fn serve(
     arguments: TrainServeArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let (config_path, config_text) = read_config(&arguments.config)?;
     let name = given_name(arguments.name.as_deref())?;
     let request = Request {
@@ -69,7 +70,7 @@ pub(crate) enum OutsideModel {
 }
 
 impl PlannedModel for OutsideModel {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, CliError> {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let model = &config.experiment.model_path;
         if matches!(
             model,
@@ -82,8 +83,8 @@ impl PlannedModel for OutsideModel {
         if ready.tells_tokens {
             return Ok(Self::Servers(ready));
         }
-        Err(CliError::failed(
-            "model_not_trainable",
+        Err(RunError::failed(
+            RunErrorKind::ModelNotTrainable,
             format!("model_path `{model}` tells no token ids, and a trainer needs them"),
         )
         .hint(
@@ -132,7 +133,7 @@ impl ServedPolicy {
 }
 
 impl Serving {
-    async fn run(&self) -> Result<Exit, CliError> {
+    async fn run(&self) -> Result<Exit, RunError> {
         let job = &self.job;
         let signals = StopSignals::listen()?;
         let prepared = signals.unless_stopped(job.prepare()).await?;
@@ -202,7 +203,7 @@ impl Serving {
         prepared: &Prepared,
         store: &Arc<dyn Store>,
         display: &Display<TrainEvent>,
-    ) -> Result<OutsideEnd, CliError> {
+    ) -> Result<OutsideEnd, RunError> {
         let job = &self.job;
         let starting = job.start_workers(prepared, display);
         let workers = Arc::new(signals.unless_stopped(starting).await?);
@@ -279,7 +280,7 @@ impl Serving {
     }
 
     /// The policy behind a gateway whose `[sampling]` wins over what agents ask for.
-    async fn serve_policy(&self, store: &Arc<dyn Store>) -> Result<ServedPolicy, CliError> {
+    async fn serve_policy(&self, store: &Arc<dyn Store>) -> Result<ServedPolicy, RunError> {
         let config = &self.job.plan.config;
         let limits = TokenLimits {
             prompt: config.training.max_prompt_length as usize,

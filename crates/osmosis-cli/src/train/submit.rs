@@ -8,6 +8,7 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
+use osmosis_run::RunError;
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -22,7 +23,7 @@ use crate::arguments::{
 };
 use crate::command_line;
 use crate::display::Display;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -42,7 +43,7 @@ pub(crate) async fn submit(
     arguments: TrainSubmitArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let (config_path, config_text) = read_config(&arguments.config)?;
     let name = given_name(arguments.name.as_deref())?;
     let request = Request {
@@ -69,7 +70,7 @@ pub(crate) async fn resume(
     arguments: TrainResumeArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
@@ -119,7 +120,7 @@ impl<M: PlannedModel> Job<M> {
         plan: Plan<M>,
         name: Option<RunName>,
         output: Output,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let name = if let Some(name) = name {
             name
         } else {
@@ -137,13 +138,13 @@ impl<M: PlannedModel> Job<M> {
         })
     }
 
-    pub(super) async fn prepare(&self) -> Result<Prepared, CliError> {
+    pub(super) async fn prepare(&self) -> Result<Prepared, RunError> {
         let python = self.throughput.python.as_deref();
         self.plan.code.prepare(python, self.output).await
     }
 
     /// Has the workflow say whether the rows will do, before there is a run.
-    pub(super) async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), CliError> {
+    pub(super) async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), RunError> {
         let mut display = Display::start(TrainView::new(self.output, &Curve::default()));
         let pool = self.start_workers(prepared, &display).await?;
         let fit = self.plan.check_for(pool.manifest());
@@ -158,7 +159,7 @@ impl<M: PlannedModel> Job<M> {
         &self,
         prepared: &Prepared,
         display: &Display<TrainEvent>,
-    ) -> Result<WorkerPool, CliError> {
+    ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
             self.max_in_flight(),
@@ -184,7 +185,7 @@ impl<M: PlannedModel> Job<M> {
         Redactor::new(secrets.chain(of_judge).chain(of_model).cloned())
     }
 
-    pub(super) async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+    pub(super) async fn open_store(&self, pinned: &Pinned) -> Result<Opened, RunError> {
         RunToOpen {
             folder: &self.folder,
             name: &self.name,
@@ -215,7 +216,7 @@ impl<M: PlannedModel> Job<M> {
 }
 
 impl Job {
-    async fn dry_run(&self) -> Result<Exit, CliError> {
+    async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(TrainView::new(self.output, &Curve::default()));
         let prepared = signals.unless_stopped(self.prepare()).await?;
@@ -248,7 +249,7 @@ impl Job {
         Ok(Exit::Ok)
     }
 
-    async fn run_and_tell(self) -> Result<Exit, CliError> {
+    async fn run_and_tell(self) -> Result<Exit, RunError> {
         let trained = self.run().await?;
         self.output
             .line(trained.report.render(&self.plan.workspace));
@@ -292,7 +293,7 @@ impl Job {
     }
 
     /// Trains from where the run stands to its end, and writes the run's files.
-    pub(crate) async fn run(&self) -> Result<Trained, CliError> {
+    pub(crate) async fn run(&self) -> Result<Trained, RunError> {
         let signals = StopSignals::listen()?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
         if self.plan.depends_on_workflow() {
@@ -366,7 +367,7 @@ impl Job {
         prepared: &Prepared,
         store: &Arc<dyn Store>,
         display: &Display<TrainEvent>,
-    ) -> Result<TrainEnd, CliError> {
+    ) -> Result<TrainEnd, RunError> {
         let plan = self.plan.train_plan()?;
         let workers = Arc::new(
             signals
@@ -413,7 +414,7 @@ impl Job {
     async fn serve_policy(
         &self,
         store: &Arc<dyn Store>,
-    ) -> Result<(Arc<Gateway>, Arc<Sampler>), CliError> {
+    ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
         let training = &self.plan.config.training;
         let limits = TokenLimits {
             prompt: training.max_prompt_length as usize,

@@ -8,13 +8,14 @@ mod render;
 mod run_rows;
 
 use osmosis_core::statistics::{RunComparison, definition};
+use osmosis_run::{RunError, RunErrorKind};
 use serde_json::{Value, json};
 
 use self::findings::Findings;
 use self::pairing::Paired;
 use self::run_rows::ComparedRun;
 use crate::arguments::CompareArguments;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::Workspace;
 
@@ -22,7 +23,7 @@ pub(crate) async fn run(
     workspace: &Workspace,
     arguments: &CompareArguments,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let names = &arguments.runs;
     if let Some(twice) = names
         .iter()
@@ -30,7 +31,7 @@ pub(crate) async fn run(
         .find_map(|(place, name)| names[..place].contains(name).then_some(name))
     {
         return Err(
-            CliError::usage("usage", format!("run `{twice}` is given twice"))
+            RunError::usage(RunErrorKind::Usage, format!("run `{twice}` is given twice"))
                 .hint("a run does not differ from itself; name two different runs"),
         );
     }
@@ -40,7 +41,7 @@ pub(crate) async fn run(
         runs.push(ComparedRun::open(workspace, name).await?);
     }
     let Some((first, others)) = runs.split_first_mut() else {
-        return Err(CliError::usage("usage", "no runs were given"));
+        return Err(RunError::usage(RunErrorKind::Usage, "no runs were given"));
     };
     first.read_rows().await?;
     let mut found = vec![];

@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::Store;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::run_rows::{ComparedRun, RowResult};
-use crate::error::CliError;
 
 /// The rows that both runs have.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Paired {
         first: &ComparedRun,
         second: &ComparedRun,
         shared_rows: bool,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let digest = |run: &ComparedRun| run.pinned.text("dataset_sha256");
         // The same file: a row with the same index has the same content.
         if digest(first).is_some() && digest(first) == digest(second) {
@@ -79,7 +79,7 @@ fn by_index(first: &[RowResult], second: &[RowResult]) -> Paired {
 }
 
 /// The n-th row with a content in one run is the n-th with that content in the other.
-async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired, CliError> {
+async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired, RunError> {
     let mut places: HashMap<[u8; 16], VecDeque<usize>> = HashMap::new();
     for (place, row) in second.rows.iter().enumerate() {
         let key = content(second, row.row_index).await?;
@@ -101,13 +101,13 @@ async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired,
 }
 
 /// Half of the digest of a row, enough to tell millions apart.
-async fn content(run: &ComparedRun, row_index: u64) -> Result<[u8; 16], CliError> {
+async fn content(run: &ComparedRun, row_index: u64) -> Result<[u8; 16], RunError> {
     let row = run.store.row(row_index).await?.ok_or_else(|| {
         let message = format!(
             "run `{}` has rollouts of row {row_index}, but no such row",
             run.name
         );
-        CliError::failed("run_damaged", message)
+        RunError::failed(RunErrorKind::RunDamaged, message)
     })?;
     let digest = Sha256::digest(row.body.as_str().as_bytes());
     let mut half = [0; 16];
@@ -115,13 +115,13 @@ async fn content(run: &ComparedRun, row_index: u64) -> Result<[u8; 16], CliError
     Ok(half)
 }
 
-fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> CliError {
+fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> RunError {
     let rows = |run: &ComparedRun| match (run.rows.first(), run.rows.last()) {
         (Some(from), Some(to)) => format!("{} to {}", from.row_index, to.row_index),
         _ => "none".to_owned(),
     };
-    CliError::failed(
-        "no_shared_rows",
+    RunError::failed(
+        RunErrorKind::NoSharedRows,
         format!(
             "runs `{}` and `{}` have no row in common: rows {} and rows {}",
             first.name,
@@ -133,7 +133,7 @@ fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> CliError {
     .hint("run both on the same rows: the same `--rows` and `--limit`")
 }
 
-fn other_dataset(first: &ComparedRun, second: &ComparedRun, shared: usize) -> CliError {
+fn other_dataset(first: &ComparedRun, second: &ComparedRun, shared: usize) -> RunError {
     let dataset = |run: &ComparedRun| {
         let name = run.pinned.text("experiment.dataset").unwrap_or_default();
         let digest = run.pinned.text("dataset_sha256").unwrap_or_default();
@@ -149,8 +149,8 @@ fn other_dataset(first: &ComparedRun, second: &ComparedRun, shared: usize) -> Cl
             second.rows.len()
         )
     };
-    CliError::failed(
-        "datasets_differ",
+    RunError::failed(
+        RunErrorKind::DatasetsDiffer,
         format!(
             "runs `{}` and `{}` are of different datasets: {} and {}",
             first.name,

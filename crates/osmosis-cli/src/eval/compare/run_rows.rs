@@ -2,12 +2,12 @@
 
 use osmosis_core::statistics::{OutcomeCounts, RowOutcome};
 use osmosis_core::{Outcome, Reward, RewardRange, RunName};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
 };
 use serde_json::{Value, json};
 
-use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
 use crate::runs::list::status_text;
@@ -73,11 +73,14 @@ impl RowResult {
 }
 
 impl ComparedRun {
-    pub(super) async fn open(workspace: &Workspace, name: &str) -> Result<Self, CliError> {
+    pub(super) async fn open(workspace: &Workspace, name: &str) -> Result<Self, RunError> {
         let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
         let store = SqliteStore::open_read_only(&folder.path)?;
         let record = store.run().await?.ok_or_else(|| {
-            CliError::failed("run_damaged", format!("run `{name}` was never begun"))
+            RunError::failed(
+                RunErrorKind::RunDamaged,
+                format!("run `{name}` was never begun"),
+            )
         })?;
         let held = SqliteStore::holder(&folder.path).is_some();
         Ok(Self {
@@ -92,7 +95,7 @@ impl ComparedRun {
         })
     }
 
-    pub(super) async fn read_rows(&mut self) -> Result<(), CliError> {
+    pub(super) async fn read_rows(&mut self) -> Result<(), RunError> {
         let mut rows: Vec<RowResult> = vec![];
         let mut pages = RolloutPages::new(&self.store, RolloutQuery::default());
         while let Some(page) = pages.next().await? {

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use camino::Utf8PathBuf;
 use osmosis_core::Redactor;
 use osmosis_engine::RunEvent;
+use osmosis_run::RunError;
 
 use self::ndjson::JsonLines;
 use self::screen::Screen;
 use self::tally::Tally;
 use super::sight::Sight;
 use crate::display::View;
-use crate::error::CliError;
 use crate::output::Output;
 use crate::run_log::RunLog;
 use crate::workspace::absolute;
@@ -78,7 +78,7 @@ impl Progress {
         mode: &ProgressMode,
         sight: Sight,
         redactor: Redactor,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let lines = || Shown::Lines {
             last: Instant::now(),
         };

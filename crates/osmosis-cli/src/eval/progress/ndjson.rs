@@ -8,11 +8,11 @@ use std::time::Instant;
 use camino::Utf8Path;
 use osmosis_core::{Outcome, Phase, Redactor};
 use osmosis_engine::RunEvent;
+use osmosis_run::{RunError, io_error as io};
 use serde_json::{Value, json};
 
 use super::super::sight::Seen;
 use super::tally::Tally;
-use crate::error::{CliError, io};
 use crate::private_files;
 use crate::terminal;
 
@@ -35,7 +35,7 @@ impl JsonLines {
         }
     }
 
-    pub(super) fn to_file(path: &Utf8Path, redactor: Redactor) -> Result<Self, CliError> {
+    pub(super) fn to_file(path: &Utf8Path, redactor: Redactor) -> Result<Self, RunError> {
         let file = File::create(path)
             .and_then(|file| private_files::share(path).map(|()| file))
             .map_err(|error| io(path, &error))?;

@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write as _};
 
 use camino::Utf8PathBuf;
 use osmosis_core::{Outcome, RolloutId, RunName};
+use osmosis_run::{RunError, io_error as io};
 use osmosis_store::{RolloutPages, RolloutRecord, Store};
 use owo_colors::Style;
 use serde::Serialize;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::Source;
 use crate::command_line;
-use crate::error::{CliError, io};
 use crate::figures::{number, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
@@ -94,7 +94,7 @@ impl Flips {
         store: &dyn Store,
         folder: &RunFolder,
         workspace: &Workspace,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let path = folder.path.join("flips.jsonl");
         let temporary = folder.path.join("flips.jsonl.tmp");
         let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;

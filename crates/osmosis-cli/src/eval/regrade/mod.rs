@@ -11,6 +11,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent, Stop};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ use super::submit::DEFAULT_MAX_IN_FLIGHT;
 use crate::arguments::{RegradeArguments, ResumeArguments, ThroughputArguments, WatchArguments};
 use crate::command_line;
 use crate::display::Display;
-use crate::error::{CliError, Exit};
+use crate::error::Exit;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -41,7 +42,7 @@ pub(crate) async fn regrade(
     arguments: RegradeArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let name = given_name(arguments.name.as_deref())?;
     let given = arguments.config.as_deref().map(read_config).transpose()?;
     let beside = given.as_ref().and_then(|(path, _)| path.parent());
@@ -64,10 +65,11 @@ pub(crate) async fn regrade(
         None => fresh_name(&arguments.run, &plan.workspace, RunKind::Evaluation)?,
     };
     if name == plan.source.record.name {
-        return Err(
-            CliError::usage("usage", format!("--name: `{name}` is the run itself"))
-                .hint("the grades are a run of their own, and need a name of their own"),
-        );
+        return Err(RunError::usage(
+            RunErrorKind::Usage,
+            format!("--name: `{name}` is the run itself"),
+        )
+        .hint("the grades are a run of their own, and need a name of their own"));
     }
     let job = Job {
         folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
@@ -95,7 +97,7 @@ pub(super) async fn resume(
     record: &RunRecord,
     from: &RegradedFrom,
     output: &Output,
-) -> Result<Exit, CliError> {
+) -> Result<Exit, RunError> {
     let pinned = Pinned::read(&record.pinned)?;
     let source = Source::open(&workspace, &from.run).await?;
     let asked = Asked {
@@ -137,7 +139,7 @@ struct Job {
 }
 
 impl Job {
-    async fn dry_run(&self) -> Result<Exit, CliError> {
+    async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
         let display = Display::start(self.progress()?);
         signals.unless_stopped(self.probe()).await?;
@@ -166,7 +168,7 @@ impl Job {
         Ok(Exit::Ok)
     }
 
-    async fn run(self) -> Result<Exit, CliError> {
+    async fn run(self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
         let mut display = Display::start(self.progress()?);
         signals.unless_stopped(self.probe()).await?;
@@ -272,7 +274,7 @@ impl Job {
         }
     }
 
-    async fn prepare(&self) -> Result<Prepared, CliError> {
+    async fn prepare(&self) -> Result<Prepared, RunError> {
         let python = self.throughput.python.as_deref();
         self.plan.code.prepare(python, self.output).await
     }
@@ -281,7 +283,7 @@ impl Job {
         &self,
         prepared: &Prepared,
         display: &Display<RunEvent>,
-    ) -> Result<WorkerPool, CliError> {
+    ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
             self.max_in_flight(),
@@ -299,8 +301,8 @@ impl Job {
         if workers.manifest().grader.is_none() {
             let workflow = workers.manifest().workflow.name.clone();
             workers.shut_down(SHUTDOWN_GRACE).await;
-            return Err(CliError::failed(
-                "no_grader",
+            return Err(RunError::failed(
+                RunErrorKind::NoGrader,
                 format!(
                     "`{workflow}` is its own grader: there is none that could grade its samples again"
                 ),
@@ -316,7 +318,7 @@ impl Job {
         store: &Arc<dyn Store>,
         signals: &StopSignals,
         display: &Display<RunEvent>,
-    ) -> Result<RunEnd, CliError> {
+    ) -> Result<RunEnd, RunError> {
         let counts = store.counts().await?;
         if counts.queued + counts.leased == 0 {
             return Ok(RunEnd::Complete);
@@ -344,10 +346,10 @@ impl Job {
     }
 
     /// A gateway for the judge alone: no key is ever made that opens a policy.
-    async fn start_gateway(&self, store: &Arc<dyn Store>) -> Result<Gateway, CliError> {
+    async fn start_gateway(&self, store: &Arc<dyn Store>) -> Result<Gateway, RunError> {
         const NOBODY: &str = "[[reply]]\ntext = 'A run that only grades has no policy.'\n";
         let nobody = ScriptedPolicy::parse(Utf8Path::new("regrade"), NOBODY)
-            .map_err(|errors| CliError::failed("internal", errors.to_string()))?;
+            .map_err(|errors| RunError::failed(RunErrorKind::Internal, errors.to_string()))?;
         let nobody: Arc<dyn Policy> = Arc::new(nobody);
         let gateway = execution::start_gateway(None, Sampling::default(), &nobody, store).await?;
         if let Some(judge) = &self.plan.judge {
@@ -378,7 +380,7 @@ impl Job {
     }
 
     /// Whether the judge answers, when there is one to be asked.
-    async fn probe(&self) -> Result<(), CliError> {
+    async fn probe(&self) -> Result<(), RunError> {
         if let Some(judge) = self.plan.judge.as_ref().and_then(ReadyJudge::server)
             && !self.watch.no_probe
         {
@@ -388,7 +390,7 @@ impl Job {
     }
 
     /// The policy is not asked, so there is nothing to see of it.
-    fn progress(&self) -> Result<Progress, CliError> {
+    fn progress(&self) -> Result<Progress, RunError> {
         Progress::new(
             self.output,
             &self.watch.progress,
@@ -403,7 +405,7 @@ impl Job {
         Redactor::new(secrets.chain(of_judge).cloned())
     }
 
-    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, CliError> {
+    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, RunError> {
         let mut run_again = vec![OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
         if self.retry_failed {
             run_again.extend([OutcomeKind::TimedOut, OutcomeKind::Ungraded]);

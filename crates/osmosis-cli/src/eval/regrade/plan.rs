@@ -6,11 +6,11 @@ use camino::Utf8PathBuf;
 use futures_util::future::try_join_all;
 use osmosis_core::config::EvalConfig;
 use osmosis_core::row_selection::RowSelection;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
 use serde_json::{Map, Value, json};
 
 use super::Source;
-use crate::error::CliError;
 use crate::judge::ReadyJudge;
 use crate::output::Output;
 use crate::runs::{Pinned, RegradedFrom};
@@ -73,23 +73,25 @@ impl RegradePlan {
         asked: Asked,
         workspace: Workspace,
         source: Source,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunError> {
         let config = EvalConfig::parse(&asked.config_path, &asked.config_text)?;
         let selection = match &asked.rows {
             Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
-                CliError::usage("usage", format!("--rows: {error}")).hint(error.hint())
+                RunError::usage(RunErrorKind::Usage, format!("--rows: {error}")).hint(error.hint())
             })?),
             None => None,
         };
         let passed_on = PassedOn::from(&config);
         let secrets = asked.secrets_file.as_deref();
         let code = UserCode::check(&workspace, &config.experiment, passed_on, secrets).map_err(
-            |error| match source.pinned.text("server") {
-                Some(server) if error.code == "rollout_not_found" => error.hint(format!(
+            |error| {
+                match source.pinned.text("server") {
+                Some(server) if error.kind() == RunErrorKind::RolloutNotFound => error.hint(format!(
                     "the run was graded at {server}; to grade it here, the rollout must be in this \
                      workspace"
                 )),
                 Some(_) | None => error,
+            }
             },
         )?;
         let judge = ReadyJudge::open(config.judge_model.as_ref(), asked.seed, &workspace, None)?;
@@ -110,8 +112,8 @@ impl RegradePlan {
         }
         if plan.rollouts == 0 {
             let run = &plan.source.record.name;
-            return Err(CliError::failed(
-                "nothing_to_grade",
+            return Err(RunError::failed(
+                RunErrorKind::NothingToGrade,
                 format!("run `{run}` has no rollout with a result to grade"),
             )
             .maybe_hint(
@@ -123,7 +125,7 @@ impl RegradePlan {
         Ok(plan)
     }
 
-    async fn count(&self) -> Result<u64, CliError> {
+    async fn count(&self) -> Result<u64, RunError> {
         let mut count = 0;
         let mut pages = RolloutPages::finished(&*self.source.store);
         while let Some(page) = pages.next().await? {
@@ -138,7 +140,7 @@ impl RegradePlan {
     }
 
     /// Puts the rollouts of the source, with its own copy of their rows, into the queue of the new run.
-    pub(super) async fn enqueue(&self, store: &dyn Store) -> Result<(), CliError> {
+    pub(super) async fn enqueue(&self, store: &dyn Store) -> Result<(), RunError> {
         let source = &*self.source.store;
         let mut pages = RolloutPages::finished(source);
         while let Some(page) = pages.next().await? {
@@ -164,7 +166,7 @@ impl RegradePlan {
 
     /// What a resume must find as it is now: the facts of the source about its samples, and ours about the
     /// grader.
-    pub(super) fn pinned(&self, environment_digest: &str) -> Result<Pinned, CliError> {
+    pub(super) fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
         let mut ours = Pinned::of_config(&self.config)?;
         ours.insert("source_sha256", self.code.digest()?);
         ours.insert("environment_sha256", environment_digest);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, SqliteStore, Store};
 
-use crate::error::CliError;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
 use crate::workspace::Workspace;
@@ -19,11 +19,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) async fn open(workspace: &Workspace, run: &str) -> Result<Self, CliError> {
+    pub(super) async fn open(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
         let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
         if let Some(holder) = SqliteStore::holder(&folder.path) {
-            return Err(CliError::failed(
-                "run_held",
+            return Err(RunError::failed(
+                RunErrorKind::RunHeld,
                 format!("run `{run}` is under way: it is held by {holder}"),
             )
             .hint(format!(
@@ -40,7 +40,7 @@ impl Source {
     }
 
     /// The config it was made with, as the file is now; as it was when the file is gone or not known.
-    pub(super) fn config(&self, workspace: &Workspace) -> Result<(Utf8PathBuf, String), CliError> {
+    pub(super) fn config(&self, workspace: &Workspace) -> Result<(Utf8PathBuf, String), RunError> {
         let remembered = self.pinned.remembered("config");
         let path = workspace
             .root
@@ -50,7 +50,7 @@ impl Source {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 self.record.config_toml.clone()
             }
-            Err(error) => return Err(crate::error::io(&path, &error)),
+            Err(error) => return Err(osmosis_run::io_error(&path, &error)),
         };
         Ok((path, text))
     }
