@@ -4,11 +4,12 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: &[(&str, &[&str])] = &[
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
+    ("osmosis-store-sqlite", &["osmosis-core", "osmosis-store"]),
     ("osmosis-worker", &["osmosis-core"]),
     ("osmosis-tokens", &["osmosis-core"]),
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
@@ -48,6 +49,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-gateway",
             "osmosis-policy",
             "osmosis-store",
+            "osmosis-store-sqlite",
             "osmosis-tokens",
             "osmosis-train",
             "osmosis-worker",
@@ -77,13 +79,17 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-run",
             "osmosis-server",
             "osmosis-store",
+            "osmosis-store-sqlite",
             "osmosis-tokens",
             "osmosis-train",
             "osmosis-worker",
         ],
     ),
     ("osmosis-testkit", &["osmosis-core", "osmosis-store"]),
-    ("xtask", &["osmosis-store", "osmosis-testkit"]),
+    (
+        "xtask",
+        &["osmosis-store", "osmosis-store-sqlite", "osmosis-testkit"],
+    ),
 ];
 
 pub(crate) fn check() -> Result<()> {

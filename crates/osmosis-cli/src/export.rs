@@ -14,9 +14,9 @@ use osmosis_data::export::{
 };
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
-    SqliteStore, Store,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
 };
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};

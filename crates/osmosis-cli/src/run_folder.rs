@@ -5,7 +5,8 @@ use std::io::{BufWriter, Write};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Outcome, RunName};
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
-use osmosis_store::{RolloutPages, RolloutRecord, RunKind, SqliteStore, Store};
+use osmosis_store::{RolloutPages, RolloutRecord, RunKind, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Map, Value, json};
 
 use crate::output::Output;

@@ -2,7 +2,8 @@
 
 use osmosis_core::Redactor;
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, SqliteStore, Store};
+use osmosis_store::{RunKind, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use super::gates::{Judged, NOT_JUDGED};

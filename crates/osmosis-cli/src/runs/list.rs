@@ -1,7 +1,8 @@
 //! `osmosis eval|train list`.
 
 use osmosis_run::RunError;
-use osmosis_store::{RunKind, RunStatus, SqliteStore, Store};
+use osmosis_store::{RunKind, RunStatus, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::json;
 
 use crate::error::Exit;

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use osmosis_run::RunError;
-use osmosis_store::{CallPurpose, CallQuery, CallRecord, RunKind, SqliteStore, Store};
+use osmosis_store::{CallPurpose, CallQuery, CallRecord, RunKind, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use super::versions::{CallVersions, Versions};

@@ -5,7 +5,8 @@ use std::fs;
 use camino::Utf8Path;
 use osmosis_core::RunName;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
-use osmosis_store::{LostRecord, RunKind, SalvageReport, SqliteStore};
+use osmosis_store::{LostRecord, RunKind, SalvageReport};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::json;
 
 use super::{FoundRun, given_name};

@@ -10,8 +10,9 @@ use osmosis_core::{Outcome, Sample, SampleId};
 use osmosis_data::conversation::Conversation;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
-    CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
+    CallPurpose, CallQuery, CallRecord, RolloutQuery, RolloutRecord, RunKind, Store,
 };
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_tokens::ChatFormat;
 use owo_colors::Style;
 use serde_json::{Map, Value, json};

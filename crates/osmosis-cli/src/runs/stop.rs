@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{Holder, RunKind, SqliteStore};
+use osmosis_store::{Holder, RunKind};
+use osmosis_store_sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
+use osmosis_store::{RunKind, RunRecord, RunStatus, Store, StoreError};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::Pinned;
 use super::reference::kind_word;

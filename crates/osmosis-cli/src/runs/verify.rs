@@ -3,7 +3,8 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
-use osmosis_store::{Damage, RunKind, SqliteStore, VerifyReport};
+use osmosis_store::{Damage, RunKind, VerifyReport};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_train::checkpoints;
 use serde_json::json;
 

@@ -1,7 +1,8 @@
 //! `osmosis train info RUN`.
 
 use osmosis_run::RunError;
-use osmosis_store::{RunKind, SqliteStore};
+use osmosis_store::RunKind;
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use super::report::Report;

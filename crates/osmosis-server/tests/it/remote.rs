@@ -7,9 +7,8 @@ use osmosis_core::{JsonText, Outcome, OutcomeKind, Redactor, RolloutId, RunName}
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, ScriptedPolicy};
 use osmosis_server::{Callbacks, RemoteOptions, RemoteRollouts, RemoteServer, parse_url};
-use osmosis_store::{
-    NewRollout, NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store,
-};
+use osmosis_store::{NewRollout, NewRow, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::Gate;
 use serde_json::json;
 use tempfile::TempDir;

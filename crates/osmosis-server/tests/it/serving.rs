@@ -12,7 +12,8 @@ use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy,
 use osmosis_server::{
     CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions, StateKey,
 };
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_worker::{Launch, Limits, PoolOptions, WorkerPool};
 use reqwest::{Client, Method, StatusCode};

@@ -11,7 +11,8 @@ use osmosis_core::{JsonText, PolicyVersion, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
-use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_train::{
     TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
 };

@@ -3,9 +3,8 @@
 use osmosis_core::statistics::{OutcomeCounts, RowOutcome};
 use osmosis_core::{Outcome, Reward, RewardRange, RunName};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{
-    QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
-};
+use osmosis_store::{QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use crate::run_folder::RunFolder;

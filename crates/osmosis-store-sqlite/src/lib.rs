@@ -1,0 +1,3 @@
+//! The store in SQLite. Its code moves here from `osmosis-store` next.
+
+pub use osmosis_store::{SqliteOptions, SqliteStore, is_shared, tighten};
