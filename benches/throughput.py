@@ -2,7 +2,7 @@
 
 Run it with `cargo xtask bench throughput`. It builds a Rust rollout and the bare-store program first.
 
-- Bare store: claim and complete, nothing between (`crates/osmosis-store/examples/store_rate.rs`).
+- Bare store: claim and complete, nothing between (`crates/osmosis-store-sqlite/examples/store_rate.rs`).
 - Rust and Python workflow and grader without model calls, 2 workers, as a share of the bare store.
 - From a claim to user code in a warm worker; a further worker by fork.
 - 10,000 rollouts waiting on a slow model at once: memory and CPU of the engine.
@@ -159,7 +159,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def bare_store(root: pathlib.Path, count: int) -> float:
-    program = ["cargo", "run", "--quiet", "--release", "-p", "osmosis-store", "--example", "store_rate"]
+    program = ["cargo", "run", "--quiet", "--release", "-p", "osmosis-store-sqlite", "--example", "store_rate"]
     with tempfile.TemporaryDirectory(dir=root) as folder:
         command = [*program, "--", folder, str(count)]
         return float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)

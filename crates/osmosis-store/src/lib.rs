@@ -1,14 +1,13 @@
 //! The durable truth of a run: its rows, its leased queue of rollouts, their samples and model calls.
 //!
-//! Knows nothing of HTTP or Python. One trait, [`Store`], one conformance suite in
-//! `osmosis-testkit`, and one implementation so far: [`SqliteStore`].
+//! The API alone: the trait [`Store`], its records, errors and reports, and the conformance suite that every backend
+//! passes (feature `conformance`). It contains no database, and knows nothing of HTTP or Python. The backend in
+//! SQLite is `osmosis-store-sqlite`.
 //!
 //! ```
-//! # async fn example(folder: &camino::Utf8Path) -> Result<(), osmosis_store::StoreError> {
+//! # async fn example(store: &dyn osmosis_store::Store) -> Result<(), osmosis_store::StoreError> {
 //! use std::time::Duration;
-//! use osmosis_store::{SqliteOptions, SqliteStore, Store};
 //!
-//! let store = SqliteStore::open(folder, SqliteOptions::default())?;
 //! store.recover().await?;
 //! for claim in store.claim("engine", 8, Duration::from_secs(60)).await? {
 //!     println!("{} is ours, attempt {}", claim.id, claim.attempt);
@@ -18,21 +17,22 @@
 //! ```
 
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod fuzzing;
-mod lock;
+mod holder;
+mod integrity;
 mod model;
 mod pages;
 mod pieces;
-mod private;
 mod requests;
-mod sqlite;
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, SystemClock, whole_ms};
 pub use error::{StoreError, StoreErrorKind};
-pub use lock::Holder;
+pub use holder::Holder;
+pub use integrity::{
+    CheckedCounts, Damage, LostRecord, SalvageReport, VerifyProgress, VerifyReport,
+};
 pub use model::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
     CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
@@ -40,12 +40,7 @@ pub use model::{
 };
 pub use pages::RolloutPages;
 pub use pieces::Pieces;
-pub use private::{is_shared, tighten};
 pub use requests::{RequestNote, RequestRecord};
-pub use sqlite::{
-    CheckedCounts, Damage, LostRecord, SalvageReport, SqliteOptions, SqliteStore, VerifyProgress,
-    VerifyReport,
-};
 
 use std::time::Duration;
 
