@@ -7,11 +7,11 @@
 //! ```
 //! # async fn example(folder: &camino::Utf8Path) -> Result<(), osmosis_store::StoreError> {
 //! use std::time::Duration;
-//! use osmosis_store::Store;
+//! use osmosis_store::Recovery;
 //! use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 //!
 //! let store = SqliteStore::open(folder, SqliteOptions::default())?;
-//! store.recover().await?;
+//! store.recover(Recovery::AfterTakeover).await?;
 //! for claim in store.claim("engine", 8, Duration::from_secs(60)).await? {
 //!     println!("{} is ours, attempt {}", claim.id, claim.attempt);
 //! }
@@ -45,6 +45,7 @@ mod sql;
 mod steps;
 mod store;
 mod verify;
+mod watched;
 mod writer;
 
 pub use private::{is_shared, tighten};

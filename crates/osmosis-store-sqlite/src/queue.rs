@@ -3,17 +3,17 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample};
-use osmosis_store::whole_ms;
+use osmosis_core::{Attempt, Durations, Outcome, OutcomeKind, RolloutId, Sample};
+use osmosis_store::{
+    CallSummary, Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, StoreError,
+    whole_ms,
+};
 use rusqlite::{Connection, Row, named_params, params};
 use serde_json::value::RawValue;
 
 use crate::checksum;
 use crate::rollouts::outcome_detail;
 use crate::sql::{SqlError, json, number, to_sql};
-use osmosis_store::{
-    Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, StoreError,
-};
 
 pub(crate) fn enqueue(
     connection: &Connection,
@@ -53,6 +53,9 @@ pub(crate) fn enqueue(
     }
     Ok(())
 }
+
+/// Who has the lease of a rollout that is held back.
+const HELD_BACK: &str = "held back";
 
 /// What a rollout that waits holds in the columns of its result.
 const WITHOUT_RESULT: &[(&str, &str)] = &[
@@ -133,15 +136,36 @@ pub(crate) fn claim(
     take(connection, owner, until, found)
 }
 
+pub(crate) fn claim_these(
+    connection: &Connection,
+    now_ms: i64,
+    owner: &str,
+    rollouts: &[RolloutId],
+    lease: Duration,
+) -> Result<Vec<Claim>, SqlError> {
+    let mut select = connection.prepare_cached(&claim_one_sql())?;
+    let until = now_ms.saturating_add(whole_ms(lease));
+    let mut claims = Vec::new();
+    for rollout in rollouts {
+        let found = {
+            let mut rows = select.query([rollout.as_str()])?;
+            rows.next()?.map(claimable).transpose()?
+        };
+        // Taken before the next look: the same one may be named twice.
+        claims.extend(take(connection, owner, until, found)?);
+    }
+    Ok(claims)
+}
+
 /// Leases what was found to be claimable.
 pub(crate) fn take(
     connection: &Connection,
     owner: &str,
     until_ms: i64,
-    found: Vec<(i64, Claim)>,
+    found: impl IntoIterator<Item = (i64, Claim)>,
 ) -> Result<Vec<Claim>, SqlError> {
     let mut take = connection.prepare_cached(&TAKE)?;
-    let mut claims = Vec::with_capacity(found.len());
+    let mut claims = Vec::new();
     for (key, claim) in found {
         take.execute(params![key, claim.attempt.0, owner, until_ms])?;
         claims.push(claim);
@@ -350,14 +374,77 @@ pub(crate) fn release(
     Ok(())
 }
 
-pub(crate) fn recover(connection: &Connection) -> Result<u64, SqlError> {
-    let recovered = connection
+/// Takes queued rollouts out of reach of `claim`. The attempt stays as it is: nothing is tried.
+pub(crate) fn hold_back(connection: &Connection, rollouts: &[RolloutId]) -> Result<(), SqlError> {
+    let mut hold = connection.prepare_cached(
+        "UPDATE rollouts SET state = 'leased', owner = ?2, lease_until_ms = ?3
+         WHERE rollout_id = ?1 AND state = 'queued'",
+    )?;
+    for rollout in rollouts {
+        hold.execute(params![rollout.as_str(), HELD_BACK, i64::MAX])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn let_go(connection: &Connection, rollout: &RolloutId) -> Result<(), SqlError> {
+    connection
         .prepare_cached(
             "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
-             WHERE state = 'leased'",
+             WHERE rollout_id = ?1 AND state = 'leased' AND owner = ?2",
         )?
+        .execute(params![rollout.as_str(), HELD_BACK])?;
+    Ok(())
+}
+
+/// The changes that put a leased rollout back into the queue.
+const PUT_BACK: &str = "state = 'queued', owner = NULL, lease_until_ms = NULL";
+
+/// Puts back what `owner` has leased. What is held back is nobody's lease.
+pub(crate) fn recover_of(connection: &Connection, owner: &str) -> Result<u64, SqlError> {
+    let recovered = connection
+        .prepare_cached(&format!(
+            "UPDATE rollouts SET {PUT_BACK} WHERE state = 'leased' AND owner = ?1 AND owner <> ?2"
+        ))?
+        .execute(params![owner, HELD_BACK])?;
+    Ok(recovered as u64)
+}
+
+/// Puts back whatever is leased or held back.
+pub(crate) fn recover_all(connection: &Connection) -> Result<u64, SqlError> {
+    let recovered = connection
+        .prepare_cached(&format!(
+            "UPDATE rollouts SET {PUT_BACK} WHERE state = 'leased'"
+        ))?
         .execute([])?;
     Ok(recovered as u64)
+}
+
+/// Ends those that are queued, as an attempt of its own: the calls of an earlier one don't belong to the result.
+pub(crate) fn cancel(
+    connection: &Connection,
+    now_ms: i64,
+    rollouts: &[RolloutId],
+) -> Result<Vec<RolloutId>, SqlError> {
+    // The lease is over before anybody else can see it: all of this is one write.
+    let claims = claim_these(connection, now_ms, "cancelled", rollouts, Duration::ZERO)?;
+    let mut cancelled = Vec::with_capacity(claims.len());
+    for claim in claims {
+        let completion = Completion {
+            id: claim.id,
+            attempt: claim.attempt,
+            outcome: Outcome::Cancelled,
+            samples: Vec::new(),
+            metrics: None,
+            durations: Durations::default(),
+            calls: CallSummary::default(),
+            started_at_ms: now_ms,
+            finished_at_ms: now_ms,
+        };
+        if complete(connection, &completion)? == CompletionReceipt::Accepted {
+            cancelled.push(completion.id);
+        }
+    }
+    Ok(cancelled)
 }
 
 /// The changes that make a finished rollout wait again.
@@ -384,6 +471,29 @@ pub(crate) fn requeue(connection: &Connection, kinds: &[OutcomeKind]) -> Result<
     for kind in kinds {
         drop_samples.execute([kind.as_str()])?;
         requeued += put_back.execute([kind.as_str()])? as u64;
+    }
+    Ok(requeued)
+}
+
+/// The same for chosen rollouts, whatever their outcome.
+pub(crate) fn requeue_these(
+    connection: &Connection,
+    rollouts: Vec<RolloutId>,
+) -> Result<Vec<RolloutId>, SqlError> {
+    let mut drop_samples = connection.prepare_cached(
+        "DELETE FROM samples WHERE rollout_id IN
+            (SELECT rollout_id FROM rollouts WHERE state = 'done' AND rollout_id = ?1)",
+    )?;
+    let mut put_back = connection.prepare_cached(&format!(
+        "UPDATE rollouts SET {} WHERE state = 'done' AND rollout_id = ?1",
+        put_back()
+    ))?;
+    let mut requeued = Vec::new();
+    for id in rollouts {
+        drop_samples.execute([id.as_str()])?;
+        if put_back.execute([id.as_str()])? > 0 {
+            requeued.push(id);
+        }
     }
     Ok(requeued)
 }

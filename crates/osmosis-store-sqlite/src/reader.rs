@@ -78,8 +78,7 @@ impl Readers {
             let idle_one = idle.lock().pop();
             let connection = match idle_one {
                 Some(connection) => connection,
-                None if file_at(&path) != file => return Err(StoreError::Moved { path }),
-                None => connect(&path, access).map_err(|error| sqlite_error(&path, &error))?,
+                None => connect_to(&path, access, file)?,
             };
             let found = work(&connection).map_err(|error| error.into_store_error(&path));
             idle.lock().push(connection);
@@ -89,6 +88,15 @@ impl Readers {
         reading
             .await
             .map_err(|error| StoreError::refused(format!("a read did not finish: {error}")))?
+    }
+
+    /// A connection beside those that read.
+    pub(crate) fn another(&self) -> Result<Connection, StoreError> {
+        connect_to(&self.path, self.access, self.file)
+    }
+
+    pub(crate) fn path(&self) -> &Utf8Path {
+        &self.path
     }
 
     /// Waits for the reads that go on, then closes every connection.
@@ -104,6 +112,20 @@ impl Readers {
         let connections = std::mem::take(&mut *self.idle.lock());
         drop(connections);
     }
+}
+
+/// A connection to the file that was opened first, and to no other that is at its path now.
+fn connect_to(
+    path: &Utf8Path,
+    access: Access,
+    file: Option<(u64, u64)>,
+) -> Result<Connection, StoreError> {
+    if file_at(path) != file {
+        return Err(StoreError::Moved {
+            path: path.to_owned(),
+        });
+    }
+    connect(path, access).map_err(|error| sqlite_error(path, &error))
 }
 
 fn file_at(path: &Utf8Path) -> Option<(u64, u64)> {

@@ -1,18 +1,11 @@
-//! Requests to a rollout server, and the rollouts of theirs that wait.
-
-use std::time::Duration;
+//! Requests to a rollout server.
 
 use bytes::Bytes;
 use osmosis_core::RolloutId;
-use osmosis_store::whole_ms;
+use osmosis_store::{RequestNote, RequestRecord};
 use rusqlite::{Connection, Row, params};
 
-use crate::queue;
 use crate::sql::{SqlError, number};
-use osmosis_store::{Claim, RequestNote, RequestRecord};
-
-/// Who has the lease of a rollout that is held back.
-const HELD_BACK: &str = "held back";
 
 pub(crate) fn keep(
     connection: &Connection,
@@ -99,45 +92,4 @@ fn read(row: &Row<'_>) -> Result<RequestRecord, SqlError> {
         completion_delivered: is_set("completion_delivered_at_ms")?,
         settled: is_set("settled_at_ms")?,
     })
-}
-
-/// Takes queued rollouts out of reach of `claim`. The attempt stays as it is: nothing is tried.
-pub(crate) fn hold_back(connection: &Connection, rollouts: &[RolloutId]) -> Result<(), SqlError> {
-    let mut hold = connection.prepare_cached(
-        "UPDATE rollouts SET state = 'leased', owner = ?2, lease_until_ms = ?3
-         WHERE rollout_id = ?1 AND state = 'queued'",
-    )?;
-    for rollout in rollouts {
-        hold.execute(params![rollout.as_str(), HELD_BACK, i64::MAX])?;
-    }
-    Ok(())
-}
-
-pub(crate) fn let_go(connection: &Connection, rollout: &RolloutId) -> Result<(), SqlError> {
-    connection
-        .prepare_cached(
-            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
-             WHERE rollout_id = ?1 AND state = 'leased' AND owner = ?2",
-        )?
-        .execute(params![rollout.as_str(), HELD_BACK])?;
-    Ok(())
-}
-
-pub(crate) fn claim_these(
-    connection: &Connection,
-    now_ms: i64,
-    owner: &str,
-    rollouts: &[RolloutId],
-    lease: Duration,
-) -> Result<Vec<Claim>, SqlError> {
-    let mut select = connection.prepare_cached(&queue::claim_one_sql())?;
-    let mut found = Vec::new();
-    for rollout in rollouts {
-        let mut rows = select.query([rollout.as_str()])?;
-        if let Some(row) = rows.next()? {
-            found.push(queue::claimable(row)?);
-        }
-    }
-    let until = now_ms.saturating_add(whole_ms(lease));
-    queue::take(connection, owner, until, found)
 }

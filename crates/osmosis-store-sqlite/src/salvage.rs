@@ -279,7 +279,7 @@ impl Salvage<'_> {
             self.copy(&ROLLOUTS, row)?;
         }
         // Leases ended with their process.
-        queue::recover(self.target)?;
+        queue::recover_all(self.target)?;
         Ok(())
     }
 

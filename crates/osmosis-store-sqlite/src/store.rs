@@ -1,20 +1,17 @@
 //! [`SqliteStore`]: opening a run, handing writes to the writer and reads to the readers.
 
+mod api;
 #[cfg(test)]
 mod failing_tests;
 
+use std::ops::Deref;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
-    Clock, Completion, CompletionReceipt, Holder, NewCall, NewRollout, NewRow, OutcomeTally,
-    QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, StepRecord, Store, StoreError, SystemClock,
+    ChangeSender, Changes, Clock, Holder, NewCall, Store, StoreError, SystemClock,
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -26,11 +23,9 @@ use crate::private::{create_private_file, create_private_folder};
 use crate::reader::Readers;
 use crate::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use crate::sql::{SqlError, sqlite_error};
+use crate::watched::Watched;
 use crate::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
-use crate::{
-    batches, bodies, calls, checksum, fence, queue, requests, rollouts, schema, segment, steps,
-    verify, writer,
-};
+use crate::{calls, checksum, fence, schema, segment, verify, writer};
 
 pub(crate) const DATABASE_FILE: &str = "run.db";
 
@@ -91,13 +86,16 @@ fn command_line() -> String {
 
 /// A run in a folder of its own, in SQLite and append-only segments.
 ///
-/// One process at a time may write; others may read meanwhile.
+/// One process at a time may write; others may read meanwhile. It is used as the [`Store`] it dereferences to, without
+/// an import of each of the traits.
 #[derive(Debug)]
 pub struct SqliteStore {
     database: Utf8PathBuf,
     segments: Utf8PathBuf,
     /// `None` for a store that only reads.
     writer: Option<WriterHandle>,
+    /// Of a store that only reads, once somebody has asked for changes.
+    watched: Mutex<Option<Watched>>,
     readers: Readers,
 }
 
@@ -110,6 +108,7 @@ struct WriterHandle {
     worth_writing: usize,
     room: Arc<Semaphore>,
     failing: watch::Receiver<bool>,
+    changes: Changes,
     /// Disconnected when the writer has ended.
     ended: Mutex<std_mpsc::Receiver<()>>,
 }
@@ -139,6 +138,7 @@ impl SqliteStore {
 
         let (queue, queued) = mpsc::channel(options.queue.max(1));
         let (failing_sender, failing) = watch::channel(false);
+        let (change_sender, changes) = ChangeSender::new();
         let hurry = Arc::new(Notify::new());
         let worth_writing =
             (options.batch.max(1) * CALLS_BEYOND_A_BATCH).min(options.queue.max(2) / 2);
@@ -153,6 +153,7 @@ impl SqliteStore {
             epoch,
             fenced: None,
             failing: failing_sender,
+            changes: change_sender,
             runtime: tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .build()
@@ -179,8 +180,10 @@ impl SqliteStore {
                 worth_writing,
                 room: Arc::new(Semaphore::new(ROOM_FOR_CALLS_KB as usize)),
                 failing,
+                changes,
                 ended: Mutex::new(ended),
             }),
+            watched: Mutex::new(None),
             readers,
         })
     }
@@ -194,6 +197,7 @@ impl SqliteStore {
             database,
             segments: folder.join(SEGMENTS_FOLDER),
             writer: None,
+            watched: Mutex::new(None),
         })
     }
 
@@ -276,6 +280,14 @@ impl WriterHandle {
     }
 }
 
+impl Deref for SqliteStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        self
+    }
+}
+
 /// Waits a bounded time for what was queued, so that the run can be opened again right away. Nothing
 /// acknowledged depends on it.
 impl Drop for SqliteStore {
@@ -306,292 +318,4 @@ pub(crate) fn connect(database: &Utf8Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "wal_autocheckpoint", 4096)?;
     checksum::register(&connection)?;
     Ok(connection)
-}
-
-#[async_trait]
-impl Store for SqliteStore {
-    async fn create_run(&self, run: RunRecord) -> Result<(), StoreError> {
-        self.write(move |desk| rollouts::create_run(desk.connection, &run))
-            .await
-    }
-
-    async fn run(&self) -> Result<Option<RunRecord>, StoreError> {
-        self.readers.read(rollouts::run).await
-    }
-
-    async fn set_status(&self, status: RunStatus) -> Result<(), StoreError> {
-        self.write(move |desk| rollouts::set_status(desk.connection, desk.clock.now_ms(), status))
-            .await
-    }
-
-    async fn enqueue(
-        &self,
-        rows: Vec<NewRow>,
-        rollouts: Vec<NewRollout>,
-    ) -> Result<(), StoreError> {
-        self.write(move |desk| queue::enqueue(desk.connection, &rows, &rollouts))
-            .await
-    }
-
-    async fn enqueue_request(
-        &self,
-        row: NewRow,
-        rollout: NewRollout,
-        sealed: Bytes,
-    ) -> Result<(), StoreError> {
-        self.write(move |desk| {
-            let id = rollout.id.clone();
-            queue::enqueue(desk.connection, &[row], &[rollout])?;
-            requests::keep(desk.connection, &id, &sealed)
-        })
-        .await
-    }
-
-    async fn request(&self, rollout: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
-        let rollout = rollout.clone();
-        self.readers
-            .read(move |connection| requests::request(connection, &rollout))
-            .await
-    }
-
-    async fn unsettled_requests(&self) -> Result<Vec<RequestRecord>, StoreError> {
-        self.readers.read(requests::unsettled).await
-    }
-
-    async fn note_request(&self, rollout: &RolloutId, note: RequestNote) -> Result<(), StoreError> {
-        let rollout = rollout.clone();
-        self.write(move |desk| {
-            requests::note(desk.connection, desk.clock.now_ms(), &rollout, &note)
-        })
-        .await
-    }
-
-    async fn hold_back(&self, rollouts: &[RolloutId]) -> Result<(), StoreError> {
-        let rollouts = rollouts.to_vec();
-        self.write(move |desk| requests::hold_back(desk.connection, &rollouts))
-            .await
-    }
-
-    async fn let_go(&self, rollout: &RolloutId) -> Result<(), StoreError> {
-        let rollout = rollout.clone();
-        self.write(move |desk| requests::let_go(desk.connection, &rollout))
-            .await
-    }
-
-    async fn claim_these(
-        &self,
-        owner: &str,
-        rollouts: &[RolloutId],
-        lease: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
-        if rollouts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (owner, rollouts) = (owner.to_owned(), rollouts.to_vec());
-        self.write(move |desk| {
-            let now = desk.clock.lease_ms();
-            requests::claim_these(desk.connection, now, &owner, &rollouts, lease)
-        })
-        .await
-    }
-
-    async fn claim(
-        &self,
-        owner: &str,
-        n: usize,
-        lease: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
-        if n == 0 {
-            return Ok(Vec::new());
-        }
-        let owner = owner.to_owned();
-        self.write(move |desk| {
-            queue::claim(desk.connection, desk.clock.lease_ms(), &owner, n, lease)
-        })
-        .await
-    }
-
-    async fn heartbeat(
-        &self,
-        held: &[(RolloutId, Attempt)],
-        lease: Duration,
-    ) -> Result<Vec<(RolloutId, Attempt)>, StoreError> {
-        if held.is_empty() {
-            return Ok(Vec::new());
-        }
-        let held = held.to_vec();
-        self.write(move |desk| {
-            queue::heartbeat(desk.connection, desk.clock.lease_ms(), held, lease)
-        })
-        .await
-    }
-
-    async fn complete(&self, completion: Completion) -> Result<CompletionReceipt, StoreError> {
-        self.write(move |desk| {
-            let receipt = queue::complete(desk.connection, &completion)?;
-            if receipt == CompletionReceipt::Accepted {
-                desk.conversations.forget(&completion.id);
-            }
-            Ok(receipt)
-        })
-        .await
-    }
-
-    async fn release(
-        &self,
-        rollout: &RolloutId,
-        attempt: Attempt,
-        lost: bool,
-        failed: bool,
-    ) -> Result<(), StoreError> {
-        let rollout = rollout.clone();
-        self.write(move |desk| queue::release(desk.connection, &rollout, attempt, lost, failed))
-            .await
-    }
-
-    async fn recover(&self) -> Result<u64, StoreError> {
-        self.write(|desk| queue::recover(desk.connection)).await
-    }
-
-    async fn requeue(&self, kinds: &[OutcomeKind]) -> Result<u64, StoreError> {
-        let kinds = kinds.to_vec();
-        self.write(move |desk| queue::requeue(desk.connection, &kinds))
-            .await
-    }
-
-    async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
-        self.writer()?.record_call(call).await
-    }
-
-    async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError> {
-        self.writer()?.record_call_durably(call).await
-    }
-
-    async fn counts(&self) -> Result<QueueCounts, StoreError> {
-        self.readers.read(rollouts::counts).await
-    }
-
-    async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
-        self.readers.read(rollouts::tally).await
-    }
-
-    async fn call_totals(&self) -> Result<CallSummary, StoreError> {
-        self.readers.read(calls::totals).await
-    }
-
-    async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError> {
-        self.readers
-            .read(move |connection| rollouts::rollouts(connection, &query))
-            .await
-    }
-
-    async fn rollout(&self, id: &RolloutId) -> Result<Option<RolloutRecord>, StoreError> {
-        let id = id.clone();
-        self.readers
-            .read(move |connection| rollouts::rollout(connection, &id))
-            .await
-    }
-
-    async fn rollouts_by_id(&self, ids: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
-        let ids = ids.to_vec();
-        self.readers
-            .read(move |connection| rollouts::rollouts_by_id(connection, &ids))
-            .await
-    }
-
-    async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError> {
-        self.readers
-            .read(move |connection| rollouts::row(connection, row_index))
-            .await
-    }
-
-    async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
-        let row_indices = row_indices.to_vec();
-        self.readers
-            .read(move |connection| rollouts::rows(connection, &row_indices))
-            .await
-    }
-
-    async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError> {
-        let id = id.clone();
-        self.readers
-            .read(move |connection| rollouts::samples(connection, &id))
-            .await
-    }
-
-    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
-        let ids = ids.to_vec();
-        self.readers
-            .read(move |connection| rollouts::samples_of(connection, &ids))
-            .await
-    }
-
-    async fn calls(&self, query: CallQuery) -> Result<Vec<CallRecord>, StoreError> {
-        self.readers
-            .read(move |connection| calls::calls(connection, &query))
-            .await
-    }
-
-    async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError> {
-        let segments = self.segments.clone();
-        self.readers
-            .read(move |connection| bodies::body(connection, &segments, call_id))
-            .await
-    }
-
-    async fn visit_calls(
-        &self,
-        rollouts: &[RolloutId],
-        purpose: CallPurpose,
-        visit: CallVisitor,
-    ) -> Result<(), StoreError> {
-        let (segments, ids) = (self.segments.clone(), rollouts.to_vec());
-        self.readers
-            .read(move |connection| bodies::visit(connection, &segments, &ids, purpose, visit))
-            .await
-    }
-
-    async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
-        let (segments, id) = (self.segments.clone(), id.clone());
-        self.readers
-            .read(move |connection| bodies::token_records(connection, &segments, &id))
-            .await
-    }
-
-    async fn record_step(&self, step: StepRecord) -> Result<(), StoreError> {
-        self.write(move |desk| steps::record(desk.connection, &step))
-            .await
-    }
-
-    async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
-        self.readers.read(steps::steps).await
-    }
-
-    async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError> {
-        self.write(move |desk| batches::record(desk.connection, &batch))
-            .await
-    }
-
-    async fn acknowledge_batch(&self, number: u64, at_ms: i64) -> Result<bool, StoreError> {
-        self.write(move |desk| batches::acknowledge(desk.connection, number, at_ms))
-            .await
-    }
-
-    async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError> {
-        self.readers.read(batches::batches).await
-    }
-
-    async fn close(&self) -> Result<(), StoreError> {
-        // Readers first: the last connection to go takes the log's files with it.
-        self.readers.close().await;
-        let Some(writer) = &self.writer else {
-            return Ok(());
-        };
-        let (answer, answered) = oneshot::channel();
-        match writer.send(Message::Close(answer)).await {
-            Ok(()) => answered.await.map_err(|_| StoreError::Closed)?,
-            // Closed before.
-            Err(_) => Ok(()),
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use osmosis_store::{Clock, NewCall, StoreError};
+use osmosis_store::{ChangeSender, Clock, NewCall, StoreError};
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -120,6 +120,8 @@ pub(crate) struct Writer {
     pub(crate) fenced: Option<StoreError>,
     /// `true` from a failed commit to the next that succeeds.
     pub(crate) failing: watch::Sender<bool>,
+    /// Told after every commit that changed something.
+    pub(crate) changes: ChangeSender,
     /// Only for waiting with a deadline.
     pub(crate) runtime: Runtime,
     pub(crate) batch: usize,
@@ -205,7 +207,11 @@ impl Writer {
         if items.is_empty() {
             return closing;
         }
+        let changed_before = self.connection.total_changes();
         let committed = self.write_all(&mut items);
+        if committed.is_ok() && self.connection.total_changes() != changed_before {
+            self.changes.send();
+        }
         if let Err(error) = &committed {
             self.undo();
             tracing::error!(path = %self.path, %error, writes = items.len(), "commit failed");

@@ -1,10 +1,13 @@
 //! What every store must do, told in claims and fences. A backend runs each behaviour as a test of
 //! its own through [`for_each_store_behaviour!`](crate::for_each_store_behaviour), or all of them
-//! with [`run_all`].
 
+mod cancelling;
+mod changes;
 mod queue;
 mod records;
+mod recovery;
 mod requests;
+mod requeueing;
 mod training;
 
 use std::fmt;
@@ -24,13 +27,17 @@ use osmosis_core::{
     RolloutId, RunName, Sample, SampleId,
 };
 
+pub use cancelling::*;
+pub use changes::*;
 pub use queue::*;
 pub use records::*;
+pub use recovery::*;
 pub use requests::*;
+pub use requeueing::*;
 pub use training::*;
 
 /// What a behaviour returns; what it finds wrong, it asserts.
-pub type Verdict = anyhow::Result<()>;
+pub type TestResult = anyhow::Result<()>;
 
 /// Hands the names of all behaviours to a macro: `for_each_store_behaviour!(each)`.
 #[macro_export]
@@ -50,8 +57,16 @@ macro_rules! for_each_store_behaviour {
             a_stale_release_changes_nothing
             enqueueing_again_changes_nothing
             enqueueing_is_all_or_nothing
-            recovery_puts_back_everything_leased
+            recovery_after_a_takeover_puts_back_everything_leased
+            recovery_after_a_takeover_needs_no_names
+            recovery_of_an_owner_leaves_the_leases_of_others
             requeueing_takes_chosen_kinds_and_drops_their_samples
+            chosen_rollouts_are_requeued_alone
+            what_is_queued_is_cancelled_and_nothing_else
+            a_cancelled_rollout_is_finished
+            a_change_is_reported_when_it_can_be_read
+            a_write_that_changes_nothing_is_not_reported
+            changes_end_with_the_store
             counts_follow_every_change_of_state
             concurrent_writers_lose_nothing
             a_run_has_one_record
@@ -82,7 +97,7 @@ macro_rules! for_each_store_behaviour {
 macro_rules! all_in_turn {
     ($($name:ident)*) => {
         /// Every behaviour in turn, each on a fresh store.
-        pub async fn run_all<F, Fut>(make: F) -> Verdict
+        pub async fn run_all<F, Fut>(make: F) -> TestResult
         where
             F: Fn() -> Fut,
             Fut: Future<Output = anyhow::Result<Fixture>>,

@@ -47,7 +47,9 @@ impl RunToOpen<'_> {
         let resumed = record.is_some();
         if let Some(record) = record {
             Pinned::read(&record.pinned)?.check(self.pinned, self.name.as_str())?;
-            store.recover().await?;
+            store
+                .recover(osmosis_store::Recovery::AfterTakeover)
+                .await?;
             store.requeue(self.run_again).await?;
             store.set_status(RunStatus::Running).await?;
         } else {

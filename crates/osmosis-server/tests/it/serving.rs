@@ -106,7 +106,10 @@ impl Setting {
         if store.run().await.unwrap().is_none() {
             store.create_run(run_record()).await.unwrap();
         }
-        store.recover().await.unwrap();
+        store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
         let relay = RelayPolicy::with_options(UpstreamOptions {
             retries: 0,
             ..UpstreamOptions::new("", "osmosis-rollout")

@@ -5,9 +5,13 @@ use std::fs;
 use osmosis_core::{
     Attempt, Durations, JsonText, Outcome, PolicyVersion, Reward, RolloutId, Sample, SampleId,
 };
-use osmosis_store::{CallPurpose, CallSummary, Pieces, StoreErrorKind};
+use osmosis_store::{
+    CallPurpose, CallQuery, CallSummary, Completion, CompletionReceipt, NewRollout, NewRow, Pieces,
+    StoreErrorKind,
+};
 
 use super::*;
+use crate::{queue, rollouts};
 
 const LEASE: Duration = Duration::from_mins(1);
 

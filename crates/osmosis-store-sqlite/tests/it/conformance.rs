@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use camino::Utf8Path;
-use osmosis_store::conformance::{self, Fixture, ManualClock, Verdict};
+use osmosis_store::conformance::{self, Fixture, ManualClock, TestResult};
 use osmosis_store::for_each_store_behaviour;
 use osmosis_store::{Store, StoreError};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
@@ -43,7 +43,7 @@ fn open(
 macro_rules! each {
     ($($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() -> Verdict {
+        async fn $name() -> TestResult {
             let (folder, fixture) = fixture(SqliteOptions::default()).await;
             conformance::$name(fixture).await?;
             assert_whole(&folder);
@@ -54,7 +54,7 @@ macro_rules! each {
 for_each_store_behaviour!(each);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_behaviours_hold_with_tiny_batches_queues_and_segments() -> Verdict {
+async fn all_behaviours_hold_with_tiny_batches_queues_and_segments() -> TestResult {
     let options = SqliteOptions {
         batch: 2,
         queue: 1,

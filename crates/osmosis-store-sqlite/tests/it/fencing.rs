@@ -5,7 +5,7 @@ use std::fs;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
 use osmosis_store::conformance::{call, claim_one, plan, scored};
-use osmosis_store::{CallQuery, Claim, Store, StoreError, StoreErrorKind};
+use osmosis_store::{CallQuery, Claim, Recovery, Store, StoreError, StoreErrorKind};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::folder::{folder, open};
@@ -112,10 +112,10 @@ async fn the_epoch_alone_stops_a_writer_that_was_passed_over() {
     let error = record(&first, &claim, 1).await.unwrap_err();
     assert!(matches!(error, StoreError::Fenced { .. }), "{error}");
     assert_eq!(error.kind(), StoreErrorKind::Held);
-    first.recover().await.unwrap_err();
+    first.recover(Recovery::AfterTakeover).await.unwrap_err();
     first.close().await.unwrap();
     let again = open(&path).unwrap();
-    again.recover().await.unwrap();
+    again.recover(Recovery::AfterTakeover).await.unwrap();
     again.close().await.unwrap();
     assert_whole(&path);
 }
@@ -160,7 +160,7 @@ async fn a_folder_that_is_moved_while_in_use_is_still_held_and_its_writer_stops(
     assert_whole(&path);
     assert_whole(&moved);
     let again = open(&moved).unwrap();
-    assert_eq!(again.recover().await.unwrap(), 1);
+    assert_eq!(again.recover(Recovery::AfterTakeover).await.unwrap(), 1);
     again.close().await.unwrap();
 }
 
@@ -177,7 +177,7 @@ async fn a_copy_of_a_run_in_use_is_a_run_of_its_own() {
         fs::copy(path.join(file), copied.join(file)).unwrap();
     }
     let second = open(&copied).unwrap();
-    assert_eq!(second.recover().await.unwrap(), 1);
+    assert_eq!(second.recover(Recovery::AfterTakeover).await.unwrap(), 1);
     let theirs = claim_one(&second).await.unwrap();
     for turn in 1..3 {
         record(&first, &claim, turn).await.unwrap();

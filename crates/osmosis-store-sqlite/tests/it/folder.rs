@@ -8,7 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
 use osmosis_store::conformance::{call, claim_one, plan, scored};
 use osmosis_store::{
-    CallBody, CallPurpose, CallQuery, CallRecord, StepRecord, Store, StoreError, StoreErrorKind,
+    CallBody, CallPurpose, CallQuery, CallRecord, Recovery, StepRecord, Store, StoreError,
+    StoreErrorKind,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
@@ -501,7 +502,7 @@ async fn a_write_that_somebody_waits_for_ends_the_gathering_of_calls() {
         // Reading takes longer than the writer needs to begin to wait for more calls.
         store.counts().await.unwrap();
         let limit = Duration::from_secs(30);
-        let awaited = tokio::time::timeout(limit, store.recover());
+        let awaited = tokio::time::timeout(limit, store.recover(Recovery::AfterTakeover));
         awaited.await.expect("the write waits for calls").unwrap();
         let awaited = tokio::time::timeout(limit, store.record_call_durably(new));
         awaited.await.expect("the call waits for others").unwrap();

@@ -9,7 +9,9 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Attempt, RolloutId, SampleId};
 use osmosis_store::conformance::{LEASE, call, plan, scored};
-use osmosis_store::{CallQuery, Claim, CompletionReceipt, NewCall, Store, StoreErrorKind};
+use osmosis_store::{
+    CallQuery, Claim, CompletionReceipt, NewCall, Recovery, Store, StoreErrorKind,
+};
 use osmosis_store_sqlite::SqliteStore;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -44,7 +46,7 @@ async fn works_until_killed() {
         return;
     };
     let store = Arc::new(open(Utf8Path::new(&path)).unwrap());
-    store.recover().await.unwrap();
+    store.recover(Recovery::AfterTakeover).await.unwrap();
     let allowance = Arc::new(Semaphore::new(ALLOWANCE));
     let mut workers = JoinSet::new();
     for _ in 0..8 {
@@ -191,7 +193,7 @@ async fn what_a_killed_process_acknowledged_is_there_once() {
 
     assert_eq!(SqliteStore::holder(&path), None);
     let store = open(&path).unwrap();
-    store.recover().await.unwrap();
+    store.recover(Recovery::AfterTakeover).await.unwrap();
     let done = store.counts().await.unwrap().done;
     assert!(done >= known.len() as u64);
     for (id, attempt) in &known {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{CallQuery, CompletionReceipt, NewRollout, NewRow, QueueCounts, RolloutQuery};
-use osmosis_core::{Attempt, Outcome, OutcomeKind, RolloutId};
+use osmosis_core::{Attempt, OutcomeKind, RolloutId};
 use tokio::task::JoinSet;
 
-use super::{Fixture, LEASE, Verdict, call, claim_one, ended, failure, plan, row_body, scored};
+use super::{Fixture, LEASE, TestResult, call, claim_one, plan, row_body, scored};
 
 fn ids(claims: &[crate::Claim]) -> Vec<String> {
     claims.iter().map(|claim| claim.id.to_string()).collect()
 }
 
 /// Claims hand out rollouts by row index, then run index, however they were added.
-pub async fn claims_come_in_order_of_row_and_run(fixture: Fixture) -> Verdict {
+pub async fn claims_come_in_order_of_row_and_run(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     let rows = [2, 0, 1].map(|row_index| (row_index, row_body(row_index)));
     let mut new_rows = Vec::new();
@@ -44,7 +44,7 @@ pub async fn claims_come_in_order_of_row_and_run(fixture: Fixture) -> Verdict {
 }
 
 /// A claim brings what is needed to run it: its row, word for word, and a first attempt.
-pub async fn a_claim_carries_its_row(fixture: Fixture) -> Verdict {
+pub async fn a_claim_carries_its_row(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 3, 1).await?;
     assert!(store.claim("a", 0, LEASE).await?.is_empty());
@@ -66,7 +66,7 @@ pub async fn a_claim_carries_its_row(fixture: Fixture) -> Verdict {
 }
 
 /// Sixteen claimers at once share the queue out without overlap.
-pub async fn concurrent_claimers_never_get_the_same_rollout(fixture: Fixture) -> Verdict {
+pub async fn concurrent_claimers_never_get_the_same_rollout(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 100, 2).await?;
     let mut claimers = JoinSet::new();
@@ -95,7 +95,9 @@ pub async fn concurrent_claimers_never_get_the_same_rollout(fixture: Fixture) ->
 }
 
 /// A lease that ran out makes the rollout claimable, in its place in the order.
-pub async fn a_lease_that_ran_out_is_claimed_again_as_a_new_attempt(fixture: Fixture) -> Verdict {
+pub async fn a_lease_that_ran_out_is_claimed_again_as_a_new_attempt(
+    fixture: Fixture,
+) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 4, 1).await?;
     store.claim("gone", 2, LEASE).await?;
@@ -112,7 +114,7 @@ pub async fn a_lease_that_ran_out_is_claimed_again_as_a_new_attempt(fixture: Fix
 }
 
 /// Nobody gets a rollout whose lease still runs.
-pub async fn a_lease_that_runs_is_not_claimed_again(fixture: Fixture) -> Verdict {
+pub async fn a_lease_that_runs_is_not_claimed_again(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     claim_one(store.as_ref()).await?;
@@ -125,7 +127,7 @@ pub async fn a_lease_that_runs_is_not_claimed_again(fixture: Fixture) -> Verdict
 }
 
 /// Once another attempt has the rollout, the old one's result changes nothing.
-pub async fn a_stale_completion_is_fenced(fixture: Fixture) -> Verdict {
+pub async fn a_stale_completion_is_fenced(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let old = claim_one(store.as_ref()).await?;
@@ -160,7 +162,7 @@ pub async fn a_stale_completion_is_fenced(fixture: Fixture) -> Verdict {
 }
 
 /// Being late is no fault as long as the attempt still has the rollout.
-pub async fn a_late_completion_counts_while_nobody_else_claimed(fixture: Fixture) -> Verdict {
+pub async fn a_late_completion_counts_while_nobody_else_claimed(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -174,7 +176,7 @@ pub async fn a_late_completion_counts_while_nobody_else_claimed(fixture: Fixture
 }
 
 /// The first result stands; the same attempt can't give another, nor be released.
-pub async fn a_rollout_completes_once(fixture: Fixture) -> Verdict {
+pub async fn a_rollout_completes_once(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -201,7 +203,7 @@ pub async fn a_rollout_completes_once(fixture: Fixture) -> Verdict {
 }
 
 /// A heartbeat keeps what is held, and names what is not: claimed by another, finished, unknown.
-pub async fn a_heartbeat_extends_leases_and_reports_lost_ones(fixture: Fixture) -> Verdict {
+pub async fn a_heartbeat_extends_leases_and_reports_lost_ones(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 3, 1).await?;
     let held: Vec<_> = store
@@ -232,7 +234,9 @@ pub async fn a_heartbeat_extends_leases_and_reports_lost_ones(fixture: Fixture) 
 }
 
 /// Releasing queues the rollout again, and counts lost workers and failures.
-pub async fn a_release_puts_back_and_counts_lost_workers_and_failures(fixture: Fixture) -> Verdict {
+pub async fn a_release_puts_back_and_counts_lost_workers_and_failures(
+    fixture: Fixture,
+) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let mut seen = Vec::new();
@@ -254,7 +258,7 @@ pub async fn a_release_puts_back_and_counts_lost_workers_and_failures(fixture: F
 }
 
 /// Only the attempt that holds a rollout can give it back.
-pub async fn a_stale_release_changes_nothing(fixture: Fixture) -> Verdict {
+pub async fn a_stale_release_changes_nothing(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let old = claim_one(store.as_ref()).await?;
@@ -270,7 +274,7 @@ pub async fn a_stale_release_changes_nothing(fixture: Fixture) -> Verdict {
 }
 
 /// Planning again after a crash leaves what is there alone, and adds what is not.
-pub async fn enqueueing_again_changes_nothing(fixture: Fixture) -> Verdict {
+pub async fn enqueueing_again_changes_nothing(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 2, 1).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -295,7 +299,7 @@ pub async fn enqueueing_again_changes_nothing(fixture: Fixture) -> Verdict {
 }
 
 /// A plan with a rollout that has no row, or takes another's place, adds nothing at all.
-pub async fn enqueueing_is_all_or_nothing(fixture: Fixture) -> Verdict {
+pub async fn enqueueing_is_all_or_nothing(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let row = NewRow {
@@ -331,111 +335,8 @@ pub async fn enqueueing_is_all_or_nothing(fixture: Fixture) -> Verdict {
     Ok(())
 }
 
-/// Whoever takes the run over puts back what others held; results and counters stay.
-pub async fn recovery_puts_back_everything_leased(fixture: Fixture) -> Verdict {
-    let store = fixture.store;
-    plan(store.as_ref(), 4, 1).await?;
-    let claims = store.claim("dead", 3, LEASE).await?;
-    store.complete(scored(&claims[0], 1.0)?).await?;
-    store
-        .release(&claims[1].id, claims[1].attempt, true, true)
-        .await?;
-    let again = claim_one(store.as_ref()).await?;
-    assert_eq!(again.id, claims[1].id);
-    assert_eq!(store.recover().await?, 2);
-    assert_eq!(
-        store.counts().await?,
-        QueueCounts {
-            queued: 3,
-            leased: 0,
-            done: 1
-        }
-    );
-    assert_eq!(
-        store.complete(scored(&claims[2], 1.0)?).await?,
-        CompletionReceipt::Fenced,
-        "whoever held it before is too late"
-    );
-    let retaken = store.claim("alive", 3, LEASE).await?;
-    let seen: Vec<_> = retaken
-        .iter()
-        .map(|claim| (claim.attempt.0, claim.losses, claim.failures))
-        .collect();
-    assert_eq!(seen, [(3, 1, 1), (2, 0, 0), (1, 0, 0)]);
-    Ok(())
-}
-
-/// Retrying failures runs exactly those again, as if they had no history but their attempts.
-pub async fn requeueing_takes_chosen_kinds_and_drops_their_samples(fixture: Fixture) -> Verdict {
-    let store = fixture.store;
-    plan(store.as_ref(), 3, 1).await?;
-    let first = claim_one(store.as_ref()).await?;
-    store.release(&first.id, first.attempt, true, true).await?;
-    let claims = store.claim("engine", 3, LEASE).await?;
-    let mut broken = scored(&claims[0], 0.0)?;
-    broken.outcome = Outcome::InfrastructureFailed {
-        failure: failure("worker_crashed"),
-    };
-    store
-        .record_call(call(&claims[0], "main", "q", "a")?)
-        .await?;
-    store.complete(broken).await?;
-    store.complete(scored(&claims[1], 1.0)?).await?;
-    store
-        .complete(ended(&claims[2], Outcome::Cancelled)?)
-        .await?;
-
-    assert_eq!(store.requeue(&[OutcomeKind::Rejected]).await?, 0);
-    let kinds = [OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
-    assert_eq!(store.requeue(&kinds).await?, 2);
-    assert!(store.samples(&claims[0].id).await?.is_empty());
-    assert_eq!(store.samples(&claims[1].id).await?.len(), 1);
-    let record = store.rollout(&claims[0].id).await?;
-    let Some(record) = record else {
-        anyhow::bail!("the rollout is gone");
-    };
-    assert_eq!(
-        (record.outcome, record.attempts, record.failures),
-        (None, 2, 0)
-    );
-    assert!(record.rewards.is_empty());
-    assert_eq!(record.finished_at_ms, None);
-    let query = CallQuery {
-        rollout_id: claims[0].id.clone(),
-        attempt: Some(claims[0].attempt),
-    };
-    assert_eq!(
-        store.calls(query).await?.len(),
-        1,
-        "calls are never dropped"
-    );
-
-    assert_eq!(
-        store.complete(scored(&claims[0], 1.0)?).await?,
-        CompletionReceipt::Fenced
-    );
-    let again = store.claim("engine", 3, LEASE).await?;
-    let seen: Vec<_> = again
-        .iter()
-        .map(|claim| {
-            (
-                claim.row_index,
-                claim.attempt.0,
-                claim.losses,
-                claim.failures,
-            )
-        })
-        .collect();
-    assert_eq!(seen, [(0, 3, 0, 0), (2, 2, 0, 0)]);
-    assert_eq!(
-        store.complete(scored(&again[0], 1.0)?).await?,
-        CompletionReceipt::Accepted
-    );
-    Ok(())
-}
-
 /// Counts are right after every step.
-pub async fn counts_follow_every_change_of_state(fixture: Fixture) -> Verdict {
+pub async fn counts_follow_every_change_of_state(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     let counts = |queued, leased, done| QueueCounts {
         queued,
@@ -460,7 +361,7 @@ pub async fn counts_follow_every_change_of_state(fixture: Fixture) -> Verdict {
 
 /// Sixteen writers that claim, record and complete at once: every rollout has one result and its
 /// calls.
-pub async fn concurrent_writers_lose_nothing(fixture: Fixture) -> Verdict {
+pub async fn concurrent_writers_lose_nothing(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 50, 4).await?;
     let mut writers = JoinSet::new();

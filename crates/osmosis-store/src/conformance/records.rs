@@ -2,7 +2,7 @@
 
 use crate::{
     CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, JudgeSummary, NewCall,
-    Pieces, RolloutQuery, RunStatus, Store, StoreErrorKind,
+    Pieces, Recovery, RolloutQuery, RunStatus, Store, StoreErrorKind,
 };
 use bytes::Bytes;
 use osmosis_core::{
@@ -10,11 +10,11 @@ use osmosis_core::{
 };
 
 use super::{
-    Fixture, LEASE, Verdict, call, claim_one, ended, failure, plan, run_record, sample, scored,
+    Fixture, LEASE, TestResult, call, claim_one, ended, failure, plan, run_record, sample, scored,
 };
 
 /// A run is created once; its status moves, and only a finished one has a finish time.
-pub async fn a_run_has_one_record(fixture: Fixture) -> Verdict {
+pub async fn a_run_has_one_record(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     assert_eq!(store.run().await?, None);
     assert!(store.set_status(RunStatus::Finished).await.is_err());
@@ -68,7 +68,7 @@ fn one_outcome_of_each_kind() -> anyhow::Result<Vec<Outcome>> {
 }
 
 /// Every kind of outcome survives with all that belongs to it.
-pub async fn every_outcome_comes_back_as_it_was(fixture: Fixture) -> Verdict {
+pub async fn every_outcome_comes_back_as_it_was(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     let outcomes = one_outcome_of_each_kind()?;
     let kinds: Vec<_> = outcomes.iter().map(Outcome::kind).collect();
@@ -101,7 +101,7 @@ pub async fn every_outcome_comes_back_as_it_was(fixture: Fixture) -> Verdict {
 }
 
 /// Samples keep their order, their text and their exact rewards; removed ones give none.
-pub async fn samples_come_back_as_they_were(fixture: Fixture) -> Verdict {
+pub async fn samples_come_back_as_they_were(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -136,7 +136,7 @@ pub async fn samples_come_back_as_they_were(fixture: Fixture) -> Verdict {
 }
 
 /// A result the store can't take (two samples of one name) is refused whole, and others are unharmed.
-pub async fn a_refused_completion_leaves_nothing_behind(fixture: Fixture) -> Verdict {
+pub async fn a_refused_completion_leaves_nothing_behind(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 2, 1).await?;
     let claims = store.claim("engine", 2, LEASE).await?;
@@ -179,7 +179,7 @@ async fn all_pages(
 }
 
 /// Pages of any size list every rollout once, in order, and the last one says that it is.
-pub async fn pages_cover_every_rollout_once(fixture: Fixture) -> Verdict {
+pub async fn pages_cover_every_rollout_once(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 7, 3).await?;
     let expected: Vec<_> = (0..7)
@@ -198,7 +198,7 @@ pub async fn pages_cover_every_rollout_once(fixture: Fixture) -> Verdict {
 }
 
 /// Filters by row, kind and having a result combine with pages.
-pub async fn pages_can_be_filtered(fixture: Fixture) -> Verdict {
+pub async fn pages_can_be_filtered(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 4, 2).await?;
     let claims = store.claim("engine", 6, LEASE).await?;
@@ -247,7 +247,7 @@ pub async fn pages_can_be_filtered(fixture: Fixture) -> Verdict {
 }
 
 /// A tally counts finished rollouts by kind and sums rewards, passes and calls.
-pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
+pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 5, 1).await?;
     assert!(store.tally().await?.is_empty());
@@ -281,7 +281,7 @@ pub async fn a_tally_sums_up_by_kind(fixture: Fixture) -> Verdict {
 }
 
 /// What was paid for counts, also when it came to nothing.
-pub async fn totals_count_the_calls_of_every_attempt(fixture: Fixture) -> Verdict {
+pub async fn totals_count_the_calls_of_every_attempt(fixture: Fixture) -> TestResult {
     let store = fixture.store.as_ref();
     plan(store, 1, 1).await?;
     assert_eq!(store.call_totals().await?, CallSummary::default());
@@ -370,7 +370,7 @@ pub(super) async fn body_of(store: &dyn Store, call_id: u64) -> anyhow::Result<C
 }
 
 /// Calls come back in the order they were recorded, by attempt; by default the accepted one's.
-pub async fn calls_are_ordered_and_belong_to_their_attempt(fixture: Fixture) -> Verdict {
+pub async fn calls_are_ordered_and_belong_to_their_attempt(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 2, 1).await?;
     let first = claim_one(store.as_ref()).await?;
@@ -437,7 +437,7 @@ pub async fn calls_are_ordered_and_belong_to_their_attempt(fixture: Fixture) -> 
         "y",
     )?;
     store.record_call(gateway.clone()).await?;
-    store.recover().await?;
+    store.recover(Recovery::AfterTakeover).await?;
     let query = CallQuery {
         rollout_id: gateway.rollout_id,
         attempt: None,
@@ -447,7 +447,7 @@ pub async fn calls_are_ordered_and_belong_to_their_attempt(fixture: Fixture) -> 
 }
 
 /// Whatever was recorded before a completion is there when the completion is acknowledged.
-pub async fn a_call_is_durable_with_the_next_completion(fixture: Fixture) -> Verdict {
+pub async fn a_call_is_durable_with_the_next_completion(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 20, 1).await?;
     for turns in 0..20 {
@@ -465,7 +465,7 @@ pub async fn a_call_is_durable_with_the_next_completion(fixture: Fixture) -> Ver
 }
 
 /// Five megabytes in, five megabytes out, also when the next request extends them.
-pub async fn bodies_of_megabytes_come_back_exactly(fixture: Fixture) -> Verdict {
+pub async fn bodies_of_megabytes_come_back_exactly(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -499,7 +499,7 @@ pub async fn bodies_of_megabytes_come_back_exactly(fixture: Fixture) -> Verdict 
 }
 
 /// Conversations that grow, fork, shrink and interleave come back byte for byte, also after reopening.
-pub async fn conversations_come_back_exactly(mut fixture: Fixture) -> Verdict {
+pub async fn conversations_come_back_exactly(mut fixture: Fixture) -> TestResult {
     plan(fixture.store.as_ref(), 3, 1).await?;
     let claims = fixture.store.claim("engine", 3, LEASE).await?;
     let mut expected = Vec::new();
@@ -572,7 +572,7 @@ pub async fn conversations_come_back_exactly(mut fixture: Fixture) -> Verdict {
 }
 
 /// Closing and opening again changes nothing: not the queue, not the results, not the calls.
-pub async fn reopening_keeps_everything(mut fixture: Fixture) -> Verdict {
+pub async fn reopening_keeps_everything(mut fixture: Fixture) -> TestResult {
     fixture.store.create_run(run_record("kept")?).await?;
     plan(fixture.store.as_ref(), 4, 1).await?;
     let claims = fixture.store.claim("engine", 3, LEASE).await?;
@@ -622,7 +622,7 @@ pub async fn reopening_keeps_everything(mut fixture: Fixture) -> Verdict {
 }
 
 /// After closing, everything fails with `Closed`, and closing again is nothing.
-pub async fn a_closed_store_says_so(fixture: Fixture) -> Verdict {
+pub async fn a_closed_store_says_so(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 1, 1).await?;
     let claim = claim_one(store.as_ref()).await?;

@@ -5,10 +5,10 @@ use bytes::Bytes;
 use osmosis_core::{JsonText, PolicyVersion, RolloutId, SampleId};
 
 use super::records::{body_of, calls_of};
-use super::{Fixture, LEASE, Verdict, call, claim_one, plan, scored};
+use super::{Fixture, LEASE, TestResult, call, claim_one, plan, scored};
 
 /// Token records come back as they were, by sample and in order, of the accepted attempt alone.
-pub async fn token_records_come_back_without_the_bodies(mut fixture: Fixture) -> Verdict {
+pub async fn token_records_come_back_without_the_bodies(mut fixture: Fixture) -> TestResult {
     plan(fixture.store.as_ref(), 2, 1).await?;
     let first = claim_one(fixture.store.as_ref()).await?;
     let neighbour = claim_one(fixture.store.as_ref()).await?;
@@ -77,7 +77,7 @@ pub async fn token_records_come_back_without_the_bodies(mut fixture: Fixture) ->
 }
 
 /// Rollouts are found by id, in the order asked for; ids that are nobody's are left out.
-pub async fn rollouts_come_by_id_in_the_order_asked_for(fixture: Fixture) -> Verdict {
+pub async fn rollouts_come_by_id_in_the_order_asked_for(fixture: Fixture) -> TestResult {
     let store = fixture.store;
     plan(store.as_ref(), 3, 2).await?;
     let claim = claim_one(store.as_ref()).await?;
@@ -103,7 +103,7 @@ pub async fn rollouts_come_by_id_in_the_order_asked_for(fixture: Fixture) -> Ver
 }
 
 /// Steps come in order and stay; one that is done again takes the place of what it was.
-pub async fn a_step_is_kept_and_can_be_replaced(mut fixture: Fixture) -> Verdict {
+pub async fn a_step_is_kept_and_can_be_replaced(mut fixture: Fixture) -> TestResult {
     let step = |step: u64, version: u64, metrics: &str| {
         anyhow::Ok(StepRecord {
             step,
@@ -129,7 +129,7 @@ pub async fn a_step_is_kept_and_can_be_replaced(mut fixture: Fixture) -> Verdict
 }
 
 /// A batch may be formed anew until it was acknowledged, and is acknowledged once.
-pub async fn a_batch_stays_as_it_was_acknowledged(mut fixture: Fixture) -> Verdict {
+pub async fn a_batch_stays_as_it_was_acknowledged(mut fixture: Fixture) -> TestResult {
     let batch = |number: u64, content: &str| {
         anyhow::Ok(BatchRecord {
             number,

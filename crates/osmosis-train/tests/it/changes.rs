@@ -199,7 +199,10 @@ impl House {
             attempt: None,
         };
         // Calls are queued; a write that is acknowledged comes after them.
-        self.store.recover().await.unwrap();
+        self.store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
         let call = self.store.calls(query).await.unwrap().remove(0);
         let records = self.store.token_records(&RolloutId::of(0, 0)).await;
         let (_, record) = records.unwrap().remove(0);

@@ -147,7 +147,10 @@ impl Run {
         if store.run().await.unwrap().is_none() {
             store.create_run(run_record()).await.unwrap();
         }
-        store.recover().await.unwrap();
+        store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
         let options = SamplerOptions {
             max_batch: 16,
             threads: 1,
