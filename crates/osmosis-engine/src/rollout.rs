@@ -147,12 +147,6 @@ fn bare(claim: &Claim, samples: Vec<Sample>) -> Vec<Sample> {
     samples.into_iter().map(without_grade).collect()
 }
 
-/// Gives a claimed rollout its result without running it.
-pub(crate) async fn cancel_unrun(parts: &Parts, claim: &Claim) -> Result<(), EngineError> {
-    let attempt = AttemptRecord::begun_at(now_ms());
-    finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await
-}
-
 /// What is known of an attempt before its outcome.
 pub(crate) struct AttemptRecord {
     started_at_ms: i64,
