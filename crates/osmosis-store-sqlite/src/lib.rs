@@ -23,6 +23,7 @@ mod appended_file;
 mod batches;
 mod bodies;
 mod calls;
+mod catalogue;
 mod checksum;
 mod delta;
 mod fence;
@@ -48,5 +49,6 @@ mod verify;
 mod watched;
 mod writer;
 
+pub use catalogue::SqliteCatalogue;
 pub use private::{is_shared, tighten};
 pub use store::{SqliteOptions, SqliteStore};

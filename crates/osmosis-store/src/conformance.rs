@@ -1,7 +1,9 @@
 //! What every store must do, told in claims and fences. A backend runs each behaviour as a test of
 //! its own through [`for_each_store_behaviour!`](crate::for_each_store_behaviour), or all of them
+//! with [`run_all`]. What every catalogue must do is in [`catalogue`].
 
 mod cancelling;
+pub mod catalogue;
 mod changes;
 mod queue;
 mod records;

@@ -8,6 +8,10 @@ use osmosis_core::RunName;
 pub enum StoreError {
     #[error("run `{0}` is there already")]
     AlreadyExists(RunName),
+    #[error("there is no run `{name}` at `{at}`")]
+    NotFound { name: RunName, at: String },
+    #[error("`{url}` is no place for runs: {message}")]
+    InvalidUrl { url: String, message: String },
     #[error("the store is closed")]
     Closed,
     #[error("run is held by {holder}")]
@@ -40,6 +44,8 @@ pub enum StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreErrorKind {
     AlreadyExists,
+    NotFound,
+    InvalidUrl,
     Held,
     Closed,
     DiskFull,
@@ -50,6 +56,8 @@ impl StoreError {
     pub fn kind(&self) -> StoreErrorKind {
         match self {
             Self::AlreadyExists(_) => StoreErrorKind::AlreadyExists,
+            Self::NotFound { .. } => StoreErrorKind::NotFound,
+            Self::InvalidUrl { .. } => StoreErrorKind::InvalidUrl,
             Self::Closed => StoreErrorKind::Closed,
             Self::Held { .. } | Self::Fenced { .. } => StoreErrorKind::Held,
             Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
@@ -85,7 +93,7 @@ impl StoreError {
                  what is whole"
                     .to_owned(),
             ),
-            Self::AlreadyExists(_) | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
+            Self::AlreadyExists(_) | Self::NotFound { .. } | Self::InvalidUrl { .. } | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The durable truth of a run: its rows, its leased queue of rollouts, their samples and model calls.
 //!
-//! The API alone: a run's [`Queue`] and [`Records`], together a [`Store`]; their records,
+//! The API alone: a run's [`Queue`] and [`Records`], together a [`Store`]; the [`Catalogue`] of runs; their records,
 //! errors and reports, and the conformance suites that every backend passes (feature `conformance`). It contains no
 //! database, and knows nothing of HTTP or Python. The backend in SQLite is `osmosis-store-sqlite`.
 //!
@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod catalogue;
 mod changes;
 mod clock;
 #[cfg(feature = "conformance")]
@@ -31,7 +32,9 @@ mod queue;
 mod records;
 mod requests;
 mod store;
+mod url;
 
+pub use catalogue::{Catalogue, ProgressVisitor, RunEntry, RunKey};
 pub use changes::{ChangeSender, Changes};
 pub use clock::{Clock, SystemClock, whole_ms};
 pub use error::{StoreError, StoreErrorKind};
@@ -50,3 +53,4 @@ pub use queue::{Queue, Recovery};
 pub use records::{CallVisitor, Records};
 pub use requests::{RequestNote, RequestRecord};
 pub use store::Store;
+pub use url::StoreUrl;

@@ -113,6 +113,8 @@ impl TrainError {
             Self::Store(error) => match error.kind() {
                 StoreErrorKind::DiskFull => TrainErrorKind::DiskFull,
                 StoreErrorKind::AlreadyExists
+                | StoreErrorKind::NotFound
+                | StoreErrorKind::InvalidUrl
                 | StoreErrorKind::Held
                 | StoreErrorKind::Closed
                 | StoreErrorKind::Unreadable => TrainErrorKind::Resumable,

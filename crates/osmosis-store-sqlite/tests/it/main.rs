@@ -7,6 +7,7 @@
     reason = "clippy knows tests by their attribute, and these have functions beside them"
 )]
 
+mod catalogue;
 mod conformance;
 mod crash;
 mod damage;
