@@ -9,7 +9,7 @@ use osmosis_testkit::python_environment;
 
 type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("rust format", |root| {
         cargo(root, &["fmt", "--all", "--check"])
     }),
@@ -34,6 +34,7 @@ const STEPS: [Step; 15] = [
         python_environment::python();
         Ok(())
     }),
+    ("python direction", |_| crate::python_direction::check()),
     ("python format", |root| {
         python(root, &["-m", "ruff", "format", "--check", "."])
     }),

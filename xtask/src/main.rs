@@ -6,6 +6,7 @@ mod dependencies;
 mod direction;
 mod fuzz;
 mod licences;
+mod python_direction;
 mod tiny;
 mod torture;
 
@@ -38,7 +39,7 @@ enum Command {
         /// Arguments for the program
         arguments: Vec<String>,
     },
-    /// Check that dependencies between our crates point one way
+    /// Check that dependencies between our crates, and between our Python modules, point one way
     Direction,
     /// Check that no dependency is unmaintained, or there twice without a reason
     Dependencies,
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
             markdown,
             arguments,
         } => bench::run(&name, markdown, &arguments),
-        Command::Direction => direction::check(),
+        Command::Direction => direction::check().and_then(|()| python_direction::check()),
         Command::Dependencies => dependencies::check(),
         Command::Licences => licences::check(),
         Command::Fuzz {

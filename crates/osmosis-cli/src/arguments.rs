@@ -20,8 +20,7 @@ pub(crate) use eval::{
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
-pub(crate) use measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
-pub(crate) use run::{LogArguments, ThroughputArguments};
+pub(crate) use measure::{CostArguments, GateArguments, WatchArguments};
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
@@ -133,6 +132,24 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether what it makes is its user's alone, rather than a file that was asked for by name.
+    pub(crate) fn makes_private_files(&self) -> bool {
+        match self {
+            Self::Eval { .. }
+            | Self::Train { .. }
+            | Self::Gateway(_)
+            | Self::Serve(_)
+            | Self::Demo(_)
+            | Self::Run { .. }
+            | Self::Doctor { .. } => true,
+            Self::Rollout { .. }
+            | Self::Dataset { .. }
+            | Self::Export(_)
+            | Self::Completions { .. }
+            | Self::Man { .. } => false,
+        }
+    }
+
     /// The command as it is named in JSON.
     pub(crate) fn name(&self) -> &'static str {
         match self {

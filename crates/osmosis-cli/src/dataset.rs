@@ -2,10 +2,10 @@
 
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
-use osmosis_data::{DataError, Dataset, Report, Taking};
+use osmosis_data::{Dataset, Taking};
 use osmosis_run::{RunError, RunErrorKind};
-use serde_json::json;
 
+use crate::checked_dataset::{checked, data_error};
 use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::{Workspace, absolute};
@@ -51,30 +51,4 @@ pub(crate) fn validate(
     output.line(format_args!("{path}: {} rows, all good", report.rows));
     output.operation("valid", &report);
     Ok(Exit::Ok)
-}
-
-/// Reads every row, and refuses a dataset with a bad one.
-pub(crate) fn checked(dataset: &Dataset) -> Result<Report, RunError> {
-    let report = dataset.validate().map_err(|error| data_error(&error))?;
-    check(&report)?;
-    Ok(report)
-}
-
-/// Refuses a dataset with bad rows, naming each with its line.
-fn check(report: &Report) -> Result<(), RunError> {
-    if report.error_count > 0 {
-        let message = format!(
-            "`{}` has {} bad rows:\n{}",
-            report.path,
-            report.error_count,
-            report.render_errors().trim_end()
-        );
-        return Err(RunError::failed(RunErrorKind::DatasetInvalid, message)
-            .details(json!({ "bad_rows": report.error_count, "rows": report.errors })));
-    }
-    report.check().map_err(|error| data_error(&error))
-}
-
-pub(crate) fn data_error(error: &DataError) -> RunError {
-    RunError::failed(RunErrorKind::DatasetInvalid, error.to_string()).maybe_hint(error.hint())
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
-use crate::dataset::data_error;
+use crate::checked_dataset::data_error;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{FoundRun, Pinned, RegradedFrom};

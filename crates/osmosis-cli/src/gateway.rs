@@ -9,7 +9,7 @@ use osmosis_core::RolloutId;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{
     Dialect, EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret,
-    UpstreamOptions,
+    ServerLogprobs, UpstreamOptions,
 };
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
@@ -18,8 +18,8 @@ use serde_json::json;
 use crate::arguments::{GatewayArguments, NamedUpstream};
 use crate::error::Exit;
 use crate::execution::{self, SHUTDOWN_GRACE};
+use crate::inference_server::InferenceServer;
 use crate::output::Output;
-use crate::outside_engine::OutsideEngine;
 use crate::policy::{self, ReadyPolicy, variable};
 use crate::run_folder::RunFolder;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name};
@@ -177,12 +177,12 @@ fn open_policy(
     let mut options = upstream_options(arguments, urls, key.as_ref(), model);
     let spoken = arguments.upstream_speaks.iter().copied();
     options.dialects.extend(spoken.map(Dialect::from));
-    let outside = OutsideEngine {
-        engine: arguments.engine,
+    let server = InferenceServer {
+        kind: arguments.engine.into(),
         tokenizer: arguments.tokenizer.clone(),
-        logprobs: arguments.engine_logprobs,
+        logprobs: arguments.engine_logprobs.map(ServerLogprobs::from),
     };
-    outside.open(options, arguments.seed)
+    server.open(options, arguments.seed)
 }
 
 /// The servers of one policy, with the limits of the command line.

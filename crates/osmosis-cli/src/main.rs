@@ -1,45 +1,25 @@
 //! The `osmosis` binary: arguments, progress and reports; it puts the parts together.
 
 mod arguments;
-mod checked_dataset;
 mod command_line;
 mod completions;
 mod dataset;
 mod demo;
-mod display;
 mod doctor;
 mod error;
 #[cfg(test)]
 mod error_codes;
 mod eval;
-mod execution;
 mod export;
-mod figures;
 mod gateway;
-mod judge;
-mod log_budget;
 mod man;
+mod notices;
 mod output;
-mod outside_engine;
-mod policy;
-mod prepared;
-mod private_files;
 mod rollout_init;
-mod run_folder;
-mod run_log;
 mod runs;
-mod secrets;
 mod serve;
-mod source_digest;
-mod stop_signals;
-mod talk;
-mod template_trial;
 mod terminal;
-mod tracking;
 mod train;
-mod user_code;
-mod withheld;
-mod workspace;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -49,7 +29,13 @@ use clap::Parser;
 use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
 use error::Exit;
 use osmosis_data::Taking;
+// Under their names in this crate, too.
 use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{
+    checked_dataset, events, execution, figures, inference_server, judge, policy, prepared,
+    private_files, run_folder, run_log, secrets, source_digest, stop_signals, template_trial,
+    tracking, transcripts as talk, user_code, withheld, workspace,
+};
 use output::Output;
 
 /// Bodies are made by one thread and freed by another, which the system's allocator is slow at.
@@ -75,7 +61,9 @@ fn main() -> ExitCode {
     let output = Output::new(arguments.output, command_name);
     init_tracing(arguments.verbose);
     raise_file_limit();
-    private_files::begin(&arguments.command);
+    if arguments.command.makes_private_files() {
+        private_files::begin();
+    }
     let done = dispatch(arguments, &output);
     private_files::end();
     match done {

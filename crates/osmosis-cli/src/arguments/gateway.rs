@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use camino::Utf8PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
-use osmosis_gateway::{Dialect, Durability};
+use osmosis_gateway::{Dialect, Durability, ServerLogprobs};
+use osmosis_run::inference_server::ServerKind;
 
 /// `NAME=URL[,MODEL]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +77,48 @@ impl From<Durable> for Durability {
     }
 }
 
-use crate::outside_engine::{Engine, EngineLogprobs};
+/// What answers behind an upstream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// Any server that speaks the Chat Completions API; it tells no token ids
+    #[default]
+    Openai,
+    /// vLLM
+    Vllm,
+    /// `SGLang`
+    Sglang,
+}
+
+impl From<Engine> for ServerKind {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Openai => Self::Openai,
+            Engine::Vllm => Self::Vllm,
+            Engine::Sglang => Self::Sglang,
+        }
+    }
+}
+
+/// What an engine's logprobs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineLogprobs {
+    /// Of the logits as they are (vLLM's default)
+    Raw,
+    /// Of the logits divided by the temperature (SGLang's default)
+    Tempered,
+    /// Of what is sampled from in the end (vLLM's `--logprobs-mode processed_logprobs`)
+    Processed,
+}
+
+impl From<EngineLogprobs> for ServerLogprobs {
+    fn from(logprobs: EngineLogprobs) -> Self {
+        match logprobs {
+            EngineLogprobs::Raw => Self::Raw,
+            EngineLogprobs::Tempered => Self::Tempered,
+            EngineLogprobs::Processed => Self::Processed,
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 #[command(

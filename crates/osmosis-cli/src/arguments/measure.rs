@@ -3,8 +3,9 @@
 use camino::Utf8PathBuf;
 use clap::Args;
 
+use osmosis_run::eval::prices::{Dollars, Prices};
+
 use crate::eval::gates::Gate;
-use crate::eval::prices::Dollars;
 use crate::eval::progress::ProgressMode;
 
 /// What the model's tokens cost. Without both prices no cost is told.
@@ -36,6 +37,13 @@ pub(crate) struct PriceArguments {
         requires = "price_prompt"
     )]
     pub(crate) cached: Option<Dollars>,
+}
+
+impl PriceArguments {
+    /// `None` unless both prices are there.
+    pub(crate) fn prices(self) -> Option<Prices> {
+        Some(Prices::new(self.prompt?, self.completion?, self.cached))
+    }
 }
 
 /// What a run may cost.

@@ -1,10 +1,11 @@
 //! What several commands that run rollouts take.
 
 use camino::Utf8PathBuf;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::runs::stop::Ask;
-use crate::tracking::TrackerKind;
+use osmosis_run::settings::{Throughput, Trackers};
+use osmosis_run::tracking::TrackerKind;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArguments {
@@ -18,11 +19,41 @@ pub(crate) struct SecretArguments {
 pub(crate) struct LogArguments {
     /// Also keep the numbers in these trackers while the run goes on; `docs/tracking.md`
     #[arg(long, value_enum, value_name = "TRACKERS", value_delimiter = ',')]
-    pub(crate) log: Vec<TrackerKind>,
+    pub(crate) log: Vec<Tracker>,
 
     /// Python interpreter that has the packages of `--log` [default: the rollout's]
     #[arg(long, value_name = "PATH", requires = "log")]
     pub(crate) log_python: Option<Utf8PathBuf>,
+}
+
+/// Where numbers can go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tracker {
+    /// Event files in the run's folder
+    Tensorboard,
+    /// MLFLOW_TRACKING_URI, or a store in the workspace's `.osmosis`
+    Mlflow,
+    /// Offline in the run's folder, unless WANDB_MODE says otherwise
+    Wandb,
+}
+
+impl From<Tracker> for TrackerKind {
+    fn from(tracker: Tracker) -> Self {
+        match tracker {
+            Tracker::Tensorboard => Self::Tensorboard,
+            Tracker::Mlflow => Self::Mlflow,
+            Tracker::Wandb => Self::Wandb,
+        }
+    }
+}
+
+impl From<LogArguments> for Trackers {
+    fn from(arguments: LogArguments) -> Self {
+        Self {
+            kinds: arguments.log.into_iter().map(TrackerKind::from).collect(),
+            python: arguments.log_python,
+        }
+    }
 }
 
 /// Settings that change how fast a run goes, never what it means.
@@ -49,6 +80,18 @@ pub(crate) struct ThroughputArguments {
     /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
+}
+
+impl From<ThroughputArguments> for Throughput {
+    fn from(arguments: ThroughputArguments) -> Self {
+        Self {
+            max_in_flight: arguments.max_in_flight,
+            workers: arguments.workers,
+            worker_memory: arguments.worker_memory.map(|size| size.0),
+            worker_processes: arguments.worker_processes,
+            python: arguments.python,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -2,12 +2,12 @@
 
 use osmosis_core::config::Experiment;
 use osmosis_gateway::Secret;
+use osmosis_run::notices::Notices;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::{Reach, RemoteOptions, RemoteServer, Url, parse_url};
 use serde_json::Value;
 
 use crate::arguments::ReachArguments;
-use crate::output::Output;
 use crate::runs::Pinned;
 use crate::user_code::PassedOn;
 
@@ -123,16 +123,16 @@ impl AtServer {
     }
 
     /// Says who runs the rollouts; `amount` says how many.
-    pub(crate) fn tell(&self, server: &RemoteServer, amount: &str, output: &Output) {
+    pub(crate) fn tell(&self, server: &RemoteServer, amount: &str, notices: &dyn Notices) {
         let unused = self.passed_on.sections_without_effect();
         if !unused.is_empty() {
-            output.warn(format_args!(
+            notices.warn(format_args!(
                 "{} of the config: the rollout server has its own user code, which is not told",
                 unused.join(", ")
             ));
         }
-        self.passed_on.tell_of_advanced(output);
-        output.note(format_args!(
+        self.passed_on.tell_of_advanced(notices);
+        notices.note(format_args!(
             "{} at {} ({}) on {} ({amount})",
             self.experiment.rollout,
             self.url,

@@ -15,7 +15,7 @@ use super::money::Money;
 use super::plan::UserSide;
 use super::submit::Job;
 use super::trace::{TracedRun, Tracer};
-use crate::display::Display;
+use crate::events::EventSink;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::prepared::Prepared;
 use crate::stop_signals::StopSignals;
@@ -53,7 +53,7 @@ impl Ready<'_> {
 pub(super) struct Surroundings<'a> {
     pub(super) signals: &'a StopSignals,
     pub(super) store: &'a Arc<dyn Store>,
-    pub(super) display: &'a Display<RunEvent>,
+    pub(super) display: &'a EventSink<RunEvent>,
     pub(super) money: &'a Money,
 }
 
@@ -62,7 +62,7 @@ impl Job {
         match &self.plan.side {
             UserSide::Here(code) => {
                 let python = self.throughput.python.as_deref();
-                let prepared = code.prepare(python, self.output).await?;
+                let prepared = code.prepare(python, &*self.notices).await?;
                 Ok(Ready::Here(code, Box::new(prepared), None))
             }
             UserSide::AtServer(server) => {
@@ -76,7 +76,7 @@ impl Job {
     pub(super) async fn ask_workflow<'a>(
         &self,
         ready: Ready<'a>,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
     ) -> Result<Ready<'a>, RunError> {
         match ready {
             Ready::Here(code, prepared, None) if self.plan.dataset.depends_on_workflow() => {
@@ -95,7 +95,7 @@ impl Job {
         &self,
         code: &UserCode,
         prepared: &Prepared,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
     ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
@@ -139,7 +139,7 @@ impl Job {
         workers: Arc<WorkerPool>,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, RunError> {
-        code.tell(workers.manifest(), &self.amount(), &self.output);
+        code.tell(workers.manifest(), &self.amount(), &*self.notices);
         let sampling = execution::sampling(self.plan.config.sampling, false);
         let gateway =
             execution::start_gateway(None, sampling, &self.plan.ready.policy, around.store).await;
@@ -165,7 +165,7 @@ impl Job {
         met: RemoteServer,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, RunError> {
-        wanted.tell(&met, &self.amount(), &self.output);
+        wanted.tell(&met, &self.amount(), &*self.notices);
         let callbacks = Callbacks::default();
         let gateway = execution::start_gateway_beside(
             callbacks.annex(),
@@ -194,8 +194,7 @@ impl Job {
     ) -> Result<RunEnd, RunError> {
         let before = around.store.call_totals().await?;
         let policy = &self.plan.ready.policy;
-        self.sight
-            .open(gateway, policy, around.money.prices, before);
+        self.live.open(gateway, policy, around.money.prices, before);
         let tracer = Tracer::start(
             gateway.rollout_spans(),
             self.traced(),
@@ -218,7 +217,7 @@ impl Job {
         }
         let end = engine.run(&stop).await;
         drop(engine);
-        tracer.finish(self.output).await;
+        tracer.finish(&*self.notices).await;
         Ok(end?)
     }
 

@@ -10,7 +10,7 @@ use super::gates::{Judged, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
 use super::report::Report;
-use crate::arguments::{CostArguments, InfoArguments};
+use crate::arguments::InfoArguments;
 use crate::error::Exit;
 use crate::figures::time_text;
 use crate::output::Output;
@@ -41,11 +41,7 @@ pub(crate) async fn run(
     for gate in gates {
         gate.check_for(u32::try_from(n).unwrap_or(u32::MAX))?;
     }
-    let cost = CostArguments {
-        prices: arguments.prices,
-        max_cost: None,
-    };
-    let money = Money::of(&cost, &pinned)?;
+    let money = Money::of(arguments.prices.prices(), None, &pinned)?;
     let report = Report::of(&store, &record.name, &folder, false, None)
         .await?
         .with_cost(money.cost(&store).await?);

@@ -1,26 +1,21 @@
 //! `osmosis eval …`.
 
 mod at_server;
-mod budget;
 mod compare;
 mod drive;
 mod failures;
 pub(crate) mod gates;
 mod info;
 mod junit;
-mod money;
 mod plan;
-pub(crate) mod prices;
-pub(crate) mod probe;
 pub(crate) mod progress;
 mod regrade;
 mod report;
-mod sight;
-mod submit;
-mod trace;
+pub(crate) mod submit;
 
 use camino::Utf8Path;
 use osmosis_run::RunError;
+use osmosis_run::eval::{budget, money, prices, probe, trace};
 use osmosis_store::RunKind;
 
 use crate::arguments::EvalCommand;

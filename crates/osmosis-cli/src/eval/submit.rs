@@ -1,10 +1,14 @@
 //! `osmosis eval submit` and `eval resume`: the whole job, from checks to report.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
-use osmosis_engine::RunEnd;
+use osmosis_engine::{RunEnd, RunEvent};
+use osmosis_run::eval::live_view::LiveView;
+use osmosis_run::notices::Notices;
+use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::{Value, json};
@@ -21,14 +25,12 @@ use super::probe::{ProbeResult, Server, probe};
 use super::progress::Progress;
 use super::regrade;
 use super::report::Report;
-use super::sight::Sight;
 use crate::arguments::{
-    CostArguments, GateArguments, LogArguments, ResumeArguments, SubmitArguments,
-    ThroughputArguments, WatchArguments,
+    CostArguments, GateArguments, ResumeArguments, SubmitArguments, WatchArguments,
 };
 use crate::command_line;
-use crate::display::Display;
 use crate::error::Exit;
+use crate::events::EventSink;
 use crate::execution::SHUTDOWN_GRACE;
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -70,18 +72,19 @@ pub(crate) async fn submit(
         plan,
         name,
         retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput,
+        throughput: arguments.throughput.into(),
         cost: arguments.cost,
         gates: arguments.gates,
         watch: arguments.watch,
-        sight: Sight::default(),
-        log: arguments.log,
+        live: LiveView::default(),
+        trackers: arguments.log.into(),
         copy_to: arguments.output,
         output: *output,
+        notices: output.notices(),
     };
     job.check_gates()?;
     if !job.folder.exists() {
-        Budget::of(job.cost.max_cost, Prices::given(job.cost.prices))?;
+        Budget::of(job.cost.max_cost, job.cost.prices.prices())?;
     }
     if arguments.dry_run {
         return job.dry_run().await;
@@ -90,7 +93,7 @@ pub(crate) async fn submit(
         confirm(&job.plan, output)?;
     }
     if arguments.fresh {
-        job.folder.make_way(&job.plan.workspace, output)?;
+        archive(&job.folder, &job.plan.workspace, output)?;
     }
     job.run().await
 }
@@ -127,17 +130,18 @@ pub(crate) async fn resume(
         plan,
         name: record.name,
         retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput,
+        throughput: arguments.throughput.into(),
         cost: arguments.cost,
         gates: arguments.gates,
         watch: arguments.watch,
-        sight: Sight::default(),
-        log: arguments.log,
+        live: LiveView::default(),
+        trackers: arguments.log.into(),
         copy_to: arguments.output,
         output: *output,
+        notices: output.notices(),
     };
     job.check_gates()?;
-    Money::of(&job.cost, &pinned)?;
+    job.money(&pinned)?;
     job.run().await
 }
 
@@ -147,23 +151,25 @@ pub(super) struct Job {
     pub(super) name: RunName,
     pub(super) folder: RunFolder,
     retry_failed: bool,
-    pub(super) throughput: ThroughputArguments,
+    pub(super) throughput: Throughput,
     cost: CostArguments,
     gates: GateArguments,
     watch: WatchArguments,
-    pub(super) sight: Sight,
-    log: LogArguments,
+    pub(super) live: LiveView,
+    trackers: Trackers,
     copy_to: Option<Utf8PathBuf>,
     pub(super) output: Output,
+    pub(super) notices: Arc<dyn Notices>,
 }
 
 impl Job {
     async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
-        let display = Display::start(self.progress()?);
+        self.progress()?;
+        let display = EventSink::<RunEvent>::start();
         let probed = signals.unless_stopped(self.probe()).await?;
         let ready = signals.unless_stopped(self.prepare()).await?;
-        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        let trackers = tracking::Ready::check(&self.trackers, ready.interpreter());
         signals.unless_stopped(trackers).await?;
         let found = match ready {
             Ready::Here(code, prepared, _) => {
@@ -172,7 +178,7 @@ impl Job {
                 let manifest = pool.manifest().clone();
                 pool.shut_down(SHUTDOWN_GRACE).await;
                 self.plan.dataset.check_for(&manifest)?;
-                code.tell(&manifest, &self.amount(), &self.output);
+                code.tell(&manifest, &self.amount(), &*self.notices);
                 json!({
                     "workflow": manifest.workflow,
                     "grader": manifest.grader,
@@ -182,7 +188,7 @@ impl Job {
                 })
             }
             Ready::AtServer(wanted, met) => {
-                wanted.tell(&met, &self.amount(), &self.output);
+                wanted.tell(&met, &self.amount(), &*self.notices);
                 self.output
                     .line(format_args!("{} says: {}", wanted.url, met.health()));
                 json!({ "server": wanted.url.as_str(), "health": met.health() })
@@ -209,7 +215,8 @@ impl Job {
 
     async fn run(self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
-        let mut display = Display::start(self.progress()?);
+        let progress = self.progress()?;
+        let mut display = EventSink::start();
         let is_new = !self.folder.exists();
         if is_new {
             signals.unless_stopped(self.probe()).await?;
@@ -217,27 +224,24 @@ impl Job {
         let ready = signals.unless_stopped(self.prepare()).await?;
         let asking = self.ask_workflow(ready, &display);
         let ready = signals.unless_stopped(asking).await?;
-        let trackers = tracking::Ready::check(&self.log, ready.interpreter());
+        let trackers = tracking::Ready::check(&self.trackers, ready.interpreter());
         let trackers = signals.unless_stopped(trackers).await?;
         let mut pinned = self.plan.pinned(ready.digest())?;
-        Prices::remember(Prices::given(self.cost.prices), &mut pinned);
+        Prices::remember(self.cost.prices.prices(), &mut pinned);
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         if let Some(record) = store.run().await? {
             pinned = Pinned::read(&record.pinned)?;
         }
-        let money = Money::of(&self.cost, &pinned)?;
+        let money = self.money(&pinned)?;
         let counts = store.counts().await?;
         if !is_new && counts.queued + counts.leased > 0 {
             signals.unless_stopped(self.probe()).await?;
         }
-        display.attach(RunLog::open(
-            &self.folder.logs(),
-            self.redactor(),
-            self.plan.config.logs,
-        )?);
+        let log = RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?;
+        display.open(log, Box::new(progress));
 
         let tracked = self.tracked(&pinned);
-        let tracking = trackers.begin(&tracked, &store, self.output).await;
+        let tracking = trackers.begin(&tracked, &store, &self.notices).await;
         let began = Instant::now();
         let around = Surroundings {
             signals: &signals,
@@ -332,8 +336,12 @@ impl Job {
     }
 
     fn progress(&self) -> Result<Progress, RunError> {
-        let sight = self.sight.clone();
-        Progress::new(self.output, &self.watch.progress, sight, self.redactor())
+        let live = self.live.clone();
+        Progress::new(self.output, &self.watch.progress, live, self.redactor())
+    }
+
+    fn money(&self, pinned: &Pinned) -> Result<Money, RunError> {
+        Money::of(self.cost.prices.prices(), self.cost.max_cost, pinned)
     }
 
     async fn probe(&self) -> Result<ProbeResult, RunError> {
@@ -342,7 +350,7 @@ impl Job {
         }
         let (plan, redactor) = (&self.plan, self.redactor());
         if let Some(judge) = plan.judge.as_ref().and_then(ReadyJudge::server) {
-            probe(&judge, &redactor, &self.output).await?;
+            probe(&judge, &redactor, &*self.notices).await?;
         }
         // What runs in this process was opened, so it works.
         if plan.ready.is_embedded() {
@@ -353,7 +361,7 @@ impl Job {
             model: &plan.config.experiment.model_path,
             policy: &*plan.ready.policy,
         };
-        probe(&policy, &redactor, &self.output).await
+        probe(&policy, &redactor, &*self.notices).await
     }
 
     fn check_gates(&self) -> Result<(), RunError> {
@@ -459,6 +467,19 @@ impl Job {
             &self.plan.workspace,
         )
     }
+}
+
+/// Archives a run that is there, and says where it is.
+pub(crate) fn archive(
+    folder: &RunFolder,
+    workspace: &Workspace,
+    output: &Output,
+) -> Result<(), RunError> {
+    if let Some(target) = folder.archive(workspace)? {
+        let name = folder.name();
+        output.note(format_args!("The earlier run `{name}` is now at {target}"));
+    }
+    Ok(())
 }
 
 /// Asks before calls leave this machine.

@@ -3,15 +3,10 @@
 mod artifacts;
 pub(crate) mod list;
 pub(crate) mod logs;
-mod names;
-mod pinned;
 mod recorded_calls;
-mod reference;
-mod regraded;
 mod salvage;
 pub(crate) mod show;
 pub(crate) mod stop;
-mod store;
 mod transcript;
 mod verify;
 mod versions;
@@ -24,11 +19,9 @@ use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::Workspace;
 
-pub(crate) use names::{fresh_name, given_name};
-pub(crate) use pinned::Pinned;
-pub(crate) use reference::{FoundRun, RunReference};
-pub(crate) use regraded::RegradedFrom;
-pub(crate) use store::{Opened, RunToOpen, record_of};
+pub(crate) use osmosis_run::runs::{
+    FoundRun, Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of,
+};
 
 /// `osmosis run …`.
 pub(crate) fn run(

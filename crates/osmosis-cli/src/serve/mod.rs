@@ -25,8 +25,8 @@ use tokio::sync::mpsc;
 use self::stop::ServeStop;
 use self::user_side::UserSide;
 use crate::arguments::ServeArguments;
-use crate::display::{Display, View};
 use crate::error::Exit;
+use crate::events::{EventSink, Observer};
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE};
 use crate::gateway::workspace_or_here;
 use crate::output::Output;
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     };
     let folder = side.folder(RunFolder::of(&workspace, RunKind::Serving, &name));
     let stop = ServeStop::listen(arguments.attach)?;
-    let mut display = Display::start(Quiet);
+    let mut display = EventSink::start();
     let side = stop
         .unless_stopped(side.prepare(&arguments, *output))
         .await?;
@@ -78,7 +78,8 @@ pub(crate) async fn run(
             .map(str::to_owned),
     );
     let limits = LogLimits::default();
-    display.attach(RunLog::open(&folder.logs(), redactor.clone(), limits)?);
+    let log = RunLog::open(&folder.logs(), redactor.clone(), limits)?;
+    display.open(log, Box::new(Quiet));
     let server = Server {
         arguments,
         api_key,
@@ -116,7 +117,7 @@ impl Server {
         side: UserSide,
         listening: Listening,
         store: &Arc<dyn Store>,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
         stop: &ServeStop,
     ) -> Result<Exit, RunError> {
         let rules = self.address_rules(&listening);
@@ -144,7 +145,7 @@ impl Server {
         &self,
         side: UserSide,
         listening: &Listening,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
         stop: &ServeStop,
     ) -> Result<WorkerPool, RunError> {
         let told = |worker_address: Option<&str>| self.tell(listening, worker_address);
@@ -186,7 +187,7 @@ impl Server {
         workers: &Arc<WorkerPool>,
         listening: Listening,
         store: &Arc<dyn Store>,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
         stop: &ServeStop,
     ) -> Result<Exit, RunError> {
         let manifest = workers.manifest();
@@ -389,12 +390,10 @@ fn address(arguments: &ServeArguments) -> Result<SocketAddr, RunError> {
 /// What happens goes to the log; the terminal stays as it is.
 struct Quiet;
 
-impl View for Quiet {
-    type Event = RunEvent;
-
+impl Observer<RunEvent> for Quiet {
     fn event(&mut self, _event: &RunEvent) {}
 
-    fn log(event: &RunEvent, log: &mut RunLog) {
+    fn log(&self, event: &RunEvent, log: &mut RunLog) {
         log.run_event(event);
     }
 

@@ -7,13 +7,14 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::Entrypoint;
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_run::settings::Throughput;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::DEFAULT_MAX_IN_FLIGHT;
-use crate::arguments::{ServeArguments, ThroughputArguments};
+use crate::arguments::ServeArguments;
 use crate::execution::pool_options;
 use crate::output::Output;
 use crate::prepared::Prepared;
@@ -124,8 +125,13 @@ impl UserSide {
     ) -> Result<Self, RunError> {
         if let Self::Rollout(rollout) = &mut self {
             let python = arguments.python.as_deref();
-            let prepared =
-                Prepared::make(&rollout.dir, &rollout.entrypoint, python, output).await?;
+            let prepared = Prepared::make(
+                &rollout.dir,
+                &rollout.entrypoint,
+                python,
+                &*output.notices(),
+            )
+            .await?;
             rollout.prepared = Some(prepared);
             if let Some(text) = rollout.withheld().text(BY_ARGUMENT) {
                 output.note(text);
@@ -153,9 +159,9 @@ impl UserSide {
         events: mpsc::Sender<WorkerEvent>,
         tell: impl Fn(Option<&str>),
     ) -> Result<WorkerPool, RunError> {
-        let throughput = ThroughputArguments {
+        let throughput = Throughput {
             workers: arguments.workers,
-            ..ThroughputArguments::default()
+            ..Throughput::default()
         };
         let in_flight = arguments.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT);
         let options = pool_options(&throughput, in_flight, arguments.isolation);

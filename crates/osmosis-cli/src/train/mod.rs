@@ -2,11 +2,8 @@
 
 mod chart;
 mod curve;
-mod held_out;
 mod held_out_point;
 mod info;
-mod overlap;
-mod plan;
 mod report;
 mod serve;
 mod sparkline;
@@ -25,11 +22,12 @@ use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
 use crate::workspace::Workspace;
 
-pub(crate) use held_out::{MOVED_ROWS, held_out_rows, with_moved_rows};
 #[cfg(test)]
 pub(crate) use held_out_point::tests::point;
 pub(crate) use held_out_point::{HeldOutPoint, failed_text, pass_text, reward_text};
-pub(crate) use plan::{Plan, Request};
+use osmosis_run::train::plan;
+pub(crate) use osmosis_run::train::plan::{Plan, Request};
+pub(crate) use osmosis_run::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
 
 pub(crate) async fn run(
     command: TrainCommand,

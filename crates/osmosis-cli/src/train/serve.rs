@@ -23,8 +23,9 @@ use super::submit::Job;
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
 use crate::command_line;
-use crate::display::Display;
 use crate::error::Exit;
+use crate::eval::submit::archive;
+use crate::events::EventSink;
 use crate::execution::{self, SHUTDOWN_GRACE};
 use crate::gateway::CONTROL_KEY_VARIABLE;
 use crate::output::Output;
@@ -53,9 +54,9 @@ pub(crate) async fn serve(
     };
     let plan: Plan<OutsideModel> = Plan::check(request, workspace)?;
     let mut job = Job::new(plan, name, *output)?;
-    job.throughput = arguments.throughput.clone();
+    job.throughput = arguments.throughput.clone().into();
     if arguments.fresh {
-        job.folder.make_way(&job.plan.workspace, output)?;
+        archive(&job.folder, &job.plan.workspace, output)?;
     }
     Box::pin(Serving { job, arguments }.run()).await
 }
@@ -143,12 +144,9 @@ impl Serving {
         let pinned = job.plan.pinned(prepared.digest())?;
         let Opened { store, resumed } = job.open_store(&pinned).await?;
         let so_far = Curve::of(&*store).await?;
-        let mut display = Display::start(TrainView::new(job.output, &so_far));
-        display.attach(RunLog::open(
-            &job.folder.logs(),
-            job.redactor(),
-            job.plan.config.logs,
-        )?);
+        let mut display = EventSink::start();
+        let log = RunLog::open(&job.folder.logs(), job.redactor(), job.plan.config.logs)?;
+        display.open(log, Box::new(TrainView::new(job.output, &so_far)));
         let driven = Box::pin(self.drive(&signals, &prepared, &store, &display)).await;
         display.finish().await;
         let status = match driven {
@@ -202,14 +200,14 @@ impl Serving {
         signals: &StopSignals,
         prepared: &Prepared,
         store: &Arc<dyn Store>,
-        display: &Display<TrainEvent>,
+        display: &EventSink<TrainEvent>,
     ) -> Result<OutsideEnd, RunError> {
         let job = &self.job;
         let starting = job.start_workers(prepared, display);
         let workers = Arc::new(signals.unless_stopped(starting).await?);
         job.plan
             .code
-            .tell(workers.manifest(), &job.plan.amount(), &job.output);
+            .tell(workers.manifest(), &job.plan.amount(), &*job.notices);
         let served = match self.serve_policy(store).await {
             Ok(served) => served,
             Err(error) => {

@@ -9,6 +9,8 @@ use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_run::RunError;
+use osmosis_run::notices::Notices;
+use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -18,12 +20,11 @@ use super::curve::Curve;
 use super::plan::{Plan, PlannedModel, ROWS_COMPARED, Request};
 use super::report::{Report, begun_on};
 use super::view::TrainView;
-use crate::arguments::{
-    LogArguments, ThroughputArguments, TrainResumeArguments, TrainSubmitArguments,
-};
+use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
-use crate::display::Display;
 use crate::error::Exit;
+use crate::eval::submit::archive;
+use crate::events::EventSink;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -54,14 +55,14 @@ pub(crate) async fn submit(
     };
     let plan: Plan = Plan::check(request, workspace)?;
     let mut job = Job::new(plan, name, *output)?;
-    job.throughput = arguments.throughput;
+    job.throughput = arguments.throughput.into();
     job.tensorboard = arguments.tensorboard;
-    job.log = arguments.log;
+    job.trackers = arguments.log.into();
     if arguments.dry_run {
         return job.dry_run().await;
     }
     if arguments.fresh {
-        job.folder.make_way(&job.plan.workspace, output)?;
+        archive(&job.folder, &job.plan.workspace, output)?;
     }
     Box::pin(job.run_and_tell()).await
 }
@@ -89,9 +90,9 @@ pub(crate) async fn resume(
     };
     let plan: Plan = Plan::check(request, Some(&workspace.root))?;
     let mut job = Job::new(plan, Some(record.name), *output)?;
-    job.throughput = arguments.throughput;
+    job.throughput = arguments.throughput.into();
     job.tensorboard = arguments.tensorboard;
-    job.log = arguments.log;
+    job.trackers = arguments.log.into();
     Box::pin(job.run_and_tell()).await
 }
 
@@ -101,10 +102,11 @@ pub(crate) struct Job<M = EmbeddedModel> {
     pub(crate) plan: Plan<M>,
     pub(crate) name: RunName,
     pub(crate) folder: RunFolder,
-    pub(crate) throughput: ThroughputArguments,
+    pub(crate) throughput: Throughput,
     tensorboard: bool,
-    log: LogArguments,
+    trackers: Trackers,
     pub(super) output: Output,
+    pub(super) notices: Arc<dyn Notices>,
 }
 
 /// How a training run ended, with its numbers.
@@ -131,21 +133,22 @@ impl<M: PlannedModel> Job<M> {
             folder: RunFolder::of(&plan.workspace, RunKind::Training, &name),
             plan,
             name,
-            throughput: ThroughputArguments::default(),
+            throughput: Throughput::default(),
             tensorboard: false,
-            log: LogArguments::default(),
+            trackers: Trackers::default(),
             output,
+            notices: output.notices(),
         })
     }
 
     pub(super) async fn prepare(&self) -> Result<Prepared, RunError> {
         let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, self.output).await
+        self.plan.code.prepare(python, &*self.notices).await
     }
 
     /// Has the workflow say whether the rows will do, before there is a run.
     pub(super) async fn ask_workflow(&self, prepared: &Prepared) -> Result<(), RunError> {
-        let mut display = Display::start(TrainView::new(self.output, &Curve::default()));
+        let mut display = EventSink::start();
         let pool = self.start_workers(prepared, &display).await?;
         let fit = self.plan.check_for(pool.manifest());
         pool.shut_down(SHUTDOWN_GRACE).await;
@@ -158,7 +161,7 @@ impl<M: PlannedModel> Job<M> {
     pub(super) async fn start_workers(
         &self,
         prepared: &Prepared,
-        display: &Display<TrainEvent>,
+        display: &EventSink<TrainEvent>,
     ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
@@ -218,7 +221,7 @@ impl<M: PlannedModel> Job<M> {
 impl Job {
     async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
-        let display = Display::start(TrainView::new(self.output, &Curve::default()));
+        let display = EventSink::start();
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pool = signals
             .unless_stopped(self.start_workers(&prepared, &display))
@@ -228,7 +231,7 @@ impl Job {
         self.plan.check_for(&manifest)?;
         self.plan
             .code
-            .tell(&manifest, &self.plan.amount(), &self.output);
+            .tell(&manifest, &self.plan.amount(), &*self.notices);
         let (rows, held_out) = self.plan.row_counts();
         self.output.line(format_args!(
             "Everything is in order: {rows} rows to train on, {held_out} held out. Nothing was run."
@@ -300,9 +303,11 @@ impl Job {
             signals.unless_stopped(self.ask_workflow(&prepared)).await?;
         }
         // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
-        let mut log = self.log.clone();
-        log.log.retain(|kind| *kind != TrackerKind::Tensorboard);
-        let trackers = tracking::Ready::check(&log, prepared.interpreter());
+        let mut elsewhere = self.trackers.clone();
+        elsewhere
+            .kinds
+            .retain(|kind| *kind != TrackerKind::Tensorboard);
+        let trackers = tracking::Ready::check(&elsewhere, prepared.interpreter());
         let trackers = signals.unless_stopped(trackers).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
         let Opened { store, resumed } = self.open_store(&pinned).await?;
@@ -310,12 +315,9 @@ impl Job {
             self.compare_processors(&before, &Processor::here().to_string());
         }
         let so_far = Curve::of(&*store).await?;
-        let mut display = Display::start(TrainView::new(self.output, &so_far));
-        display.attach(RunLog::open(
-            &self.folder.logs(),
-            self.redactor(),
-            self.plan.config.logs,
-        )?);
+        let mut display = EventSink::start();
+        let log = RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?;
+        display.open(log, Box::new(TrainView::new(self.output, &so_far)));
 
         let tracked = TrackedRun {
             name: self.name.as_str(),
@@ -325,7 +327,7 @@ impl Job {
             project: self.plan.config.experiment.rollout.as_str(),
             facts: &pinned.0,
         };
-        let tracking = trackers.begin(&tracked, &store, self.output).await;
+        let tracking = trackers.begin(&tracked, &store, &self.notices).await;
         let began = Instant::now();
         let driven = self.drive(&signals, &prepared, &store, &display).await;
         display.finish().await;
@@ -366,7 +368,7 @@ impl Job {
         signals: &StopSignals,
         prepared: &Prepared,
         store: &Arc<dyn Store>,
-        display: &Display<TrainEvent>,
+        display: &EventSink<TrainEvent>,
     ) -> Result<TrainEnd, RunError> {
         let plan = self.plan.train_plan()?;
         let workers = Arc::new(
@@ -376,7 +378,7 @@ impl Job {
         );
         self.plan
             .code
-            .tell(workers.manifest(), &self.plan.amount(), &self.output);
+            .tell(workers.manifest(), &self.plan.amount(), &*self.notices);
         let served = self.serve_policy(store).await;
         let (gateway, sampler) = match served {
             Ok(served) => served,
@@ -393,7 +395,8 @@ impl Job {
             sampler: Arc::clone(&sampler),
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
-            tensorboard: self.tensorboard || self.log.log.contains(&TrackerKind::Tensorboard),
+            tensorboard: self.tensorboard
+                || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
         };
         let stop = Stop {
             drain: signals.drain.clone(),

@@ -11,7 +11,7 @@ use super::curve::{Curve, StepNumbers};
 use super::held_out_point::HeldOutPoint;
 use super::sparkline::sparkline;
 use super::wording::{held_out_line, policy_text, reward_text, speed_text, waiting_text};
-use crate::display::View;
+use crate::events::Observer;
 use crate::figures::{duration_text, number, percent};
 use crate::output::Output;
 use crate::run_log::RunLog;
@@ -120,9 +120,7 @@ impl TrainView {
     }
 }
 
-impl View for TrainView {
-    type Event = TrainEvent;
-
+impl Observer<TrainEvent> for TrainView {
     fn event(&mut self, event: &TrainEvent) {
         match event {
             TrainEvent::StepBegan { step, steps } => {
@@ -165,7 +163,7 @@ impl View for TrainView {
         self.show();
     }
 
-    fn log(event: &TrainEvent, log: &mut RunLog) {
+    fn log(&self, event: &TrainEvent, log: &mut RunLog) {
         match event {
             TrainEvent::StepBegan { step: 0, .. } => log.run("evaluation before training"),
             TrainEvent::StepBegan { step, steps } => log.run(&format!("step {step} of {steps}")),

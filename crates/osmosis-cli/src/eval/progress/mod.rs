@@ -17,11 +17,11 @@ use osmosis_run::RunError;
 use self::ndjson::JsonLines;
 use self::screen::Screen;
 use self::tally::Tally;
-use super::sight::Sight;
-use crate::display::View;
+use crate::events::Observer;
 use crate::output::Output;
 use crate::run_log::RunLog;
 use crate::workspace::absolute;
+use osmosis_run::eval::live_view::LiveView;
 
 /// How often a plain line is written when standard error is no terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl FromStr for ProgressMode {
 pub(crate) struct Progress {
     output: Output,
     shown: Shown,
-    sight: Sight,
+    sight: LiveView,
     tally: Tally,
 }
 
@@ -76,7 +76,7 @@ impl Progress {
     pub(crate) fn new(
         output: Output,
         mode: &ProgressMode,
-        sight: Sight,
+        sight: LiveView,
         redactor: Redactor,
     ) -> Result<Self, RunError> {
         let lines = || Shown::Lines {
@@ -109,9 +109,7 @@ impl Progress {
     }
 }
 
-impl View for Progress {
-    type Event = RunEvent;
-
+impl Observer<RunEvent> for Progress {
     fn event(&mut self, event: &RunEvent) {
         self.tally.note(event, Instant::now());
         match event {
@@ -132,7 +130,7 @@ impl View for Progress {
         }
     }
 
-    fn log(event: &RunEvent, log: &mut RunLog) {
+    fn log(&self, event: &RunEvent, log: &mut RunLog) {
         log.run_event(event);
     }
 

@@ -11,10 +11,10 @@ use osmosis_engine::RunEvent;
 use osmosis_run::{RunError, io_error as io};
 use serde_json::{Value, json};
 
-use super::super::sight::Seen;
 use super::tally::Tally;
 use crate::private_files;
 use crate::terminal;
+use osmosis_run::eval::live_view::LiveSnapshot;
 
 const SCHEMA_VERSION: u32 = 1;
 /// Rollouts that are told one by one.
@@ -91,17 +91,17 @@ impl JsonLines {
         self.write(told);
     }
 
-    pub(super) fn progress(&mut self, tally: &Tally, seen: Option<&Seen>) {
+    pub(super) fn progress(&mut self, tally: &Tally, seen: Option<&LiveSnapshot>) {
         let line = self.status("progress", tally, seen);
         self.write(line);
     }
 
-    pub(super) fn ended(&mut self, tally: &Tally, seen: Option<&Seen>) {
+    pub(super) fn ended(&mut self, tally: &Tally, seen: Option<&LiveSnapshot>) {
         let line = self.status("ended", tally, seen);
         self.write(line);
     }
 
-    fn status(&self, event: &str, tally: &Tally, seen: Option<&Seen>) -> Value {
+    fn status(&self, event: &str, tally: &Tally, seen: Option<&LiveSnapshot>) -> Value {
         let now = Instant::now();
         let oldest: Vec<Value> = tally
             .oldest(MOST_TOLD)

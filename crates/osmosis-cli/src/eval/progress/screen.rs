@@ -13,10 +13,10 @@ use console::{Term, measure_text_width, truncate_str};
 use osmosis_core::Phase;
 use osmosis_gateway::{LiveRollout, PoolLoad};
 
-use super::super::sight::Seen;
 use super::tally::Tally;
 use crate::figures::{duration_text, thousands};
 use crate::terminal::neutral;
+use osmosis_run::eval::live_view::LiveSnapshot;
 
 /// Rollouts that are shown one by one.
 const MOST_SHOWN: usize = 5;
@@ -57,7 +57,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn draw(&mut self, tally: &Tally, seen: Option<&Seen>) {
+    pub(super) fn draw(&mut self, tally: &Tally, seen: Option<&LiveSnapshot>) {
         let frame = frame(tally, seen, size(), Instant::now());
         let spinner = SPINNER[self.frames % SPINNER.len()];
         self.frames += 1;
@@ -82,7 +82,12 @@ fn write(text: &str) {
 }
 
 /// What is drawn behind the spinner.
-pub(super) fn frame(tally: &Tally, seen: Option<&Seen>, size: Size, now: Instant) -> String {
+pub(super) fn frame(
+    tally: &Tally,
+    seen: Option<&LiveSnapshot>,
+    size: Size,
+    now: Instant,
+) -> String {
     let mut lines = vec![];
     let line = tally.line(now, seen.and_then(|seen| seen.cost));
     if size.columns >= BAR_FROM_WIDTH {
@@ -132,7 +137,7 @@ fn bar(tally: &Tally) -> String {
     format!("{full:·<BAR_CELLS$}")
 }
 
-fn calls(seen: &Seen) -> String {
+fn calls(seen: &LiveSnapshot) -> String {
     let calls = &seen.calls;
     let waiting: u32 = seen.rollouts.iter().map(|rollout| rollout.under_way).sum();
     let mut text = format!(
@@ -182,7 +187,7 @@ fn servers(load: &PoolLoad) -> Vec<String> {
     lines
 }
 
-fn oldest(tally: &Tally, seen: Option<&Seen>, now: Instant) -> Vec<String> {
+fn oldest(tally: &Tally, seen: Option<&LiveSnapshot>, now: Instant) -> Vec<String> {
     let by_id: HashMap<&str, &LiveRollout> = seen
         .into_iter()
         .flat_map(|seen| &seen.rollouts)
@@ -224,7 +229,7 @@ mod tests {
     use super::super::tally::tests::under_way;
     use super::*;
 
-    fn seen() -> Seen {
+    fn seen() -> LiveSnapshot {
         let calls = CallSummary {
             model_calls: 52,
             prompt_tokens: 12_345,
@@ -243,7 +248,7 @@ mod tests {
             rate_limited: 5,
             rests_ms: Some(2500),
         };
-        Seen {
+        LiveSnapshot {
             rollouts: vec![LiveRollout {
                 rollout: RolloutId::of(21, 0),
                 attempt: Attempt(1),

@@ -1,8 +1,6 @@
 //! `osmosis eval regrade`: the samples of a run, graded again by the grader as it is now.
 
 mod flips;
-mod plan;
-mod source;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,23 +9,25 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent, Stop};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
+use osmosis_run::eval::live_view::LiveView;
+use osmosis_run::notices::Notices;
+use osmosis_run::regrade::plan::{Asked, RegradePlan};
+use osmosis_run::regrade::source::Source;
+use osmosis_run::settings::Throughput;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
 use serde_json::{Value, json};
 
 use self::flips::Flips;
-use self::plan::{Asked, RegradePlan};
-use self::source::Source;
 use super::probe::probe;
 use super::progress::Progress;
 use super::report::Report;
-use super::sight::Sight;
-use super::submit::DEFAULT_MAX_IN_FLIGHT;
-use crate::arguments::{RegradeArguments, ResumeArguments, ThroughputArguments, WatchArguments};
+use super::submit::{DEFAULT_MAX_IN_FLIGHT, archive};
+use crate::arguments::{RegradeArguments, ResumeArguments, WatchArguments};
 use crate::command_line;
-use crate::display::Display;
 use crate::error::Exit;
+use crate::events::EventSink;
 use crate::execution::{self, DriveSettings, SHUTDOWN_GRACE, pool_options};
 use crate::judge::ReadyJudge;
 use crate::output::Output;
@@ -76,16 +76,17 @@ pub(crate) async fn regrade(
         plan,
         name,
         retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput,
+        throughput: arguments.throughput.into(),
         copy_to: arguments.output,
         watch: arguments.watch,
         output: *output,
+        notices: output.notices(),
     };
     if arguments.dry_run {
         return job.dry_run().await;
     }
     if arguments.fresh {
-        job.folder.make_way(&job.plan.workspace, output)?;
+        archive(&job.folder, &job.plan.workspace, output)?;
     }
     job.run().await
 }
@@ -118,10 +119,11 @@ pub(super) async fn resume(
         plan,
         name: record.name.clone(),
         retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput,
+        throughput: arguments.throughput.into(),
         copy_to: arguments.output,
         watch: arguments.watch,
         output: *output,
+        notices: output.notices(),
     };
     job.run().await
 }
@@ -132,23 +134,25 @@ struct Job {
     name: RunName,
     folder: RunFolder,
     retry_failed: bool,
-    throughput: ThroughputArguments,
+    throughput: Throughput,
     copy_to: Option<Utf8PathBuf>,
     watch: WatchArguments,
     output: Output,
+    notices: Arc<dyn Notices>,
 }
 
 impl Job {
     async fn dry_run(&self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
-        let display = Display::start(self.progress()?);
+        self.progress()?;
+        let display = EventSink::start();
         signals.unless_stopped(self.probe()).await?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let starting = self.start_workers(&prepared, &display);
         let workers = signals.unless_stopped(starting).await?;
         workers.shut_down(SHUTDOWN_GRACE).await;
         let pinned = self.plan.pinned(prepared.digest())?;
-        self.plan.tell_changes(&pinned, &self.output);
+        self.plan.tell_changes(&pinned, &*self.notices);
         let rollouts = self.plan.rollouts;
         self.output.line(format_args!(
             "Everything is in order: {rollouts} rollouts of `{}`. Nothing was graded.",
@@ -170,7 +174,8 @@ impl Job {
 
     async fn run(self) -> Result<Exit, RunError> {
         let signals = StopSignals::listen()?;
-        let mut display = Display::start(self.progress()?);
+        let progress = self.progress()?;
+        let mut display = EventSink::start();
         signals.unless_stopped(self.probe()).await?;
         let prepared = signals.unless_stopped(self.prepare()).await?;
         let pinned = self.plan.pinned(prepared.digest())?;
@@ -188,15 +193,12 @@ impl Job {
                 return Err(error);
             }
         };
-        display.attach(RunLog::open(
-            &self.folder.logs(),
-            self.redactor(),
-            self.plan.config.logs,
-        )?);
-        self.plan.tell_changes(&pinned, &self.output);
+        let log = RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?;
+        display.open(log, Box::new(progress));
+        self.plan.tell_changes(&pinned, &*self.notices);
         self.plan
             .code
-            .tell(workers.manifest(), &self.amount(), &self.output);
+            .tell(workers.manifest(), &self.amount(), &*self.notices);
 
         let began = Instant::now();
         let driven = self.drive(&workers, &store, &signals, &display).await;
@@ -276,13 +278,13 @@ impl Job {
 
     async fn prepare(&self) -> Result<Prepared, RunError> {
         let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, self.output).await
+        self.plan.code.prepare(python, &*self.notices).await
     }
 
     async fn start_workers(
         &self,
         prepared: &Prepared,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
     ) -> Result<WorkerPool, RunError> {
         let options = pool_options(
             &self.throughput,
@@ -317,7 +319,7 @@ impl Job {
         workers: &Arc<WorkerPool>,
         store: &Arc<dyn Store>,
         signals: &StopSignals,
-        display: &Display<RunEvent>,
+        display: &EventSink<RunEvent>,
     ) -> Result<RunEnd, RunError> {
         let counts = store.counts().await?;
         if counts.queued + counts.leased == 0 {
@@ -384,7 +386,7 @@ impl Job {
         if let Some(judge) = self.plan.judge.as_ref().and_then(ReadyJudge::server)
             && !self.watch.no_probe
         {
-            probe(&judge, &self.redactor(), &self.output).await?;
+            probe(&judge, &self.redactor(), &*self.notices).await?;
         }
         Ok(())
     }
@@ -394,7 +396,7 @@ impl Job {
         Progress::new(
             self.output,
             &self.watch.progress,
-            Sight::default(),
+            LiveView::default(),
             self.redactor(),
         )
     }

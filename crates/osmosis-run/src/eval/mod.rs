@@ -1,0 +1,8 @@
+//! Evaluations: prices and budgets, the probe of model servers, what can be seen while one is under way.
+
+pub mod budget;
+pub mod live_view;
+pub mod money;
+pub mod prices;
+pub mod probe;
+pub mod trace;

@@ -1,0 +1,97 @@
+//! Asks the model server for one token before any rollout: a bad key, model or address is told once.
+
+use crate::{RunError, RunErrorKind};
+use osmosis_core::Redactor;
+use osmosis_core::config::ModelPath;
+use osmosis_gateway::{Finding, Policy, ProbeError, ProbeErrorKind, Probed};
+use serde_json::json;
+
+use crate::notices::Notices;
+
+/// What came of it, for people and programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeResult {
+    Works,
+    Doubtful,
+    /// There is no server, or it was not to be asked.
+    NotAsked,
+}
+
+impl ProbeResult {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Works => "works",
+            Self::Doubtful => "doubtful",
+            Self::NotAsked => "not_asked",
+        }
+    }
+}
+
+/// A model behind an endpoint, and what names it in the config.
+#[derive(Debug)]
+pub struct Server<'a> {
+    pub key: &'static str,
+    pub model: &'a ModelPath,
+    pub policy: &'a dyn Policy,
+}
+
+pub async fn probe(
+    server: &Server<'_>,
+    redactor: &Redactor,
+    notices: &dyn Notices,
+) -> Result<ProbeResult, RunError> {
+    let mut result = ProbeResult::NotAsked;
+    for Probed { endpoint, finding } in server.policy.probe().await {
+        match finding {
+            Finding::Works if result == ProbeResult::NotAsked => result = ProbeResult::Works,
+            Finding::Works => {}
+            Finding::Doubtful { why } => {
+                result = ProbeResult::Doubtful;
+                notices.warn(format_args!(
+                    "the server of {} may not work: {}",
+                    server.key,
+                    redactor.clean(&why)
+                ));
+            }
+            Finding::Broken(error) => {
+                return Err(broken(&error, &endpoint, server, redactor));
+            }
+        }
+    }
+    Ok(result)
+}
+
+fn broken(
+    error: &ProbeError,
+    endpoint: &str,
+    server: &Server<'_>,
+    redactor: &Redactor,
+) -> RunError {
+    let Server { key, model, .. } = server;
+    let variables = match model {
+        ModelPath::Provider { provider, .. } => {
+            Some((provider.base_url_variable, provider.api_key_variable))
+        }
+        ModelPath::Endpoint(_) => Some(("OPENAI_BASE_URL", "OPENAI_API_KEY")),
+        ModelPath::Builtin(_)
+        | ModelPath::Script(_)
+        | ModelPath::Run { .. }
+        | ModelPath::Local(_) => None,
+    };
+    let from = match (error.kind(), variables) {
+        (ProbeErrorKind::Address, Some((base_url, _))) => format!("; it is read from `{base_url}`"),
+        (ProbeErrorKind::Key, Some((_, key))) => format!("; it is read from `{key}`"),
+        (ProbeErrorKind::Model, _) | (_, None) => String::new(),
+    };
+    let failed = match error.kind() {
+        ProbeErrorKind::Address => RunErrorKind::ModelUnreachable,
+        ProbeErrorKind::Key => RunErrorKind::ModelKeyRefused,
+        ProbeErrorKind::Model => RunErrorKind::ModelNotFound,
+    };
+    RunError::failed(failed, redactor.clean(&format!("{key} `{model}`: {error}")))
+        .hint(redactor.clean(&format!(
+            "{}{from} (`--no-probe` runs without this check)",
+            error.hint()
+        )))
+        .details(json!({ "endpoint": endpoint, *key: model.to_string() }))
+}

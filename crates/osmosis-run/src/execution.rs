@@ -1,0 +1,166 @@
+//! The running parts of a run: how many workers, which gateway, which limits.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{RunError, RunErrorKind};
+use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig, WorkerIsolation};
+use osmosis_core::{Redactor, RewardRange};
+use osmosis_engine::{EngineOptions, Measuring};
+use osmosis_gateway::{
+    Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
+};
+use osmosis_store::Store;
+use osmosis_worker::{Limits, PoolOptions};
+
+use crate::run_folder::RunFolder;
+use crate::settings::Throughput;
+
+const MOST_DEFAULT_WORKERS: usize = 8;
+/// Importing an agent framework takes seconds; on a busy machine many.
+const WORKER_START_LIMIT: Duration = Duration::from_mins(2);
+/// From cancelling a task to killing the worker that does not let go of it.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_mins(1);
+const MAX_FAILURES: u32 = 3;
+const RETRY_WAIT: Duration = Duration::from_millis(500);
+/// How long workers and gateway may take to end.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// How many worker processes there are, and what each may take.
+pub fn pool_options(
+    throughput: &Throughput,
+    max_in_flight: u32,
+    isolation: WorkerIsolation,
+) -> PoolOptions {
+    let in_flight = max_in_flight as usize;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let agent_workers = throughput
+        .workers
+        .map_or_else(|| cores.min(MOST_DEFAULT_WORKERS), |n| n as usize)
+        .min(in_flight);
+    PoolOptions {
+        agent_workers,
+        grader_workers: agent_workers.div_ceil(2),
+        in_flight_per_worker: in_flight.div_ceil(agent_workers),
+        start_limit: WORKER_START_LIMIT,
+        cancel_grace: CANCEL_GRACE,
+        limits: Limits {
+            memory: throughput.worker_memory,
+            processes: throughput.worker_processes,
+        },
+        isolation,
+    }
+}
+
+/// What differs between kinds of runs in how rollouts are driven.
+#[derive(Debug, Clone)]
+pub struct DriveSettings {
+    pub max_in_flight: u32,
+    pub agent_limit: Duration,
+    pub grade_limit: Duration,
+    pub pass_threshold: f64,
+    pub reward_range: Option<RewardRange>,
+    pub model_errors: ModelErrors,
+    pub measuring: Measuring,
+    pub redactor: Redactor,
+}
+
+impl DriveSettings {
+    pub fn of_evaluation(evaluation: &Evaluation, max_in_flight: u32, redactor: Redactor) -> Self {
+        Self {
+            max_in_flight,
+            agent_limit: evaluation.agent_timeout(),
+            grade_limit: evaluation.grader_timeout(),
+            pass_threshold: evaluation.pass_threshold,
+            reward_range: evaluation.reward_range,
+            model_errors: evaluation.model_errors,
+            measuring: Measuring::Everything,
+            redactor,
+        }
+    }
+}
+
+pub fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOptions {
+    EngineOptions {
+        owner: format!("pid {}", std::process::id()),
+        max_in_flight: settings.max_in_flight as usize,
+        agent_limit: settings.agent_limit,
+        grade_limit: settings.grade_limit,
+        pass_threshold: settings.pass_threshold,
+        reward_range: settings.reward_range,
+        model_errors: settings.model_errors,
+        max_failures: MAX_FAILURES,
+        retry_wait: RETRY_WAIT,
+        lease: LEASE,
+        artifacts_root: Some(folder.artifacts()),
+        measuring: settings.measuring,
+        redactor: settings.redactor,
+    }
+}
+
+/// `[sampling]`: fills what a call leaves out, or replaces what it says.
+pub fn sampling(config: SamplingConfig, overrides: bool) -> Sampling {
+    Sampling {
+        temperature: Some(config.temperature()),
+        top_p: Some(config.top_p()),
+        overrides,
+    }
+}
+
+pub async fn start_gateway(
+    listen: Option<SocketAddr>,
+    sampling: Sampling,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, RunError> {
+    start_gateway_with(gateway_options(listen, sampling), policy, store).await
+}
+
+/// What the gateways of all commands have in common.
+pub fn gateway_options(listen: Option<SocketAddr>, sampling: Sampling) -> GatewayOptions {
+    // Who sets a variable wrongly misses the spans; a run is not lost for that.
+    let telemetry = TelemetryOptions::from_variables(|name| std::env::var(name).ok())
+        .unwrap_or_else(|problem| {
+            tracing::warn!(problem, "no spans are exported");
+            None
+        });
+    GatewayOptions {
+        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        sampling,
+        max_body_bytes: MAX_BODY_BYTES,
+        telemetry,
+        ..GatewayOptions::default()
+    }
+}
+
+pub async fn start_gateway_with(
+    options: GatewayOptions,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, RunError> {
+    Gateway::start(options, Arc::clone(policy), Arc::clone(store))
+        .await
+        .map_err(no_gateway)
+}
+
+/// A gateway that shares its address with something else.
+pub async fn start_gateway_beside(
+    annex: Annex,
+    listen: SocketAddr,
+    sampling: Sampling,
+    policy: &Arc<dyn Policy>,
+    store: &Arc<dyn Store>,
+) -> Result<Gateway, RunError> {
+    let options = gateway_options(Some(listen), sampling);
+    Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), annex)
+        .await
+        .map_err(no_gateway)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn no_gateway(error: GatewayError) -> RunError {
+    RunError::failed(RunErrorKind::Gateway, error.to_string())
+}

@@ -1,0 +1,96 @@
+//! The judge that `judge_model` in `[grader]` names.
+
+use std::sync::Arc;
+
+use crate::RunError;
+use osmosis_core::config::ModelPath;
+use osmosis_gateway::{Gateway, Policy};
+use serde_json::Value;
+
+use crate::eval::probe::Server;
+use crate::policy::{self, ReadyPolicy};
+use crate::workspace::Workspace;
+
+/// A judge that is ready to be asked; what runs for it ends with it.
+#[derive(Debug)]
+pub struct ReadyJudge {
+    policy: Arc<dyn Policy>,
+    /// What a resume must find unchanged.
+    pub identity: Value,
+    /// `None` when it is the model that plays the policy.
+    own: Option<ReadyPolicy>,
+    model: ModelPath,
+}
+
+impl ReadyJudge {
+    /// Opens what is named, when something is. `beside` is the policy of the run: where that is the same
+    /// embedded model, it is not loaded twice.
+    pub fn open(
+        model: Option<&ModelPath>,
+        seed: u64,
+        workspace: &Workspace,
+        beside: Option<(&ModelPath, &ReadyPolicy)>,
+    ) -> Result<Option<Self>, RunError> {
+        let Some(model) = model else {
+            return Ok(None);
+        };
+        if let Some((of_policy, ready)) = beside
+            && of_policy == model
+            && ready.is_embedded()
+        {
+            return Ok(Some(Self {
+                policy: Arc::clone(&ready.policy),
+                identity: ready.identity.clone(),
+                own: None,
+                model: model.clone(),
+            }));
+        }
+        let own = policy::open(model, seed, workspace).map_err(|error| {
+            let message = error.message().replace("model_path", "judge_model");
+            error.with_message(message)
+        })?;
+        Ok(Some(Self {
+            policy: Arc::clone(&own.policy),
+            identity: own.identity.clone(),
+            own: Some(own),
+            model: model.clone(),
+        }))
+    }
+
+    pub fn serve_at(&self, gateway: &Gateway) {
+        gateway.set_judge(Arc::clone(&self.policy));
+    }
+
+    /// Texts that must never be written down.
+    pub fn secrets(&self) -> &[String] {
+        self.own.as_ref().map_or(&[], |own| &own.secrets)
+    }
+
+    /// Its calls leave this machine and may cost money.
+    pub fn is_remote(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.remote)
+    }
+
+    /// What can be asked whether it works; `None` for what runs in this process.
+    pub fn server(&self) -> Option<Server<'_>> {
+        let own = self.own.as_ref().filter(|own| !own.is_embedded())?;
+        Some(Server {
+            key: "judge_model",
+            model: &self.model,
+            policy: &*own.policy,
+        })
+    }
+
+    /// Where it is, for people.
+    pub fn endpoint(&self) -> String {
+        self.policy.describe().endpoint
+    }
+}
+
+impl Drop for ReadyJudge {
+    fn drop(&mut self) {
+        if let Some(own) = &self.own {
+            own.shut_down();
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Runs that grade the samples of another run again.
+
+pub mod plan;
+pub mod source;

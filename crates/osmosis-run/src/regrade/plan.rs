@@ -1,0 +1,267 @@
+//! Everything about a regrade that can be checked before any process is started.
+
+use std::collections::BTreeSet;
+
+use crate::{RunError, RunErrorKind};
+use camino::Utf8PathBuf;
+use futures_util::future::try_join_all;
+use osmosis_core::config::EvalConfig;
+use osmosis_core::row_selection::RowSelection;
+use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
+use serde_json::{Map, Value, json};
+
+use super::source::Source;
+use crate::judge::ReadyJudge;
+use crate::notices::Notices;
+use crate::runs::{Pinned, RegradedFrom};
+use crate::user_code::{PassedOn, UserCode};
+use crate::workspace::Workspace;
+
+/// What the user asked for, now or when the run was begun.
+#[derive(Debug)]
+pub struct Asked {
+    pub config_path: Utf8PathBuf,
+    pub config_text: String,
+    pub rows: Option<String>,
+    pub secrets_file: Option<Utf8PathBuf>,
+    pub seed: u64,
+}
+
+/// A checked regrade.
+#[derive(Debug)]
+pub struct RegradePlan {
+    pub workspace: Workspace,
+    pub source: Source,
+    pub asked: Asked,
+    pub config: EvalConfig,
+    pub code: UserCode,
+    pub judge: Option<ReadyJudge>,
+    selection: Option<RowSelection>,
+    /// Rollouts of the source that take part: those with a result, of the rows asked for.
+    pub rollouts: u64,
+    /// Rollouts of the source that have no result.
+    unfinished: u64,
+}
+
+/// The sections that say how samples are graded, and by what; the others say how they came to be, and are
+/// those of the source.
+const OF_THE_GRADER: &[&str] = &["grader.", "env.", "secrets."];
+/// The same for single facts.
+const FACTS_OF_THE_GRADER: &[&str] = &[
+    "judge_model",
+    "judge",
+    "evaluation.pass_threshold",
+    "evaluation.reward_range",
+    "evaluation.grader_timeout_s",
+    "experiment.rollout",
+    "experiment.entrypoint",
+    "experiment.branch",
+    "experiment.commit_sha",
+    "source_sha256",
+    "environment_sha256",
+    "rows",
+];
+/// Facts that a config can't change any more.
+const FACTS_OF_THE_SAMPLES: &[&str] = &[
+    "experiment.model_path",
+    "experiment.dataset",
+    "evaluation.n",
+];
+
+impl RegradePlan {
+    pub async fn check(
+        asked: Asked,
+        workspace: Workspace,
+        source: Source,
+    ) -> Result<Self, RunError> {
+        let config = EvalConfig::parse(&asked.config_path, &asked.config_text)?;
+        let selection = match &asked.rows {
+            Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
+                RunError::usage(RunErrorKind::Usage, format!("--rows: {error}")).hint(error.hint())
+            })?),
+            None => None,
+        };
+        let passed_on = PassedOn::from(&config);
+        let secrets = asked.secrets_file.as_deref();
+        let code = UserCode::check(&workspace, &config.experiment, passed_on, secrets).map_err(
+            |error| {
+                match source.pinned.text("server") {
+                Some(server) if error.kind() == RunErrorKind::RolloutNotFound => error.hint(format!(
+                    "the run was graded at {server}; to grade it here, the rollout must be in this \
+                     workspace"
+                )),
+                Some(_) | None => error,
+            }
+            },
+        )?;
+        let judge = ReadyJudge::open(config.judge_model.as_ref(), asked.seed, &workspace, None)?;
+        let counts = source.store.counts().await?;
+        let mut plan = Self {
+            rollouts: counts.done,
+            unfinished: counts.queued + counts.leased,
+            workspace,
+            source,
+            asked,
+            config,
+            code,
+            judge,
+            selection,
+        };
+        if plan.selection.is_some() {
+            plan.rollouts = plan.count().await?;
+        }
+        if plan.rollouts == 0 {
+            let run = &plan.source.record.name;
+            return Err(RunError::failed(
+                RunErrorKind::NothingToGrade,
+                format!("run `{run}` has no rollout with a result to grade"),
+            )
+            .maybe_hint(
+                plan.asked.rows.as_ref().map(|rows| {
+                    format!("of the rows `{rows}`; `osmosis eval info {run}` counts them")
+                }),
+            ));
+        }
+        Ok(plan)
+    }
+
+    async fn count(&self) -> Result<u64, RunError> {
+        let mut count = 0;
+        let mut pages = RolloutPages::finished(&*self.source.store);
+        while let Some(page) = pages.next().await? {
+            count += page.iter().filter(|rollout| self.takes(rollout)).count() as u64;
+        }
+        Ok(count)
+    }
+
+    fn takes(&self, rollout: &RolloutRecord) -> bool {
+        let rows = self.selection.as_ref();
+        rows.is_none_or(|rows| rows.contains(rollout.row_index))
+    }
+
+    /// Puts the rollouts of the source, with its own copy of their rows, into the queue of the new run.
+    pub async fn enqueue(&self, store: &dyn Store) -> Result<(), RunError> {
+        let source = &*self.source.store;
+        let mut pages = RolloutPages::finished(source);
+        while let Some(page) = pages.next().await? {
+            let taken = page.into_iter().filter(|rollout| self.takes(rollout));
+            let rollouts: Vec<NewRollout> = taken
+                .map(|rollout| NewRollout {
+                    id: rollout.id,
+                    row_index: rollout.row_index,
+                    run_index: rollout.run_index,
+                })
+                .collect();
+            let wanted: BTreeSet<u64> = rollouts.iter().map(|rollout| rollout.row_index).collect();
+            let rows = try_join_all(wanted.into_iter().map(|index| source.row(index))).await?;
+            let rows = rows.into_iter().flatten().map(|row| NewRow {
+                row_index: row.row_index,
+                line: row.line,
+                body: row.body,
+            });
+            store.enqueue(rows.collect(), rollouts).await?;
+        }
+        Ok(())
+    }
+
+    /// What a resume must find as it is now: the facts of the source about its samples, and ours about the
+    /// grader.
+    pub fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
+        let mut ours = Pinned::of_config(&self.config)?;
+        ours.insert("source_sha256", self.code.digest()?);
+        ours.insert("environment_sha256", environment_digest);
+        if let Some(judge) = &self.judge {
+            ours.insert("judge", judge.identity.clone());
+        }
+        let mut facts = self.source.pinned.clone();
+        facts.0.retain(|name, _| {
+            !is_of_the_grader(name) && name != "server" && !name.starts_with("remembered.")
+        });
+        let of_grader = ours
+            .0
+            .into_iter()
+            .filter(|(name, _)| is_of_the_grader(name));
+        facts.0.extend(of_grader);
+        facts.insert(
+            "rows",
+            match &self.selection {
+                Some(selection) => json!(selection),
+                None => self
+                    .source
+                    .pinned
+                    .0
+                    .get("rows")
+                    .cloned()
+                    .unwrap_or_default(),
+            },
+        );
+        let from = RegradedFrom::new(&self.source.record, &self.source.pinned);
+        from.pin(&mut facts);
+        Ok(facts)
+    }
+
+    /// What differs from the source in how samples are graded: by name, before and now.
+    pub fn changes(&self, now: &Pinned) -> Map<String, Value> {
+        let before = &self.source.pinned.0;
+        let names: BTreeSet<&String> = before.keys().chain(now.0.keys()).collect();
+        let mut changes = Map::new();
+        for name in names {
+            let side = |facts: &Map<String, Value>| facts.get(name).cloned().unwrap_or_default();
+            let (before, now) = (side(before), side(&now.0));
+            // Which rows take part says nothing about how they are graded.
+            if is_of_the_grader(name) && name != "rows" && before != now {
+                changes.insert(name.clone(), json!({ "before": before, "now": now }));
+            }
+        }
+        changes
+    }
+
+    /// Says what changed since the source was made, and what of the config has no effect here.
+    pub fn tell_changes(&self, now: &Pinned, notices: &dyn Notices) {
+        let run = &self.source.record.name;
+        let changes = self.changes(now);
+        if changes.is_empty() {
+            notices.note(format_args!(
+                "Grader, config and code are those that graded `{run}`"
+            ));
+        } else {
+            notices.note(format_args!("Changed since `{run}`:"));
+        }
+        for (name, change) in &changes {
+            match name.as_str() {
+                "source_sha256" => notices.note("  the files of the rollout"),
+                "environment_sha256" => notices.note("  the environment of the rollout"),
+                _ => notices.note(format_args!(
+                    "  {name}: {} → {}",
+                    change["before"], change["now"]
+                )),
+            }
+        }
+        let given = Pinned::of_config(&self.config);
+        for name in FACTS_OF_THE_SAMPLES {
+            let here = given.as_ref().ok().and_then(|given| given.0.get(*name));
+            if let (Some(here), Some(there)) = (here, self.source.pinned.0.get(*name))
+                && here != there
+            {
+                notices.warn(format_args!(
+                    "`{name}` is {here} in {}, and was {there} in `{run}`: its samples are graded as \
+                     they are",
+                    self.asked.config_path
+                ));
+            }
+        }
+        if self.unfinished > 0 {
+            notices.warn(format_args!(
+                "{} rollouts of `{run}` have no result and are left out",
+                self.unfinished
+            ));
+        }
+    }
+}
+
+fn is_of_the_grader(fact: &str) -> bool {
+    FACTS_OF_THE_GRADER.contains(&fact)
+        || OF_THE_GRADER
+            .iter()
+            .any(|section| fact.starts_with(section))
+}

@@ -1,0 +1,58 @@
+//! The run whose samples are graded again. It is only read.
+
+use std::sync::Arc;
+
+use crate::{RunError, RunErrorKind};
+use camino::Utf8PathBuf;
+use osmosis_store::{RunKind, RunRecord, Store};
+use osmosis_store_sqlite::SqliteStore;
+
+use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, record_of};
+use crate::workspace::Workspace;
+
+#[derive(Debug)]
+pub struct Source {
+    pub folder: RunFolder,
+    pub record: RunRecord,
+    pub pinned: Pinned,
+    pub store: Arc<dyn Store>,
+}
+
+impl Source {
+    pub async fn open(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
+        let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
+        if let Some(holder) = SqliteStore::holder(&folder.path) {
+            return Err(RunError::failed(
+                RunErrorKind::RunHeld,
+                format!("run `{run}` is under way: it is held by {holder}"),
+            )
+            .hint(format!(
+                "wait until it is done, or stop it with `osmosis eval stop {run}`"
+            )));
+        }
+        let record = record_of(&folder, run).await?;
+        Ok(Self {
+            pinned: Pinned::read(&record.pinned)?,
+            store: Arc::new(SqliteStore::open_read_only(&folder.path)?),
+            folder,
+            record,
+        })
+    }
+
+    /// The config it was made with, as the file is now; as it was when the file is gone or not known.
+    pub fn config(&self, workspace: &Workspace) -> Result<(Utf8PathBuf, String), RunError> {
+        let remembered = self.pinned.remembered("config");
+        let path = workspace
+            .root
+            .join(remembered.unwrap_or_else(|| "configs/eval/run.toml".to_owned()));
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.record.config_toml.clone()
+            }
+            Err(error) => return Err(crate::io_error(&path, &error)),
+        };
+        Ok((path, text))
+    }
+}

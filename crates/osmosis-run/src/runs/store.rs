@@ -1,0 +1,106 @@
+//! Opening the store of a run: a new one, or one that is resumed.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::{RunError, RunErrorKind};
+use osmosis_core::{OutcomeKind, RunName};
+use osmosis_store::{RunKind, RunRecord, RunStatus, Store, StoreError};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
+
+use super::Pinned;
+use super::reference::kind_word;
+use crate::private_files;
+use crate::run_folder::RunFolder;
+
+/// What a run is made with, or must have been made with.
+#[derive(Debug)]
+pub struct RunToOpen<'a> {
+    pub folder: &'a RunFolder,
+    pub name: &'a RunName,
+    pub kind: RunKind,
+    pub config_text: &'a str,
+    pub pinned: &'a Pinned,
+    /// Kinds of result that a resume puts back into the queue.
+    pub run_again: &'a [OutcomeKind],
+}
+
+/// A store that this process holds.
+#[derive(Debug)]
+pub struct Opened {
+    pub store: Arc<dyn Store>,
+    pub resumed: bool,
+}
+
+impl RunToOpen<'_> {
+    /// A new run, or the one of that name, which must be the same experiment.
+    pub async fn open(&self) -> Result<Opened, RunError> {
+        let path = &self.folder.path;
+        if path.exists() {
+            private_files::opened(path);
+        }
+        let store = SqliteStore::open(path, SqliteOptions::default())
+            .map_err(|error| self.explained(error))?;
+        private_files::opened(path);
+        let store: Arc<dyn Store> = Arc::new(store);
+        let record = store.run().await?;
+        let resumed = record.is_some();
+        if let Some(record) = record {
+            Pinned::read(&record.pinned)?.check(self.pinned, self.name.as_str())?;
+            store
+                .recover(osmosis_store::Recovery::AfterTakeover)
+                .await?;
+            store.requeue(self.run_again).await?;
+            store.set_status(RunStatus::Running).await?;
+        } else {
+            store
+                .create_run(RunRecord {
+                    name: self.name.clone(),
+                    kind: self.kind,
+                    status: RunStatus::Running,
+                    created_at_ms: now_ms(),
+                    finished_at_ms: None,
+                    config_toml: self.config_text.to_owned(),
+                    pinned: self.pinned.to_json()?,
+                })
+                .await?;
+        }
+        Ok(Opened { store, resumed })
+    }
+}
+
+impl RunToOpen<'_> {
+    /// A damaged run is not written to; what to do with it is told by its name.
+    fn explained(&self, error: StoreError) -> RunError {
+        match error {
+            StoreError::Damaged { .. } => {
+                let run = format!("{}/{}", kind_word(self.kind), self.name);
+                RunError::from(error).hint(format!(
+                    "`osmosis run verify {run}` lists what is damaged; `osmosis run salvage {run}` makes a new run of \
+                     what is whole"
+                ))
+            }
+            other => other.into(),
+        }
+    }
+}
+
+/// The record of a run that somebody wants to look at or to resume.
+pub async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord, RunError> {
+    let store = SqliteStore::open_read_only(&folder.path)?;
+    store.run().await?.ok_or_else(|| {
+        RunError::failed(
+            RunErrorKind::RunDamaged,
+            format!("run `{run}` was never begun"),
+        )
+        .hint("submit it again under the same name")
+    })
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}

@@ -1,0 +1,7 @@
+//! Training runs: what is checked before one begins, and which rows are held out.
+
+mod held_out;
+mod overlap;
+pub mod plan;
+
+pub use held_out::{MOVED_ROWS, held_out_rows, with_moved_rows};

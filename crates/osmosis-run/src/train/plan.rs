@@ -1,0 +1,320 @@
+//! Everything about a training run that can be checked before any process is started.
+
+use std::collections::HashSet;
+
+use crate::{RunError, RunErrorKind};
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{HeldOut, Language, TrainConfig};
+use osmosis_core::frame::Manifest;
+use osmosis_data::Taking;
+use osmosis_policy::{EmbeddedModel, Processor};
+use osmosis_store::NewRow;
+use osmosis_train::TrainPlan;
+use serde_json::Value;
+
+use super::held_out::{MOVED_ROWS, held_out_rows, moved_rows, split_by_content};
+use super::overlap::{HeldOutContents, Overlap};
+use crate::checked_dataset::CheckedDataset;
+use crate::judge::ReadyJudge;
+use crate::policy;
+use crate::runs::Pinned;
+use crate::user_code::{PassedOn, UserCode};
+use crate::workspace::Workspace;
+
+/// Remembered by runs whose rows were compared when they began.
+pub const ROWS_COMPARED: &str = "rows_compared";
+/// Most rollouts that are under way at once unless asked otherwise.
+const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
+
+/// The kind of processor a run was begun on. Another one may finish it, with other bits.
+pub const PROCESSOR: &str = "processor";
+
+/// What the user asked for, on the command line or in an earlier submit.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub config_path: Utf8PathBuf,
+    pub config_text: String,
+    pub secrets_file: Option<Utf8PathBuf>,
+    /// The run goes on that a version began which did not compare rows.
+    pub rows_not_compared: bool,
+}
+
+/// A checked training run.
+#[derive(Debug)]
+pub struct Plan<M = EmbeddedModel> {
+    pub workspace: Workspace,
+    pub request: Request,
+    pub config: TrainConfig,
+    pub code: UserCode,
+    pub model: M,
+    /// What the grader may ask.
+    pub judge: Option<ReadyJudge>,
+    dataset: CheckedDataset,
+    eval_dataset: Option<CheckedDataset>,
+    /// The rows of the dataset that `eval_fraction` holds out.
+    chosen: Vec<u64>,
+}
+
+/// What a run is about: a model that is trained here, or one that is trained elsewhere.
+pub trait PlannedModel: Sized {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError>;
+    /// What of it a resume must find unchanged.
+    fn pin(&self, facts: &mut Pinned);
+    /// Texts that must never be written down.
+    fn secrets(&self) -> &[String];
+}
+
+impl PlannedModel for EmbeddedModel {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+        policy::open_model(&config.experiment.model_path, workspace)
+    }
+
+    fn pin(&self, facts: &mut Pinned) {
+        facts.insert("model_sha256", self.digest());
+        // Not one of those that another process trains.
+        facts.insert("trainer", Value::Null);
+    }
+
+    fn secrets(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl<M: PlannedModel> Plan<M> {
+    pub fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
+        let config = TrainConfig::parse(&request.config_path, &request.config_text)?;
+        let workspace = Workspace::find(workspace, request.config_path.parent())?;
+        let code = UserCode::check(
+            &workspace,
+            &config.experiment,
+            PassedOn::from(&config),
+            request.secrets_file.as_deref(),
+        )?;
+        let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
+        let eval_dataset = match &config.training.held_out {
+            Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
+            Some(HeldOut::Fraction(_)) | None => None,
+        };
+        let model = M::open(&config, &workspace)?;
+        let seed = config.training.seed.unwrap_or(0);
+        let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
+        let mut plan = Self {
+            workspace,
+            request,
+            config,
+            code,
+            model,
+            judge,
+            dataset,
+            eval_dataset,
+            chosen: vec![],
+        };
+        if plan.config.experiment.entrypoint.language == Language::Rust {
+            plan.datasets()
+                .try_for_each(CheckedDataset::check_columns)?;
+        }
+        plan.chosen = plan.choose_rows()?;
+        plan.check_held_out()?;
+        Ok(plan)
+    }
+
+    /// Whether only the user's code can say if the rows will do.
+    pub fn depends_on_workflow(&self) -> bool {
+        self.datasets().any(CheckedDataset::depends_on_workflow)
+    }
+
+    /// Refuses rows that this workflow can't be given.
+    pub fn check_for(&self, workflow: &Manifest) -> Result<(), RunError> {
+        self.datasets()
+            .try_for_each(|dataset| dataset.check_for(workflow))
+    }
+
+    fn datasets(&self) -> impl Iterator<Item = &CheckedDataset> {
+        std::iter::once(&self.dataset).chain(&self.eval_dataset)
+    }
+
+    /// Where all random choices start. Without one in the config it is 0: a run repeats by default.
+    pub fn seed(&self) -> u64 {
+        self.config.training.seed.unwrap_or(0)
+    }
+
+    pub fn default_in_flight(&self) -> u32 {
+        let training = &self.config.training;
+        // Those of the steps ahead may be under way, too.
+        let batches = training.max_staleness.saturating_add(1);
+        training
+            .rollout_batch_size
+            .saturating_mul(training.n_samples_per_prompt)
+            .saturating_mul(batches)
+            .min(MOST_DEFAULT_IN_FLIGHT)
+    }
+
+    /// `12 rows, 3 held out`.
+    pub fn amount(&self) -> String {
+        let (train, held_out) = self.row_counts();
+        match held_out {
+            0 => format!("{train} rows, none held out"),
+            _ => format!("{train} rows, {held_out} held out"),
+        }
+    }
+
+    /// Rows to train on, and held-out ones.
+    pub fn row_counts(&self) -> (u64, u64) {
+        let chosen = self.chosen.len() as u64;
+        let apart = self.eval_dataset.as_ref().map_or(0, |dataset| dataset.rows);
+        (self.dataset.rows - chosen, chosen + apart)
+    }
+
+    /// What a resume must find as it is now.
+    pub fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
+        let mut facts = Pinned::of_config(&self.config)?;
+        facts.insert("training.seed", self.seed());
+        self.model.pin(&mut facts);
+        if let Some(judge) = &self.judge {
+            facts.insert("judge", judge.identity.clone());
+        }
+        facts.insert("dataset_sha256", self.dataset.sha256.as_str());
+        if let Some(dataset) = &self.eval_dataset {
+            facts.insert("eval_dataset_sha256", dataset.sha256.as_str());
+        }
+        facts.insert("source_sha256", self.code.digest()?);
+        facts.insert("environment_sha256", environment_digest);
+        if let Some(moved) = self.moved_rows() {
+            facts.insert(MOVED_ROWS, moved);
+        }
+        facts.remember(ROWS_COMPARED, "by content");
+        // Tells later which rows were held out, also when the dataset is gone.
+        facts.remember("dataset_rows", self.dataset.rows.to_string());
+        facts.remember(PROCESSOR, Processor::here().to_string());
+        Ok(facts)
+    }
+
+    /// The rows as the trainer takes them. Those of `eval_dataset` are numbered after the dataset's.
+    pub fn train_plan(&self) -> Result<TrainPlan, RunError> {
+        let chosen: HashSet<u64> = self.chosen.iter().copied().collect();
+        let (mut rows, mut held_out) = (vec![], vec![]);
+        for row in self.dataset.read() {
+            let row = row?;
+            if chosen.contains(&row.row_index) {
+                held_out.push(row);
+            } else {
+                rows.push(row);
+            }
+        }
+        self.dataset.check_unchanged()?;
+        if let Some(dataset) = &self.eval_dataset {
+            for row in dataset.read() {
+                let row = row?;
+                held_out.push(NewRow {
+                    row_index: self.dataset.rows + row.row_index,
+                    ..row
+                });
+            }
+            dataset.check_unchanged()?;
+        }
+        Ok(TrainPlan {
+            rows,
+            held_out,
+            training: self.config.training.clone(),
+            checkpoints: self.config.checkpoints,
+            seed: self.seed(),
+        })
+    }
+
+    /// The rows of the dataset that `eval_fraction` holds out: equal ones all or none.
+    fn choose_rows(&self) -> Result<Vec<u64>, RunError> {
+        let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
+            return Ok(vec![]);
+        };
+        let chosen = if self.compares_rows() {
+            let contents = self.dataset.contents(self.taking());
+            let contents = contents.map(|row| row.map(|row| row.content.all));
+            let contents: Vec<_> = contents.collect::<Result<_, _>>()?;
+            split_by_content(&contents, fraction, self.seed())
+        } else {
+            held_out_rows(self.dataset.rows, fraction, self.seed())
+        };
+        chosen.ok_or_else(|| {
+            let (path, rows) = (self.dataset.path(), self.dataset.rows);
+            let why = if rows < 2 {
+                format!("`{path}` has {rows} rows: too few to hold some out")
+            } else {
+                format!("all {rows} rows of `{path}` are equal: none can be held out")
+            };
+            RunError::failed(RunErrorKind::DatasetInvalid, why)
+                .hint("add rows, or remove `eval_fraction` from [training]")
+        })
+    }
+
+    /// Refuses rows that are trained on and held out at once.
+    fn check_held_out(&self) -> Result<(), RunError> {
+        if self.config.training.held_out.is_none() || !self.compares_rows() {
+            return Ok(());
+        }
+        let taking = self.taking();
+        let mut held_out = HeldOutContents::default();
+        let eval_rows = self.eval_dataset.iter().flat_map(|it| it.contents(taking));
+        for row in eval_rows {
+            let row = row?;
+            held_out.add(row.line, &row.content);
+        }
+        let chosen: HashSet<u64> = self.chosen.iter().copied().collect();
+        let mut overlap = Overlap::default();
+        for (row, index) in self.dataset.contents(taking).zip(0..) {
+            let row = row?;
+            if chosen.contains(&index) {
+                continue;
+            }
+            if row.is_unseen_phrasing {
+                return Err(self.phrasing_is_trained_on(row.line));
+            }
+            held_out.compare(row.line, &row.content, &mut overlap);
+        }
+        let Some(eval_dataset) = &self.eval_dataset else {
+            return Ok(());
+        };
+        let (dataset, path) = (self.dataset.path(), eval_dataset.path());
+        if let Some((line, eval_line)) = overlap.first_alike {
+            tracing::warn!(
+                "{} held-out rows have prompt and label of a row to train on, and other metadata: \
+                 {dataset}:{line} and {path}:{eval_line}, say",
+                overlap.alike
+            );
+        }
+        overlap.check(eval_dataset.rows, dataset, path)
+    }
+
+    fn phrasing_is_trained_on(&self, line: u64) -> RunError {
+        let path = self.dataset.path();
+        RunError::failed(
+            RunErrorKind::HeldOutOverlap,
+            format!(
+                "{path}:{line} has `\"unseen_phrasing\": true` in its metadata and is trained on"
+            ),
+        )
+        .hint("move such rows to an `eval_dataset`, or remove the mark")
+    }
+
+    fn compares_rows(&self) -> bool {
+        !self.config.training.allow_overlap && !self.request.rows_not_compared
+    }
+
+    /// What the workflow takes of rows, as far as can be said before it is loaded.
+    fn taking(&self) -> Taking {
+        if self.depends_on_workflow() {
+            Taking::WholeRows
+        } else {
+            Taking::Columns
+        }
+    }
+
+    /// The rows that are on another side than a choice without regard to equal rows would have put them, so
+    /// that others can repeat it without the dataset.
+    fn moved_rows(&self) -> Option<String> {
+        let Some(HeldOut::Fraction(fraction)) = self.config.training.held_out else {
+            return None;
+        };
+        let plain = held_out_rows(self.dataset.rows, fraction, self.seed())?;
+        moved_rows(&plain, &self.chosen)
+    }
+}

@@ -1,0 +1,265 @@
+//! The user's side of a run: a rollout with everything it is started with.
+
+use std::collections::BTreeMap;
+
+use crate::{RunError, RunErrorKind, io_error as io};
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
+use osmosis_core::frame::{Load, Manifest};
+use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use crate::notices::Notices;
+use crate::prepared::Prepared;
+use crate::secrets;
+use crate::source_digest::source_digest;
+use crate::withheld::{IN_CONFIG, Withheld};
+use crate::workspace::Workspace;
+
+/// A rollout that is there, with the values of its secrets.
+#[derive(Debug)]
+pub struct UserCode {
+    pub rollout_dir: Utf8PathBuf,
+    pub experiment: Experiment,
+    /// Values of `[secrets]`, by name.
+    pub secrets: Vec<(String, String)>,
+    pub withheld: Withheld,
+    passed_on: PassedOn,
+}
+
+/// The sections of a config that are for user code.
+#[derive(Debug, Clone)]
+pub struct PassedOn {
+    workflow: Map<String, Value>,
+    grader: Map<String, Value>,
+    has_judge: bool,
+    env: BTreeMap<String, String>,
+    secrets: Secrets,
+    workers: Workers,
+    has_advanced: bool,
+}
+
+impl From<&EvalConfig> for PassedOn {
+    fn from(config: &EvalConfig) -> Self {
+        Self {
+            workflow: config.workflow.clone(),
+            grader: config.grader.clone(),
+            has_judge: config.judge_model.is_some(),
+            env: config.env.clone(),
+            secrets: config.secrets.clone(),
+            workers: config.workers,
+            has_advanced: !config.advanced.is_empty(),
+        }
+    }
+}
+
+impl From<&TrainConfig> for PassedOn {
+    fn from(config: &TrainConfig) -> Self {
+        Self {
+            workflow: config.workflow.clone(),
+            grader: config.grader.clone(),
+            has_judge: config.judge_model.is_some(),
+            env: config.env.clone(),
+            secrets: config.secrets.clone(),
+            workers: config.workers,
+            has_advanced: !config.advanced.is_empty(),
+        }
+    }
+}
+
+impl PassedOn {
+    /// The sections that say something to user code, which is not here but at a rollout server.
+    pub fn sections_without_effect(&self) -> Vec<&'static str> {
+        let sections = [
+            ("[workflow]", !self.workflow.is_empty()),
+            ("[grader]", !self.grader.is_empty() || self.has_judge),
+            ("[env]", !self.env.is_empty()),
+            ("[secrets]", self.secrets != Secrets::default()),
+            ("[workers]", self.workers != Workers::default()),
+        ];
+        let said = sections.into_iter().filter(|(_, said)| *said);
+        said.map(|(name, _)| name).collect()
+    }
+
+    pub fn tell_of_advanced(&self, notices: &dyn Notices) {
+        if self.has_advanced {
+            notices.note("[advanced] is passed through; nothing of it acts here");
+        }
+    }
+}
+
+impl UserCode {
+    /// Looks whether the rollout, its revision and its secrets are there.
+    pub fn check(
+        workspace: &Workspace,
+        experiment: &Experiment,
+        passed_on: PassedOn,
+        secrets_file: Option<&Utf8Path>,
+    ) -> Result<Self, RunError> {
+        check_head(workspace, experiment)?;
+        let rollout_dir = rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?;
+        let secrets = secrets::collect(&passed_on.secrets, secrets_file)?;
+        let passed = secrets.iter().map(|(name, _)| &**name);
+        let withheld =
+            Withheld::of_environment(passed.chain(passed_on.env.keys().map(|name| &**name)));
+        Ok(Self {
+            rollout_dir,
+            experiment: experiment.clone(),
+            secrets,
+            withheld,
+            passed_on,
+        })
+    }
+
+    /// A digest of the rollout's files.
+    pub fn digest(&self) -> Result<String, RunError> {
+        source_digest(&self.rollout_dir)
+    }
+
+    pub async fn prepare(
+        &self,
+        python: Option<&Utf8Path>,
+        notices: &dyn Notices,
+    ) -> Result<Prepared, RunError> {
+        Prepared::make(
+            &self.rollout_dir,
+            &self.experiment.entrypoint,
+            python,
+            notices,
+        )
+        .await
+    }
+
+    pub async fn start_workers(
+        &self,
+        prepared: &Prepared,
+        options: PoolOptions,
+        events: mpsc::Sender<WorkerEvent>,
+    ) -> Result<WorkerPool, RunError> {
+        let internal =
+            |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
+        let mut variables: Vec<(String, String)> = self
+            .passed_on
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        variables.extend(self.secrets.iter().cloned());
+        let load = Load {
+            project_path: self.rollout_dir.to_string(),
+            entrypoint: self.experiment.entrypoint.to_string(),
+            workflow: JsonText::of(&self.passed_on.workflow).map_err(internal)?,
+            grader: JsonText::of(&self.passed_on.grader).map_err(internal)?,
+        };
+        let launch = prepared.launch(&self.rollout_dir, variables);
+        WorkerPool::start(launch, load, options, events)
+            .await
+            .map_err(|error| self.withheld.explain(error.into(), IN_CONFIG))
+    }
+
+    /// Says what was found in the user's code; `amount` says how much of it will be run.
+    pub fn tell(&self, manifest: &Manifest, amount: &str, notices: &dyn Notices) {
+        for warning in &manifest.warnings {
+            notices.warn(warning);
+        }
+        self.passed_on.tell_of_advanced(notices);
+        if self.passed_on.has_judge && manifest.grader.is_none() {
+            notices.warn("`judge_model` in [grader] has no effect: there is no grader");
+        }
+        let grader = match &manifest.grader {
+            Some(grader) => format!(" and {}", grader.name),
+            None if manifest.self_graded => ", which is its own grader,".to_owned(),
+            None => " and no grader".to_owned(),
+        };
+        notices.note(format_args!(
+            "{}{grader} from {} on {} ({amount})",
+            manifest.workflow.name, self.experiment.rollout, self.experiment.model_path,
+        ));
+    }
+}
+
+/// The folder of a rollout that is there, with its entrypoint.
+pub fn rollout_dir(
+    workspace: &Workspace,
+    rollout: &RolloutName,
+    entrypoint: &Entrypoint,
+) -> Result<Utf8PathBuf, RunError> {
+    let name = rollout.as_str();
+    let folder = workspace.rollout_dir(name);
+    if !folder.is_dir() {
+        let known = workspace.rollouts();
+        let hint = if known.is_empty() {
+            format!("make it with `osmosis rollout init {name}`")
+        } else {
+            format!("the workspace has: {}", known.join(", "))
+        };
+        return Err(RunError::failed(
+            RunErrorKind::RolloutNotFound,
+            format!("no rollout `{name}` at `{folder}`"),
+        )
+        .hint(hint));
+    }
+    let entrypoint = folder.join(&entrypoint.file);
+    if !entrypoint.is_file() {
+        return Err(RunError::failed(
+            RunErrorKind::EntrypointNotFound,
+            format!("the entrypoint `{entrypoint}` is not there"),
+        )
+        .hint("the entrypoint is relative to the rollout's folder"));
+    }
+    Ok(folder)
+}
+
+/// Refuses when HEAD of the workspace is not what the config names.
+pub fn check_head(workspace: &Workspace, experiment: &Experiment) -> Result<(), RunError> {
+    if let Some(wanted) = &experiment.branch {
+        let head = git_head(workspace, &["rev-parse", "--abbrev-ref", "HEAD"])?;
+        refuse_unless(
+            head.as_deref() == Some(wanted),
+            wanted,
+            head.as_deref(),
+            workspace,
+        )?;
+    }
+    if let Some(wanted) = &experiment.commit_sha {
+        let head = git_head(workspace, &["rev-parse", "HEAD"])?;
+        let fits = head
+            .as_ref()
+            .is_some_and(|head| head.starts_with(wanted.as_str()));
+        refuse_unless(fits, wanted, head.as_deref(), workspace)?;
+    }
+    Ok(())
+}
+
+/// What git says; `None` where there is no repository.
+fn git_head(workspace: &Workspace, arguments: &[&str]) -> Result<Option<String>, RunError> {
+    let output = std::process::Command::new("git")
+        .current_dir(&workspace.root)
+        .args(arguments)
+        .output()
+        .map_err(|error| io(Utf8Path::new("git"), &error))?;
+    let head = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok(output.status.success().then_some(head))
+}
+
+fn refuse_unless(
+    fits: bool,
+    wanted: &str,
+    head: Option<&str>,
+    workspace: &Workspace,
+) -> Result<(), RunError> {
+    if fits {
+        return Ok(());
+    }
+    let found = head.unwrap_or("in no repository");
+    Err(RunError::failed(
+        RunErrorKind::SourceMismatch,
+        format!(
+            "the config asks for `{wanted}`, but HEAD of `{}` is {found}",
+            workspace.root
+        ),
+    )
+    .hint("check that revision out, or remove `branch` and `commit_sha` from [experiment]"))
+}

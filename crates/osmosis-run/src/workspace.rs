@@ -1,0 +1,112 @@
+//! Where things are: the workspace, its rollouts, datasets and runs.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_store::RunKind;
+
+use crate::{RunError, RunErrorKind, io_error as io};
+
+/// The folder that holds `rollouts/`.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    pub root: Utf8PathBuf,
+}
+
+impl Workspace {
+    /// The workspace that was named, else the nearest one above `start` (or the working directory).
+    pub fn find(named: Option<&Utf8Path>, start: Option<&Utf8Path>) -> Result<Self, RunError> {
+        if let Some(root) = named {
+            let root = absolute(root)?;
+            if !root.join("rollouts").is_dir() {
+                return Err(RunError::usage(
+                    RunErrorKind::WorkspaceInvalid,
+                    format!("`{root}` is no workspace: it holds no `rollouts/` folder"),
+                ));
+            }
+            return Ok(Self { root });
+        }
+        let start = match start {
+            Some(path) => absolute(path)?,
+            None => current_dir()?,
+        };
+        start
+            .ancestors()
+            .find(|folder| folder.join("rollouts").is_dir())
+            .map(|root| Self {
+                root: root.to_owned(),
+            })
+            .ok_or_else(|| {
+                RunError::usage(
+                    RunErrorKind::WorkspaceNotFound,
+                    format!("no folder above `{start}` holds `rollouts/`"),
+                )
+                .hint("run inside a workspace, name one with `--workspace`, or make one with `osmosis rollout init NAME`")
+            })
+    }
+
+    pub fn rollout_dir(&self, name: &str) -> Utf8PathBuf {
+        self.root.join("rollouts").join(name)
+    }
+
+    /// Where runs of this kind are.
+    pub fn runs_dir(&self, kind: RunKind) -> Utf8PathBuf {
+        self.root.join(".osmosis").join(match kind {
+            RunKind::Evaluation => "evals",
+            RunKind::Training => "training",
+            RunKind::Serving => "serve",
+        })
+    }
+
+    /// The rollouts of the workspace, by name.
+    pub fn rollouts(&self) -> Vec<String> {
+        let Ok(entries) = self.root.join("rollouts").read_dir_utf8() else {
+            return vec![];
+        };
+        let mut names: Vec<String> = entries
+            .filter_map(Result::ok)
+            .filter(|entry| entry.path().is_dir() && !entry.file_name().starts_with('.'))
+            .map(|entry| entry.file_name().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Where a config file is, from the root, and its text.
+pub fn read_config(file: &Utf8Path) -> Result<(Utf8PathBuf, String), RunError> {
+    let path = absolute(file)?;
+    let text = std::fs::read_to_string(&path).map_err(|error| io(&path, &error).into_usage())?;
+    Ok((path, text))
+}
+
+pub fn current_dir() -> Result<Utf8PathBuf, RunError> {
+    let folder = std::env::current_dir().map_err(|error| {
+        RunError::failed(RunErrorKind::Io, format!("no working directory: {error}"))
+    })?;
+    Utf8PathBuf::from_path_buf(folder).map_err(|folder| {
+        RunError::failed(
+            RunErrorKind::Io,
+            format!("the working directory `{}` is not UTF-8", folder.display()),
+        )
+    })
+}
+
+/// The path from the root, whether or not anything is there.
+pub fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, RunError> {
+    let joined = if path.is_absolute() {
+        path.to_owned()
+    } else {
+        current_dir()?.join(path)
+    };
+    // Without touching the disk, so that a missing file is reported as what the user typed.
+    let mut clean = Utf8PathBuf::new();
+    for part in joined.components() {
+        match part {
+            camino::Utf8Component::CurDir => {}
+            camino::Utf8Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+    }
+    Ok(clean)
+}
