@@ -9,7 +9,6 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("osmosis-data", &["osmosis-core"]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
-    ("osmosis-worker", &["osmosis-core"]),
     ("osmosis-tokens", &["osmosis-core"]),
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
     (
@@ -21,12 +20,11 @@ const ALLOWED: [(&str, &[&str]); 15] = [
         &[
             "osmosis-core",
             "osmosis-data",
-            "osmosis-gateway",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
+    ("osmosis-worker", &["osmosis-core", "osmosis-engine"]),
     (
         "osmosis-train",
         &[
@@ -36,7 +34,6 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-policy",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
     (

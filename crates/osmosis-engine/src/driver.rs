@@ -3,7 +3,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use osmosis_core::{Attempt, RolloutId};
-use osmosis_gateway::Gateway;
 use osmosis_store::{Claim, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -13,6 +12,7 @@ use crate::decision::Rules;
 use crate::live::Live;
 use crate::reading::Reading;
 use crate::regrade::Recorded;
+use crate::sessions::Sessions;
 use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop, regrade, rollout};
 
 /// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
@@ -39,7 +39,7 @@ impl fmt::Debug for MayBegin {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) sessions: Arc<dyn Sessions>,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) options: EngineOptions,
     pub(crate) rules: Rules,
@@ -53,8 +53,8 @@ pub(crate) struct Parts {
 impl Engine {
     pub fn new(
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
@@ -63,7 +63,7 @@ impl Engine {
         } else {
             Reading::DatasetRows
         };
-        Self::reading(reading, store, gateway, executor, options, events)
+        Self::reading(reading, store, sessions, executor, options, events)
     }
 
     /// An engine for a queue of requests to a rollout server instead of dataset rows. The body of such
@@ -72,15 +72,15 @@ impl Engine {
     /// `options`. What else it holds is nobody's business here. See [`Engine::serve`].
     pub fn for_requests(
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         Self::reading(
             Reading::ServedRequests,
             store,
-            gateway,
+            sessions,
             executor,
             options,
             events,
@@ -92,13 +92,13 @@ impl Engine {
     pub fn for_regrade(
         recorded: Recorded,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         let reading = Reading::DatasetRows;
-        let parts = Self::parts(reading, store, gateway, executor, options, events);
+        let parts = Self::parts(reading, store, sessions, executor, options, events);
         Self {
             parts: Arc::new(Parts {
                 recorded: Some(recorded),
@@ -111,14 +111,14 @@ impl Engine {
     fn reading(
         reading: Reading,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
+        sessions: Arc<dyn Sessions>,
         executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         Self {
             parts: Arc::new(Self::parts(
-                reading, store, gateway, executor, options, events,
+                reading, store, sessions, executor, options, events,
             )),
             may_begin: MayBegin(Arc::new(|| true)),
         }
@@ -127,7 +127,7 @@ impl Engine {
     fn parts(
         reading: Reading,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
+        sessions: Arc<dyn Sessions>,
         executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
@@ -142,7 +142,7 @@ impl Engine {
         };
         Parts {
             store,
-            gateway,
+            sessions,
             executor,
             options,
             rules,

@@ -5,6 +5,8 @@
 
 mod error;
 mod error_kind;
+mod gateway_sessions;
 
 pub use error::{RunError, io_error};
 pub use error_kind::RunErrorKind;
+pub use gateway_sessions::GatewaySessions;

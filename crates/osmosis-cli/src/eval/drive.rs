@@ -5,7 +5,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent, Stop};
 use osmosis_gateway::Gateway;
-use osmosis_run::RunError;
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_server::{Callbacks, RemoteRollouts, RemoteServer};
 use osmosis_store::Store;
 use osmosis_worker::WorkerPool;
@@ -153,7 +153,8 @@ impl Job {
         if let Some(judge) = &self.plan.judge {
             judge.serve_at(&gateway);
         }
-        let end = self.run_engine(&gateway, &workers, around).await;
+        let executor = Arc::<WorkerPool>::clone(&workers);
+        let end = self.run_engine(&gateway, executor, around).await;
         workers.shut_down(SHUTDOWN_GRACE).await;
         gateway.shut_down(SHUTDOWN_GRACE).await;
         end
@@ -180,7 +181,8 @@ impl Job {
             None => gateway.url().trim_end_matches("/v1"),
         };
         let rollouts = Arc::new(RemoteRollouts::new(met, callbacks, base));
-        let end = self.run_engine(&gateway, &rollouts, around).await;
+        let executor = Arc::<RemoteRollouts>::clone(&rollouts);
+        let end = self.run_engine(&gateway, executor, around).await;
         rollouts.close().await;
         gateway.shut_down(SHUTDOWN_GRACE).await;
         end
@@ -189,7 +191,7 @@ impl Job {
     async fn run_engine(
         &self,
         gateway: &Arc<Gateway>,
-        executor: &Arc<impl Executor + 'static>,
+        executor: Arc<dyn Executor>,
         around: &Surroundings<'_>,
     ) -> Result<RunEnd, RunError> {
         let before = around.store.call_totals().await?;
@@ -204,8 +206,8 @@ impl Job {
         );
         let mut engine = Engine::new(
             Arc::clone(around.store),
-            Arc::clone(gateway),
-            Arc::clone(executor),
+            Arc::new(GatewaySessions::local(Arc::clone(gateway))),
+            executor,
             self.engine_options(),
             tracer.events(),
         );

@@ -13,7 +13,7 @@ use osmosis_core::config::{LogLimits, ModelErrors};
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Gateway, Policy, RelayPolicy, Sampling, Secret};
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_server::{
     Listening, RolloutService, Served, ServerOptions, StateKey, generate_api_key,
 };
@@ -203,8 +203,8 @@ impl Server {
         let (events, heard) = mpsc::channel(EVENT_QUEUE);
         let engine = Engine::for_requests(
             Arc::clone(store),
-            Arc::clone(gateway),
-            Arc::clone(workers),
+            Arc::new(GatewaySessions::local(Arc::clone(gateway))),
+            Arc::<WorkerPool>::clone(workers),
             self.engine_options(max_in_flight),
             events,
         );

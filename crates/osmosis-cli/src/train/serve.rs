@@ -7,13 +7,14 @@ use osmosis_core::config::{ModelPath, TrainConfig};
 use osmosis_engine::Stop;
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_policy::{EmbeddedModel, Sampler};
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_server::BatchService;
 use osmosis_store::{RunStatus, Store};
 use osmosis_train::TrainEvent;
 use osmosis_train::delivery::{
     AnnouncedVersion, OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining,
 };
+use osmosis_worker::WorkerPool;
 use serde_json::json;
 
 use super::curve::Curve;
@@ -229,8 +230,9 @@ impl Serving {
         };
         let parts = OutsideParts {
             store: Arc::clone(store),
-            gateway: Arc::clone(&served.gateway),
-            workers: Arc::clone(&workers),
+            sessions: Arc::new(GatewaySessions::local(Arc::clone(&served.gateway))),
+            executor: Arc::<WorkerPool>::clone(&workers),
+            versions: served.gateway.announced_versions(),
             engine: job.engine_options(),
             folder: job.folder.path.clone(),
             version: served.version.clone(),

@@ -8,7 +8,7 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
-use osmosis_run::RunError;
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -387,8 +387,8 @@ impl Job {
         };
         let parts = TrainParts {
             store: Arc::clone(store),
-            gateway: Arc::clone(&gateway),
-            workers: Arc::clone(&workers),
+            sessions: Arc::new(GatewaySessions::local(Arc::clone(&gateway))),
+            executor: Arc::<WorkerPool>::clone(&workers),
             model: self.plan.model.clone(),
             sampler: Arc::clone(&sampler),
             engine: self.engine_options(),

@@ -11,7 +11,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent, Stop};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
 use serde_json::{Value, json};
@@ -331,8 +331,8 @@ impl Job {
         let engine = Engine::for_regrade(
             recorded,
             Arc::clone(store),
-            Arc::clone(&gateway),
-            Arc::clone(workers),
+            Arc::new(GatewaySessions::local(Arc::clone(&gateway))),
+            Arc::<WorkerPool>::clone(workers),
             self.engine_options(),
             display.run_events(),
         );
