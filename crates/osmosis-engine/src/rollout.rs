@@ -347,20 +347,18 @@ pub(crate) async fn finish(
     samples: Vec<Sample>,
 ) -> Result<(), EngineError> {
     let outcome = outcome.map_failure(|failure| parts.options.redactor.clean_failure(failure));
-    let receipt = parts
-        .store
-        .complete(Completion {
-            id: claim.id.clone(),
-            attempt: claim.attempt,
-            outcome: outcome.clone(),
-            samples,
-            metrics: attempt.metrics,
-            durations: attempt.durations,
-            calls: attempt.calls,
-            started_at_ms: attempt.started_at_ms,
-            finished_at_ms: now_ms(),
-        })
-        .await?;
+    let completing = parts.store.complete(Completion {
+        id: claim.id.clone(),
+        attempt: claim.attempt,
+        outcome: outcome.clone(),
+        samples,
+        metrics: attempt.metrics,
+        durations: attempt.durations,
+        calls: attempt.calls,
+        started_at_ms: attempt.started_at_ms,
+        finished_at_ms: now_ms(),
+    });
+    let receipt = parts.answered(completing).await?;
     parts.live.finished(&claim.id);
     match receipt {
         CompletionReceipt::Accepted => {
@@ -408,11 +406,10 @@ pub(crate) async fn try_again(
     if parts.live.is_cancelled(&claim.id) {
         return finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await;
     }
-    parts
+    let releasing = parts
         .store
-        .release(&claim.id, claim.attempt, again.lost, again.failed)
-        .await?;
-    Ok(())
+        .release(&claim.id, claim.attempt, again.lost, again.failed);
+    parts.answered(releasing).await
 }
 
 /// What was cancelled by name has its result; what the run's end cuts short goes back to the queue.
@@ -425,11 +422,8 @@ pub(crate) async fn give_back(
     if parts.live.is_cancelled(&claim.id) {
         return finish(parts, claim, attempt, Outcome::Cancelled, samples).await;
     }
-    parts
-        .store
-        .release(&claim.id, claim.attempt, false, false)
-        .await?;
-    Ok(())
+    let releasing = parts.store.release(&claim.id, claim.attempt, false, false);
+    parts.answered(releasing).await
 }
 
 /// The rollout's own folder, which the SDK makes when user code first asks for it. What an earlier
