@@ -8,17 +8,17 @@ use osmosis_core::frame::Manifest;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
-use osmosis_run::RunError;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::eval::money::Money;
 use osmosis_run::eval::plan::{EvalPlan, UserSide};
 use osmosis_run::eval::prices::{Dollars, Prices};
 use osmosis_run::eval::probe::{ProbeResult, Server, probe};
-use osmosis_run::eval::rollout_server::{ReachedServer, SharedExecutor};
+use osmosis_run::eval::rollout_server::ReachedServer;
 use osmosis_run::eval::trace::{TracedRun, Tracer};
 use osmosis_run::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
 use osmosis_run::settings::{Throughput, Trackers};
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
@@ -359,14 +359,13 @@ impl Evaluation {
         around
             .parts
             .share(Stage::Execution, Arc::clone(&rollouts) as _);
-        let executor = Arc::new(SharedExecutor(rollouts));
-        self.run_engine(&gateway, executor, run, around).await
+        self.run_engine(&gateway, rollouts, run, around).await
     }
 
     async fn run_engine(
         &self,
         gateway: &Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        executor: Arc<dyn Executor>,
         run: &OpenRun,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<EvalEnd, RunError> {
@@ -382,7 +381,7 @@ impl Evaluation {
         );
         let mut engine = Engine::new(
             Arc::clone(&run.store),
-            Arc::clone(gateway),
+            Arc::new(GatewaySessions::local(Arc::clone(gateway))),
             executor,
             self.engine_options(),
             tracer.events(),

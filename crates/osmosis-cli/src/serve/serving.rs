@@ -12,7 +12,7 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Policy, RelayPolicy, Sampling, Secret};
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_server::{Listening, RolloutService, Served, ServerOptions, StateKey};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
@@ -155,8 +155,8 @@ impl Work for Serving {
         let (events, heard) = mpsc::channel(EVENT_QUEUE);
         let engine = Engine::for_requests(
             Arc::clone(&run.store),
-            gateway,
-            Arc::clone(&workers),
+            Arc::new(GatewaySessions::local(gateway)),
+            Arc::<WorkerPool>::clone(&workers),
             self.engine_options(max_in_flight),
             events,
         );

@@ -9,11 +9,11 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
-use osmosis_run::RunError;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::train::plan::{PROCESSOR, Plan, PlannedModel};
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -244,8 +244,8 @@ impl Work for Training {
         let (gateway, sampler) = self.serve_policy(run, around).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
-            gateway,
-            workers,
+            sessions: Arc::new(GatewaySessions::local(gateway)),
+            executor: workers,
             model: self.plan.model.clone(),
             sampler,
             engine: self.engine_options(),

@@ -76,8 +76,8 @@ impl Trainer {
         }
         let parts = StreamParts {
             store: self.parts.store.clone(),
-            gateway: self.parts.gateway.clone(),
-            workers: self.parts.workers.clone(),
+            sessions: self.parts.sessions.clone(),
+            executor: self.parts.executor.clone(),
             engine: self.parts.engine.clone(),
         };
         let plan = StreamPlan {

@@ -13,7 +13,7 @@ use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::RegradePlan;
 use osmosis_run::settings::Throughput;
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
 use serde_json::{Map, Value, json};
@@ -162,7 +162,7 @@ impl Work for Regrading {
         let engine = Engine::for_regrade(
             recorded,
             Arc::clone(&run.store),
-            gateway,
+            Arc::new(GatewaySessions::local(gateway)),
             ready.workers,
             self.engine_options(),
             around.events.run_events(),
