@@ -33,7 +33,6 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-core",
             "osmosis-engine",
             "osmosis-gateway",
-            "osmosis-policy",
             "osmosis-store",
             "osmosis-tokens",
             "osmosis-worker",

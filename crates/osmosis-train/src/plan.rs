@@ -1,10 +1,12 @@
+//! What a trainer is given: the plan, and the running parts.
+
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::Gateway;
-use osmosis_policy::{EmbeddedModel, Sampler};
 use osmosis_store::{NewRow, Store};
 use osmosis_worker::WorkerPool;
 
@@ -27,8 +29,9 @@ pub struct TrainParts {
     pub gateway: Arc<Gateway>,
     pub workers: Arc<WorkerPool>,
     /// What training starts from; a resume loads the last good checkpoint instead.
-    pub model: EmbeddedModel,
-    pub sampler: Arc<Sampler>,
+    pub model: Arc<dyn TrainableModel>,
+    /// Takes the weights after every step.
+    pub sampler: Arc<dyn WeightSink>,
     pub engine: EngineOptions,
     /// The run's folder: `metrics.jsonl` and `checkpoints/step_N/` go below it.
     pub folder: Utf8PathBuf,
