@@ -32,7 +32,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "osmosis-core",
             "osmosis-engine",
             "osmosis-gateway",
-            "osmosis-policy",
             "osmosis-store",
             "osmosis-tokens",
         ],

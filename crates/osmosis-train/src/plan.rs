@@ -1,9 +1,11 @@
+//! What a trainer is given: the plan, and the running parts.
+
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_engine::{EngineOptions, Executor, Sessions};
-use osmosis_policy::{EmbeddedModel, Sampler};
 use osmosis_store::{NewRow, Store};
 
 /// What is trained on, and how. Equal plans give equal runs.
@@ -25,8 +27,9 @@ pub struct TrainParts {
     pub sessions: Arc<dyn Sessions>,
     pub executor: Arc<dyn Executor>,
     /// What training starts from; a resume loads the last good checkpoint instead.
-    pub model: EmbeddedModel,
-    pub sampler: Arc<Sampler>,
+    pub model: Arc<dyn TrainableModel>,
+    /// Takes the weights after every step.
+    pub sampler: Arc<dyn WeightSink>,
     pub engine: EngineOptions,
     /// The run's folder: `metrics.jsonl` and `checkpoints/step_N/` go below it.
     pub folder: Utf8PathBuf,

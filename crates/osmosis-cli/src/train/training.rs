@@ -246,7 +246,7 @@ impl Work for Training {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),
             executor: workers,
-            model: self.plan.model.clone(),
+            model: Arc::new(self.plan.model.clone()),
             sampler,
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
