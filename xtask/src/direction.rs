@@ -4,9 +4,10 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: [(&str, &[&str]); 16] = [
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
+    ("osmosis-dialect", &[]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
     ("osmosis-worker", &["osmosis-core"]),
@@ -14,7 +15,12 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
     (
         "osmosis-gateway",
-        &["osmosis-core", "osmosis-store", "osmosis-tokens"],
+        &[
+            "osmosis-core",
+            "osmosis-dialect",
+            "osmosis-store",
+            "osmosis-tokens",
+        ],
     ),
     (
         "osmosis-engine",

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, SampleId, TaskClock};
+use osmosis_dialect::{Sampling, Usage};
 use osmosis_store::{CallPurpose, CallSummary, JudgeSummary};
 use parking_lot::{Mutex, RwLock};
 use rand::distr::{Alphanumeric, SampleString};
@@ -14,10 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::completion::Usage;
 use crate::deadline::CallDeadline;
 use crate::live::{LiveRollout, LiveStatus, Totals};
-use crate::options::Sampling;
 use crate::policy::Fault;
 use crate::registry::Served;
 use crate::replay::Replays;

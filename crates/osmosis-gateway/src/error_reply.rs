@@ -2,10 +2,8 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use serde::Serialize;
-use serde_json::{Value, json};
+use osmosis_dialect::{Dialect, ErrorShape, RequestError};
 
-use crate::dialect::Dialect;
 use crate::policy::{Fault, FaultKind};
 
 /// An error, to be said in the dialect of its caller.
@@ -21,19 +19,6 @@ pub(crate) struct ErrorReply {
     retry_after: Option<u32>,
 }
 
-#[derive(Serialize)]
-struct Shape<'a> {
-    error: Inner<'a>,
-}
-
-#[derive(Serialize)]
-struct Inner<'a> {
-    message: &'a str,
-    r#type: &'a str,
-    param: Option<&'a str>,
-    code: &'a str,
-}
-
 /// Clients of the OpenAI family obey it; the gateway has done the retrying already.
 const SHOULD_RETRY: &str = "x-should-retry";
 
@@ -46,29 +31,6 @@ impl ErrorReply {
             param: None,
             message,
             retry_after: None,
-        }
-    }
-
-    /// A field that holds what it must not.
-    pub(crate) fn bad_field(param: &str, message: String) -> Self {
-        Self {
-            param: Some(param.to_owned()),
-            ..Self::bad_request(message)
-        }
-    }
-
-    /// A field that asks for something that is not to be had here.
-    pub(crate) fn unsupported_field(param: &str, message: String) -> Self {
-        Self {
-            code: "unsupported_parameter",
-            ..Self::bad_field(param, message)
-        }
-    }
-
-    pub(crate) fn unsupported_endpoint(message: impl Into<String>) -> Self {
-        Self {
-            code: "unsupported_endpoint",
-            ..Self::bad_request(message)
         }
     }
 
@@ -219,55 +181,23 @@ impl ErrorReply {
     }
 
     pub(crate) fn body(&self, dialect: Dialect) -> Bytes {
-        match dialect {
-            Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => {
-                self.openai_body()
-            }
-            Dialect::Messages => {
-                let shape = anthropic_shape(self.status.as_u16(), &self.message);
-                Bytes::from(shape.to_string())
-            }
-        }
-    }
-
-    fn openai_body(&self) -> Bytes {
-        let shape = Shape {
-            error: Inner {
-                message: &self.message,
-                r#type: self.kind,
-                param: self.param.as_deref(),
-                code: self.code,
-            },
-        };
-        // Four strings cannot fail to become JSON; the fallback keeps the types honest.
-        serde_json::to_vec(&shape).map_or_else(
-            |_| Bytes::from_static(b"{\"error\":{\"message\":\"unknown error\"}}"),
-            Bytes::from,
-        )
+        self.shape().body(dialect)
     }
 
     /// The same as an event of a stream that has already begun; `sequence` is its number, in dialects
     /// that number them.
     pub(crate) fn event(&self, dialect: Dialect, sequence: u64) -> Bytes {
-        let (name, data) = match dialect {
-            Dialect::ChatCompletions | Dialect::Completions => ("", self.body(dialect)),
-            Dialect::Messages => ("event: error\n", self.body(dialect)),
-            Dialect::Responses => {
-                let data = json!({
-                    "type": "error",
-                    "sequence_number": sequence,
-                    "code": self.code,
-                    "message": self.message,
-                    "param": self.param,
-                });
-                ("event: error\n", Bytes::from(data.to_string()))
-            }
-        };
-        let mut event = Vec::with_capacity(data.len() + name.len() + 8);
-        for part in [name.as_bytes(), b"data: ", &data, b"\n\n"] {
-            event.extend_from_slice(part);
+        self.shape().event(dialect, sequence)
+    }
+
+    fn shape(&self) -> ErrorShape<'_> {
+        ErrorShape {
+            status: self.status.as_u16(),
+            kind: self.kind,
+            code: self.code,
+            param: self.param.as_deref(),
+            message: &self.message,
         }
-        Bytes::from(event)
     }
 
     /// What the record says: the code, then the message.
@@ -300,18 +230,22 @@ impl ErrorReply {
     }
 }
 
-/// An error as Anthropic says it.
-pub(crate) fn anthropic_shape(status: u16, message: &str) -> Value {
-    let kind = match status {
-        401 => "authentication_error",
-        403 => "permission_error",
-        404 => "not_found_error",
-        413 => "request_too_large",
-        408 | 504 => "timeout_error",
-        429 => "rate_limit_error",
-        503 | 529 => "overloaded_error",
-        500.. => "api_error",
-        _ => "invalid_request_error",
-    };
-    json!({"type": "error", "error": {"type": kind, "message": message}})
+impl From<RequestError> for ErrorReply {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Invalid { param, message } => Self {
+                param,
+                ..Self::bad_request(message)
+            },
+            RequestError::UnsupportedParameter { param, message } => Self {
+                code: "unsupported_parameter",
+                param: Some(param),
+                ..Self::bad_request(message)
+            },
+            RequestError::UnsupportedEndpoint { message } => Self {
+                code: "unsupported_endpoint",
+                ..Self::bad_request(message)
+            },
+        }
+    }
 }

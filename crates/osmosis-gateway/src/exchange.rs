@@ -7,12 +7,15 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
+use osmosis_dialect::sse::SseWatch;
+use osmosis_dialect::{
+    ChatRequest, Dialect, ReplyStamp, Sampling, Translator, Unreadable, Usage, checked, refusal_of,
+    to_chat, usage_in,
+};
 use serde_json::Value;
 use tracing::Instrument;
 
 use crate::body::{BodyError, read_body};
-use crate::completion::{Usage, usage_in};
-use crate::dialect::{self, Dialect, Translator, Unreadable};
 use crate::door::Visit;
 use crate::error_reply::ErrorReply;
 use crate::journey::Journey;
@@ -21,9 +24,7 @@ use crate::record::{Ending, OpenCall, unrecordable};
 use crate::registry::Served;
 use crate::replay::{self, Claim, Kept};
 use crate::reply_stream::ReplyStream;
-use crate::request::{ChatRequest, checked};
-use crate::server::{Arrival, Sampling, Shared, sampling_of};
-use crate::sse::SseWatch;
+use crate::server::{Arrival, Shared, sampling_of};
 use crate::suffered::Verdict;
 
 /// Answers a call that has been identified.
@@ -116,7 +117,14 @@ pub(crate) async fn chat(
     let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), first_use);
     let sampling = sampling_of(of_run, purpose, &served);
-    let made = prepared(&*answering, dialect, &body, &policy.model, &sampling);
+    let made = prepared(
+        &*answering,
+        dialect,
+        &body,
+        &policy.model,
+        &sampling,
+        arrival.at_ms,
+    );
     let (request, mut translator) = match made {
         Ok(prepared) => prepared,
         Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Refused).await,
@@ -158,8 +166,14 @@ pub(crate) async fn chat(
     if matches!(answer, Ok(ChatReply { status: 400, .. }))
         && translator.is_some()
         && answering.output_limit() != limit
-        && let Ok((request, again)) =
-            prepared(&*answering, dialect, &body, &policy.model, &sampling)
+        && let Ok((request, again)) = prepared(
+            &*answering,
+            dialect,
+            &body,
+            &policy.model,
+            &sampling,
+            arrival.at_ms,
+        )
     {
         translator = again;
         let asked = answering.chat(ChatCall {
@@ -239,12 +253,17 @@ fn prepared(
     body: &Bytes,
     model: &str,
     sampling: &Sampling,
+    at_ms: i64,
 ) -> Result<(ChatRequest, Option<Translator>), ErrorReply> {
     if policy.speaks(dialect) {
         let request = ChatRequest::parse(dialect, body, model, sampling)?;
         return Ok((request, None));
     }
-    let translated = dialect::to_chat(dialect, checked(body)?, policy.output_limit())?;
+    let stamp = ReplyStamp {
+        id: rand::random(),
+        created: at_ms.unsigned_abs() / 1000,
+    };
+    let translated = to_chat(dialect, checked(body)?, policy.output_limit(), stamp)?;
     let mut request = ChatRequest::parse(
         Dialect::ChatCompletions,
         &translated.request,
@@ -265,7 +284,7 @@ fn in_dialect(
 ) -> Result<Bytes, Unreadable> {
     match translator {
         None => Ok(body),
-        Some(_) if status >= 400 => Ok(dialect::refusal_of(dialect, status, body)),
+        Some(_) if status >= 400 => Ok(refusal_of(dialect, status, body)),
         Some(translator) => translator.whole(&body),
     }
 }

@@ -7,18 +7,17 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::HeaderMap;
 use osmosis_core::SampleId;
+use osmosis_dialect::{Dialect, Sampling, usage_in};
 use serde_json::{Map, Value, json};
 
 use crate::body::{BodyError, read_body};
-use crate::completion::usage_in;
-use crate::dialect::Dialect;
 use crate::door::Visit;
 use crate::error_reply::ErrorReply;
 use crate::exchange::{WholeReply, pass_whole, refuse, refused};
 use crate::journey::Journey;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::record::OpenCall;
-use crate::server::{Arrival, Sampling, Shared, sampling_of};
+use crate::server::{Arrival, Shared, sampling_of};
 use crate::suffered::Verdict;
 
 /// The name in records.

@@ -3,9 +3,9 @@
 
 use http::HeaderMap;
 use osmosis_core::{RolloutId, SampleId};
+use osmosis_dialect::Dialect;
 use percent_encoding::percent_decode_str;
 
-use crate::dialect::Dialect;
 use crate::error_reply::ErrorReply;
 
 const ROLLOUT_HEADER: &str = "x-rollout-id";

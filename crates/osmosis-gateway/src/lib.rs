@@ -26,25 +26,20 @@
 
 mod address_rules;
 mod body;
-mod completion;
 mod connection;
 mod control;
 mod control_service;
 mod deadline;
-mod dialect;
 mod door;
 mod error;
 mod error_reply;
-mod events;
 mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
-mod given_id;
 mod identity;
 mod journey;
-mod json_edit;
 mod live;
 #[doc(hidden)]
 pub mod measuring;
@@ -60,12 +55,10 @@ mod relay;
 mod replay;
 mod reply_stream;
 mod reported_tokens;
-mod request;
 mod script;
 mod secret;
 mod server;
 mod session;
-mod sse;
 mod suffered;
 mod telemetry;
 mod token_engine;
@@ -77,16 +70,16 @@ pub use address_rules::{AddressRules, ForbiddenAddress};
 pub use body::{BodyError, read_body};
 pub use connection::serve_connections;
 pub use control_service::{ControlRefusal, ControlService};
-pub use dialect::Dialect;
 pub use door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
 pub use error::{GatewayError, GatewayErrorKind};
 pub use journey::Journey;
 pub use live::{LiveRollout, LiveStatus};
-pub use options::{ConnectionLimits, Durability, GatewayOptions, Sampling};
+pub use options::{ConnectionLimits, Durability, GatewayOptions};
 pub use origin::{foreign_origin, host_of};
+pub use osmosis_dialect::{Dialect, OutputLimit, Sampling};
 pub use policy::{
-    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
-    ReplyBody, TokenAccount, TokenLedger, TokenSlot,
+    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    TokenAccount, TokenLedger, TokenSlot,
 };
 pub use probe::{Finding, ProbeError, ProbeErrorKind, Probed};
 pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};

@@ -8,9 +8,9 @@ use camino::Utf8Path;
 use futures_util::Stream;
 use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
+use osmosis_dialect::{Dialect, OutputLimit, Usage};
 use serde_json::json;
 
-use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::journey::Journey;
 use crate::probe::Probed;
@@ -76,25 +76,6 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// The same policy with this change; `None` when it can't be changed from outside.
     fn changed(&self, _change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
         None
-    }
-}
-
-/// The two names of the longest answer in a chat call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OutputLimit {
-    /// What every server knows.
-    #[default]
-    MaxTokens,
-    /// What `OpenAI` has in its place; its reasoning models refuse the other.
-    MaxCompletionTokens,
-}
-
-impl OutputLimit {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::MaxTokens => "max_tokens",
-            Self::MaxCompletionTokens => "max_completion_tokens",
-        }
     }
 }
 
@@ -171,6 +152,19 @@ pub struct TokenAccount {
     pub records: Vec<Bytes>,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+}
+
+impl TokenAccount {
+    /// The usage of a call whose reply reports none.
+    pub(crate) fn usage(&self) -> Usage {
+        // No prompt is empty: then nobody could tell.
+        let is_known = self.prompt_tokens > 0;
+        Usage {
+            prompt_tokens: is_known.then_some(self.prompt_tokens),
+            completion_tokens: is_known.then_some(self.completion_tokens),
+            ..Usage::default()
+        }
+    }
 }
 
 /// A place for the ledger of one call. The gateway keeps the other end, and asks the ledger however the

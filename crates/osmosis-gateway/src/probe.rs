@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use osmosis_core::{RolloutId, SampleId};
+use osmosis_dialect::{Dialect, OutputLimit};
 use serde_json::{Value, json};
 
-use crate::dialect::Dialect;
 use crate::journey::Journey;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, OutputLimit, ReplyBody, TokenSlot};
+use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
 use crate::session::Session;
 use crate::upstream::said;
 

@@ -6,18 +6,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use osmosis_core::{PolicyVersion, SampleId};
+use osmosis_dialect::{Usage, reply_id};
 use osmosis_store::{NewCall, Pieces, StoreError};
 use osmosis_tokens::TokenRecord;
 
-use crate::completion::Usage;
 use crate::deadline::unanswered;
 use crate::door::{CallResult, GivenCompletion, Visit};
-use crate::given_id;
 use crate::journey::{Journey, Travelled};
 use crate::metrics::CallFigures;
 use crate::options::Durability;
 use crate::passed_on::PassedOn;
-use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
+use crate::policy::{Fault, FaultKind, PolicyDescription, TokenAccount, TokenSlot};
 use crate::registry::Pass;
 use crate::replay::{FirstUse, Kept};
 use crate::server::{Arrival, Shared};
@@ -367,7 +366,7 @@ impl Unrecorded {
         let account = tokens.close();
         let usage = ending
             .usage
-            .or_else(|| account.as_ref().map(Usage::of))
+            .or_else(|| account.as_ref().map(TokenAccount::usage))
             .unwrap_or_default();
         draft.tokens = account.map(|account| account.records).unwrap_or_default();
         let mut verdict = ending.verdict;
@@ -499,7 +498,7 @@ fn call_numbers(call: &NewCall) -> Vec<u32> {
 /// What the caller knows the answer by.
 fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
     Some(GivenCompletion {
-        id: given_id::of(&call.response.joined(), call.streamed)?,
+        id: reply_id(&call.response.joined(), call.streamed)?,
         sample: call.sample_id.clone(),
         calls: call_numbers(call),
     })

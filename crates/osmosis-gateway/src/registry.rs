@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::model_in;
 use parking_lot::RwLock;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::error::GatewayError;
 use crate::policy::{Fault, FaultKind, Policy, PolicyChange, PolicyDescription};
-use crate::request::model_in;
 use crate::upstream::{EndpointLoad, EndpointOptions};
 
 /// How calls are held while a policy is paused.

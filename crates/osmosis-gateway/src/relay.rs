@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::Dialect;
 use parking_lot::RwLock;
 
 use crate::address_rules::AddressRules;
-use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;

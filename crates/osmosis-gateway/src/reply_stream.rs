@@ -5,13 +5,13 @@ use std::pin::Pin;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
+use osmosis_dialect::sse::{LARGE_EVENT, SseWatch, StreamEnd};
+use osmosis_dialect::{Dialect, Translator, Unreadable};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::dialect::{Dialect, Translator, Unreadable};
 use crate::error_reply::ErrorReply;
 use crate::policy::{Fault, FaultKind};
 use crate::record::{Ending, OpenCall, unrecordable};
-use crate::sse::{LARGE_EVENT, SseWatch, StreamEnd};
 use crate::suffered::Verdict;
 
 /// A stream beyond this is taken for one that never ends.

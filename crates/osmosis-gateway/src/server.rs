@@ -10,9 +10,9 @@ use camino::Utf8Path;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
+use osmosis_dialect::{Dialect, Sampling, model_list};
 use osmosis_store::{CallPurpose, CallSummary, Store};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,6 @@ use tokio_util::task::TaskTracker;
 use crate::connection;
 use crate::control::{self, Control, ControlKey};
 use crate::control_service::Services;
-use crate::dialect::Dialect;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
@@ -30,7 +29,6 @@ use crate::generate;
 use crate::identity::{Endpoint, Route, dialect_of, key_of};
 use crate::live::LiveStatus;
 use crate::metrics::Metrics;
-pub(crate) use crate::options::Sampling;
 use crate::options::{ConnectionLimits, Durability, GatewayOptions};
 use crate::policy::Policy;
 use crate::record::now_ms;
@@ -557,25 +555,7 @@ fn models(dialect: Dialect, registry: &Registry, judge: Option<&Served>) -> Resp
         let named = registry.named().into_iter().map(|(name, _)| name);
         std::iter::once(runs).chain(named).collect()
     };
-    let list = match dialect {
-        Dialect::ChatCompletions | Dialect::Responses | Dialect::Completions => {
-            let entry =
-                |id| json!({"id": id, "object": "model", "created": 0, "owned_by": "osmosis"});
-            json!({ "object": "list", "data": names.iter().map(entry).collect::<Vec<_>>() })
-        }
-        Dialect::Messages => {
-            let entry = |id| {
-                json!({
-                    "type": "model", "id": id, "display_name": id,
-                    "created_at": "1970-01-01T00:00:00Z",
-                })
-            };
-            json!({
-                "data": names.iter().map(entry).collect::<Vec<Value>>(),
-                "has_more": false, "first_id": names.first(), "last_id": names.last(),
-            })
-        }
-    };
+    let list = model_list(dialect, &names);
     let mut response = Response::new(Body::from(list.to_string()));
     response.headers_mut().insert(
         header::CONTENT_TYPE,

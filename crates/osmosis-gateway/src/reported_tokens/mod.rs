@@ -15,15 +15,14 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::sse::EventBuffer;
+use osmosis_dialect::{Dialect, OutputLimit};
 
 use self::ledger::Ledger;
 use self::reply::Wanted;
-use crate::dialect::Dialect;
 use crate::error::GatewayError;
-use crate::events::EventBuffer;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, OutputLimit, Policy, PolicyChange, PolicyDescription, ReplyBody,
-    TokenLedger,
+    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody, TokenLedger,
 };
 use crate::probe::Probed;
 use crate::token_engine::ServerLogprobs;

@@ -1,10 +1,9 @@
 //! What a reply, or an event of a stream, says of tokens, and the same text without what nobody asked for.
 
+use osmosis_dialect::json_edit::Edits;
+use osmosis_dialect::sse::data_of;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-
-use crate::events::data_in;
-use crate::json_edit::Edits;
 
 /// What the caller asked for itself, and gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +127,7 @@ pub(super) fn read(body: &[u8], wanted: Wanted) -> Option<Read> {
 
 /// The same for an event, whose other lines stay as they are.
 pub(super) fn read_event(event: &[u8], wanted: Wanted) -> Option<Read> {
-    let data = data_in(event)?;
+    let data = data_of(event)?;
     let Read { news, stripped } = read(data, wanted)?;
     let stripped = stripped.and_then(|stripped| {
         let start = data.as_ptr() as usize - event.as_ptr() as usize;

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use osmosis_core::generation::LogprobsOf;
+use osmosis_dialect::json_edit::Edits;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::reply::Wanted;
-use crate::json_edit::Edits;
 use crate::token_engine::ServerLogprobs;
 
 /// A request that asks for ids and logprobs.

@@ -35,11 +35,11 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::stream;
 use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::completion_to_sse;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::completion::completion_to_sse;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody};
 use read::Script;
 use rule::{Arguments, Conversation, Reply, Rule, Variant, approximate_tokens};

@@ -13,6 +13,7 @@ use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, RemoteFault, SampledToken, StopReason, TokenSink,
 };
+use osmosis_dialect::sse::{EventBuffer, LARGE_BUFFERED_EVENT, data_of};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use super::options::EngineKind;
 use super::wire::Heard;
 use super::{Server, sglang, vllm};
-use crate::events::{EventBuffer, LARGE_EVENT, data_in};
 use crate::upstream::{error_chain, retry_after, said, wait_before};
 
 /// As much of a reply as is read that is no stream.
@@ -197,10 +197,10 @@ impl Generation {
             };
             deadline = Instant::now() + server.options.idle_limit;
             if events.push(&chunk).is_err() {
-                return Err(server.bad_reply(LARGE_EVENT));
+                return Err(server.bad_reply(LARGE_BUFFERED_EVENT));
             }
             while let Some(event) = events.next() {
-                let Some(data) = data_in(&event) else {
+                let Some(data) = data_of(&event) else {
                     continue;
                 };
                 if data == b"[DONE]" {

@@ -29,6 +29,7 @@ use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, RemoteFault, StopReason, TokenEngine,
 };
+use osmosis_dialect::OutputLimit;
 use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind};
 
 use self::asked::{Asked, Refusal};
@@ -39,8 +40,7 @@ use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
 use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
-    ReplyBody,
+    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
 };
 use crate::probe::{Probed, Target, tiny_call};
 use crate::session::{Planned, SampleCalls};

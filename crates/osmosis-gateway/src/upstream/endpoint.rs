@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use http_body_util::Full;
+use osmosis_dialect::Dialect;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::Url;
 
@@ -14,7 +15,6 @@ use super::body::UpstreamBody;
 use super::clients::{DirectClients, USER_AGENT};
 use super::reply::error_chain;
 use super::{HttpClients, UpstreamOptions};
-use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{ChatCall, Fault, FaultKind};
 use crate::secret::Secret;

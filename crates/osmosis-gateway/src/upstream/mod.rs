@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt, stream};
 use osmosis_core::PolicyVersion;
+use osmosis_dialect::{Dialect, OutputLimit};
 
 pub use self::breaker::{BreakerSettings, Health};
 pub(crate) use self::clients::DirectClients;
@@ -33,10 +34,9 @@ pub use self::pool::{EndpointLoad, PoolLoad, QueueLimits};
 use self::pool::{Pool, Ticket, Wish};
 pub(crate) use self::reply::{error_chain, said};
 pub(crate) use self::retry::{retry_after, wait_before};
-use crate::dialect::Dialect;
 use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, OutputLimit, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody,
 };
 use crate::probe::Probed;
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use osmosis_dialect::OutputLimit;
+
 use super::UpstreamPolicy;
 use super::endpoint::Endpoint;
-use crate::policy::{OutputLimit, Policy as _};
+use crate::policy::Policy as _;
 use crate::probe::{Finding, ProbeError, Probed, Target, names_in, tiny_call};
 
 /// For the list of models, which only adorns a hint.

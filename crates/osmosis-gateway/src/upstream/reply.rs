@@ -8,6 +8,7 @@ use futures_util::{StreamExt, stream};
 use http::{Response, header};
 use http_body::Body;
 use http_body_util::BodyExt;
+use osmosis_dialect::{Dialect, completion_to_sse};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::FailedTry;
@@ -15,8 +16,6 @@ use super::body::UpstreamBody;
 use super::endpoint::{Endpoint, Unsent};
 use super::pieces::with_idle_limit;
 use super::retry::retry_after;
-use crate::completion::completion_to_sse;
-use crate::dialect::Dialect;
 use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
 use crate::secret::Secret;
 
