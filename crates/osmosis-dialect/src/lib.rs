@@ -40,6 +40,7 @@ mod request;
 mod responses;
 mod sampling;
 pub mod sse;
+mod token_request;
 mod translation;
 mod usage;
 
@@ -52,5 +53,6 @@ pub use rejection::RequestError;
 pub use reply_id::reply_id;
 pub use request::{ChatRequest, checked, model_in};
 pub use sampling::Sampling;
+pub use token_request::TokenRequest;
 pub use translation::{ReplyStamp, Translated, Translator, Unreadable, refusal_of, to_chat};
 pub use usage::{Usage, usage_in};

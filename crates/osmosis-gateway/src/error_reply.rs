@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use osmosis_dialect::{Dialect, ErrorShape, RequestError};
 
+use crate::call_error::{CallError, ErrorCode};
 use crate::policy::{Fault, FaultKind};
 
 /// An error, to be said in the dialect of its caller.
@@ -11,7 +12,7 @@ use crate::policy::{Fault, FaultKind};
 pub(crate) struct ErrorReply {
     pub(crate) status: StatusCode,
     kind: &'static str,
-    code: &'static str,
+    code: ErrorCode,
     /// The field of the request that is at fault.
     param: Option<String>,
     pub(crate) message: String,
@@ -23,7 +24,7 @@ pub(crate) struct ErrorReply {
 const SHOULD_RETRY: &str = "x-should-retry";
 
 impl ErrorReply {
-    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: String) -> Self {
+    fn new(status: StatusCode, kind: &'static str, code: ErrorCode, message: String) -> Self {
         Self {
             status,
             kind,
@@ -38,7 +39,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "invalid_request_error",
-            "invalid_api_key",
+            ErrorCode::InvalidApiKey,
             message.into(),
         )
     }
@@ -47,7 +48,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::FORBIDDEN,
             "permission_error",
-            "id_mismatch",
+            ErrorCode::IdMismatch,
             message.into(),
         )
     }
@@ -56,7 +57,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::NOT_FOUND,
             "invalid_request_error",
-            "unknown_url",
+            ErrorCode::UnknownUrl,
             message.into(),
         )
     }
@@ -65,7 +66,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "invalid_request_error",
-            "method_not_allowed",
+            ErrorCode::MethodNotAllowed,
             message.into(),
         )
     }
@@ -74,7 +75,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::BAD_REQUEST,
             "invalid_request_error",
-            "invalid_request",
+            ErrorCode::InvalidRequest,
             message.into(),
         )
     }
@@ -83,7 +84,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::CONFLICT,
             "invalid_request_error",
-            "conflict",
+            ErrorCode::Conflict,
             message.into(),
         )
     }
@@ -93,7 +94,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "invalid_request_error",
-            "idempotency_key_reused",
+            ErrorCode::IdempotencyKeyReused,
             "the `Idempotency-Key` was sent with another request before".to_owned(),
         )
     }
@@ -102,7 +103,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "invalid_request_error",
-            "request_too_large",
+            ErrorCode::RequestTooLarge,
             format!("the request body is larger than {limit} bytes"),
         )
     }
@@ -111,7 +112,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "invalid_request_error",
-            "request_timeout",
+            ErrorCode::RequestTimeout,
             message.into(),
         )
     }
@@ -130,7 +131,7 @@ impl ErrorReply {
         };
         Self {
             retry_after,
-            ..Self::new(status, kind, code, message)
+            ..Self::new(status, kind, ErrorCode::Service(code), message)
         }
     }
 
@@ -141,7 +142,7 @@ impl ErrorReply {
             ..Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "server_error",
-                "stopping",
+                ErrorCode::Stopping,
                 "the engine is stopping".to_owned(),
             )
         }
@@ -151,7 +152,7 @@ impl ErrorReply {
         Self::new(
             StatusCode::GONE,
             "invalid_request_error",
-            "rollout_ended",
+            ErrorCode::RolloutEnded,
             "the rollout ended while this call was under way".to_owned(),
         )
     }
@@ -160,7 +161,7 @@ impl ErrorReply {
         let reply = Self::new(
             StatusCode::from_u16(fault.status).unwrap_or(StatusCode::BAD_GATEWAY),
             "upstream_error",
-            fault.kind.as_str(),
+            ErrorCode::Fault(fault.kind),
             fault.message.clone(),
         );
         let retry_after = match fault.kind {
@@ -194,15 +195,17 @@ impl ErrorReply {
         ErrorShape {
             status: self.status.as_u16(),
             kind: self.kind,
-            code: self.code,
+            code: self.code.as_str(),
             param: self.param.as_deref(),
             message: &self.message,
         }
     }
 
-    /// What the record says: the code, then the message.
-    pub(crate) fn for_record(&self) -> String {
-        format!("{}: {}", self.code, self.message)
+    pub(crate) fn for_record(&self) -> CallError {
+        CallError {
+            code: self.code,
+            message: self.message.clone(),
+        }
     }
 
     pub(crate) fn response(&self, dialect: Dialect) -> Response {
@@ -238,12 +241,12 @@ impl From<RequestError> for ErrorReply {
                 ..Self::bad_request(message)
             },
             RequestError::UnsupportedParameter { param, message } => Self {
-                code: "unsupported_parameter",
+                code: ErrorCode::UnsupportedParameter,
                 param: Some(param),
                 ..Self::bad_request(message)
             },
             RequestError::UnsupportedEndpoint { message } => Self {
-                code: "unsupported_endpoint",
+                code: ErrorCode::UnsupportedEndpoint,
                 ..Self::bad_request(message)
             },
         }

@@ -17,15 +17,15 @@
 //! assert!(problems.to_string().contains("typo.toml:2:1: unknown key `txt`"));
 //! ```
 //!
-//! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is,
-//! `registry` says which policy answers, `dialect` makes a chat call of it where the policy speaks no
-//! other, `request` reads and amends the body, `exchange` asks the policy and passes the answer on
-//! (through `dialect` again), `sse` watches a stream go by, `record` queues the record before the last
-//! byte leaves. From outside, `control` exchanges and holds policies, `metrics` and `telemetry` tell of
-//! calls.
+//! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is, and
+//! `pipeline` does the rest, for calls in text and in token ids alike. `registry` says which policy answers,
+//! `prepared_call` makes of the body what that policy is asked (with `osmosis-dialect`), `reply_stream` passes
+//! a stream on, `record` queues the record before the last byte leaves. From outside, `control` exchanges and
+//! holds policies, `metrics` and `telemetry` tell of calls.
 
 mod address_rules;
 mod body;
+mod call_error;
 mod connection;
 mod control;
 mod control_service;
@@ -33,11 +33,9 @@ mod deadline;
 mod door;
 mod error;
 mod error_reply;
-mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod generate;
 mod identity;
 mod journey;
 mod live;
@@ -47,7 +45,9 @@ mod metrics;
 mod options;
 mod origin;
 mod passed_on;
+mod pipeline;
 mod policy;
+mod prepared_call;
 mod probe;
 mod record;
 mod registry;
@@ -78,8 +78,9 @@ pub use options::{ConnectionLimits, Durability, GatewayOptions};
 pub use origin::{foreign_origin, host_of};
 pub use osmosis_dialect::{Dialect, OutputLimit, Sampling};
 pub use policy::{
-    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
-    TokenAccount, TokenLedger, TokenSlot,
+    CallFormat, Capabilities, DialectSet, Fault, FaultKind, Layer, ModelCall, ModelReply, Policy,
+    PolicyChange, PolicyDescription, ReplyBody, Servers, TokenAccount, TokenLedger, TokenSlot,
+    Updates, Weights,
 };
 pub use probe::{Finding, ProbeError, ProbeErrorKind, Probed};
 pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};

@@ -12,7 +12,7 @@ use osmosis_dialect::{Dialect, OutputLimit};
 use serde_json::{Value, json};
 
 use crate::journey::Journey;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody, TokenSlot};
+use crate::policy::{CallFormat, Fault, FaultKind, ModelCall, ModelReply, ReplyBody, TokenSlot};
 use crate::session::Session;
 use crate::upstream::said;
 
@@ -171,7 +171,7 @@ impl Target<'_> {
     /// Asks for one token, with the limit under this name first, then the other, then none.
     pub(crate) async fn ask<F>(&self, first: OutputLimit, ask: impl Fn(Bytes) -> F) -> Asked
     where
-        F: Future<Output = Result<ChatReply, Fault>>,
+        F: Future<Output = Result<ModelReply, Fault>>,
     {
         let other = match first {
             OutputLimit::MaxTokens => OutputLimit::MaxCompletionTokens,
@@ -208,7 +208,7 @@ impl Target<'_> {
         Bytes::from(body.to_string())
     }
 
-    fn judge(&self, answer: Result<ChatReply, Fault>) -> Judged {
+    fn judge(&self, answer: Result<ModelReply, Fault>) -> Judged {
         let reply = match answer {
             Err(fault) => return Judged::Is(self.of_fault(fault)),
             Ok(reply) => reply,
@@ -332,11 +332,11 @@ fn speaks_of_no_such_model(lower: &str) -> bool {
 }
 
 /// A call of no rollout, with this body.
-pub(crate) fn tiny_call(body: Bytes) -> ChatCall {
-    ChatCall {
+pub(crate) fn tiny_call(body: Bytes) -> ModelCall {
+    ModelCall {
         rollout_id: RolloutId::new("probe").unwrap_or_else(|_| RolloutId::of(0, 0)),
         sample_id: SampleId::main(),
-        dialect: Dialect::ChatCompletions,
+        format: CallFormat::Dialect(Dialect::ChatCompletions),
         dialect_headers: HeaderMap::new(),
         body,
         streamed: false,
@@ -370,16 +370,16 @@ mod tests {
         has_key: true,
     };
 
-    fn refusal(status: u16, message: &str) -> ChatReply {
+    fn refusal(status: u16, message: &str) -> ModelReply {
         let body = json!({"error": {"message": message}}).to_string();
-        ChatReply {
+        ModelReply {
             status,
             content_type: "application/json".to_owned(),
             body: ReplyBody::Whole(body.into()),
         }
     }
 
-    fn fault(kind: FaultKind, status: u16, message: &str) -> Result<ChatReply, Fault> {
+    fn fault(kind: FaultKind, status: u16, message: &str) -> Result<ModelReply, Fault> {
         Err(Fault {
             kind,
             status,
@@ -387,7 +387,7 @@ mod tests {
         })
     }
 
-    async fn found(answer: impl Fn() -> Result<ChatReply, Fault>) -> Finding {
+    async fn found(answer: impl Fn() -> Result<ModelReply, Fault>) -> Finding {
         let ask = |_| std::future::ready(answer());
         TARGET.ask(OutputLimit::MaxTokens, ask).await.finding
     }
@@ -395,7 +395,7 @@ mod tests {
     #[tokio::test]
     async fn what_no_rollout_can_survive_is_an_error_with_a_hint() {
         type Case = (
-            fn() -> Result<ChatReply, Fault>,
+            fn() -> Result<ModelReply, Fault>,
             ProbeErrorKind,
             &'static str,
         );

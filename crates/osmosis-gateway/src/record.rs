@@ -10,6 +10,7 @@ use osmosis_dialect::{Usage, reply_id};
 use osmosis_store::{NewCall, Pieces, StoreError};
 use osmosis_tokens::TokenRecord;
 
+use crate::call_error::{CallError, ErrorCode};
 use crate::deadline::unanswered;
 use crate::door::{CallResult, GivenCompletion, Visit};
 use crate::journey::{Journey, Travelled};
@@ -97,7 +98,7 @@ struct Answering {
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) status: u16,
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<CallError>,
     pub(crate) usage: Option<Usage>,
     pub(crate) verdict: Verdict,
     /// The whole response; `None` when it was streamed and is known already.
@@ -119,7 +120,7 @@ impl OpenCall {
             attempt: visit.attempt(),
             sample_id,
             purpose: visit.purpose(),
-            dialect: arrival.dialect.as_str().to_owned(),
+            dialect: arrival.format.as_str().to_owned(),
             model: String::new(),
             upstream: policy.endpoint.clone(),
             policy_version: PolicyVersion(policy.version.0),
@@ -189,13 +190,6 @@ impl OpenCall {
     pub(crate) fn span(&self) -> tracing::Span {
         let call = self.unrecorded.as_ref();
         call.map_or_else(tracing::Span::none, |call| call.span.clone())
-    }
-
-    /// The call came in this dialect.
-    pub(crate) fn speaks(&mut self, dialect: &str) {
-        if let Some(call) = &mut self.unrecorded {
-            dialect.clone_into(&mut call.draft.dialect);
-        }
     }
 
     /// The request is going to the policy now.
@@ -275,9 +269,10 @@ impl Drop for OpenCall {
         };
         let ending = Ending {
             status: call.draft.status,
-            error: Some(
-                "caller_hung_up: the caller went away before the reply was complete".to_owned(),
-            ),
+            error: Some(CallError {
+                code: ErrorCode::CallerHungUp,
+                message: "the caller went away before the reply was complete".to_owned(),
+            }),
             usage: None,
             verdict: call.given_up(),
             response: None,
@@ -371,7 +366,8 @@ impl Unrecorded {
         draft.tokens = account.map(|account| account.records).unwrap_or_default();
         let mut verdict = ending.verdict;
         draft.status = ending.status;
-        draft.error = ending.error;
+        let error_code = ending.error.as_ref().map(|error| error.code);
+        draft.error = ending.error.map(|error| error.to_string());
         draft.prompt_tokens = usage.prompt_tokens;
         draft.completion_tokens = usage.completion_tokens;
         draft.cached_tokens = usage.cached_tokens;
@@ -392,6 +388,7 @@ impl Unrecorded {
         tell(
             &shared,
             &draft,
+            error_code,
             &travelled,
             answering.as_ref(),
             trace,
@@ -508,15 +505,13 @@ fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
 fn tell(
     shared: &Shared,
     call: &NewCall,
+    error_code: Option<ErrorCode>,
     travelled: &Travelled,
     answering: Option<&Answering>,
     trace: Option<TraceParent>,
     span: &tracing::Span,
 ) {
-    let error_type = call
-        .error
-        .as_deref()
-        .map(|error| error.split_once(':').map_or(error, |(code, _)| code));
+    let error_type = error_code.map(ErrorCode::as_str);
     let outcome = error_type.unwrap_or("ok");
     span.record("upstream", &call.upstream);
     span.record("outcome", outcome);

@@ -300,18 +300,18 @@ impl Served {
             endpoint: described.endpoint,
         };
         if update.endpoints.is_none() && update.model.is_none() {
-            return if policy.set_version(version) {
-                Ok(version)
-            } else {
-                Err(unchangeable)
-            };
+            let updates = policy.capabilities().updates.ok_or(unchangeable)?;
+            updates.set_version(version);
+            return Ok(version);
         }
         let change = PolicyChange {
             endpoints: update.endpoints,
             model: update.model,
             version,
         };
-        *policy = policy.changed(&change).ok_or(unchangeable)??;
+        let updates = policy.capabilities().updates.ok_or(unchangeable)?;
+        let changed = updates.changed(&change)?;
+        *policy = changed;
         Ok(version)
     }
 
@@ -325,10 +325,11 @@ impl Served {
         let policy = self.policy();
         let described = policy.describe();
         let version = next_version(version, &described)?;
-        let loaded = policy.load_weights(folder, version).await;
-        loaded.ok_or(GatewayError::WeightsElsewhere {
+        let weights = policy.capabilities().weights;
+        let weights = weights.ok_or(GatewayError::WeightsElsewhere {
             endpoint: described.endpoint,
-        })??;
+        })?;
+        weights.load(folder, version).await?;
         self.version.send_replace(version);
         Ok(version)
     }
@@ -380,6 +381,14 @@ impl Drop for Changing<'_> {
 pub(crate) struct Pass {
     pub(crate) policy: Arc<dyn Policy>,
     served: Arc<Served>,
+}
+
+impl Pass {
+    /// What answers the calls of this rollout.
+    pub(crate) fn policy_for(&self, rollout: &RolloutId) -> Arc<dyn Policy> {
+        let of_rollout = self.policy.for_rollout(rollout);
+        of_rollout.unwrap_or_else(|| Arc::clone(&self.policy))
+    }
 }
 
 impl fmt::Debug for Pass {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use osmosis_core::{PolicyVersion, RolloutId};
-use osmosis_dialect::Dialect;
 use parking_lot::RwLock;
 
 use crate::address_rules::AddressRules;
 use crate::error::GatewayError;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription};
+use crate::policy::{
+    Capabilities, Fault, FaultKind, ModelCall, ModelReply, Policy, PolicyDescription,
+};
 use crate::secret::Secret;
 use crate::upstream::{EndpointOptions, HttpClients, UpstreamOptions, UpstreamPolicy};
 
@@ -108,20 +109,21 @@ impl Policy for RelayPolicy {
         }
     }
 
-    fn describe_for(&self, rollout: &RolloutId) -> PolicyDescription {
-        match self.of(rollout) {
-            Some(upstream) => upstream.describe(),
-            None => self.describe(),
+    /// As far as it is the same for every rollout.
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            dialects: self.options.dialects.iter().copied().collect(),
+            ..Capabilities::default()
         }
     }
 
-    fn speaks(&self, dialect: Dialect) -> bool {
-        self.options.speaks(dialect)
+    fn for_rollout(&self, rollout: &RolloutId) -> Option<Arc<dyn Policy>> {
+        self.of(rollout).map(|upstream| upstream as _)
     }
 
-    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
         match self.of(&call.rollout_id) {
-            Some(upstream) => upstream.chat(call).await,
+            Some(upstream) => upstream.answer(call).await,
             None => Err(Fault {
                 kind: FaultKind::Misconfigured,
                 status: 502,
@@ -136,11 +138,14 @@ impl Policy for RelayPolicy {
 
 #[cfg(test)]
 mod tests {
+    use osmosis_dialect::OutputLimit;
+
     use super::*;
 
     #[test]
     fn each_rollout_has_its_own_server_until_it_is_forgotten() {
         let relay = RelayPolicy::new("osmosis-rollout");
+        let policy: &dyn Policy = &relay;
         let (one, other) = (RolloutId::of(0, 0), RolloutId::of(1, 0));
         relay
             .assign(one.clone(), "http://127.0.0.1:1/a/chat/completions", None)
@@ -148,10 +153,25 @@ mod tests {
         relay
             .assign(other.clone(), "http://127.0.0.1:1/b/", None)
             .unwrap();
-        assert_eq!(relay.describe_for(&one).endpoint, "http://127.0.0.1:1/a");
-        assert_eq!(relay.describe_for(&other).endpoint, "http://127.0.0.1:1/b");
+        assert_eq!(policy.describe_for(&one).endpoint, "http://127.0.0.1:1/a");
+        assert_eq!(policy.describe_for(&other).endpoint, "http://127.0.0.1:1/b");
         relay.forget(&one);
-        assert_eq!(relay.describe_for(&one), relay.describe());
+        assert_eq!(policy.describe_for(&one), relay.describe());
+    }
+
+    #[test]
+    fn the_server_of_a_rollout_keeps_its_name_for_the_limit_of_an_answer() {
+        let relay = RelayPolicy::new("osmosis-rollout");
+        let (openai, other) = (RolloutId::of(0, 0), RolloutId::of(1, 0));
+        for (rollout, url) in [
+            (&openai, "https://api.openai.com/v1"),
+            (&other, "http://127.0.0.1:1/v1"),
+        ] {
+            relay.assign(rollout.clone(), url, None).unwrap();
+        }
+        let limit = |rollout| relay.for_rollout(rollout).unwrap().output_limit();
+        assert_eq!(limit(&openai), OutputLimit::MaxCompletionTokens);
+        assert_eq!(limit(&other), OutputLimit::MaxTokens);
     }
 
     #[test]

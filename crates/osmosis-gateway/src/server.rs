@@ -24,13 +24,12 @@ use crate::control_service::Services;
 use crate::door::{Doors, RolloutDoor, Whose};
 use crate::error::GatewayError;
 use crate::error_reply::ErrorReply;
-use crate::exchange;
-use crate::generate;
 use crate::identity::{Endpoint, Route, dialect_of, key_of};
 use crate::live::LiveStatus;
 use crate::metrics::Metrics;
 use crate::options::{ConnectionLimits, Durability, GatewayOptions};
-use crate::policy::Policy;
+use crate::pipeline;
+use crate::policy::{CallFormat, Policy};
 use crate::record::now_ms;
 use crate::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry, Served};
 use crate::replay;
@@ -429,15 +428,6 @@ impl Shared {
     }
 }
 
-/// The sampling of a call: `[sampling]`, `of_run`, is for the policy under study, not for what else is asked.
-pub(crate) fn sampling_of(of_run: Sampling, purpose: CallPurpose, served: &Served) -> Sampling {
-    if served.is_the_runs && purpose == CallPurpose::Policy {
-        of_run
-    } else {
-        Sampling::default()
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
@@ -450,7 +440,7 @@ impl fmt::Debug for Shared {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) at_ms: i64,
-    pub(crate) dialect: Dialect,
+    pub(crate) format: CallFormat,
     /// Those of its headers that belong to the dialect.
     pub(crate) dialect_headers: HeaderMap,
     /// Its `Idempotency-Key`.
@@ -497,12 +487,26 @@ async fn answer(
         ErrorReply::unauthorized("this key opens nothing: it is wrong, or its rollout has ended")
     })?;
     let sample = route.sample_for(&parts.headers, visit.rollout(), visit.alias())?;
-    let (endpoint, method) = (route.endpoint, parts.method.clone());
-    let judge = visit.judge();
+    let format = match (route.endpoint, &parts.method) {
+        (Endpoint::Call(dialect), &Method::POST) => CallFormat::Dialect(dialect),
+        (Endpoint::Generate, &Method::POST) => CallFormat::TokenIds,
+        (Endpoint::Models, &Method::GET) => {
+            return Ok(models(dialect, &shared.registry, visit.judge().as_deref()));
+        }
+        (Endpoint::Call(_), _) => {
+            return Err(ErrorReply::wrong_method("a model is called with POST"));
+        }
+        (Endpoint::Generate, _) => {
+            return Err(ErrorReply::wrong_method("ids are asked for with POST"));
+        }
+        (Endpoint::Models, _) => {
+            return Err(ErrorReply::wrong_method("models are listed with GET"));
+        }
+    };
     let arrival = Arrival {
         at_ms,
-        dialect,
-        dialect_headers: belonging_to(dialect, &parts.headers),
+        format,
+        dialect_headers: belonging_to(format, &parts.headers),
         replay_key: replay::key_in(&parts.headers),
         is_retry: is_retry(&parts.headers),
         trace: parts
@@ -512,19 +516,7 @@ async fn answer(
     };
     // They hold on to the connection's buffer, and a policy may think for minutes.
     drop(parts);
-    match (endpoint, method) {
-        (Endpoint::Call(dialect), Method::POST) => {
-            let arrival = Arrival { dialect, ..arrival };
-            Ok(exchange::chat(shared, visit, sample, arrival, body).await)
-        }
-        (Endpoint::Generate, Method::POST) => {
-            Ok(generate::generate(shared, visit, sample, arrival, body).await)
-        }
-        (Endpoint::Models, Method::GET) => Ok(models(dialect, &shared.registry, judge.as_deref())),
-        (Endpoint::Call(_), _) => Err(ErrorReply::wrong_method("a model is called with POST")),
-        (Endpoint::Generate, _) => Err(ErrorReply::wrong_method("ids are asked for with POST")),
-        (Endpoint::Models, _) => Err(ErrorReply::wrong_method("models are listed with GET")),
-    }
+    Ok(pipeline::answer(shared, visit, sample, arrival, body).await)
 }
 
 /// The SDKs of OpenAI and Anthropic count their retries.
@@ -534,8 +526,11 @@ fn is_retry(headers: &HeaderMap) -> bool {
 }
 
 /// A copy of the headers that go on with a call; the others hold on to the connection's buffer.
-fn belonging_to(dialect: Dialect, headers: &HeaderMap) -> HeaderMap {
+fn belonging_to(format: CallFormat, headers: &HeaderMap) -> HeaderMap {
     let mut belonging = HeaderMap::new();
+    let CallFormat::Dialect(dialect) = format else {
+        return belonging;
+    };
     for name in dialect.headers() {
         for value in headers.get_all(*name) {
             if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {

@@ -14,19 +14,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
-use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::Dialect;
 use osmosis_dialect::sse::EventBuffer;
-use osmosis_dialect::{Dialect, OutputLimit};
 
 use self::ledger::Ledger;
 use self::reply::Wanted;
-use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody, TokenLedger,
+    CallFormat, Fault, Layer, ModelCall, ModelReply, Policy, ReplyBody, TokenLedger,
 };
-use crate::probe::Probed;
 use crate::token_engine::ServerLogprobs;
-use crate::upstream::PoolLoad;
 
 /// Asks the policy behind it for token ids and logprobs, and records them.
 #[derive(Debug)]
@@ -43,47 +39,22 @@ impl ReportedTokens {
 }
 
 #[async_trait]
-impl Policy for ReportedTokens {
-    fn describe(&self) -> PolicyDescription {
-        self.policy.describe()
+impl Layer for ReportedTokens {
+    fn inner(&self) -> &Arc<dyn Policy> {
+        &self.policy
     }
 
-    fn describe_for(&self, rollout: &RolloutId) -> PolicyDescription {
-        self.policy.describe_for(rollout)
+    fn around(&self, inner: Arc<dyn Policy>) -> Arc<dyn Policy> {
+        Arc::new(Self::new(inner, self.logprobs))
     }
 
-    fn speaks(&self, dialect: Dialect) -> bool {
-        self.policy.speaks(dialect)
-    }
-
-    async fn probe(&self) -> Vec<Probed> {
-        self.policy.probe().await
-    }
-
-    fn output_limit(&self) -> OutputLimit {
-        self.policy.output_limit()
-    }
-
-    fn load(&self) -> Option<PoolLoad> {
-        self.policy.load()
-    }
-
-    fn set_version(&self, version: PolicyVersion) -> bool {
-        self.policy.set_version(version)
-    }
-
-    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
-        let changed = self.policy.changed(change)?;
-        Some(changed.map(|policy| Arc::new(Self::new(policy, self.logprobs)) as _))
-    }
-
-    async fn chat(&self, mut call: ChatCall) -> Result<ChatReply, Fault> {
-        if call.dialect != Dialect::ChatCompletions {
-            return self.policy.chat(call).await;
+    async fn answer_through(&self, mut call: ModelCall) -> Result<ModelReply, Fault> {
+        if call.format != CallFormat::Dialect(Dialect::ChatCompletions) {
+            return self.policy.answer(call).await;
         }
         let Some(asked) = request::amend(&call.body, self.logprobs) else {
             // Whatever is wrong with it is the policy's to say.
-            return self.policy.chat(call).await;
+            return self.policy.answer(call).await;
         };
         call.body = asked.body;
         let ledger = Arc::new(Ledger::new(
@@ -93,7 +64,7 @@ impl Policy for ReportedTokens {
             asked.settings,
         ));
         let slot = call.tokens.clone();
-        let reply = self.policy.chat(call).await?;
+        let reply = self.policy.answer(call).await?;
         if reply.status >= 400 {
             return Ok(reply);
         }
@@ -104,11 +75,7 @@ impl Policy for ReportedTokens {
                 ReplyBody::Stream(Box::pin(watched(events, ledger, asked.wanted)))
             }
         };
-        Ok(ChatReply { body, ..reply })
-    }
-
-    async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
-        self.policy.generate(call).await
+        Ok(ModelReply { body, ..reply })
     }
 }
 

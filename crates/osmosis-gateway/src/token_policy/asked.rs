@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::policy::{ChatReply, ReplyBody};
+use crate::policy::{ModelReply, ReplyBody};
 
 /// More choices than anybody asks for by intent.
 const MAX_CHOICES: u64 = 128;
@@ -67,14 +67,14 @@ impl Refusal {
         }
     }
 
-    pub(super) fn reply(&self) -> ChatReply {
+    pub(super) fn reply(&self) -> ModelReply {
         let error = json!({"error": {
             "message": self.message,
             "type": "invalid_request_error",
             "param": self.param,
             "code": self.code,
         }});
-        ChatReply {
+        ModelReply {
             status: 400,
             content_type: "application/json".to_owned(),
             body: ReplyBody::Whole(Bytes::from(error.to_string())),

@@ -14,7 +14,7 @@ use super::reading::StopScan;
 use super::running::{ChoiceSink, Running};
 use super::wire::IMPOSSIBLE;
 use super::{Cancelling, Inner, Refused};
-use crate::policy::{ChatCall, ChatReply, ReplyBody};
+use crate::policy::{ModelCall, ModelReply, ReplyBody};
 
 /// The request, as far as it is read.
 #[derive(Debug, Deserialize)]
@@ -113,7 +113,7 @@ fn ids(name: &'static str, given: &Value) -> Result<Vec<u32>, Refusal> {
 }
 
 impl Inner {
-    pub(super) async fn generate(&self, call: &ChatCall) -> Result<ChatReply, Refused> {
+    pub(super) async fn generate(&self, call: &ModelCall) -> Result<ModelReply, Refused> {
         let asked_at = Instant::now();
         let asked: Asked = serde_json::from_slice(&call.body).map_err(|error| {
             Refusal::of(
@@ -201,7 +201,7 @@ impl Inner {
         if let Some(rid) = asked.rid {
             reply["rid"] = json!(rid);
         }
-        Ok(ChatReply {
+        Ok(ModelReply {
             status: 200,
             content_type: "application/json".to_owned(),
             body: ReplyBody::Whole(Bytes::from(reply.to_string())),

@@ -40,7 +40,8 @@ use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
 use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    CallFormat, Capabilities, Fault, FaultKind, ModelCall, ModelReply, Policy, PolicyChange,
+    PolicyDescription, ReplyBody, Servers, Updates, Weights,
 };
 use crate::probe::{Probed, Target, tiny_call};
 use crate::session::{Planned, SampleCalls};
@@ -138,64 +139,34 @@ impl Policy for TokenPolicy {
         }
     }
 
-    fn set_version(&self, version: PolicyVersion) -> bool {
-        let server = self.0.server.as_ref();
-        server.is_some_and(|server| {
-            server.set_version(version);
-            true
-        })
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            token_ids: true,
+            weights: self.0.loader.as_ref().map(|_| self as &dyn Weights),
+            servers: Some(self),
+            updates: self.0.server.as_ref().map(|_| self as &dyn Updates),
+            ..Capabilities::default()
+        }
     }
 
-    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
-        let server = self.0.server.as_ref()?;
-        Some(server.changed(change).map(|server| {
-            let options = TokenPolicyOptions {
-                model: server.model().to_owned(),
-                endpoint: server.endpoint().to_owned(),
-                ..self.0.options.clone()
-            };
-            let engine = Arc::new(server);
-            Arc::new(Self(Arc::new(Inner {
-                engine: Arc::clone(&engine) as Arc<dyn TokenEngine>,
-                reading: Arc::clone(&self.0.reading),
-                options,
-                loader: None,
-                server: Some(engine),
-            }))) as _
-        }))
-    }
-
-    async fn load_weights(
-        &self,
-        folder: &Utf8Path,
-        version: PolicyVersion,
-    ) -> Option<Result<(), GatewayError>> {
-        let loader = Arc::clone(self.0.loader.as_ref()?);
-        let path = folder.to_owned();
-        let loaded = tokio::task::spawn_blocking(move || loader.load(&path, version)).await;
-        let loaded = loaded.unwrap_or_else(|_| {
-            Err(UnusableWeights {
-                message: "loading them failed within; the log says more".to_owned(),
-                hint: None,
-            })
-        });
-        Some(loaded.map_err(|source| GatewayError::Weights {
-            folder: folder.to_owned(),
-            source,
-        }))
-    }
-
-    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
         if self.0.engine.is_elsewhere() {
             call.journey.leaves_for(&self.0.options.endpoint);
         }
-        match self.0.answer(call).await {
+        let answered = match call.format {
+            CallFormat::Dialect(_) => self.0.answer(call).await,
+            CallFormat::TokenIds => self.0.generate(&call).await,
+        };
+        match answered {
             Ok(reply) => Ok(reply),
             Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
             Err(Refused::Fault(fault)) => Err(fault),
         }
     }
+}
 
+#[async_trait]
+impl Servers for TokenPolicy {
     async fn probe(&self) -> Vec<Probed> {
         let PolicyDescription {
             model, endpoint, ..
@@ -205,20 +176,59 @@ impl Policy for TokenPolicy {
             model: &model,
             has_key: true,
         };
-        let ask = async |body| self.chat(tiny_call(body)).await;
+        let ask = async |body| self.answer(tiny_call(body)).await;
         let finding = target.ask(OutputLimit::MaxTokens, ask).await.finding;
         vec![Probed { endpoint, finding }]
     }
+}
 
-    async fn generate(&self, call: ChatCall) -> Result<ChatReply, Fault> {
-        if self.0.engine.is_elsewhere() {
-            call.journey.leaves_for(&self.0.options.endpoint);
+#[async_trait]
+impl Weights for TokenPolicy {
+    async fn load(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), GatewayError> {
+        let Some(loader) = self.0.loader.clone() else {
+            let endpoint = self.describe().endpoint;
+            return Err(GatewayError::WeightsElsewhere { endpoint });
+        };
+        let path = folder.to_owned();
+        let loaded = tokio::task::spawn_blocking(move || loader.load(&path, version)).await;
+        let loaded = loaded.unwrap_or_else(|_| {
+            Err(UnusableWeights {
+                message: "loading them failed within; the log says more".to_owned(),
+                hint: None,
+            })
+        });
+        loaded.map_err(|source| GatewayError::Weights {
+            folder: folder.to_owned(),
+            source,
+        })
+    }
+}
+
+impl Updates for TokenPolicy {
+    fn set_version(&self, version: PolicyVersion) {
+        if let Some(server) = &self.0.server {
+            server.set_version(version);
         }
-        match self.0.generate(&call).await {
-            Ok(reply) => Ok(reply),
-            Err(Refused::Refusal(refusal)) => Ok(refusal.reply()),
-            Err(Refused::Fault(fault)) => Err(fault),
-        }
+    }
+
+    fn changed(&self, change: &PolicyChange) -> Result<Arc<dyn Policy>, GatewayError> {
+        let Some(server) = &self.0.server else {
+            let endpoint = self.describe().endpoint;
+            return Err(GatewayError::Unchangeable { endpoint });
+        };
+        let engine = Arc::new(server.changed(change)?);
+        let options = TokenPolicyOptions {
+            model: engine.model().to_owned(),
+            endpoint: engine.endpoint().to_owned(),
+            ..self.0.options.clone()
+        };
+        Ok(Arc::new(Self(Arc::new(Inner {
+            engine: Arc::clone(&engine) as Arc<dyn TokenEngine>,
+            reading: Arc::clone(&self.0.reading),
+            options,
+            loader: None,
+            server: Some(engine),
+        }))))
     }
 }
 
@@ -228,7 +238,7 @@ impl Inner {
     }
 
     /// Checks a call and plans its prompts.
-    fn prepare(&self, call: &ChatCall) -> Result<Prepared, Refused> {
+    fn prepare(&self, call: &ModelCall) -> Result<Prepared, Refused> {
         let asked = Asked::parse(&call.body)?;
         let calls = call.session.calls_of(&call.sample_id, asked.choices);
         let planned = calls.plan(
@@ -306,7 +316,7 @@ impl Inner {
     }
 
     /// Lets the engine begin, and gives the record somebody to ask.
-    fn begin(&self, call: &ChatCall, prepared: Prepared) -> Begun {
+    fn begin(&self, call: &ModelCall, prepared: Prepared) -> Begun {
         let Prepared {
             id,
             asked,
@@ -456,7 +466,7 @@ impl Inner {
         }
     }
 
-    async fn answer(self: &Arc<Self>, call: ChatCall) -> Result<ChatReply, Refused> {
+    async fn answer(self: &Arc<Self>, call: ModelCall) -> Result<ModelReply, Refused> {
         let prepared = if call.body.len() > LARGE_BODY_BYTES {
             let (policy, call) = (Arc::clone(self), call.clone());
             tokio::task::spawn_blocking(move || policy.prepare(&call))
@@ -469,7 +479,7 @@ impl Inner {
         };
         let begun = self.begin(&call, prepared);
         if !call.streamed {
-            return Ok(ChatReply {
+            return Ok(ModelReply {
                 status: 200,
                 content_type: "application/json".to_owned(),
                 body: ReplyBody::Whole(self.whole(begun).await?),
@@ -490,7 +500,7 @@ impl Inner {
         let events = stream::unfold(live, |mut live| async move {
             live.next().await.map(|item| (item, live))
         });
-        Ok(ChatReply {
+        Ok(ModelReply {
             status: 200,
             content_type: "text/event-stream".to_owned(),
             body: ReplyBody::Stream(Box::pin(events)),

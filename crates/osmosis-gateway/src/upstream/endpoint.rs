@@ -16,7 +16,7 @@ use super::clients::{DirectClients, USER_AGENT};
 use super::reply::error_chain;
 use super::{HttpClients, UpstreamOptions};
 use crate::error::GatewayError;
-use crate::policy::{ChatCall, Fault, FaultKind};
+use crate::policy::{Fault, FaultKind, ModelCall};
 use crate::secret::Secret;
 
 /// A server that answers for a policy.
@@ -119,12 +119,13 @@ impl Direct {
 
     async fn send(
         &self,
-        call: &ChatCall,
+        call: &ModelCall,
+        dialect: Dialect,
         headers: HeaderMap,
     ) -> Result<http::Response<UpstreamBody>, Unsent> {
         let mut request = http::Request::new(Full::new(call.body.clone()));
         *request.method_mut() = http::Method::POST;
-        let at = Dialect::ALL.iter().position(|one| *one == call.dialect);
+        let at = Dialect::ALL.iter().position(|one| *one == dialect);
         if let Some(path) = at.and_then(|at| self.paths.get(at)) {
             request.uri_mut().clone_from(path);
         }
@@ -174,17 +175,18 @@ impl Endpoint {
     /// Sends a call; an error is in words, and says whether there was a connection.
     pub(super) async fn send(
         &self,
-        call: &ChatCall,
+        call: &ModelCall,
+        dialect: Dialect,
     ) -> Result<http::Response<UpstreamBody>, Unsent> {
         let headers = match &self.direct {
             Some(direct) => &direct.headers,
             None => &self.headers,
         };
-        let headers = of_call(call, headers.clone());
+        let headers = of_call(call, dialect, headers.clone());
         if let Some(direct) = &self.direct {
-            return direct.send(call, headers).await;
+            return direct.send(call, dialect, headers).await;
         }
-        let url = url_in(call.dialect, &self.url);
+        let url = url_in(dialect, &self.url);
         let request = self.client.post(url).headers(headers);
         let sent = request.body(call.body.clone()).send().await;
         let response: http::Response<_> = sent.map_err(Unsent::by_reqwest)?.into();
@@ -243,7 +245,7 @@ const ROLLOUT_ID: HeaderName = HeaderName::from_static("x-rollout-id");
 const SAMPLE_ID: HeaderName = HeaderName::from_static("x-sample-id");
 
 /// The headers of a call: the endpoint's, and its own.
-fn of_call(call: &ChatCall, mut headers: HeaderMap) -> HeaderMap {
+fn of_call(call: &ModelCall, dialect: Dialect, mut headers: HeaderMap) -> HeaderMap {
     let sample: Cow<'_, str> = utf8_percent_encode(call.sample_id.as_str(), NOT_IN_A_HEADER).into();
     for (name, text) in [
         (ROLLOUT_ID, call.rollout_id.as_str()),
@@ -253,7 +255,7 @@ fn of_call(call: &ChatCall, mut headers: HeaderMap) -> HeaderMap {
             headers.insert(name, value);
         }
     }
-    in_dialect(call, &mut headers);
+    in_dialect(call, dialect, &mut headers);
     headers
 }
 
@@ -272,11 +274,11 @@ fn url_in(dialect: Dialect, chat: &Url) -> Url {
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
 /// Adds the headers of the call's dialect, which may have its own place for the key.
-fn in_dialect(call: &ChatCall, headers: &mut HeaderMap) {
+fn in_dialect(call: &ModelCall, dialect: Dialect, headers: &mut HeaderMap) {
     for (name, value) in &call.dialect_headers {
         headers.append(name, value.clone());
     }
-    if call.dialect != Dialect::Messages {
+    if dialect != Dialect::Messages {
         return;
     }
     headers

@@ -5,7 +5,7 @@
 use reqwest::Url;
 
 use super::UpstreamOptions;
-use crate::policy::{ChatReply, ReplyBody};
+use crate::policy::{ModelReply, ReplyBody};
 
 /// Whether all servers are `OpenAI`'s own, or Azure's copies of them.
 pub(super) fn is_openai_alone(options: &UpstreamOptions) -> bool {
@@ -17,7 +17,7 @@ pub(super) fn is_openai_alone(options: &UpstreamOptions) -> bool {
 }
 
 /// Whether a reply is the refusal of `max_tokens` that names the other.
-pub(super) fn is_asked_for_by(reply: &ChatReply) -> bool {
+pub(super) fn is_asked_for_by(reply: &ModelReply) -> bool {
     match &reply.body {
         ReplyBody::Whole(body) if reply.status == 400 => {
             let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
@@ -58,7 +58,7 @@ mod tests {
                 false,
             ),
         ] {
-            let reply = ChatReply {
+            let reply = ModelReply {
                 status,
                 content_type: "application/json".to_owned(),
                 body: ReplyBody::Whole(body.into()),

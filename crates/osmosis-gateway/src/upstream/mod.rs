@@ -36,7 +36,8 @@ pub(crate) use self::reply::{error_chain, said};
 pub(crate) use self::retry::{retry_after, wait_before};
 use crate::error::GatewayError;
 use crate::policy::{
-    ChatCall, ChatReply, Fault, Policy, PolicyChange, PolicyDescription, ReplyBody,
+    CallFormat, Capabilities, DialectSet, Fault, ModelCall, ModelReply, Policy, PolicyChange,
+    PolicyDescription, ReplyBody, Servers, Updates,
 };
 use crate::probe::Probed;
 
@@ -89,10 +90,6 @@ impl UpstreamOptions {
             queue: QueueLimits::default(),
         }
     }
-
-    pub(crate) fn speaks(&self, dialect: Dialect) -> bool {
-        self.dialects.contains(&dialect)
-    }
 }
 
 /// A policy behind OpenAI-compatible servers. See [`UpstreamOptions`].
@@ -106,6 +103,8 @@ pub struct UpstreamPolicy {
     named_in_metrics: bool,
     /// It wants the limit of an answer under its newer name: by its address, or because it said so.
     newer_limit: AtomicBool,
+    /// Those of the options.
+    dialects: DialectSet,
     options: UpstreamOptions,
 }
 
@@ -167,8 +166,17 @@ impl UpstreamPolicy {
             version: AtomicU64::new(options.version.0),
             named_in_metrics,
             newer_limit: AtomicBool::new(limit::is_openai_alone(&options)),
+            dialects: options.dialects.iter().copied().collect(),
             options,
         })
+    }
+
+    fn output_limit(&self) -> OutputLimit {
+        if self.newer_limit.load(Ordering::Relaxed) {
+            OutputLimit::MaxCompletionTokens
+        } else {
+            OutputLimit::MaxTokens
+        }
     }
 
     fn version(&self) -> PolicyVersion {
@@ -205,12 +213,17 @@ impl UpstreamPolicy {
     }
 
     /// One try, at the endpoint that the ticket is for.
-    async fn try_at(&self, ticket: &mut Ticket, call: &ChatCall) -> Result<ChatReply, FailedTry> {
+    async fn try_at(
+        &self,
+        ticket: &mut Ticket,
+        call: &ModelCall,
+        dialect: Dialect,
+    ) -> Result<ModelReply, FailedTry> {
         let endpoint = Arc::clone(ticket.endpoint());
         let name = Arc::clone(&endpoint.name);
         call.journey
             .sent(name, self.version(), self.named_in_metrics);
-        let tried = endpoint.try_once(call).await;
+        let tried = endpoint.try_once(call, dialect).await;
         match &tried {
             Ok(reply) => {
                 if limit::is_asked_for_by(reply) {
@@ -234,45 +247,21 @@ impl Policy for UpstreamPolicy {
         }
     }
 
-    fn speaks(&self, dialect: Dialect) -> bool {
-        self.options.speaks(dialect)
-    }
-
-    async fn probe(&self) -> Vec<Probed> {
-        let endpoints = self.pool.endpoints.iter();
-        let probed = endpoints.map(|endpoint| self.probe_at(endpoint));
-        futures_util::future::join_all(probed).await
-    }
-
-    fn output_limit(&self) -> OutputLimit {
-        if self.newer_limit.load(Ordering::Relaxed) {
-            OutputLimit::MaxCompletionTokens
-        } else {
-            OutputLimit::MaxTokens
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            dialects: self.dialects,
+            token_ids: false,
+            output_limit: self.output_limit(),
+            weights: None,
+            servers: Some(self),
+            updates: Some(self),
         }
     }
 
-    fn load(&self) -> Option<PoolLoad> {
-        Some(self.pool.load())
-    }
-
-    fn set_version(&self, version: PolicyVersion) -> bool {
-        self.version.store(version.0, Ordering::SeqCst);
-        true
-    }
-
-    fn changed(&self, change: &PolicyChange) -> Option<Result<Arc<dyn Policy>, GatewayError>> {
-        let mut options = self.options.clone();
-        options.endpoints = self.changed_endpoints(change);
-        options.version = change.version;
-        if let Some(model) = &change.model {
-            options.model.clone_from(model);
-        }
-        let made = Self::build(options, Arc::clone(&self.clients), self.named_in_metrics);
-        Some(made.map(|policy| Arc::new(policy) as _))
-    }
-
-    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
+        let CallFormat::Dialect(dialect) = call.format else {
+            return Ok(ModelReply::no_token_ids(&self.describe()));
+        };
         call.journey.begins();
         let several = self.pool.endpoints.len() > 1;
         let mut wish = Wish {
@@ -298,7 +287,7 @@ impl Policy for UpstreamPolicy {
                 },
                 Ok(mut ticket) => {
                     let lane = ticket.lane();
-                    match self.try_at(&mut ticket, &call).await {
+                    match self.try_at(&mut ticket, &call, dialect).await {
                         Ok(reply) => {
                             // Where it went because its own endpoint was full it does not stay.
                             let moves = |own| wish.tried.contains(&own) || self.pool.is_open(own);
@@ -346,13 +335,43 @@ impl Policy for UpstreamPolicy {
     }
 }
 
+#[async_trait]
+impl Servers for UpstreamPolicy {
+    async fn probe(&self) -> Vec<Probed> {
+        let endpoints = self.pool.endpoints.iter();
+        let probed = endpoints.map(|endpoint| self.probe_at(endpoint));
+        futures_util::future::join_all(probed).await
+    }
+
+    fn load(&self) -> Option<PoolLoad> {
+        Some(self.pool.load())
+    }
+}
+
+impl Updates for UpstreamPolicy {
+    fn set_version(&self, version: PolicyVersion) {
+        self.version.store(version.0, Ordering::SeqCst);
+    }
+
+    fn changed(&self, change: &PolicyChange) -> Result<Arc<dyn Policy>, GatewayError> {
+        let mut options = self.options.clone();
+        options.endpoints = self.changed_endpoints(change);
+        options.version = change.version;
+        if let Some(model) = &change.model {
+            options.model.clone_from(model);
+        }
+        let made = Self::build(options, Arc::clone(&self.clients), self.named_in_metrics)?;
+        Ok(Arc::new(made))
+    }
+}
+
 /// A stream keeps its place at the endpoint until it ends, and says when it breaks.
-fn with_ticket(reply: ChatReply, ticket: Ticket) -> ChatReply {
+fn with_ticket(reply: ModelReply, ticket: Ticket) -> ModelReply {
     let body = match reply.body {
         ReplyBody::Whole(body) => ReplyBody::Whole(body),
         ReplyBody::Stream(chunks) => ReplyBody::Stream(Box::pin(watched(chunks, ticket))),
     };
-    ChatReply { body, ..reply }
+    ModelReply { body, ..reply }
 }
 
 fn watched(

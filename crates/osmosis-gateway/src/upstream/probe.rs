@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use osmosis_dialect::OutputLimit;
+use osmosis_dialect::{Dialect, OutputLimit};
 
 use super::UpstreamPolicy;
 use super::endpoint::Endpoint;
-use crate::policy::Policy as _;
 use crate::probe::{Finding, ProbeError, Probed, Target, names_in, tiny_call};
 
 /// For the list of models, which only adorns a hint.
@@ -23,7 +22,12 @@ impl UpstreamPolicy {
         };
         let ask = |body| {
             let call = tiny_call(body);
-            async move { endpoint.try_once(&call).await.map_err(|tried| tried.fault) }
+            async move {
+                endpoint
+                    .try_once(&call, Dialect::ChatCompletions)
+                    .await
+                    .map_err(|tried| tried.fault)
+            }
         };
         let asked = target.ask(self.output_limit(), ask).await;
         if asked.limit == Some(OutputLimit::MaxCompletionTokens) && asked.finding == Finding::Works

@@ -16,7 +16,7 @@ use super::body::UpstreamBody;
 use super::endpoint::{Endpoint, Unsent};
 use super::pieces::with_idle_limit;
 use super::retry::retry_after;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, ReplyBody};
+use crate::policy::{Fault, FaultKind, ModelCall, ModelReply, ReplyBody};
 use crate::secret::Secret;
 
 /// A reply beyond this is taken for one that never ends.
@@ -31,9 +31,13 @@ const QUOTED_CHARS: usize = 200;
 const EVENT_STREAM: &str = "text/event-stream";
 
 impl Endpoint {
-    pub(super) async fn try_once(&self, call: &ChatCall) -> Result<ChatReply, FailedTry> {
+    pub(super) async fn try_once(
+        &self,
+        call: &ModelCall,
+        dialect: Dialect,
+    ) -> Result<ModelReply, FailedTry> {
         let deadline = Instant::now() + self.first_byte_limit;
-        let response = match timeout_at(deadline, self.send(call)).await {
+        let response = match timeout_at(deadline, self.send(call, dialect)).await {
             Err(_) => return Err(self.too_slow()),
             Ok(Err(unsent)) => return Err(self.no_reply(&unsent)),
             Ok(Ok(response)) => response,
@@ -50,18 +54,18 @@ impl Endpoint {
             .whole(response, MAX_REPLY_BYTES)
             .await
             .map_err(FailedTry::last)?;
-        if !call.dialect.is_reply(&body) {
+        if !dialect.is_reply(&body) {
             let what = format!("sent something that is no completion: {}", quoted(&body));
             return Err(FailedTry::last(self.fault(FaultKind::Garbage, 502, &what)));
         }
         if !call.streamed {
-            return Ok(ChatReply {
+            return Ok(ModelReply {
                 status,
                 content_type: "application/json".to_owned(),
                 body: ReplyBody::Whole(body),
             });
         }
-        if call.dialect != Dialect::ChatCompletions {
+        if dialect != Dialect::ChatCompletions {
             let what = "answered a streamed call with a whole reply";
             return Err(FailedTry::last(self.fault(FaultKind::Garbage, 502, what)));
         }
@@ -71,7 +75,7 @@ impl Endpoint {
             FailedTry::last(self.fault(FaultKind::Garbage, 502, &what))
         })?;
         let events = completion_to_sse(&completion, true);
-        Ok(ChatReply {
+        Ok(ModelReply {
             status,
             content_type: EVENT_STREAM.to_owned(),
             body: ReplyBody::Stream(Box::pin(stream::iter(events.into_iter().map(Ok)))),
@@ -84,7 +88,7 @@ impl Endpoint {
         status: u16,
         response: Response<UpstreamBody>,
         deadline: Instant,
-    ) -> Result<ChatReply, FailedTry> {
+    ) -> Result<ModelReply, FailedTry> {
         let mut chunks = response.into_body().into_data_stream();
         let first = loop {
             match timeout_at(deadline, chunks.next()).await {
@@ -112,7 +116,7 @@ impl Endpoint {
         );
         let cut = self.fault(FaultKind::CutShort, 502, "cut the stream short");
         let rest = with_idle_limit(chunks, self.idle_limit, silent, cut);
-        Ok(ChatReply {
+        Ok(ModelReply {
             status,
             content_type: EVENT_STREAM.to_owned(),
             body: ReplyBody::Stream(Box::pin(stream::iter([Ok(first)]).chain(rest))),
@@ -124,7 +128,7 @@ impl Endpoint {
         &self,
         status: u16,
         response: Response<UpstreamBody>,
-    ) -> Result<ChatReply, FailedTry> {
+    ) -> Result<ModelReply, FailedTry> {
         let retry_after = retry_after(response.headers(), SystemTime::now());
         let kind = match status {
             // A redirect would carry the key elsewhere.
@@ -142,7 +146,7 @@ impl Endpoint {
             .await
             .unwrap_or_default();
         let Some(kind) = kind else {
-            return Ok(ChatReply {
+            return Ok(ModelReply {
                 status,
                 content_type,
                 body: ReplyBody::Whole(self.redacted(body)),

@@ -1,4 +1,4 @@
-//! One model call from body to last byte.
+//! One model call from body to last byte. Calls in text and calls in token ids go the same way.
 
 use std::sync::Arc;
 
@@ -8,34 +8,35 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use osmosis_core::SampleId;
 use osmosis_dialect::sse::SseWatch;
-use osmosis_dialect::{
-    ChatRequest, Dialect, ReplyStamp, Sampling, Translator, Unreadable, Usage, checked, refusal_of,
-    to_chat, usage_in,
-};
+use osmosis_dialect::{Dialect, Sampling, Unreadable, refusal_of, usage_in};
+use osmosis_store::CallPurpose;
 use serde_json::Value;
 use tracing::Instrument;
 
 use crate::body::{BodyError, read_body};
+use crate::call_error::{CallError, ErrorCode};
 use crate::door::Visit;
 use crate::error_reply::ErrorReply;
 use crate::journey::Journey;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, ReplyBody, TokenSlot};
+use crate::policy::{CallFormat, Fault, FaultKind, ModelCall, ModelReply, ReplyBody, TokenSlot};
+use crate::prepared_call::PreparedCall;
 use crate::record::{Ending, OpenCall, unrecordable};
 use crate::registry::Served;
 use crate::replay::{self, Claim, Kept};
 use crate::reply_stream::ReplyStream;
-use crate::server::{Arrival, Shared, sampling_of};
+use crate::server::{Arrival, Shared};
 use crate::suffered::Verdict;
 
 /// Answers a call that has been identified.
-pub(crate) async fn chat(
+pub(crate) async fn answer(
     shared: Arc<Shared>,
     visit: Visit,
     sample: SampleId,
     arrival: Arrival,
     body: Body,
 ) -> Response {
-    let dialect = arrival.dialect;
+    let format = arrival.format;
+    let dialect = format.error_dialect();
     let ended = visit.ended().clone();
     let (rollout_id, session) = (visit.rollout().clone(), visit.session());
     let replays = visit.replays();
@@ -76,7 +77,7 @@ pub(crate) async fn chat(
     let served = judge.unwrap_or_else(|| shared.registry.for_request(&body));
     let claim = async {
         let key = arrival.replay_key.as_deref()?;
-        let digest = replay::digest(dialect.as_str(), sample.as_str(), &body);
+        let digest = replay::digest(format.as_str(), sample.as_str(), &body);
         Some(replays.claim(key, digest).await)
     };
     let claim = tokio::select! {
@@ -107,131 +108,118 @@ pub(crate) async fn chat(
     };
     let pass = match entered {
         Ok(pass) => pass,
-        Err(fault) => {
-            let refusal = ErrorReply::of_fault(&fault);
-            return refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await;
-        }
+        Err(fault) => return refuse_faulty(call, dialect, fault).await,
     };
-    let answering = Arc::clone(&pass.policy);
-    let policy = answering.describe_for(&rollout_id);
+    let answering = pass.policy_for(&rollout_id);
+    let policy = answering.describe();
     let journey = Journey::of_task(clock);
     call.is_let_in(pass, &policy, journey.clone(), first_use);
-    let sampling = sampling_of(of_run, purpose, &served);
-    let made = prepared(
-        &*answering,
-        dialect,
-        &body,
-        &policy.model,
-        &sampling,
-        arrival.at_ms,
-    );
-    let (request, mut translator) = match made {
-        Ok(prepared) => prepared,
-        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Refused).await,
+    // `[sampling]` is for the policy under study, not for what else is asked.
+    let sampling = if served.is_the_runs && purpose == CallPurpose::Policy {
+        of_run
+    } else {
+        Sampling::default()
     };
-    let spoken = match &translator {
-        None => dialect,
-        Some(_) => Dialect::ChatCompletions,
-    };
-    let (streamed, wants_usage) = (request.streamed, request.wants_usage);
-    // What an evaluation decides for itself is no news to the agent's author.
-    if !greedy {
-        shared.warn_of_overrides(&request.overridden);
-    }
-    let tokens = TokenSlot::default();
-    call.goes_to_the_policy(request.model, streamed, tokens.clone());
-    let span = call.span();
-    let limit = answering.output_limit();
-    let asked = answering.chat(ChatCall {
-        rollout_id: rollout_id.clone(),
-        sample_id: sample.clone(),
-        dialect: spoken,
-        dialect_headers: arrival.dialect_headers.clone(),
-        body: request.body,
-        streamed,
-        session: Arc::clone(&session),
-        tokens: tokens.clone(),
-        journey: journey.clone(),
-    });
-    let mut answer = tokio::select! {
-        biased;
-        () = ended.cancelled() => {
-            let verdict = call.given_up();
-            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
-        }
-        answer = in_time.keep(&journey, asked.instrument(span.clone())) => answer,
-    };
-    // The name of the limit is ours in a translated call, and the policy has just said that it wants
-    // the other.
-    if matches!(answer, Ok(ChatReply { status: 400, .. }))
-        && translator.is_some()
-        && answering.output_limit() != limit
-        && let Ok((request, again)) = prepared(
-            &*answering,
-            dialect,
+    let prepare = || {
+        let capabilities = answering.capabilities();
+        PreparedCall::new(
+            format,
             &body,
             &policy.model,
             &sampling,
+            &capabilities,
             arrival.at_ms,
         )
-    {
-        translator = again;
-        let asked = answering.chat(ChatCall {
-            rollout_id,
-            sample_id: sample,
-            dialect: spoken,
+    };
+    let mut prepared = match prepare() {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Refused).await,
+    };
+    // What an evaluation decides for itself is no news to the agent's author.
+    if !greedy {
+        shared.warn_of_overrides(&prepared.overridden);
+    }
+    let tokens = TokenSlot::default();
+    let model = std::mem::take(&mut prepared.model);
+    call.goes_to_the_policy(model, prepared.streamed, tokens.clone());
+    let span = call.span();
+    let mut is_first = true;
+    let answer = loop {
+        let limit = answering.output_limit();
+        let asked = answering.answer(ModelCall {
+            rollout_id: rollout_id.clone(),
+            sample_id: sample.clone(),
+            format: prepared.format,
             dialect_headers: arrival.dialect_headers.clone(),
-            body: request.body,
-            streamed,
-            session,
-            tokens,
+            body: std::mem::take(&mut prepared.body),
+            streamed: prepared.streamed,
+            session: Arc::clone(&session),
+            tokens: tokens.clone(),
             journey: journey.clone(),
         });
-        answer = tokio::select! {
+        let answer = tokio::select! {
             biased;
             () = ended.cancelled() => {
                 let verdict = call.given_up();
-            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
+                return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
             }
-            answer = in_time.keep(&journey, asked.instrument(span)) => answer,
+            answer = in_time.keep(&journey, asked.instrument(span.clone())) => answer,
         };
-    }
-    match answer {
-        Err(fault) => {
-            let refusal = ErrorReply::of_fault(&fault);
-            refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
+        // The name of the limit is ours in a translated call, and the policy has just said that it wants
+        // the other.
+        if is_first
+            && prepared.translator.is_some()
+            && matches!(answer, Ok(ModelReply { status: 400, .. }))
+            && answering.output_limit() != limit
+            && let Ok(again) = prepare()
+        {
+            is_first = false;
+            prepared = again;
+            continue;
         }
-        Ok(ChatReply {
-            status,
-            content_type,
-            body: ReplyBody::Whole(body),
-        }) => {
+        break answer;
+    };
+    let ModelReply {
+        status,
+        content_type,
+        body,
+    } = match answer {
+        Ok(reply) => reply,
+        Err(fault) => return refuse_faulty(call, dialect, fault).await,
+    };
+    match body {
+        ReplyBody::Whole(body) => {
             call.first_byte();
-            let reply = WholeReply {
-                status,
-                content_type,
-                usage: if status < 400 { usage_in(&body) } else { None },
-                error: (status >= 400).then(|| refused(status, &body)),
+            let usage = if status < 400 { usage_in(&body) } else { None };
+            let error = (status >= 400).then(|| refused(status, &body));
+            let Ok(body) = in_dialect(dialect, prepared, status, body) else {
+                let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
+                return refuse_faulty(call, dialect, fault).await;
             };
-            if let Ok(body) = in_dialect(dialect, translator, status, body) {
-                return pass_whole(call, dialect, reply, body).await;
+            let ending = Ending {
+                status,
+                error,
+                usage,
+                verdict: Verdict::Answered,
+                response: Some(body.clone()),
+            };
+            match call.record(ending).await {
+                Ok(()) => response(status, &content_type, Body::from(body)),
+                Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(dialect),
             }
-            let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
-            let refusal = ErrorReply::of_fault(&fault);
-            refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
         }
-        Ok(ChatReply {
-            status,
-            content_type,
-            body: ReplyBody::Stream(upstream),
-        }) => {
+        ReplyBody::Stream(upstream) => {
+            let CallFormat::Dialect(spoken) = prepared.format else {
+                let fault = garbage(&policy.endpoint, "streamed an answer in ids");
+                return refuse_faulty(call, dialect, fault).await;
+            };
             call.stream_begins(status);
             let live = ReplyStream {
                 call: Some(call),
                 upstream,
-                watch: SseWatch::new(spoken, !wants_usage),
+                watch: SseWatch::new(spoken, !prepared.wants_usage),
                 dialect,
-                translator,
+                translator: prepared.translator,
                 endpoint: journey.endpoint().unwrap_or(policy.endpoint),
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
@@ -246,43 +234,14 @@ pub(crate) async fn chat(
     }
 }
 
-/// The call as the policy shall have it, and who translates its answer, when somebody has to.
-fn prepared(
-    policy: &dyn Policy,
-    dialect: Dialect,
-    body: &Bytes,
-    model: &str,
-    sampling: &Sampling,
-    at_ms: i64,
-) -> Result<(ChatRequest, Option<Translator>), ErrorReply> {
-    if policy.speaks(dialect) {
-        let request = ChatRequest::parse(dialect, body, model, sampling)?;
-        return Ok((request, None));
-    }
-    let stamp = ReplyStamp {
-        id: rand::random(),
-        created: at_ms.unsigned_abs() / 1000,
-    };
-    let translated = to_chat(dialect, checked(body)?, policy.output_limit(), stamp)?;
-    let mut request = ChatRequest::parse(
-        Dialect::ChatCompletions,
-        &translated.request,
-        model,
-        sampling,
-    )?;
-    // The translator does: both other dialects end their streams with it.
-    request.wants_usage = true;
-    Ok((request, Some(translated.translator)))
-}
-
 /// A whole reply in the dialect of its caller.
 fn in_dialect(
     dialect: Dialect,
-    translator: Option<Translator>,
+    prepared: PreparedCall,
     status: u16,
     body: Bytes,
 ) -> Result<Bytes, Unreadable> {
-    match translator {
+    match prepared.translator {
         None => Ok(body),
         Some(_) if status >= 400 => Ok(refusal_of(dialect, status, body)),
         Some(translator) => translator.whole(&body),
@@ -311,8 +270,14 @@ fn replayed(kept: Kept) -> Response {
     response
 }
 
+/// Records a call that failed for no fault of its caller's, then gives the error reply.
+async fn refuse_faulty(call: OpenCall, dialect: Dialect, fault: Fault) -> Response {
+    let refusal = ErrorReply::of_fault(&fault);
+    refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
+}
+
 /// Records a call that gets an error reply, then gives the reply.
-pub(crate) async fn refuse(
+async fn refuse(
     call: OpenCall,
     dialect: Dialect,
     refusal: &ErrorReply,
@@ -333,39 +298,14 @@ pub(crate) async fn refuse(
 }
 
 /// That a policy refused, and why, as far as its reply says it in a line.
-pub(crate) fn refused(status: u16, body: &[u8]) -> String {
+fn refused(status: u16, body: &[u8]) -> CallError {
     let reply = serde_json::from_slice(body).unwrap_or(Value::Null);
     let message = reply.pointer("/error/message").and_then(Value::as_str);
     let message: String = message.into_iter().flat_map(str::chars).take(300).collect();
     let colon = if message.is_empty() { "" } else { ": " };
-    format!("upstream_refused: the upstream answered with status {status}{colon}{message}")
-}
-
-/// What there is to know of a reply that came in one piece, beside its body.
-pub(crate) struct WholeReply {
-    pub(crate) status: u16,
-    pub(crate) content_type: String,
-    pub(crate) usage: Option<Usage>,
-    pub(crate) error: Option<String>,
-}
-
-/// Records a whole reply, then passes it on as it is.
-pub(crate) async fn pass_whole(
-    call: OpenCall,
-    dialect: Dialect,
-    reply: WholeReply,
-    body: Bytes,
-) -> Response {
-    let ending = Ending {
-        status: reply.status,
-        error: reply.error,
-        usage: reply.usage,
-        verdict: Verdict::Answered,
-        response: Some(body.clone()),
-    };
-    match call.record(ending).await {
-        Ok(()) => response(reply.status, &reply.content_type, Body::from(body)),
-        Err(error) => ErrorReply::of_fault(&unrecordable(&error)).response(dialect),
+    CallError {
+        code: ErrorCode::UpstreamRefused,
+        message: format!("the upstream answered with status {status}{colon}{message}"),
     }
 }
 
