@@ -9,9 +9,9 @@ use osmosis_core::RolloutId;
 use osmosis_dialect::{ChatRequest, Dialect, Sampling};
 use serde_json::{Map, Value};
 
-use crate::identity::{Route, dialect_of, key_of};
-use crate::reported_tokens::{stripped_event, stripped_reply};
 use crate::script::ScriptedPolicy;
+use crate::serving::identity::{Route, dialect_of, key_of};
+use crate::tokens::reported::{stripped_event, stripped_reply};
 
 /// Nothing a caller says makes its call another rollout's.
 pub fn identity(data: &[u8]) {

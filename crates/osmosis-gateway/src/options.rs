@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use osmosis_dialect::Sampling;
 
-use crate::control_service::ControlService;
-use crate::registry::HoldLimits;
+use crate::policy::registry::HoldLimits;
 use crate::secret::Secret;
-use crate::telemetry::TelemetryOptions;
+use crate::serving::control_service::ControlService;
+use crate::telemetry::spans::TelemetryOptions;
 
 /// What a gateway needs to know.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use osmosis_dialect::{Dialect, OutputLimit};
 
 use super::Policy;
 use crate::error::GatewayError;
-use crate::probe::Probed;
-use crate::upstream::{EndpointOptions, PoolLoad};
+use crate::policy::probe::Probed;
+use crate::policy::upstream::{EndpointOptions, PoolLoad};
 
 /// What a policy can do. The default is a policy that answers chat calls and nothing else.
 #[derive(Clone, Copy, Default)]

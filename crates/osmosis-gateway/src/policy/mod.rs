@@ -1,12 +1,19 @@
 //! What answers model calls: the [`Policy`] trait, what it is asked and what it answers.
 //!
 //! A policy says what it is (`describe`), answers (`answer`), and names what else it can do
-//! ([`Capabilities`]). A policy around another one is a [`Layer`], which forwards all of that.
+//! ([`Capabilities`]). A policy around another one is a [`Layer`], which forwards all of that. `registry` holds
+//! those that are served, by name; `upstream` is a pool of servers, `relay` a server for each rollout, and `probe`
+//! the tiny call before a run.
 
 mod capabilities;
 mod fault;
 mod layer;
+pub(crate) mod probe;
+pub(crate) mod registry;
+pub(crate) mod relay;
 mod tokens;
+pub(crate) mod upstream;
+pub(crate) mod weights;
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,10 +31,10 @@ pub use self::capabilities::{Capabilities, DialectSet, PolicyChange, Servers, Up
 pub use self::fault::{Fault, FaultKind};
 pub use self::layer::Layer;
 pub use self::tokens::{TokenAccount, TokenLedger, TokenSlot};
-use crate::journey::Journey;
-use crate::probe::Probed;
-use crate::session::Session;
-use crate::upstream::PoolLoad;
+use crate::calls::journey::Journey;
+use crate::policy::probe::Probed;
+use crate::policy::upstream::PoolLoad;
+use crate::sessions::session::Session;
 
 /// Something that answers model calls: a script, an upstream server, an embedded model.
 #[async_trait]
