@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| osmosis_gateway::fuzzing::replies(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| osmosis_dialect::fuzzing::replies(data));

@@ -7,6 +7,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
+    ("osmosis-dialect", &[]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
     ("osmosis-store-sqlite", &["osmosis-core", "osmosis-store"]),
@@ -14,7 +15,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
     (
         "osmosis-gateway",
-        &["osmosis-core", "osmosis-store", "osmosis-tokens"],
+        &[
+            "osmosis-core",
+            "osmosis-dialect",
+            "osmosis-store",
+            "osmosis-tokens",
+        ],
     ),
     (
         "osmosis-engine",

@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 
-use crate::address_rules::ForbiddenAddress;
-use crate::weights::UnusableWeights;
+use crate::policy::weights::UnusableWeights;
+use crate::serving::address_rules::ForbiddenAddress;
 
 /// Why a gateway or a policy could not be set up.
 #[derive(Debug, thiserror::Error)]

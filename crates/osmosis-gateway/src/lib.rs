@@ -17,90 +17,63 @@
 //! assert!(problems.to_string().contains("typo.toml:2:1: unknown key `txt`"));
 //! ```
 //!
-//! The way of a call, module by module: `server` takes it, `identity` and `door` say whose it is,
-//! `registry` says which policy answers, `dialect` makes a chat call of it where the policy speaks no
-//! other, `request` reads and amends the body, `exchange` asks the policy and passes the answer on
-//! (through `dialect` again), `sse` watches a stream go by, `record` queues the record before the last
-//! byte leaves. From outside, `control` exchanges and holds policies, `metrics` and `telemetry` tell of
-//! calls.
+//! Each part is a folder that can be read alone:
+//!
+//! - `serving`: connections, requests and whose they are, the control API;
+//! - `sessions`: the key of one attempt of a rollout, and what became of its calls;
+//! - `calls`: one call from its body to its last byte and its record, in text or in token ids;
+//! - `policy`: what answers, by name, and pools of upstream servers;
+//! - `tokens`: policies that know their tokens;
+//! - `script`: answers from a file;
+//! - `telemetry`: numbers and spans.
+//!
+//! The protocols themselves are in `osmosis-dialect`.
 
-mod address_rules;
-mod body;
-mod completion;
-mod connection;
-mod control;
-mod control_service;
-mod deadline;
-mod dialect;
-mod door;
+mod calls;
 mod error;
-mod error_reply;
-mod events;
-mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod generate;
-mod given_id;
-mod identity;
-mod journey;
-mod json_edit;
-mod live;
 #[doc(hidden)]
 pub mod measuring;
-mod metrics;
 mod options;
-mod origin;
-mod passed_on;
 mod policy;
-mod probe;
-mod record;
-mod registry;
-mod relay;
-mod replay;
-mod reply_stream;
-mod reported_tokens;
-mod request;
 mod script;
 mod secret;
-mod server;
-mod session;
-mod sse;
-mod suffered;
+mod serving;
+mod sessions;
 mod telemetry;
-mod token_engine;
-mod token_policy;
-mod upstream;
-mod weights;
+mod tokens;
 
-pub use address_rules::{AddressRules, ForbiddenAddress};
-pub use body::{BodyError, read_body};
-pub use connection::serve_connections;
-pub use control_service::{ControlRefusal, ControlService};
-pub use dialect::Dialect;
-pub use door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
+pub use calls::journey::Journey;
 pub use error::{GatewayError, GatewayErrorKind};
-pub use journey::Journey;
-pub use live::{LiveRollout, LiveStatus};
-pub use options::{ConnectionLimits, Durability, GatewayOptions, Sampling};
-pub use origin::{foreign_origin, host_of};
-pub use policy::{
-    ChatCall, ChatReply, Fault, FaultKind, OutputLimit, Policy, PolicyChange, PolicyDescription,
-    ReplyBody, TokenAccount, TokenLedger, TokenSlot,
-};
-pub use probe::{Finding, ProbeError, ProbeErrorKind, Probed};
-pub use registry::{HoldLimits, PolicyStatus, PolicyUpdate};
-pub use relay::RelayPolicy;
-pub use reported_tokens::ReportedTokens;
-pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
-pub use secret::Secret;
-pub use server::{Annex, Gateway};
-pub use session::Session;
-pub use telemetry::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
-pub use token_engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
-pub use token_policy::{TokenPolicy, TokenPolicyOptions};
-pub use upstream::{
+pub use options::{ConnectionLimits, Durability, GatewayOptions};
+pub use osmosis_dialect::{Dialect, OutputLimit, Sampling};
+pub use policy::probe::{Finding, ProbeError, ProbeErrorKind, Probed};
+pub use policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate};
+pub use policy::relay::RelayPolicy;
+pub use policy::upstream::{
     BreakerSettings, EndpointLoad, EndpointOptions, Health, HttpClients, PoolLoad, QueueLimits,
     UpstreamOptions, UpstreamPolicy,
 };
-pub use weights::{UnusableWeights, WeightLoader};
+pub use policy::weights::{UnusableWeights, WeightLoader};
+pub use policy::{
+    CallFormat, Capabilities, DialectSet, Fault, FaultKind, Layer, ModelCall, ModelReply, Policy,
+    PolicyChange, PolicyDescription, ReplyBody, Servers, TokenAccount, TokenLedger, TokenSlot,
+    Updates, Weights,
+};
+pub use script::{ScriptErrors, ScriptProblem, ScriptedPolicy};
+pub use secret::Secret;
+pub use serving::address_rules::{AddressRules, ForbiddenAddress};
+pub use serving::body::{BodyError, read_body};
+pub use serving::connection::serve_connections;
+pub use serving::control_service::{ControlRefusal, ControlService};
+pub use serving::origin::{foreign_origin, host_of};
+pub use serving::server::{Annex, Gateway};
+pub use sessions::door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
+pub use sessions::live::{LiveRollout, LiveStatus};
+pub use sessions::session::Session;
+pub use telemetry::spans::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
+pub use tokens::engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
+pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};
+pub use tokens::reported::ReportedTokens;

@@ -11,7 +11,7 @@ use http_body::Body;
 use http_body_util::Full;
 use reqwest::Url;
 
-use crate::upstream::{DirectClients, HttpClients};
+use crate::policy::upstream::{DirectClients, HttpClients};
 
 /// The client that the gateway has for a plain server on this machine.
 #[derive(Debug)]

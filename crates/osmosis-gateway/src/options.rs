@@ -2,10 +2,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::control_service::ControlService;
-use crate::registry::HoldLimits;
+use osmosis_dialect::Sampling;
+
+use crate::policy::registry::HoldLimits;
 use crate::secret::Secret;
-use crate::telemetry::TelemetryOptions;
+use crate::serving::control_service::ControlService;
+use crate::telemetry::spans::TelemetryOptions;
 
 /// What a gateway needs to know.
 #[derive(Debug, Clone)]
@@ -80,24 +82,5 @@ impl Default for GatewayOptions {
             telemetry: None,
             durability: Durability::default(),
         }
-    }
-}
-
-/// `[sampling]` of the config, and whether it fills gaps or wins.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sampling {
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    /// `true` in training: these values replace what the call says.
-    pub overrides: bool,
-}
-
-impl Sampling {
-    /// The likeliest token every time, whatever a call says.
-    pub(crate) fn greedy(mut self) -> Self {
-        self.temperature = Some(0.0);
-        self.top_p = Some(1.0);
-        self.overrides = true;
-        self
     }
 }

@@ -35,12 +35,14 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::stream;
 use osmosis_core::{PolicyVersion, RolloutId};
+use osmosis_dialect::completion_to_sse;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::completion::completion_to_sse;
-use crate::policy::{ChatCall, ChatReply, Fault, FaultKind, Policy, PolicyDescription, ReplyBody};
+use crate::policy::{
+    CallFormat, Fault, FaultKind, ModelCall, ModelReply, Policy, PolicyDescription, ReplyBody,
+};
 use read::Script;
 use rule::{Arguments, Conversation, Reply, Rule, Variant, approximate_tokens};
 use template::Values;
@@ -74,7 +76,7 @@ impl ScriptedPolicy {
     /// The first rule that answers, and what its conditions captured.
     fn choose(
         &self,
-        call: &ChatCall,
+        call: &ModelCall,
         conversation: &Conversation,
     ) -> Option<(usize, &Rule, Values)> {
         for (index, rule) in self.script.rules.iter().enumerate() {
@@ -135,7 +137,10 @@ impl Policy for ScriptedPolicy {
         }
     }
 
-    async fn chat(&self, call: ChatCall) -> Result<ChatReply, Fault> {
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
+        if call.format == CallFormat::TokenIds {
+            return Ok(ModelReply::no_token_ids(&self.describe()));
+        }
         let conversation = match Conversation::parse(&call.body) {
             Ok(conversation) => conversation,
             Err(reason) => {
@@ -230,7 +235,7 @@ impl Policy for ScriptedPolicy {
         } else if let Some((_, fault)) = cut {
             Err(fault)
         } else {
-            Ok(ChatReply {
+            Ok(ModelReply {
                 status: 200,
                 content_type: "application/json".to_owned(),
                 body: ReplyBody::Whole(Bytes::from(completion.to_string())),
@@ -240,7 +245,7 @@ impl Policy for ScriptedPolicy {
 }
 
 /// Events with a pause before each; with `cut`, a fault instead of what would follow that many.
-fn streamed(mut events: Vec<Bytes>, pause: Duration, cut: Option<(usize, Fault)>) -> ChatReply {
+fn streamed(mut events: Vec<Bytes>, pause: Duration, cut: Option<(usize, Fault)>) -> ModelReply {
     let mut items: Vec<Result<Bytes, Fault>> = Vec::new();
     match cut {
         Some((after, fault)) => {
@@ -257,7 +262,7 @@ fn streamed(mut events: Vec<Bytes>, pause: Duration, cut: Option<(usize, Fault)>
         }
         Some((item, items))
     });
-    ChatReply {
+    ModelReply {
         status: 200,
         content_type: "text/event-stream".to_owned(),
         body: ReplyBody::Stream(Box::pin(body)),
@@ -308,7 +313,7 @@ fn message_of(
 fn pick<'v>(
     variants: &'v [Variant],
     seed: i64,
-    call: &ChatCall,
+    call: &ModelCall,
     turn: u64,
     rule: usize,
     choice: u64,
@@ -336,7 +341,7 @@ fn pick<'v>(
 }
 
 /// Another for each call of a rollout, also for calls that ask the same.
-fn completion_id(call: &ChatCall, turn: u64) -> String {
+fn completion_id(call: &ModelCall, turn: u64) -> String {
     let body = hex(&Sha256::digest(&call.body).into(), 32);
     let mut hash = digest(&[
         call.rollout_id.as_str(),
@@ -370,11 +375,11 @@ fn hex(hash: &[u8; 32], bytes: usize) -> String {
         })
 }
 
-fn error_reply(status: u16, message: &str) -> ChatReply {
+fn error_reply(status: u16, message: &str) -> ModelReply {
     let error = json!({"error": {
         "message": message, "type": "invalid_request_error", "param": null, "code": null,
     }});
-    ChatReply {
+    ModelReply {
         status,
         content_type: "application/json".to_owned(),
         body: ReplyBody::Whole(Bytes::from(error.to_string())),

@@ -13,7 +13,7 @@ use osmosis_core::generation::{
 };
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_gateway::{
-    ChatCall, ChatReply, Dialect, Policy, ReplyBody, Session, TokenPolicy, TokenSlot,
+    CallFormat, Dialect, ModelCall, ModelReply, Policy, ReplyBody, Session, TokenPolicy, TokenSlot,
 };
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -21,11 +21,11 @@ use serde_json::{Map, Value, json};
 
 use crate::toy::{self, CALL, CALL_END, Engine, IM_END, IM_START, Line, ids_of};
 
-fn call(body: &Value) -> ChatCall {
-    ChatCall {
+fn call(body: &Value) -> ModelCall {
+    ModelCall {
         rollout_id: RolloutId::of(0, 0),
         sample_id: SampleId::main(),
-        dialect: Dialect::default(),
+        format: CallFormat::Dialect(Dialect::default()),
         dialect_headers: HeaderMap::new(),
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
@@ -43,8 +43,8 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn ask(policy: &dyn Policy, body: &Value) -> Result<(u16, Bytes), String> {
     runtime().block_on(async {
-        let ChatReply { status, body, .. } = policy
-            .chat(call(body))
+        let ModelReply { status, body, .. } = policy
+            .answer(call(body))
             .await
             .map_err(|fault| fault.message)?;
         match body {
@@ -122,7 +122,7 @@ fn ask_step_by_step(ids: Vec<u32>, body: &Value, stride: usize) -> Vec<u8> {
     let chat = Arc::new(toy::chat_format());
     let policy = TokenPolicy::new(Arc::clone(&engine) as _, chat, toy::options());
     runtime().block_on(async {
-        let mut asking = policy.chat(call(body));
+        let mut asking = policy.answer(call(body));
         let mut stream = loop {
             match futures_util::poll!(asking.as_mut()) {
                 Poll::Pending => (0..stride).for_each(|_| engine.step()),

@@ -1,10 +1,11 @@
 //! Token ids in, token ids out.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
-use osmosis_core::PolicyVersion;
 use osmosis_core::generation::StopReason;
+use osmosis_core::{Attempt, PolicyVersion, RolloutId};
 use osmosis_gateway::{EngineKind, GatewayOptions, Sampling};
+use osmosis_store::CallPurpose;
 use osmosis_tokens::Origin;
 use serde_json::{Value, json};
 
@@ -237,4 +238,65 @@ async fn a_caller_that_hangs_up_and_a_rollout_that_ends_end_the_sampling() {
         };
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+/// A run whose `[sampling]` wins.
+fn overriding() -> GatewayOptions {
+    GatewayOptions {
+        sampling: Sampling {
+            temperature: Some(1.0),
+            top_p: None,
+            overrides: true,
+        },
+        ..GatewayOptions::default()
+    }
+}
+
+const COOL: &str = r#"{"input_ids": [1], "sampling_params": {"temperature": 0.25}}"#;
+
+#[tokio::test]
+async fn the_sampling_of_the_run_is_not_for_a_judge_that_is_asked_in_ids() {
+    let (house, of_run) = house_with(Engine::saying(&[]), toy::options(), overriding()).await;
+    let (judge, log) = toy::policy_with(Engine::saying(&["a"]), toy::options());
+    house.gateway.set_judge(Arc::new(judge));
+    let judged = (RolloutId::of(1, 0), Attempt(3));
+    let (door, _) = house.gateway.open_judge(judged.0, judged.1).unwrap();
+    let url = format!("{}/generate", house.gateway.url());
+    let asked = house.client.post(url).bearer_auth(door.key()).body(COOL);
+    assert_eq!(asked.send().await.unwrap().status().as_u16(), 200);
+    assert!((log.requests.lock()[0].temperature - 0.25).abs() < 1e-9);
+    assert!(of_run.requests.lock().is_empty());
+    assert_eq!(house.store.calls()[0].purpose, CallPurpose::Judge);
+}
+
+#[tokio::test]
+async fn a_call_in_ids_goes_to_the_policy_that_it_names() {
+    let (house, of_run) = house_with(Engine::saying(&["a"]), toy::options(), overriding()).await;
+    let (judge, log) = toy::policy_with(Engine::saying(&["a"]), toy::options());
+    house.gateway.register("judge", Arc::new(judge)).unwrap();
+    let mut body: Value = serde_json::from_str(COOL).unwrap();
+    body["model"] = json!("judge");
+    assert_eq!(generate(&house, &body).await.status, 200);
+    assert!((log.requests.lock()[0].temperature - 0.25).abs() < 1e-9);
+    assert!(of_run.requests.lock().is_empty());
+    // Any other name means the run's policy, as in a chat call.
+    body["model"] = json!("osmosis-rollout");
+    assert_eq!(generate(&house, &body).await.status, 200);
+    assert!((of_run.requests.lock()[0].temperature - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn a_call_in_ids_that_is_repeated_under_its_key_is_answered_once() {
+    let (house, log) = house(Engine::saying(&["a", "b"])).await;
+    let body = json!({"input_ids": [1]});
+    let ask = || post(&house, "/generate", &body).header("idempotency-key", "k1");
+    let first = Answer::of(ask().send().await.unwrap()).await;
+    let again = Answer::of(ask().send().await.unwrap()).await;
+    assert_eq!((first.status, &first.text), (200, &again.text));
+    assert_eq!(again.headers["idempotent-replayed"], "true");
+    let other = json!({"input_ids": [2]});
+    let other = post(&house, "/generate", &other).header("idempotency-key", "k1");
+    assert_eq!(other.send().await.unwrap().status().as_u16(), 422);
+    assert_eq!(log.requests.lock().len(), 1);
+    assert_eq!(house.store.calls().len(), 2);
 }

@@ -22,6 +22,7 @@ mod memory_store;
 mod native;
 mod outside;
 mod plain;
+mod policy_conformance;
 mod pool;
 mod probe;
 mod python_client;

@@ -1,5 +1,7 @@
 //! The tiny call before a run, at real servers.
 
+use std::sync::Arc;
+
 use osmosis_gateway::{
     EndpointOptions, Finding, OutputLimit, Policy, ProbeErrorKind, Secret, UpstreamOptions,
     UpstreamPolicy,
@@ -9,12 +11,13 @@ use serde_json::json;
 
 const KEY: &str = "sk-not-to-be-seen";
 
-fn policy(url: &str) -> UpstreamPolicy {
+fn policy(url: &str) -> Arc<dyn Policy> {
     let endpoint = EndpointOptions {
         api_key: Some(Secret::new(KEY)),
         ..EndpointOptions::new(url)
     };
-    UpstreamPolicy::new(UpstreamOptions::of(vec![endpoint], "real-model")).unwrap()
+    let options = UpstreamOptions::of(vec![endpoint], "real-model");
+    Arc::new(UpstreamPolicy::new(options).unwrap())
 }
 
 async fn found(url: &str) -> Finding {

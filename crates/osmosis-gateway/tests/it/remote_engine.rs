@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use osmosis_core::generation::LogprobsOf;
 use osmosis_core::{PolicyVersion, TaskClock};
 use osmosis_gateway::{
-    EngineKind, FaultKind, Finding, GatewayOptions, Policy as _, ProbeErrorKind, RemoteEngine,
-    RemoteEngineOptions, Secret, ServerLogprobs, TokenPolicy,
+    EngineKind, FaultKind, Finding, GatewayOptions, ProbeErrorKind, RemoteEngine,
+    RemoteEngineOptions, Secret, ServerLogprobs, Servers as _, TokenPolicy,
 };
 use osmosis_tokens::{CallTree, Origin};
 use serde_json::{Value, json};

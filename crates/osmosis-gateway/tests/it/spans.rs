@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use osmosis_core::PolicyVersion;
+use osmosis_gateway::{
+    Fault, GatewayOptions, ModelCall, ModelReply, Policy, PolicyDescription, ReplyBody,
+};
 use osmosis_testkit::model_server::Behaviour;
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
@@ -14,6 +18,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::{Layer, Registry};
 
 use crate::fixture::{API_KEY, Answer, House, user};
+use crate::memory_store::MemoryStore;
 
 type Fields = BTreeMap<&'static str, String>;
 
@@ -160,4 +165,46 @@ async fn no_key_is_ever_traced_and_no_prompt_by_the_gateway() {
     ] {
         assert!(!everything.contains(secret), "`{secret}` was traced");
     }
+}
+
+/// A policy that notes in which spans it is asked.
+#[derive(Debug, Default, Clone)]
+struct Noting(Arc<Mutex<Vec<&'static str>>>);
+
+#[async_trait::async_trait]
+impl Policy for Noting {
+    fn describe(&self) -> PolicyDescription {
+        PolicyDescription {
+            model: "m".to_owned(),
+            endpoint: "test:noting".to_owned(),
+            version: PolicyVersion::default(),
+        }
+    }
+
+    async fn answer(&self, _: ModelCall) -> Result<ModelReply, Fault> {
+        let span = tracing::Span::current();
+        self.0.lock().extend(span.metadata().map(|it| it.name()));
+        Ok(ModelReply {
+            status: 200,
+            content_type: "application/json".to_owned(),
+            body: ReplyBody::Whole("{}".into()),
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_a_policy_logs_belongs_to_its_call_in_every_format() {
+    let kept = Kept::default();
+    let _guard = kept.keep();
+    let noting = Noting::default();
+    let options = GatewayOptions::default();
+    let house = House::with(noting.clone(), options, MemoryStore::default()).await;
+    house.send(&user("hi")).await;
+    let ids = house
+        .client
+        .post(format!("{}/generate", house.gateway.url()))
+        .bearer_auth(house.door.key())
+        .body(r#"{"input_ids": [1]}"#);
+    ids.send().await.unwrap();
+    assert_eq!(*noting.0.lock(), ["model_call", "model_call"]);
 }

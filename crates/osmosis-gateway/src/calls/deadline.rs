@@ -1,0 +1,107 @@
+//! Until when a call is waited for: its caller shall learn of a failure while it still can.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use osmosis_core::TaskClock;
+
+use crate::calls::journey::Journey;
+use crate::policy::{Fault, FaultKind};
+
+/// Of one call.
+#[derive(Debug)]
+pub(crate) struct CallDeadline {
+    clock: Option<Arc<TaskClock>>,
+    began: Instant,
+    slowest_answer: Duration,
+}
+
+impl CallDeadline {
+    pub(crate) fn new(
+        clock: Option<Arc<TaskClock>>,
+        began: Instant,
+        slowest_answer: Duration,
+    ) -> Self {
+        Self {
+            clock,
+            began,
+            slowest_answer,
+        }
+    }
+
+    /// Waits for the answer, but not so long that the caller's own deadline comes first. A policy in this
+    /// process is at work for as long as it takes.
+    pub(crate) async fn keep<T>(
+        &self,
+        journey: &Journey,
+        answer: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            fault = self.passes(journey) => {
+                journey.lost(self.began, Instant::now());
+                Err(fault)
+            }
+        }
+    }
+
+    async fn passes(&self, journey: &Journey) -> Fault {
+        let Some(clock) = &self.clock else {
+            return std::future::pending().await;
+        };
+        loop {
+            let travelled = journey.travelled();
+            let silent = match travelled.failing {
+                Some(_) => None,
+                None => Some(self.slowest_answer),
+            };
+            let Some(at) = clock.give_up_at(self.began, silent) else {
+                return std::future::pending().await;
+            };
+            if Instant::now() < at {
+                tokio::time::sleep_until(at.into()).await;
+            } else if travelled.is_outside() && !travelled.heard {
+                return self.fault(journey);
+            } else {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn fault(&self, journey: &Journey) -> Fault {
+        let unanswered = unanswered(journey, self.began);
+        Fault {
+            message: format!(
+                "{}; the gateway gave up because the rollout's deadline is near",
+                unanswered.message
+            ),
+            ..unanswered
+        }
+    }
+}
+
+/// The fault of a policy that has not answered a call which began then.
+pub(crate) fn unanswered(journey: &Journey, began: Instant) -> Fault {
+    let waited = began.elapsed().as_secs_f64();
+    let travelled = journey.travelled();
+    if let Some(failing) = travelled.failing {
+        return Fault {
+            message: format!(
+                "{} (tried {} times in {waited:.1} s)",
+                failing.message, travelled.tries
+            ),
+            ..failing
+        };
+    }
+    let server = travelled.went_to.map(|(endpoint, _)| endpoint);
+    let message = match server.or(travelled.server) {
+        Some(server) => format!("{server} had sent no answer after {waited:.1} s"),
+        None => format!("no upstream had room for the call for {waited:.1} s"),
+    };
+    Fault {
+        kind: FaultKind::TimedOut,
+        status: 504,
+        message,
+    }
+}
