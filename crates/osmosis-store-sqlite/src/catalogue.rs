@@ -232,10 +232,10 @@ impl Catalogue for SqliteCatalogue {
     async fn verify(
         &self,
         run: &RunKey,
-        mut progress: ProgressVisitor,
+        progress: ProgressVisitor,
     ) -> Result<VerifyReport, StoreError> {
         self.blocking(run, move |this, run| {
-            SqliteStore::verify(&this.existing(run)?, |so_far| progress(so_far))
+            SqliteStore::verify(&this.existing(run)?, progress)
         })
         .await
     }

@@ -24,7 +24,7 @@ use crate::reader::Readers;
 use crate::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use crate::sql::{SqlError, sqlite_error};
 use crate::watched::Watched;
-use crate::writer::{CALLS_BEYOND_A_BATCH, Desk, Message, QueuedCall, Writer, is_awaited};
+use crate::writer::{CALLS_BEYOND_A_BATCH, Message, QueuedCall, WriteContext, Writer, is_awaited};
 use crate::{calls, checksum, fence, schema, segment, verify, writer};
 
 pub(crate) const DATABASE_FILE: &str = "run.db";
@@ -223,7 +223,7 @@ impl SqliteStore {
     async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(Desk<'_>) -> Result<T, SqlError> + Send + 'static,
+        F: FnOnce(WriteContext<'_>) -> Result<T, SqlError> + Send + 'static,
     {
         let (message, answered) = writer::job(work);
         self.writer()?.send(message).await?;

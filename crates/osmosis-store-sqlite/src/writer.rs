@@ -41,7 +41,7 @@ pub(crate) struct QueuedCall {
 }
 
 /// What a write works with.
-pub(crate) struct Desk<'a> {
+pub(crate) struct WriteContext<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) conversations: &'a mut Conversations,
     pub(crate) clock: &'a dyn Clock,
@@ -50,7 +50,7 @@ pub(crate) struct Desk<'a> {
 /// A write that waits for its commit.
 pub(crate) trait PendingWrite: Send {
     /// Does it inside the transaction, and keeps the result.
-    fn run(&mut self, desk: Desk<'_>) -> Result<(), SqlError>;
+    fn run(&mut self, context: WriteContext<'_>) -> Result<(), SqlError>;
     /// Says that this write, and no other, can't be done.
     fn refuse(&mut self, error: StoreError);
     /// Tells the caller, once it is known what became of the transaction.
@@ -67,7 +67,7 @@ struct Job<T, F> {
 pub(crate) fn job<T, F>(work: F) -> (Message, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
-    F: FnOnce(Desk<'_>) -> Result<T, SqlError> + Send + 'static,
+    F: FnOnce(WriteContext<'_>) -> Result<T, SqlError> + Send + 'static,
 {
     let (answer, answered) = oneshot::channel();
     let job = Job {
@@ -81,11 +81,11 @@ where
 impl<T, F> PendingWrite for Job<T, F>
 where
     T: Send,
-    F: FnOnce(Desk<'_>) -> Result<T, SqlError> + Send,
+    F: FnOnce(WriteContext<'_>) -> Result<T, SqlError> + Send,
 {
-    fn run(&mut self, desk: Desk<'_>) -> Result<(), SqlError> {
+    fn run(&mut self, context: WriteContext<'_>) -> Result<(), SqlError> {
         if let Some(work) = self.work.take() {
-            self.result = Ok(work(desk)?);
+            self.result = Ok(work(context)?);
         }
         Ok(())
     }
@@ -274,12 +274,12 @@ impl Writer {
         for item in items {
             match item {
                 Item::Write(write) => {
-                    let desk = Desk {
+                    let context = WriteContext {
                         connection,
                         conversations,
                         clock: clock.as_ref(),
                     };
-                    write_one(write.as_mut(), desk, path).map_err(failed)?;
+                    write_one(write.as_mut(), context, path).map_err(failed)?;
                 }
                 Item::Call(call, recorded) => {
                     let insert = match &mut insertion {
@@ -341,12 +341,12 @@ fn execute(connection: &Connection, sql: &'static str) -> Result<(), SqlError> {
 /// One write of the batch; what it did is undone alone when it alone is at fault.
 fn write_one(
     write: &mut dyn PendingWrite,
-    desk: Desk<'_>,
+    context: WriteContext<'_>,
     path: &Utf8PathBuf,
 ) -> Result<(), SqlError> {
-    let connection = desk.connection;
+    let connection = context.connection;
     execute(connection, "SAVEPOINT one")?;
-    match write.run(desk) {
+    match write.run(context) {
         Ok(()) => {}
         Err(error) if error.concerns_one_write() => {
             execute(connection, "ROLLBACK TO one")?;

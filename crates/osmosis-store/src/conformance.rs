@@ -2,6 +2,7 @@
 //! its own through [`for_each_store_behaviour!`](crate::for_each_store_behaviour), or all of them
 //! with [`run_all`]. What every catalogue must do is in [`catalogue`].
 
+mod calls;
 mod cancelling;
 pub mod catalogue;
 mod changes;
@@ -19,16 +20,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::{
-    CallPurpose, CallSummary, Claim, Clock, Completion, JudgeSummary, NewCall, NewRollout, NewRow,
-    Pieces, RunKind, RunRecord, RunStatus, Store, StoreError,
-};
 use bytes::Bytes;
 use osmosis_core::{
     Attempt, Durations, ErrorCategory, Failure, JsonText, Outcome, PolicyVersion, Reward,
     RolloutId, RunName, Sample, SampleId,
 };
 
+use crate::{
+    CallPurpose, CallSummary, Claim, Clock, Completion, JudgeSummary, NewCall, NewRollout, NewRow,
+    Pieces, RunKind, RunRecord, RunStatus, Store, StoreError,
+};
+
+pub use calls::*;
 pub use cancelling::*;
 pub use changes::*;
 pub use queue::*;

@@ -25,7 +25,7 @@ impl Queue for SqliteStore {
         rows: Vec<NewRow>,
         rollouts: Vec<NewRollout>,
     ) -> Result<(), StoreError> {
-        self.write(move |desk| queue::enqueue(desk.connection, &rows, &rollouts))
+        self.write(move |context| queue::enqueue(context.connection, &rows, &rollouts))
             .await
     }
 
@@ -35,23 +35,23 @@ impl Queue for SqliteStore {
         rollout: NewRollout,
         sealed: Bytes,
     ) -> Result<(), StoreError> {
-        self.write(move |desk| {
+        self.write(move |context| {
             let id = rollout.id.clone();
-            queue::enqueue(desk.connection, &[row], &[rollout])?;
-            requests::keep(desk.connection, &id, &sealed)
+            queue::enqueue(context.connection, &[row], &[rollout])?;
+            requests::keep(context.connection, &id, &sealed)
         })
         .await
     }
 
     async fn hold_back(&self, rollouts: &[RolloutId]) -> Result<(), StoreError> {
         let rollouts = rollouts.to_vec();
-        self.write(move |desk| queue::hold_back(desk.connection, &rollouts))
+        self.write(move |context| queue::hold_back(context.connection, &rollouts))
             .await
     }
 
     async fn let_go(&self, rollout: &RolloutId) -> Result<(), StoreError> {
         let rollout = rollout.clone();
-        self.write(move |desk| queue::let_go(desk.connection, &rollout))
+        self.write(move |context| queue::let_go(context.connection, &rollout))
             .await
     }
 
@@ -65,8 +65,14 @@ impl Queue for SqliteStore {
             return Ok(Vec::new());
         }
         let owner = owner.to_owned();
-        self.write(move |desk| {
-            queue::claim(desk.connection, desk.clock.lease_ms(), &owner, n, lease)
+        self.write(move |context| {
+            queue::claim(
+                context.connection,
+                context.clock.lease_ms(),
+                &owner,
+                n,
+                lease,
+            )
         })
         .await
     }
@@ -81,9 +87,9 @@ impl Queue for SqliteStore {
             return Ok(Vec::new());
         }
         let (owner, rollouts) = (owner.to_owned(), rollouts.to_vec());
-        self.write(move |desk| {
-            let now = desk.clock.lease_ms();
-            queue::claim_these(desk.connection, now, &owner, &rollouts, lease)
+        self.write(move |context| {
+            let now = context.clock.lease_ms();
+            queue::claim_these(context.connection, now, &owner, &rollouts, lease)
         })
         .await
     }
@@ -97,17 +103,17 @@ impl Queue for SqliteStore {
             return Ok(Vec::new());
         }
         let held = held.to_vec();
-        self.write(move |desk| {
-            queue::heartbeat(desk.connection, desk.clock.lease_ms(), held, lease)
+        self.write(move |context| {
+            queue::heartbeat(context.connection, context.clock.lease_ms(), held, lease)
         })
         .await
     }
 
     async fn complete(&self, completion: Completion) -> Result<CompletionReceipt, StoreError> {
-        self.write(move |desk| {
-            let receipt = queue::complete(desk.connection, &completion)?;
+        self.write(move |context| {
+            let receipt = queue::complete(context.connection, &completion)?;
             if receipt == CompletionReceipt::Accepted {
-                desk.conversations.forget(&completion.id);
+                context.conversations.forget(&completion.id);
             }
             Ok(receipt)
         })
@@ -122,8 +128,10 @@ impl Queue for SqliteStore {
         failed: bool,
     ) -> Result<(), StoreError> {
         let rollout = rollout.clone();
-        self.write(move |desk| queue::release(desk.connection, &rollout, attempt, lost, failed))
-            .await
+        self.write(move |context| {
+            queue::release(context.connection, &rollout, attempt, lost, failed)
+        })
+        .await
     }
 
     async fn cancel(&self, rollouts: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
@@ -131,10 +139,10 @@ impl Queue for SqliteStore {
             return Ok(Vec::new());
         }
         let rollouts = rollouts.to_vec();
-        self.write(move |desk| {
-            let cancelled = queue::cancel(desk.connection, desk.clock.now_ms(), &rollouts)?;
+        self.write(move |context| {
+            let cancelled = queue::cancel(context.connection, context.clock.now_ms(), &rollouts)?;
             for rollout in &cancelled {
-                desk.conversations.forget(rollout);
+                context.conversations.forget(rollout);
             }
             Ok(cancelled)
         })
@@ -146,16 +154,19 @@ impl Queue for SqliteStore {
         match which {
             Recovery::OwnedBy(owner) => {
                 let owner = owner.to_owned();
-                self.write(move |desk| queue::recover_of(desk.connection, &owner))
+                self.write(move |context| queue::recover_of(context.connection, &owner))
                     .await
             }
-            Recovery::AfterTakeover => self.write(|desk| queue::recover_all(desk.connection)).await,
+            Recovery::AfterTakeover => {
+                self.write(|context| queue::recover_all(context.connection))
+                    .await
+            }
         }
     }
 
     async fn requeue(&self, kinds: &[OutcomeKind]) -> Result<u64, StoreError> {
         let kinds = kinds.to_vec();
-        self.write(move |desk| queue::requeue(desk.connection, &kinds))
+        self.write(move |context| queue::requeue(context.connection, &kinds))
             .await
     }
 
@@ -164,7 +175,7 @@ impl Queue for SqliteStore {
             return Ok(Vec::new());
         }
         let rollouts = rollouts.to_vec();
-        self.write(move |desk| queue::requeue_these(desk.connection, rollouts))
+        self.write(move |context| queue::requeue_these(context.connection, rollouts))
             .await
     }
 }
@@ -172,7 +183,7 @@ impl Queue for SqliteStore {
 #[async_trait]
 impl Records for SqliteStore {
     async fn create_run(&self, run: RunRecord) -> Result<(), StoreError> {
-        self.write(move |desk| rollouts::create_run(desk.connection, &run))
+        self.write(move |context| rollouts::create_run(context.connection, &run))
             .await
     }
 
@@ -181,8 +192,10 @@ impl Records for SqliteStore {
     }
 
     async fn set_status(&self, status: RunStatus) -> Result<(), StoreError> {
-        self.write(move |desk| rollouts::set_status(desk.connection, desk.clock.now_ms(), status))
-            .await
+        self.write(move |context| {
+            rollouts::set_status(context.connection, context.clock.now_ms(), status)
+        })
+        .await
     }
 
     async fn request(&self, rollout: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
@@ -198,8 +211,8 @@ impl Records for SqliteStore {
 
     async fn note_request(&self, rollout: &RolloutId, note: RequestNote) -> Result<(), StoreError> {
         let rollout = rollout.clone();
-        self.write(move |desk| {
-            requests::note(desk.connection, desk.clock.now_ms(), &rollout, &note)
+        self.write(move |context| {
+            requests::note(context.connection, context.clock.now_ms(), &rollout, &note)
         })
         .await
     }
@@ -304,7 +317,7 @@ impl Records for SqliteStore {
     }
 
     async fn record_step(&self, step: StepRecord) -> Result<(), StoreError> {
-        self.write(move |desk| steps::record(desk.connection, &step))
+        self.write(move |context| steps::record(context.connection, &step))
             .await
     }
 
@@ -313,12 +326,12 @@ impl Records for SqliteStore {
     }
 
     async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError> {
-        self.write(move |desk| batches::record(desk.connection, &batch))
+        self.write(move |context| batches::record(context.connection, &batch))
             .await
     }
 
     async fn acknowledge_batch(&self, number: u64, at_ms: i64) -> Result<bool, StoreError> {
-        self.write(move |desk| batches::acknowledge(desk.connection, number, at_ms))
+        self.write(move |context| batches::acknowledge(context.connection, number, at_ms))
             .await
     }
 

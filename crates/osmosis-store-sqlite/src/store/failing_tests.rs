@@ -45,13 +45,13 @@ impl Run {
 
     /// Lets the database grow by this many pages and no further; `None` lifts the limit.
     async fn limit_pages(&self, more: Option<i64>) {
-        let limited = self.store.write(move |desk| {
-            let pages: i64 = desk
+        let limited = self.store.write(move |context| {
+            let pages: i64 = context
                 .connection
                 .pragma_query_value(None, "page_count", |row| row.get(0))?;
             let limit = more.map_or(4_294_967_294, |more| pages + more);
             let sql = format!("PRAGMA max_page_count = {limit}");
-            desk.connection.query_row(&sql, [], |_| Ok(()))?;
+            context.connection.query_row(&sql, [], |_| Ok(()))?;
             Ok(())
         });
         limited.await.unwrap();
@@ -214,7 +214,7 @@ async fn closing_tells_when_queued_calls_could_not_be_written() {
 #[tokio::test]
 async fn claims_and_pages_follow_an_index() {
     let run = Run::new(1).await;
-    let plans = run.store.write(|desk| {
+    let plans = run.store.write(|context| {
         let mut plans = Vec::new();
         for sql in [
             queue::claim_queued_sql(),
@@ -224,7 +224,7 @@ async fn claims_and_pages_follow_an_index() {
             "SELECT * FROM calls WHERE rollout_id = 'a' AND attempt = 1 ORDER BY call_id"
                 .to_owned(),
         ] {
-            let mut explain = desk
+            let mut explain = context
                 .connection
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
             let steps: Result<Vec<String>, _> = explain

@@ -1,5 +1,7 @@
 //! Cancelling what waits.
 
+use std::slice::from_ref;
+
 use osmosis_core::{Attempt, Outcome, OutcomeKind, RolloutId};
 
 use super::{Fixture, LEASE, TestResult, call, claim_one, plan, scored};
@@ -11,7 +13,7 @@ pub async fn what_is_queued_is_cancelled_and_nothing_else(fixture: Fixture) -> T
     plan(store.as_ref(), 6, 1).await?;
     let [finished, leased, held, queued, other, untouched, unknown] =
         [0, 1, 2, 3, 4, 5, 9].map(|row| RolloutId::of(row, 0));
-    store.hold_back(&[held.clone()]).await?;
+    store.hold_back(from_ref(&held)).await?;
     let claims = store.claim("engine", 2, LEASE).await?;
     store.complete(scored(&claims[0], 1.0)?).await?;
 
@@ -65,7 +67,8 @@ pub async fn a_cancelled_rollout_is_finished(mut fixture: Fixture) -> TestResult
     let first = claim_one(store.as_ref()).await?;
     store.record_call(call(&first, "main", "q", "a")?).await?;
     store.release(&first.id, first.attempt, true, false).await?;
-    assert_eq!(store.cancel(&[first.id.clone()]).await?, [first.id.clone()]);
+    let cancelled = store.cancel(from_ref(&first.id)).await?;
+    assert_eq!(cancelled, from_ref(&first.id));
     let late = store.complete(scored(&first, 1.0)?).await?;
     assert_eq!(late, CompletionReceipt::Fenced);
     let query = CallQuery {

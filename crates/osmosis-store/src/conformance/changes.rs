@@ -1,5 +1,6 @@
 //! Notification of changes.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -55,8 +56,8 @@ pub async fn a_write_that_changes_nothing_is_not_reported(fixture: Fixture) -> T
     let claim = claim_one(store.as_ref()).await?;
     let mut changes = store.changes();
     assert!(store.claim("engine", 1, LEASE).await?.is_empty());
-    assert!(store.cancel(&[claim.id.clone()]).await?.is_empty());
-    assert!(store.requeue_these(&[claim.id.clone()]).await?.is_empty());
+    assert!(store.cancel(from_ref(&claim.id)).await?.is_empty());
+    assert!(store.requeue_these(from_ref(&claim.id)).await?.is_empty());
     assert!(is_quiet(&mut changes).await);
     store
         .release(&claim.id, claim.attempt, false, false)

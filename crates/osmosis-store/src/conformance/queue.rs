@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CallQuery, CompletionReceipt, NewRollout, NewRow, QueueCounts, RolloutQuery};
 use osmosis_core::{Attempt, OutcomeKind, RolloutId};
 use tokio::task::JoinSet;
 
 use super::{Fixture, LEASE, TestResult, call, claim_one, plan, row_body, scored};
+use crate::{CallQuery, CompletionReceipt, NewRollout, NewRow, QueueCounts, RolloutQuery};
 
 fn ids(claims: &[crate::Claim]) -> Vec<String> {
     claims.iter().map(|claim| claim.id.to_string()).collect()

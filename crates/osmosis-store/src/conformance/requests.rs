@@ -1,10 +1,10 @@
 //! Requests to a rollout server: kept until nothing is left to do for them.
 
-use crate::{NewRollout, NewRow, QueueCounts, Recovery, RequestNote, RequestRecord, Store};
 use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId};
 
 use super::{Fixture, LEASE, TestResult, claim_one, plan, row_body, scored};
+use crate::{NewRollout, NewRow, QueueCounts, Recovery, RequestNote, RequestRecord, Store};
 
 async fn accept(store: &dyn Store, row_index: u64) -> anyhow::Result<RolloutId> {
     let row = NewRow {

@@ -90,7 +90,7 @@ pub async fn chosen_rollouts_are_requeued_alone(fixture: Fixture) -> TestResult 
         chosen.clone(),
     ];
     let requeued = store.requeue_these(&asked).await?;
-    assert_eq!(requeued, [chosen.clone()]);
+    assert_eq!(requeued, std::slice::from_ref(&chosen));
     assert!(store.requeue_these(&asked).await?.is_empty());
     assert!(store.requeue_these(&[]).await?.is_empty());
     assert!(store.samples(&chosen).await?.is_empty());

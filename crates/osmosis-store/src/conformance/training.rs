@@ -1,11 +1,11 @@
 //! What training reads back: token records, the rollouts of a step, the steps.
 
-use crate::{BatchRecord, CallPurpose, Claim, NewCall, RolloutQuery, StepRecord};
 use bytes::Bytes;
 use osmosis_core::{JsonText, PolicyVersion, RolloutId, SampleId};
 
-use super::records::{body_of, calls_of};
+use super::calls::{body_of, calls_of};
 use super::{Fixture, LEASE, TestResult, call, claim_one, plan, scored};
+use crate::{BatchRecord, CallPurpose, Claim, NewCall, RolloutQuery, StepRecord};
 
 /// Token records come back as they were, by sample and in order, of the accepted attempt alone.
 pub async fn token_records_come_back_without_the_bodies(mut fixture: Fixture) -> TestResult {
