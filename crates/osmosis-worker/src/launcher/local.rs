@@ -1,46 +1,39 @@
-//! The engine's side of a worker process: started through a guard, or directly where there is none.
+//! Processes of this machine: started through a guard, or directly where there is none.
 
 use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Instant;
 
+use async_trait::async_trait;
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
-use rustix::process::Pid;
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, Command};
+use tokio_util::task::TaskTracker;
 
-use super::exit::{Departure, Exit, ExitNews};
-use super::guest::StartDeadline;
-use super::process::apply_limits;
-use super::{Inner, Starter};
+use super::limits::apply_limits;
+use super::spawner::Spawner;
+use super::{Invitation, Launched, LaunchedProcess, Launcher, LocalProcess};
+use crate::exit::{Departure, Exit, ExitNews};
 use crate::guard::{
     GuardProgram, MARKER_VARIABLE, Marker, Order, Report, SUBCOMMAND, Settings, end_marked,
 };
 use crate::process_group::checked_pid;
-use crate::{Launch, WorkerError, variables};
-
-/// A worker process that is there, and whoever tells how it ends.
-pub(super) struct StartedProcess {
-    pub(super) pid: Pid,
-    pub(super) exit: Exit,
-    /// Ends what the process started when it is dropped.
-    pub(super) guard: Option<Arc<GuardHandle>>,
-    pub(super) stdout: Option<tokio::process::ChildStdout>,
-    pub(super) stderr: Option<tokio::process::ChildStderr>,
-}
+use crate::{Endpoint, Launch, Limits, WorkerError, variables};
 
 /// The order channel to a guard. Dropping it orders the end of everything below the guard.
 #[derive(Debug)]
-pub(super) struct GuardHandle {
+pub(crate) struct GuardHandle {
     socket: UnixStream,
 }
 
 impl GuardHandle {
     /// Orders something, without waiting. A guard that is gone has ended everything already.
-    pub(super) fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: Order) {
         let _ = (&self.socket).write_all(order.line().as_bytes());
     }
 }
@@ -52,60 +45,46 @@ impl Drop for GuardHandle {
     }
 }
 
-impl Inner {
-    /// Starts a worker process. Dropping the future ends it.
-    pub(super) async fn start_process(
-        &self,
-        starter: &Starter,
-        token: &str,
-        deadline: StartDeadline,
-    ) -> Result<StartedProcess, WorkerError> {
-        let Starter { launch, spawner } = starter;
-        let failed = |message: String| WorkerError::Spawn {
+/// Starts worker processes on this machine.
+#[derive(Debug)]
+pub struct LocalLauncher {
+    launch: Launch,
+    limits: Limits,
+    spawner: Spawner,
+    /// One for each process, until it is gone.
+    processes: TaskTracker,
+}
+
+impl LocalLauncher {
+    pub fn new(launch: Launch, limits: Limits) -> Result<Self, WorkerError> {
+        let spawner = Spawner::start().map_err(|error| WorkerError::Spawn {
             program: launch.program.clone(),
-            message,
-        };
-        match &launch.guard {
-            None => {
-                let command = self.worker_command(Command::new(&launch.program), launch, token);
-                let child = spawner.spawn(command).await;
-                let child = child.map_err(|error| failed(error.to_string()))?;
-                self.unguarded(child).map_err(failed)
-            }
-            Some(program) => {
-                let marker = Marker::next();
-                let (ours, theirs) =
-                    socket_pair().map_err(|error| failed(format!("no socket: {error}")))?;
-                let handle = Arc::new(GuardHandle { socket: ours.0 });
-                let command = self.guard_command(program, launch, token, marker, theirs);
-                let child = spawner.spawn(command).await;
-                let child = child
-                    .map_err(|error| failed(format!("its guard can't be started: {error}")))?;
-                let reports = BufReader::new(ours.1).lines();
-                self.guarded(child, handle, reports, marker, deadline)
-                    .await
-                    .map_err(failed)
-            }
-        }
+            message: format!("no thread can be started: {error}"),
+        })?;
+        Ok(Self {
+            launch,
+            limits,
+            spawner,
+            processes: TaskTracker::new(),
+        })
     }
 
-    fn unguarded(&self, mut child: Child) -> Result<StartedProcess, String> {
+    fn unguarded(&self, mut child: Child) -> Result<LocalProcess, String> {
         let pid = child.id().and_then(checked_pid);
         let pid = pid.ok_or_else(|| "it has no process id".to_owned())?;
-        apply_limits(self.options.limits, pid)
+        apply_limits(self.limits, pid)
             .map_err(|error| format!("its limits can't be set: {error}"))?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let output = output(&mut child);
         let (exit_news, exit) = Exit::channel();
         self.processes.spawn(async move {
             let departure = Departure::of_status(child.wait().await);
             exit_news.send_replace(Some(ExitNews::Ended(departure)));
         });
-        Ok(StartedProcess {
+        Ok(LocalProcess {
             pid,
             exit,
             guard: None,
-            stdout,
-            stderr,
+            output,
         })
     }
 
@@ -115,12 +94,14 @@ impl Inner {
         handle: Arc<GuardHandle>,
         mut reports: Lines<BufReader<tokio::net::UnixStream>>,
         marker: Marker,
-        deadline: StartDeadline,
-    ) -> Result<StartedProcess, String> {
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        until: Instant,
+    ) -> Result<LocalProcess, String> {
+        let output = output(&mut child);
         let first = tokio::select! {
             first = next_report(&mut reports) => first,
-            () = deadline.passed() => return Err("its guard did not answer".to_owned()),
+            () = tokio::time::sleep_until(until.into()) => {
+                return Err("its guard did not answer".to_owned());
+            }
         };
         let pid = match first {
             Some(Report::Started { pid }) => checked_pid(pid),
@@ -148,34 +129,35 @@ impl Inner {
                 drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
             }
         });
-        Ok(StartedProcess {
+        Ok(LocalProcess {
             pid,
             exit,
             guard: Some(handle),
-            stdout,
-            stderr,
+            output,
         })
     }
 
     fn guard_command(
         &self,
         program: &GuardProgram,
-        launch: &Launch,
-        token: &str,
+        invitation: &Invitation,
         marker: Marker,
         socket: OwnedFd,
     ) -> Command {
         let settings = Settings {
-            limits: self.options.limits,
-            folder: self.door.folder(),
+            limits: self.limits,
+            folder: match &invitation.endpoint {
+                Endpoint::Unix(socket) => socket.parent().map(Path::to_owned),
+                Endpoint::Tcp { .. } => None,
+            },
         };
         let mut command = Command::new(program.path());
         command
             .arg0("osmosis")
             .arg(SUBCOMMAND)
             .args(settings.arguments())
-            .arg(&launch.program);
-        let mut command = self.worker_command(command, launch, token);
+            .arg(&self.launch.program);
+        let mut command = self.worker_command(command, invitation);
         command
             .env(MARKER_VARIABLE, marker.to_string())
             .stdin(Stdio::from(socket))
@@ -184,15 +166,21 @@ impl Inner {
         command
     }
 
-    fn worker_command(&self, mut command: Command, launch: &Launch, token: &str) -> Command {
+    fn worker_command(&self, mut command: Command, invitation: &Invitation) -> Command {
+        let Launch {
+            arguments,
+            working_directory,
+            environment,
+            ..
+        } = &self.launch;
         command
-            .args(&launch.arguments)
-            .current_dir(&launch.working_directory)
+            .args(arguments)
+            .current_dir(working_directory)
             .env_clear()
             .envs(variables::for_workers())
-            .envs(launch.environment.iter().map(|(name, value)| (name, value)))
-            .env(ADDRESS_VARIABLE, self.door.address())
-            .env(TOKEN_VARIABLE, token)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .env(ADDRESS_VARIABLE, invitation.endpoint.to_string())
+            .env(TOKEN_VARIABLE, &invitation.token)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -200,6 +188,57 @@ impl Inner {
             .kill_on_drop(true);
         command
     }
+}
+
+#[async_trait]
+impl Launcher for LocalLauncher {
+    async fn launch(&self, invitation: Invitation) -> Result<LaunchedProcess, WorkerError> {
+        let program = &self.launch.program;
+        let failed = |message: String| WorkerError::Spawn {
+            program: program.clone(),
+            message,
+        };
+        let process = match &self.launch.guard {
+            None => {
+                let command = self.worker_command(Command::new(program), &invitation);
+                let child = self.spawner.spawn(command).await;
+                let child = child.map_err(|error| failed(error.to_string()))?;
+                self.unguarded(child).map_err(failed)?
+            }
+            Some(guard) => {
+                let marker = Marker::next();
+                let (ours, theirs) =
+                    socket_pair().map_err(|error| failed(format!("no socket: {error}")))?;
+                let handle = Arc::new(GuardHandle { socket: ours.0 });
+                let command = self.guard_command(guard, &invitation, marker, theirs);
+                let child = self.spawner.spawn(command).await;
+                let child = child
+                    .map_err(|error| failed(format!("its guard can't be started: {error}")))?;
+                let reports = BufReader::new(ours.1).lines();
+                self.guarded(child, handle, reports, marker, invitation.until)
+                    .await
+                    .map_err(failed)?
+            }
+        };
+        Ok(LaunchedProcess(Launched::Here(process)))
+    }
+
+    async fn all_gone(&self) {
+        self.processes.close();
+        self.processes.wait().await;
+    }
+}
+
+/// What a process prints.
+fn output(child: &mut Child) -> Vec<Box<dyn AsyncRead + Send + Unpin>> {
+    let mut output: Vec<Box<dyn AsyncRead + Send + Unpin>> = Vec::new();
+    if let Some(pipe) = child.stdout.take() {
+        output.push(Box::new(pipe));
+    }
+    if let Some(pipe) = child.stderr.take() {
+        output.push(Box::new(pipe));
+    }
+    output
 }
 
 type OurEnd = (UnixStream, tokio::net::UnixStream);
