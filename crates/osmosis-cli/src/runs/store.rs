@@ -1,8 +1,8 @@
 //! Opening the store of a run: a new one, or one that is resumed.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use osmosis_core::clock::now_ms;
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
@@ -92,12 +92,4 @@ pub(crate) async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord
         )
         .hint("submit it again under the same name")
     })
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }
