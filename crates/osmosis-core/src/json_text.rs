@@ -15,6 +15,11 @@ pub struct JsonText(Box<RawValue>);
 /// 127, and an export puts documents into documents. The Python SDK has the same limit.
 pub const MAX_JSON_DEPTH: usize = 100;
 
+/// What is wrong with a document of more levels.
+#[derive(Debug, thiserror::Error)]
+#[error("nested deeper than {MAX_JSON_DEPTH} levels")]
+pub(crate) struct TooDeep;
+
 /// A text that should have been JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("not a JSON document: {0}")]
@@ -94,7 +99,7 @@ impl<'de> Deserialize<'de> for JsonText {
 /// range (`1e999`), or a text has half a surrogate pair.
 pub fn json_problem(json: &str) -> Option<String> {
     if json_is_too_deep(json) {
-        return Some(format!("nested deeper than {MAX_JSON_DEPTH} levels"));
+        return Some(TooDeep.to_string());
     }
     // Only these can be out of range, or no text; most documents have neither.
     let bytes = json.as_bytes();

@@ -17,7 +17,6 @@ mod own_grade;
 mod reading;
 mod regrade;
 mod rollout;
-mod sample_depth;
 mod serving;
 mod sessions;
 

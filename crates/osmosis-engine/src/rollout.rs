@@ -1,10 +1,11 @@
 //! The way of one rollout: open its session, run the agent, grade, record.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
-use osmosis_core::execution::{GradeJob, RunJob, TaskResult, Terms};
+use osmosis_core::clock::now_ms;
+use osmosis_core::execution::{GradeJob, RunJob, TaskResult, Terms, too_deep};
 use osmosis_core::frame::JudgeAccess;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample, TaskClock};
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
@@ -15,7 +16,6 @@ use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules, withou
 use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
-use crate::sample_depth::too_deep;
 use crate::sessions::{AgentSession, JudgeSession, SessionCalls};
 use crate::{EngineError, RunEvent};
 
@@ -447,12 +447,4 @@ pub(crate) async fn clean_artifacts_dir(
 
 fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }

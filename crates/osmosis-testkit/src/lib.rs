@@ -2,7 +2,9 @@
 //! that is trained in no time, a Python environment with the real agent frameworks. A dev-dependency; it never ships.
 
 pub mod learner_conformance;
+pub mod left_processes;
 pub mod model_server;
 pub mod published_models;
 pub mod python_environment;
 pub mod unigram;
+pub mod waiting;

@@ -25,17 +25,22 @@
 //! # }
 //! ```
 
+mod endpoint;
 pub mod environment;
 mod error;
 mod event;
 mod executor;
+mod exit;
 pub mod guard;
+mod launcher;
 mod options;
 mod pool;
 mod process_group;
 pub mod variables;
 
+pub use endpoint::{Endpoint, Listen};
 pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
-pub use options::{Endpoint, Launch, Limits, PoolOptions};
+pub use launcher::{Invitation, JoinedProcess, LaunchedProcess, Launcher, LocalLauncher};
+pub use options::{Launch, Limits, PoolOptions};
 pub use pool::{Attachment, WorkerPool};

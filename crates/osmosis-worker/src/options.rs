@@ -59,13 +59,3 @@ pub struct Limits {
     /// Processes and threads of this user (`RLIMIT_NPROC`); the kernel does not hold root to it.
     pub processes: Option<u64>,
 }
-
-/// Where workers dial in. The token is needed at either.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A Unix socket in a folder that only this user can enter.
-    #[default]
-    Unix,
-    /// A free port on loopback, for guests that can't open a Unix socket.
-    LoopbackTcp,
-}

@@ -3,10 +3,12 @@
 //! Whoever runs user code (worker processes, a rollout server elsewhere) takes these jobs and returns these
 //! results; whoever drives a run decides by them. Nothing here says where or how the code runs.
 
+mod depth;
 mod exit_status;
 mod job;
 mod result;
 
+pub use depth::too_deep;
 pub use exit_status::ExitStatus;
 pub use job::{GradeJob, Isolation, RunJob, Terms};
 pub use result::{GradeReport, LossCause, TaskReport, TaskResult};

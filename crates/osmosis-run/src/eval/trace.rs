@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::RunError;
+use osmosis_core::clock::now_ms;
 use osmosis_core::{Attempt, Outcome, Reward, RolloutId, Sample};
 use osmosis_data::conversation::{Conversation, Role};
 use osmosis_data::export::{ExportError, SampleTalk};
@@ -382,8 +383,4 @@ fn tools_of(
         found.push(((id.clone(), start_ms, end_ms), span));
     }
     found
-}
-
-fn now_ms() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
 }

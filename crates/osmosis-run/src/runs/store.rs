@@ -1,9 +1,9 @@
 //! Opening the store of a run: a new one, or one that is resumed.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{RunError, RunErrorKind};
+use osmosis_core::clock::now_ms;
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
@@ -110,12 +110,4 @@ pub async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord, RunEr
         )
         .hint("submit it again under the same name")
     })
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }

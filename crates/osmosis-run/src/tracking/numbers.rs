@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use osmosis_core::OutcomeKind;
+use osmosis_core::clock::now_ms;
 use osmosis_store::{RunKind, Store, StoreError};
 use serde_json::{Map, Value};
 
@@ -147,10 +148,6 @@ fn put(numbers: &mut BTreeMap<String, f64>, path: &str, fields: &Map<String, Val
             Value::Null | Value::Bool(_) | Value::String(_) => {}
         }
     }
-}
-
-fn now_ms() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
 }
 
 #[cfg(test)]

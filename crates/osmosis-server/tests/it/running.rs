@@ -62,8 +62,8 @@ async fn model_calls_go_to_the_rollouts_own_server_with_its_own_key() {
         assert_eq!(serving.told(id).await.1["status"], "success");
     }
     // What a rollout brought ends with it.
-    let forgotten = serving.relay.describe(&RolloutId::new("own").unwrap());
-    assert_eq!(forgotten, serving.relay.describe());
+    let forgotten = serving.relay.for_rollout(&RolloutId::new("own").unwrap());
+    assert!(forgotten.is_none());
     let calls = serving.model.requests();
     let key_of = |id: &str| {
         let call = calls.iter().find(|call| call.headers["x-rollout-id"] == id);

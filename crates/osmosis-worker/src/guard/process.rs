@@ -47,7 +47,8 @@ mod linux {
 
     use super::super::descendants::{self, Children, Process};
     use super::super::protocol::{Order, Report, Settings};
-    use crate::pool::{apply_limits, remove_abandoned_folder};
+    use crate::launcher::apply_limits;
+    use crate::pool::remove_abandoned_folder;
     use crate::process_group::checked_pid;
 
     /// How often we look again for what was left by what we have killed.

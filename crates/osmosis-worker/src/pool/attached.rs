@@ -6,28 +6,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_core::frame::{Load, Manifest, PROTOCOL_VERSION, ToWorker};
+use osmosis_core::frame::{Load, Manifest, ToWorker};
 use osmosis_core::{JsonText, RolloutId};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::connection::{frame_bytes, write_frames};
-use super::door::{Arrival, Caller, Expectation};
-use super::exit::{Departure, Exit};
-use super::guest::{Guest, StartDeadline};
+use super::connection::frame_bytes;
+use super::guest::{Guest, Invited, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
-use super::output::OutputSink;
 use super::worker::Worker;
 use super::{Inner, Owner, WorkerPool};
-use crate::{Endpoint, PoolOptions, Role, WorkerError, WorkerEvent};
+use crate::exit::Departure;
+use crate::{JoinedProcess, Listen, PoolOptions, Role, WorkerError, WorkerEvent};
 
 /// A place where one process from outside may dial in. Dropping it closes the place.
 pub struct Attachment {
     inner: Owner,
-    id: u64,
-    output: Arc<OutputSink>,
-    expectation: Expectation,
-    arrival: oneshot::Receiver<Arrival>,
+    invited: Invited,
+    address: String,
 }
 
 /// What there is to remember about an attached process.
@@ -58,56 +54,27 @@ impl Attachment {
             workflow: nothing()?,
             grader: nothing()?,
         };
-        let inner = Inner::open(Endpoint::default(), None, load, options, events).await?;
-        let id = inner.next_worker_id();
-        let output = inner.output_sink(id);
-        let (expectation, arrival) = inner.door.expect_token(token, id, Arc::clone(&output));
+        let joined = Arc::new(JoinedProcess::default());
+        let inner = Inner::open(Listen::default(), joined, load, options, events).await?;
+        let invited = inner.invite(Some(token));
+        let address = inner.door.endpoint().to_string();
         Ok(Self {
             inner,
-            id,
-            output,
-            expectation,
-            arrival,
+            invited,
+            address,
         })
     }
 
-    /// Where to dial in: `unix:PATH`.
+    /// Where to dial in, as the process is told: `unix:PATH`.
     pub fn address(&self) -> &str {
-        self.inner.door.address()
+        &self.address
     }
 
     /// Waits for the process, for as long as a worker may take to start.
     pub async fn admit(self) -> Result<WorkerPool, WorkerError> {
-        let Self {
-            inner,
-            id,
-            output,
-            expectation,
-            arrival,
-        } = self;
-        let limit = inner.options.start_limit;
-        let deadline = StartDeadline::after(limit);
-        let caller = match tokio::time::timeout(limit, arrival).await {
-            Ok(Ok(Arrival::Welcome(caller))) => *caller,
-            Ok(Ok(Arrival::WrongProtocol { found })) => {
-                return Err(WorkerError::Protocol {
-                    found,
-                    expected: PROTOCOL_VERSION,
-                });
-            }
-            Ok(Err(_)) => {
-                return Err(WorkerError::Socket {
-                    message: "the worker socket was closed".to_owned(),
-                });
-            }
-            Err(_) => {
-                return Err(WorkerError::NotReady {
-                    limit,
-                    output: Vec::new(),
-                });
-            }
-        };
-        let mut guest = inner.host(id, output, expectation, caller);
+        let Self { inner, invited, .. } = self;
+        let deadline = StartDeadline::after(inner.options.start_limit);
+        let mut guest = inner.launch_guest(invited, deadline).await?;
         let manifest = inner.load_guest(&mut guest, deadline).await?;
         inner.limit_concurrency(&manifest);
         inner.employ_attached(guest);
@@ -118,40 +85,12 @@ impl Attachment {
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attachment")
-            .field("address", &self.address())
+            .field("address", &self.address)
             .finish_non_exhaustive()
     }
 }
 
 impl Inner {
-    fn host(
-        &self,
-        id: u64,
-        output: Arc<OutputSink>,
-        expectation: Expectation,
-        caller: Caller,
-    ) -> Guest {
-        let Caller {
-            hello,
-            reader,
-            writer,
-        } = caller;
-        let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
-        self.tasks
-            .spawn(self.unless_abandoned(write_frames(writer.0, queue)));
-        // Nobody tells how it ends: it is not our child.
-        let (_, exit) = Exit::channel();
-        Guest {
-            id,
-            leash: self.kennel.know(id, hello.pid),
-            lifeline: Lifeline::new(reader, exit),
-            outgoing,
-            expectation,
-            features: hello.features,
-            output,
-        }
-    }
-
     /// Gives the process a seat in both rosters, and ends the pool when it goes.
     fn employ_attached(self: &Arc<Self>, guest: Guest) {
         let (worker, lifeline) = self.register(Role::Agent, guest);

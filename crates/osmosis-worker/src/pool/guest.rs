@@ -9,15 +9,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Inner;
 use super::connection::{frame_bytes, write_frames};
-use super::door::{Arrival, Caller, Expectation};
-use super::exit::{Exit, ExitNews};
-use super::guarded::{GuardHandle, StartedProcess};
+use super::door::{Arrival, Caller, Expectation, fresh_token};
 use super::lifeline::Lifeline;
 use super::output::OutputSink;
 use super::process::Leash;
 use super::template::Template;
 use crate::WorkerError;
+use crate::exit::{Exit, ExitNews};
 use crate::guard::Order;
+use crate::launcher::{GuardHandle, Invitation, Launched};
 
 /// How long the last lines of a process that failed may take to arrive.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(1);
@@ -59,36 +59,57 @@ impl StartDeadline {
     }
 }
 
+/// A process that is expected at the pool's endpoint.
+#[derive(Debug)]
+pub(super) struct Invited {
+    id: u64,
+    output: Arc<OutputSink>,
+    expectation: Expectation,
+    arrival: oneshot::Receiver<Arrival>,
+}
+
 impl Inner {
-    /// Starts a process and waits for its hello.
-    pub(super) async fn spawn_guest(&self, deadline: StartDeadline) -> Result<Guest, WorkerError> {
+    /// Expects one process, with a token that it was given before or with a fresh one.
+    pub(super) fn invite(&self, token: Option<String>) -> Invited {
         let id = self.next_worker_id();
         let output = self.output_sink(id);
-        let (expectation, arrival) = self.door.expect(id, Arc::clone(&output));
+        let token = token.unwrap_or_else(fresh_token);
+        let (expectation, arrival) = self.door.expect(token, id, Arc::clone(&output));
+        Invited {
+            id,
+            output,
+            expectation,
+            arrival,
+        }
+    }
 
-        let Some(starter) = &self.starter else {
-            return Err(WorkerError::Socket {
-                message: "an attached process can't be replaced".to_owned(),
-            });
+    /// Starts a process and waits for its hello.
+    pub(super) async fn spawn_guest(&self, deadline: StartDeadline) -> Result<Guest, WorkerError> {
+        self.launch_guest(self.invite(None), deadline).await
+    }
+
+    /// Has the launcher see to it that an invited process comes, and waits for its hello.
+    pub(super) async fn launch_guest(
+        &self,
+        invited: Invited,
+        deadline: StartDeadline,
+    ) -> Result<Guest, WorkerError> {
+        let invitation = Invitation {
+            endpoint: self.door.endpoint().clone(),
+            token: invited.expectation.token().to_owned(),
+            until: deadline.at,
         };
-        let StartedProcess {
-            pid,
-            exit,
-            guard,
-            stdout,
-            stderr,
-        } = self
-            .start_process(starter, expectation.token(), deadline)
-            .await?;
-        let leash = self.kennel.admit(id, pid, guard);
-        if let Some(pipe) = stdout {
-            output.follow(pipe, BytesMut::new());
-        }
-        if let Some(pipe) = stderr {
-            output.follow(pipe, BytesMut::new());
-        }
-        self.receive_guest(id, leash, exit, output, expectation, arrival, deadline)
-            .await
+        let held = match self.launcher.launch(invitation).await?.0 {
+            Launched::Elsewhere => None,
+            Launched::Here(process) => {
+                let leash = self.kennel.admit(invited.id, process.pid, process.guard);
+                for pipe in process.output {
+                    invited.output.follow(pipe, BytesMut::new());
+                }
+                Some((leash, process.exit))
+            }
+        };
+        self.receive_guest(invited, held, deadline).await
     }
 
     /// Has the template fork a process and waits for its hello.
@@ -97,42 +118,42 @@ impl Inner {
         template: &Template,
         deadline: StartDeadline,
     ) -> Result<Guest, WorkerError> {
-        let id = self.next_worker_id();
-        let output = self.output_sink(id);
-        let (expectation, arrival) = self.door.expect(id, Arc::clone(&output));
-        let forked = template.fork(expectation.token().to_owned());
+        let invited = self.invite(None);
+        let forked = template.fork(invited.expectation.token().to_owned());
         let (pid, exit) = tokio::select! {
             forked = forked => forked.map_err(|detail| WorkerError::DiedAtStart {
                 detail,
                 output: Vec::new(),
             })?,
-            () = deadline.passed() => return Err(self.not_ready(&output, deadline).await),
+            () = deadline.passed() => return Err(self.not_ready(&invited.output, deadline).await),
         };
         let guard = template.guard();
         if let Some(guard) = &guard {
             self.tasks
                 .spawn(self.unless_abandoned(sweep_after(exit.clone(), Arc::clone(guard))));
         }
-        let leash = self.kennel.admit(id, pid, guard);
-        self.receive_guest(id, leash, exit, output, expectation, arrival, deadline)
+        let leash = self.kennel.admit(invited.id, pid, guard);
+        self.receive_guest(invited, Some((leash, exit)), deadline)
             .await
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of a guest, which exists only when its caller has arrived"
-    )]
+    /// Waits for the hello of an invited process. One that is ours is `held`, and may end before.
     async fn receive_guest(
         &self,
-        id: u64,
-        leash: Leash,
-        mut exit: Exit,
-        output: Arc<OutputSink>,
-        expectation: Expectation,
-        arrival: oneshot::Receiver<Arrival>,
+        invited: Invited,
+        mut held: Option<(Leash, Exit)>,
         deadline: StartDeadline,
     ) -> Result<Guest, WorkerError> {
+        let Invited {
+            id,
+            output,
+            expectation,
+            arrival,
+        } = invited;
         let ended = async {
+            let Some((_, exit)) = &mut held else {
+                return std::future::pending().await;
+            };
             match exit.wait().await {
                 ExitNews::Ended(departure) => departure.to_string(),
                 // It goes with its parent. Where the kernel doesn't see to that, it has a moment to come.
@@ -152,7 +173,9 @@ impl Inner {
                 });
             }
             () = deadline.passed() => {
-                leash.kill();
+                if let Some((leash, _)) = &held {
+                    leash.kill();
+                }
                 return Err(self.not_ready(&output, deadline).await);
             }
         };
@@ -175,6 +198,11 @@ impl Inner {
             reader,
             writer,
         } = *caller;
+        let (leash, exit) = held.unwrap_or_else(|| {
+            // Nobody tells how it ends: it is not our child.
+            let (_, exit) = Exit::channel();
+            (self.kennel.know(id, hello.pid), exit)
+        });
         let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
         self.tasks
             .spawn(self.unless_abandoned(write_frames(writer.0, queue)));

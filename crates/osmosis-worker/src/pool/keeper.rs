@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::exit::Departure;
 use super::guest::{Guest, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
 use super::template::{FORK_FEATURE, Template};
 use super::worker::{Remark, Worker};
 use super::{Inner, Source};
+use crate::exit::Departure;
 use crate::{Role, WorkerError, WorkerEvent};
 
 /// So many processes in a row that end before they are of use, and there is no point in another.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use osmosis_core::frame::FromWorker;
 
 use super::connection::{FrameReader, ReadError};
-use super::exit::{Departure, Exit, ExitNews};
+use crate::exit::{Departure, Exit, ExitNews};
 
 /// What a process said just before it ended still counts; this long we wait for it.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);

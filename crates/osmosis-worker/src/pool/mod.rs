@@ -6,8 +6,6 @@
 mod attached;
 mod connection;
 mod door;
-mod exit;
-mod guarded;
 mod guest;
 mod keeper;
 mod lifeline;
@@ -26,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use camino::Utf8Path;
 use osmosis_core::config::WorkerIsolation;
 use osmosis_core::execution::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
@@ -39,17 +38,17 @@ use self::attached::Attached;
 use self::door::Door;
 use self::guest::StartDeadline;
 use self::output::OutputSink;
-use self::process::{Kennel, Spawner};
+use self::process::Kennel;
 use self::roster::Limits;
 use self::rosters::Rosters;
 use self::supervision::Assignment;
 use self::template::{FORK_FEATURE, Template};
 use self::worker::Worker;
-use crate::{Endpoint, Launch, PoolOptions, Role, WorkerError, WorkerEvent, guard};
+use crate::{
+    Launch, Launcher, Listen, LocalLauncher, PoolOptions, Role, WorkerError, WorkerEvent, guard,
+};
 
 pub use self::attached::Attachment;
-#[cfg(target_os = "linux")]
-pub(crate) use self::process::apply_limits;
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket_folder::remove_abandoned_folder;
 
@@ -83,8 +82,8 @@ impl std::ops::Deref for Owner {
 }
 
 struct Inner {
-    /// `None` when the one worker is a process from outside.
-    starter: Option<Starter>,
+    launcher: Arc<dyn Launcher>,
+    /// Set when the one worker is a process from outside.
     attached: Option<Attached>,
     load: Load,
     options: PoolOptions,
@@ -109,14 +108,6 @@ struct Inner {
     abandon: CancellationToken,
     tasks: TaskTracker,
     readers: TaskTracker,
-    /// One for each process that we started, until it is gone.
-    processes: TaskTracker,
-}
-
-/// How processes are started.
-struct Starter {
-    launch: Launch,
-    spawner: Spawner,
 }
 
 /// Where workers come from.
@@ -139,18 +130,19 @@ impl WorkerPool {
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<Self, WorkerError> {
-        Self::start_at(Endpoint::default(), launch, load, options, events).await
+        let launcher = LocalLauncher::new(launch, options.limits)?;
+        Self::start_with(Arc::new(launcher), Listen::default(), load, options, events).await
     }
 
-    /// Like `start`, with a choice of where the workers dial in.
-    pub async fn start_at(
-        endpoint: Endpoint,
-        launch: Launch,
+    /// Like `start`, with a choice of who starts workers and where they dial in.
+    pub async fn start_with(
+        launcher: Arc<dyn Launcher>,
+        listen: Listen,
         load: Load,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<Self, WorkerError> {
-        let inner = Inner::open(endpoint, Some(launch), load, options, events).await?;
+        let inner = Inner::open(listen, launcher, load, options, events).await?;
         let manifest = inner.open_for_business().await?;
         Ok(Self { inner, manifest })
     }
@@ -176,6 +168,7 @@ impl WorkerPool {
             limit,
             clock: clock_of(job.clock.clone(), limit),
         };
+        let artifacts_dir = self.inner.worker_path(job.artifacts_dir.as_deref());
         let frame = move |task| {
             ToWorker::Run(RunTask {
                 task,
@@ -184,7 +177,7 @@ impl WorkerPool {
                 metadata: job.metadata,
                 chat_completions_url: job.chat_completions_url,
                 api_key: job.api_key,
-                artifacts_dir: job.artifacts_dir.map(Into::into),
+                artifacts_dir,
                 row: job.row,
                 is_eval: job.is_eval,
                 other_api_key: job.other_api_key,
@@ -242,6 +235,7 @@ impl WorkerPool {
             clock: clock_of(job.clock.clone(), limit),
         };
         let project_path = self.inner.load.project_path.clone();
+        let artifacts_dir = self.inner.worker_path(job.artifacts_dir.as_deref());
         let frame = move |task| {
             ToWorker::Grade(GradeTask {
                 task,
@@ -249,7 +243,7 @@ impl WorkerPool {
                 label: job.label,
                 samples: job.samples,
                 metadata: job.metadata,
-                artifacts_dir: job.artifacts_dir.map(Into::into),
+                artifacts_dir,
                 project_path,
                 judge: job.judge,
             })
@@ -276,7 +270,7 @@ impl WorkerPool {
 impl fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkerPool")
-            .field("launch", &self.inner.starter.as_ref().map(|s| &s.launch))
+            .field("launcher", &self.inner.launcher)
             .field("options", &self.inner.options)
             .field("manifest", &self.manifest)
             .finish_non_exhaustive()
@@ -285,9 +279,9 @@ impl fmt::Debug for WorkerPool {
 
 impl Inner {
     async fn open(
-        endpoint: Endpoint,
-        launch: Option<Launch>,
-        load: Load,
+        listen: Listen,
+        launcher: Arc<dyn Launcher>,
+        mut load: Load,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<Owner, WorkerError> {
@@ -295,16 +289,12 @@ impl Inner {
             message: format!("the worker socket could not be opened: {error}"),
         };
         end_leftovers().await;
-        let starter = match launch {
-            Some(launch) => {
-                let spawner = Spawner::start().map_err(socket_error)?;
-                Some(Starter { launch, spawner })
-            }
-            None => None,
-        };
+        load.project_path = launcher
+            .worker_path(Utf8Path::new(&load.project_path))
+            .into_string();
         let tasks = TaskTracker::new();
         let abandon = CancellationToken::new();
-        let door = Door::open(endpoint, &tasks, abandon.clone())
+        let door = Door::open(listen, &tasks, abandon.clone())
             .await
             .map_err(socket_error)?;
         let limits = || Limits {
@@ -315,8 +305,8 @@ impl Inner {
         // Whatever is started from here on ends when this is dropped.
         let inner = Owner(Arc::new(Inner {
             rosters: Mutex::new(Rosters::new(limits)),
-            attached: starter.is_none().then(Attached::default),
-            starter,
+            attached: (!launcher.replaces()).then(Attached::default),
+            launcher,
             load,
             options,
             events,
@@ -333,7 +323,6 @@ impl Inner {
             abandon,
             tasks,
             readers: TaskTracker::new(),
-            processes: TaskTracker::new(),
         }));
         Ok(inner)
     }
@@ -390,8 +379,7 @@ impl Inner {
         }
         self.kennel.kill_all();
         // Before the output ends: what was left behind may hold it open.
-        self.processes.close();
-        drop(tokio::time::timeout(CLEANING_UP, self.processes.wait()).await);
+        drop(tokio::time::timeout(CLEANING_UP, self.launcher.all_gone()).await);
         self.readers.close();
         drop(tokio::time::timeout(WINDING_UP, self.readers.wait()).await);
         self.abandon.cancel();
@@ -450,6 +438,11 @@ impl Inner {
         async move {
             abandon.run_until_cancelled(work).await;
         }
+    }
+
+    /// A path of the engine's, as the workers see it.
+    fn worker_path(&self, path: Option<&Utf8Path>) -> Option<String> {
+        path.map(|path| self.launcher.worker_path(path).into_string())
     }
 
     fn next_task_id(&self) -> u64 {

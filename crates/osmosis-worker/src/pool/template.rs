@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use super::Inner;
 use super::connection::frame_bytes;
 use super::door::Expectation;
-use super::exit::{Departure, Exit, ExitNews};
-use super::guarded::GuardHandle;
 use super::guest::Guest;
 use super::lifeline::Lifeline;
 use super::process::Leash;
+use crate::exit::{Departure, Exit, ExitNews};
+use crate::launcher::GuardHandle;
 use crate::process_group::checked_pid;
 
 /// What a process says in its hello when it can serve as a template.

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::frame_bytes;
 use super::door::Expectation;
-use super::exit::Departure;
 use super::process::Leash;
 use crate::Role;
+use crate::exit::Departure;
 
 /// A worker whose loop stands still reports every second who holds it. Who holds the interpreter's lock
 /// stops even that: then an older report names the wrong one.

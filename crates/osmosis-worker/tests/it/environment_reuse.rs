@@ -1,7 +1,8 @@
+use osmosis_testkit::waiting::until;
 use osmosis_worker::environment::{self, EnvironmentError, EnvironmentErrorKind, EnvironmentEvent};
 
 use crate::fake_machine::FakeMachine;
-use crate::harness::gone;
+use crate::harness::{LONG, gone};
 
 fn machine() -> FakeMachine {
     let machine = FakeMachine::new();
@@ -237,22 +238,17 @@ async fn losing_interest_ends_the_installation() {
     let machine = machine();
     machine.depend_on("'hang'");
     let pid_file = machine.path("pid");
-    let installing = async {
-        loop {
-            if let Ok(text) = std::fs::read_to_string(&pid_file)
-                && let Ok(pid) = text.trim().parse::<u32>()
-            {
-                return pid;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+    let pid = || -> Option<u32> {
+        let text = std::fs::read_to_string(&pid_file).ok()?;
+        text.trim().parse().ok()
     };
+    let installing = until("it installs", LONG, || pid().is_some());
     let prepare = environment::prepare_in(&machine.surroundings, &machine.rollout, None, |_| {});
-    let pid = tokio::select! {
+    tokio::select! {
         prepared = prepare => panic!("it hangs: {prepared:?}"),
-        pid = installing => pid,
-    };
-    gone(pid).await;
+        () = installing => {}
+    }
+    gone(pid().unwrap()).await;
 }
 
 #[tokio::test]

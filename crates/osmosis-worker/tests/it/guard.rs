@@ -5,6 +5,7 @@ use std::time::Duration;
 use osmosis_core::JsonText;
 use osmosis_core::execution::{Isolation, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
+use osmosis_testkit::left_processes::{LEAVE, is_alive};
 use osmosis_testkit::python_environment;
 use osmosis_worker::environment::{self, Surroundings};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
@@ -12,26 +13,12 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{self, LONG, gone, is_alive, job, loss, messages};
+use crate::harness::{self, LONG, gone, job, loss, messages};
 
-/// Starts three processes: in the worker's group, in a session of its own, and a daemon that was forked twice.
+/// Leaves processes behind ([`LEAVE`]) when it is told to.
 const LEAVES_PROCESSES: &str = r#"
-import os, signal, subprocess, sys, time
+import os, signal, time
 from osmosis_ai.rollout import AgentWorkflow, Grader
-
-def leave():
-    grouped = subprocess.Popen(["sleep", "1000"]).pid
-    session = subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-    answer, question = os.pipe()
-    first = os.fork()
-    if first == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.write(question, str(os.getpid()).encode())
-            os.execvp("sleep", ["sleep", "1000"])
-        os._exit(0)
-    os.waitpid(first, 0)
-    return [grouped, session, int(os.read(answer, 32))]
 
 AT_IMPORT = leave()[1:] if os.path.exists("leave_at_import") else []
 
@@ -68,7 +55,8 @@ async fn start(files: &[&str]) -> Rollout {
     let temporary = TempDir::new().unwrap();
     let folder = temporary.path().canonicalize().unwrap();
     let folder = camino::Utf8PathBuf::from_path_buf(folder).unwrap();
-    std::fs::write(folder.join("main.py"), LEAVES_PROCESSES).unwrap();
+    let agent = format!("{LEAVE}{LEAVES_PROCESSES}");
+    std::fs::write(folder.join("main.py"), agent).unwrap();
     for file in files {
         std::fs::write(folder.join(file), "").unwrap();
     }

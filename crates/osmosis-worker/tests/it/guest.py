@@ -164,6 +164,7 @@ class Guest:
                     continue
                 os._exit(0)
             elif kind == "load":
+                self.project_path = fields["project_path"]
                 self.load()
             elif kind == "fork":
                 self.fork(fields["token"])
@@ -242,6 +243,8 @@ class Guest:
         self.control.send("started", task=task)
         if word == "echo":
             done(arguments)
+        elif word == "paths":
+            done([self.project_path, fields["artifacts_dir"]])
         elif word == "pid":
             done(os.getpid())
         elif word == "grouped":

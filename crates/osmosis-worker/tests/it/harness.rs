@@ -1,13 +1,18 @@
 //! A pool of scripted guests (`guest.py`), and the log of what it said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::execution::{Isolation, LossCause, RunJob, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RolloutId};
+use osmosis_testkit::left_processes::is_alive;
+use osmosis_testkit::waiting::until;
 use osmosis_worker::guard::GuardProgram;
-use osmosis_worker::{Endpoint, Launch, PoolOptions, WorkerError, WorkerEvent, WorkerPool};
+use osmosis_worker::{
+    Launch, Listen, LocalLauncher, PoolOptions, WorkerError, WorkerEvent, WorkerPool,
+};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +23,7 @@ pub(crate) const LONG: Duration = Duration::from_mins(1);
 pub(crate) struct Setup {
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) options: PoolOptions,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) listen: Listen,
 }
 
 impl Setup {
@@ -34,7 +39,7 @@ impl Setup {
                 limits: osmosis_worker::Limits::default(),
                 isolation: osmosis_core::config::WorkerIsolation::Shared,
             },
-            endpoint: Endpoint::Unix,
+            listen: Listen::default(),
         }
     }
 
@@ -70,7 +75,9 @@ impl Setup {
             grader: JsonText::parse("{}").unwrap(),
         };
         let (events, log) = mpsc::channel(1024);
-        let pool = WorkerPool::start_at(self.endpoint, launch, load, self.options, events).await?;
+        let launcher = Arc::new(LocalLauncher::new(launch, self.options.limits)?);
+        let starting = WorkerPool::start_with(launcher, self.listen, load, self.options, events);
+        let pool = starting.await?;
         Ok(Fixture {
             pool,
             log,
@@ -179,26 +186,7 @@ pub(crate) fn refusal(report: &TaskReport) -> &str {
     }
 }
 
-/// Whether a process is there. One that has ended and waits to be reaped is not.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .unwrap_or("")
-            .trim_start()
-            .starts_with('Z')
-    })
-}
-
 /// Waits until a process is gone.
 pub(crate) async fn gone(pid: u32) {
-    let waiting = async {
-        while is_alive(pid) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(LONG, waiting)
-        .await
-        .expect("the process ends");
+    until("the process ends", LONG, || !is_alive(pid)).await;
 }

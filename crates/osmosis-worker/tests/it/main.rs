@@ -12,6 +12,7 @@ mod environment_search;
 mod fake_machine;
 mod guard;
 mod harness;
+mod launching;
 mod pool_attached;
 mod pool_deadlines;
 mod pool_faults;

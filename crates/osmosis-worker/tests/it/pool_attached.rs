@@ -7,12 +7,13 @@ use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_core::execution::{GradeJob, Isolation, LossCause, TaskReport, TaskResult};
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
+use osmosis_testkit::left_processes::is_alive;
 use osmosis_worker::{Attachment, WorkerError, WorkerEvent, WorkerPool};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{LONG, Setup, is_alive, job, messages};
+use crate::harness::{LONG, Setup, job, messages};
 
 const TOKEN: &str = "the-token-of-this-test";
 const SOON: Duration = Duration::from_millis(300);

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use osmosis_core::execution::TaskResult;
-use osmosis_worker::{Endpoint, WorkerError, WorkerErrorKind, WorkerEvent};
+use osmosis_worker::{Listen, WorkerError, WorkerErrorKind, WorkerEvent};
 
 use crate::harness::{self, Setup, gone, loss, messages};
 
@@ -22,7 +22,7 @@ async fn a_pool_reports_what_the_entrypoint_holds() {
 #[tokio::test]
 async fn workers_can_dial_in_over_tcp() {
     let mut setup = Setup::new();
-    setup.endpoint = Endpoint::LoopbackTcp;
+    setup.listen = Listen::loopback();
     let fixture = setup.start().await.unwrap();
     assert_eq!(messages(&fixture.run(r#"["echo", 1]"#).await), "[[1]]");
 }

@@ -2,10 +2,11 @@ use std::time::Duration;
 
 use osmosis_core::execution::{GradeJob, Isolation, TaskResult};
 use osmosis_core::{JsonText, RolloutId, Sample, SampleId};
+use osmosis_testkit::left_processes::is_alive;
 use osmosis_worker::WorkerEvent;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{LONG, Setup, gone, is_alive, job, loss, messages, refusal};
+use crate::harness::{LONG, Setup, gone, job, loss, messages, refusal};
 
 #[tokio::test]
 async fn a_task_comes_back_with_its_samples() {

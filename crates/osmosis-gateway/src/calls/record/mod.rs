@@ -4,9 +4,10 @@ mod report;
 mod settle;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+pub(crate) use osmosis_core::clock::now_ms;
 use osmosis_core::{PolicyVersion, SampleId};
 use osmosis_dialect::Usage;
 use osmosis_store::{NewCall, Pieces, StoreError};
@@ -23,15 +24,6 @@ use crate::serving::server::Shared;
 use crate::sessions::door::Visit;
 use crate::sessions::suffered::{Verdict, Waited};
 use crate::telemetry::spans::TraceParent;
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
-}
 
 /// A call that is not recorded yet. Dropped before [`OpenCall::record`], it is one whose caller went
 /// away, and is recorded as that.

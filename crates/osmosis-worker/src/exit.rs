@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 /// The end of a process of the pool. Displays as the predicate of a sentence, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Departure {
+pub(crate) enum Departure {
     /// Whoever collected it was told this.
     Exited(ExitStatus),
     /// It ended, and its parent could not learn how.
@@ -30,7 +30,7 @@ pub(super) enum Departure {
 }
 
 impl Departure {
-    pub(super) fn of_status(status: std::io::Result<std::process::ExitStatus>) -> Self {
+    pub(crate) fn of_status(status: std::io::Result<std::process::ExitStatus>) -> Self {
         match status {
             Ok(status) => Self::Exited(ExitStatus::of(status.code(), status.signal())),
             Err(error) => Self::Unobserved(error.to_string()),
@@ -38,7 +38,7 @@ impl Departure {
     }
 
     /// Whether somebody else than the process's own code may have brought it about, by a signal.
-    pub(super) fn may_be_anybodys(&self) -> bool {
+    pub(crate) fn may_be_anybodys(&self) -> bool {
         match self {
             Self::Exited(status) => status.may_be_anybodys(),
             Self::Unobserved(_) | Self::WithParent(_) => true,
@@ -76,7 +76,7 @@ impl fmt::Display for Departure {
 
 /// What is known of a process that is over, or will be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ExitNews {
+pub(crate) enum ExitNews {
     Ended(Departure),
     /// The process that it was forked from ended like this, so that nobody will tell how it ends itself.
     ParentEnded(Departure),
@@ -84,15 +84,15 @@ pub(super) enum ExitNews {
 
 /// Brings the news to whoever waits. The sender going away means that nobody will know.
 #[derive(Debug, Clone)]
-pub(super) struct Exit(watch::Receiver<Option<ExitNews>>);
+pub(crate) struct Exit(watch::Receiver<Option<ExitNews>>);
 
 impl Exit {
-    pub(super) fn channel() -> (watch::Sender<Option<ExitNews>>, Self) {
+    pub(crate) fn channel() -> (watch::Sender<Option<ExitNews>>, Self) {
         let (sender, receiver) = watch::channel(None);
         (sender, Self(receiver))
     }
 
-    pub(super) async fn wait(&mut self) -> ExitNews {
+    pub(crate) async fn wait(&mut self) -> ExitNews {
         match self
             .0
             .wait_for(Option::is_some)

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::{FrameReader, ReadError, WriteHalf, frame_bytes};
 use super::output::OutputSink;
 use super::socket_folder::SocketFolder;
-use crate::options::Endpoint;
+use crate::endpoint::{Endpoint, Listen, advertised};
 
 /// How long a connection may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -29,7 +29,8 @@ const MAX_STRANGERS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Door {
-    address: String,
+    /// What workers dial.
+    endpoint: Endpoint,
     expected: Mutex<HashMap<String, Expected>>,
     /// Tokens of processes that were given up before they came: who brings one is late, and no stranger.
     given_up: Mutex<HashSet<String>>,
@@ -105,26 +106,28 @@ struct Connection {
 impl Door {
     /// Starts to listen, until `close` is cancelled.
     pub(super) async fn open(
-        endpoint: Endpoint,
+        listen: Listen,
         tasks: &TaskTracker,
         close: CancellationToken,
     ) -> std::io::Result<Arc<Self>> {
-        let (listener, address, folder) = match endpoint {
-            Endpoint::Unix => {
+        let (listener, endpoint, folder) = match listen {
+            Listen::PrivateSocket => {
                 let folder = SocketFolder::create()?;
                 let path = folder.socket();
                 let listener = UnixListener::bind(&path)?;
-                let address = format!("unix:{}", path.display());
-                (Listener::Unix(listener), address, Some(folder))
+                (Listener::Unix(listener), Endpoint::Unix(path), Some(folder))
             }
-            Endpoint::LoopbackTcp => {
-                let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-                let address = format!("tcp:{}", listener.local_addr()?);
-                (Listener::Tcp(listener), address, None)
+            Listen::Tcp {
+                bind,
+                advertised_host,
+            } => {
+                let listener = TcpListener::bind(bind).await?;
+                let endpoint = advertised(listener.local_addr()?, advertised_host);
+                (Listener::Tcp(listener), endpoint, None)
             }
         };
         let door = Arc::new(Self {
-            address,
+            endpoint,
             expected: Mutex::default(),
             given_up: Mutex::default(),
             folder: Mutex::new(folder),
@@ -142,21 +145,12 @@ impl Door {
         Ok(door)
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Gives out a token for one process.
-    pub(super) fn expect(
-        self: &Arc<Self>,
-        worker: u64,
-        output: Arc<OutputSink>,
-    ) -> (Expectation, oneshot::Receiver<Arrival>) {
-        self.expect_token(fresh_token(), worker, output)
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Lets in the one process that brings this token.
-    pub(super) fn expect_token(
+    pub(super) fn expect(
         self: &Arc<Self>,
         token: String,
         worker: u64,
@@ -176,12 +170,6 @@ impl Door {
             token,
         };
         (expectation, arrival)
-    }
-
-    /// The folder of the socket, where there is one.
-    pub(super) fn folder(&self) -> Option<std::path::PathBuf> {
-        let folder = self.folder.lock();
-        folder.as_ref().map(|folder| folder.path().to_owned())
     }
 
     /// Nobody can dial in any more.
@@ -361,7 +349,8 @@ async fn answer_refused(mut writer: WriteHalf, reason: &str) {
     }
 }
 
-fn fresh_token() -> String {
+/// A token that nobody can guess.
+pub(super) fn fresh_token() -> String {
     format!("{:x}", Bytes::copy_from_slice(&rand::random::<[u8; 32]>()))
 }
 

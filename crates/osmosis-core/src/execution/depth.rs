@@ -1,14 +1,15 @@
-//! A worker's documents are nested no deeper than those who read them later can follow.
+//! The documents of an answer are nested no deeper than those who read them later can follow.
 
-use osmosis_core::{ErrorCategory, Failure, JsonText, MAX_JSON_DEPTH, Sample};
+use crate::json_text::TooDeep;
+use crate::{ErrorCategory, Failure, JsonText, Sample};
 
 /// Why samples can't be taken; the Python SDK says the same before it sends them.
-pub(crate) fn too_deep(samples: &[Sample], metrics: Option<&JsonText>) -> Option<Failure> {
+pub fn too_deep(samples: &[Sample], metrics: Option<&JsonText>) -> Option<Failure> {
     let failure = |what: String| {
         Failure::new(
             ErrorCategory::ValidationError,
             "too_deep",
-            format!("{what} is nested deeper than {MAX_JSON_DEPTH} levels"),
+            format!("{what} is {TooDeep}"),
         )
     };
     if metrics.is_some_and(JsonText::is_too_deep) {
@@ -28,9 +29,8 @@ pub(crate) fn too_deep(samples: &[Sample], metrics: Option<&JsonText>) -> Option
 
 #[cfg(test)]
 mod tests {
-    use osmosis_core::SampleId;
-
     use super::*;
+    use crate::{MAX_JSON_DEPTH, SampleId};
 
     fn nested(levels: usize) -> JsonText {
         let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
