@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osmosis_policy::EmbeddedModel;
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
+use osmosis_testkit::waiting::wait_until;
 use serde_json::{Value, json};
 
 use crate::serve::{Serving, result_of};
@@ -101,12 +102,9 @@ fn on_token_server(rows: &[Value], more: &str) -> (Workspace, TokenServer) {
 #[track_caller]
 fn check_left(workspace: &Workspace) {
     assert!(workspace.root.join("arrived").exists());
-    let deadline = Instant::now() + Duration::from_mins(1);
-    // There is no event to wait on across processes.
-    while !workspace.root.join("left").exists() {
-        assert!(Instant::now() < deadline, "the server still answers");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+    wait_until("the server is left", Duration::from_mins(1), || {
+        workspace.root.join("left").exists()
+    });
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Subprocess mode: what a rollout's process started ends with the rollout, however that ends.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use osmosis_testkit::python_environment;
+use osmosis_testkit::{python_environment, waiting};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -30,14 +30,9 @@ fn workspace(more: &str) -> Workspace {
     workspace
 }
 
-/// Polls until something is so; there is no event to wait on across processes.
 #[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    waiting::wait_until(what, Duration::from_mins(1), is_so);
 }
 
 #[track_caller]

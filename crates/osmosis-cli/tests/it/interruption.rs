@@ -1,8 +1,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use osmosis_testkit::python_environment;
+use osmosis_testkit::{python_environment, waiting};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::processes::{children_below, is_alive};
@@ -38,14 +38,9 @@ fn send(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Polls until something is so; there is no event to wait on across processes.
 #[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    waiting::wait_until(what, Duration::from_mins(1), is_so);
 }
 
 fn wait_until_begun(workspace: &Workspace) {

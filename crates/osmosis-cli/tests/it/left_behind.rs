@@ -1,9 +1,11 @@
 //! Nothing lingers: whatever an agent started, and however the engine ends, processes and folders are gone.
 
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use osmosis_testkit::left_processes::LEAVE;
 use osmosis_testkit::python_environment;
+use osmosis_testkit::waiting::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::processes::{children_below, is_alive};
@@ -12,25 +14,10 @@ use crate::workspace::{ECHO_SCRIPT, Workspace, echo_rows};
 /// What the issue promises, with room for a busy machine in none of the tests: it takes a fraction of a second.
 const PROMISED: Duration = Duration::from_secs(15);
 
-/// Starts a process in the worker's group, one in a session of its own and a daemon that was forked twice; then does
-/// what the row says. The folder that it writes to is the workspace.
+/// Leaves processes behind ([`LEAVE`]), then does what the row says. The folder that it writes to is the workspace.
 const LEAVES: &str = r#"
-import asyncio, os, pathlib, subprocess, time
+import asyncio, pathlib, time
 from osmosis_ai.rollout import AgentWorkflow, Grader
-
-def leave():
-    grouped = subprocess.Popen(["sleep", "1000"]).pid
-    session = subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-    answer, question = os.pipe()
-    first = os.fork()
-    if first == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.write(question, str(os.getpid()).encode())
-            os.execvp("sleep", ["sleep", "1000"])
-        os._exit(0)
-    os.waitpid(first, 0)
-    return [grouped, session, int(os.read(answer, 32))]
 
 class Leaves(AgentWorkflow):
     async def run(self, ctx):
@@ -49,7 +36,8 @@ class Any(Grader):
 "#;
 
 fn workspace(files: &[&str]) -> Workspace {
-    let workspace = Workspace::new(LEAVES, ECHO_SCRIPT, &echo_rows(2));
+    let agent = format!("{LEAVE}{LEAVES}");
+    let workspace = Workspace::new(&agent, ECHO_SCRIPT, &echo_rows(2));
     for file in files {
         workspace.write(file, "");
     }
@@ -93,16 +81,6 @@ fn folders(workspace: &Workspace) -> usize {
         .filter_map(Result::ok)
         .filter(|entry| entry.file_name().starts_with("osmosis-"))
         .count()
-}
-
-/// Polls until something is so; there is no event to wait on across processes.
-#[track_caller]
-fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 /// Waits until both rows have left their processes.

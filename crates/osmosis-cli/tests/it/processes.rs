@@ -1,5 +1,7 @@
 //! What processes there are, from `/proc`.
 
+pub(crate) use osmosis_testkit::left_processes::is_alive;
+
 /// All processes below this one.
 pub(crate) fn children_below(pid: u32) -> Vec<u32> {
     let mut found = vec![];
@@ -26,10 +28,4 @@ fn parent_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("PPid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// A zombie waits for its reaper and counts as gone.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|status| !status.contains("State:\tZ"))
 }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use osmosis_testkit::python_environment;
+use osmosis_testkit::waiting::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -363,10 +364,10 @@ fn an_interrupted_regrade_goes_on_where_it_stopped() {
         .spawn()
         .unwrap();
     let graded = workspace.root.join("graded");
-    while !graded.exists() {
+    wait_until("it grades", std::time::Duration::from_mins(2), || {
         assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        std::thread::park_timeout(std::time::Duration::from_millis(10));
-    }
+        graded.exists()
+    });
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();

@@ -1,10 +1,11 @@
 //! `eval submit --server`: the rollouts run at a server, everything else stays.
 
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
+use osmosis_testkit::waiting::wait_until;
 use serde_json::{Value, json};
 
 use crate::serve::{Facade, Serving};
@@ -59,14 +60,11 @@ fn start(workspace: &Workspace, url: &str) -> Child {
         .unwrap()
 }
 
-/// Polls until a file is there; there is no event to wait on across processes.
 #[track_caller]
 fn wait_for_file(workspace: &Workspace, name: &str) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !workspace.root.join(name).exists() {
-        assert!(Instant::now() < deadline, "never: {name}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+    wait_until(name, Duration::from_mins(1), || {
+        workspace.root.join(name).exists()
+    });
 }
 
 fn rows(texts: &[&str]) -> String {

@@ -1,9 +1,10 @@
 //! `osmosis run verify` and `run salvage`, runs named by their kind, and a second engine that must not get in.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osmosis_testkit::python_environment;
+use osmosis_testkit::waiting::wait_until;
 use serde_json::Value;
 
 use crate::gateway_command::Serving;
@@ -166,11 +167,9 @@ fn a_removed_lock_file_lets_no_second_engine_in() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !workspace.root.join("begun").exists() {
-        assert!(Instant::now() < deadline, "the agent never begins");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+    wait_until("the agent begins", Duration::from_mins(1), || {
+        workspace.root.join("begun").exists()
+    });
     std::fs::remove_file(workspace.run_folder("t").join("run.lock")).unwrap();
     let resume = ["eval", "resume", "t", "--python", python.as_str()];
     let second = workspace.osmosis(&resume).expect(1);
