@@ -100,7 +100,11 @@ impl Ticket {
     }
 
     /// The call failed there.
-    pub(in crate::policy::upstream) fn failed(&mut self, fault: &Fault, retry_after: Option<Duration>) {
+    pub(in crate::policy::upstream) fn failed(
+        &mut self,
+        fault: &Fault,
+        retry_after: Option<Duration>,
+    ) {
         self.streaming = false;
         let now = Instant::now();
         let mut state = self.pool.state.lock();
