@@ -51,8 +51,8 @@ impl CallDeadline {
             return std::future::pending().await;
         };
         loop {
-            let travelled = journey.travelled();
-            let silent = match travelled.failing {
+            let progress = journey.progress();
+            let silent = match progress.failing {
                 Some(_) => None,
                 None => Some(self.slowest_answer),
             };
@@ -61,7 +61,7 @@ impl CallDeadline {
             };
             if Instant::now() < at {
                 tokio::time::sleep_until(at.into()).await;
-            } else if travelled.is_outside() && !travelled.heard {
+            } else if progress.is_outside() && !progress.heard {
                 return self.fault(journey);
             } else {
                 return std::future::pending().await;
@@ -84,18 +84,18 @@ impl CallDeadline {
 /// The fault of a policy that has not answered a call which began then.
 pub(crate) fn unanswered(journey: &Journey, began: Instant) -> Fault {
     let waited = began.elapsed().as_secs_f64();
-    let travelled = journey.travelled();
-    if let Some(failing) = travelled.failing {
+    let progress = journey.progress();
+    if let Some(failing) = progress.failing {
         return Fault {
             message: format!(
                 "{} (tried {} times in {waited:.1} s)",
-                failing.message, travelled.tries
+                failing.message, progress.tries
             ),
             ..failing
         };
     }
-    let server = travelled.went_to.map(|(endpoint, _)| endpoint);
-    let message = match server.or(travelled.server) {
+    let server = progress.went_to.map(|(endpoint, _)| endpoint);
+    let message = match server.or(progress.server) {
         Some(server) => format!("{server} had sent no answer after {waited:.1} s"),
         None => format!("no upstream had room for the call for {waited:.1} s"),
     };

@@ -15,13 +15,13 @@ const NO_TIME: Duration = Duration::from_millis(1);
 /// What became of a call behind the gateway. The gateway keeps the other end.
 #[derive(Debug, Clone, Default)]
 pub struct Journey {
-    travelled: Arc<Mutex<Travelled>>,
+    progress: Arc<Mutex<CallProgress>>,
     /// Of the task that makes the call.
     clock: Option<Arc<TaskClock>>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Travelled {
+pub(crate) struct CallProgress {
     /// The endpoint it was sent to last, and the version of what answers there.
     pub(crate) went_to: Option<(Arc<str>, PolicyVersion)>,
     /// When it was sent first: until then it waited.
@@ -41,7 +41,7 @@ pub(crate) struct Travelled {
     pub(crate) named_in_metrics: bool,
 }
 
-impl Travelled {
+impl CallProgress {
     /// Whether what answers is outside of this process.
     pub(crate) fn is_outside(&self) -> bool {
         self.says_when_sent || self.server.is_some()
@@ -51,39 +51,39 @@ impl Travelled {
 impl Journey {
     pub(crate) fn of_task(clock: Option<Arc<TaskClock>>) -> Self {
         Self {
-            travelled: Arc::default(),
+            progress: Arc::default(),
             clock,
         }
     }
 
     /// The policy will say when it sends the call, if it ever does.
     pub fn begins(&self) {
-        self.travelled.lock().says_when_sent = true;
+        self.progress.lock().says_when_sent = true;
     }
 
     /// The call goes to a server, but nobody says when.
     pub fn leaves_for(&self, server: &str) {
-        self.travelled.lock().server = Some(server.into());
+        self.progress.lock().server = Some(server.into());
     }
 
     /// The server has begun to answer.
     pub fn heard(&self) {
-        self.travelled.lock().heard = true;
+        self.progress.lock().heard = true;
     }
 
     /// The call is sent to this endpoint now, as is or once more.
     pub fn sent(&self, endpoint: Arc<str>, version: PolicyVersion, named_in_metrics: bool) {
-        let mut travelled = self.travelled.lock();
-        travelled.went_to = Some((endpoint, version));
-        travelled.first_sent_at_ms.get_or_insert_with(now_ms);
-        travelled.sent_at = Some(Instant::now());
-        travelled.tries += 1;
-        travelled.named_in_metrics = named_in_metrics;
+        let mut progress = self.progress.lock();
+        progress.went_to = Some((endpoint, version));
+        progress.first_sent_at_ms.get_or_insert_with(now_ms);
+        progress.sent_at = Some(Instant::now());
+        progress.tries += 1;
+        progress.named_in_metrics = named_in_metrics;
     }
 
     /// A try came to nothing; another may follow.
     pub fn failed(&self, fault: &Fault) {
-        self.travelled.lock().failing = Some(fault.clone());
+        self.progress.lock().failing = Some(fault.clone());
     }
 
     /// From then until then the call waited for nothing: that is not its caller's time.
@@ -97,17 +97,17 @@ impl Journey {
 
     /// When it was sent last.
     pub(crate) fn sent_at(&self) -> Option<Instant> {
-        self.travelled.lock().sent_at
+        self.progress.lock().sent_at
     }
 
     /// The endpoint it was sent to last.
     pub(crate) fn endpoint(&self) -> Option<String> {
-        let travelled = self.travelled.lock();
-        let (endpoint, _) = travelled.went_to.as_ref()?;
+        let progress = self.progress.lock();
+        let (endpoint, _) = progress.went_to.as_ref()?;
         Some(endpoint.as_ref().to_owned())
     }
 
-    pub(crate) fn travelled(&self) -> Travelled {
-        self.travelled.lock().clone()
+    pub(crate) fn progress(&self) -> CallProgress {
+        self.progress.lock().clone()
     }
 }

@@ -7,9 +7,9 @@
 pub(crate) mod deadline;
 pub(crate) mod error;
 pub(crate) mod journey;
-pub(crate) mod passed_on;
 pub(crate) mod pipeline;
 pub(crate) mod prepared;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod reply_stream;
+pub(crate) mod sent_bytes;

@@ -26,7 +26,7 @@ use crate::serving::error_reply::ErrorReply;
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
 use crate::sessions::door::Visit;
-use crate::sessions::suffered::Verdict;
+use crate::sessions::fault_tally::CallOutcome;
 
 /// Answers a call that has been identified.
 pub(crate) async fn answer(
@@ -65,7 +65,7 @@ pub(crate) async fn answer(
             let refusal = ErrorReply::too_large(shared.max_body_bytes);
             let served = judge.unwrap_or_else(|| shared.registry.run_policy());
             let call = begin(Bytes::new(), &served);
-            return refuse(call, dialect, &refusal, Verdict::Refused).await;
+            return refuse(call, dialect, &refusal, CallOutcome::Refused).await;
         }
         // No call has come; there is nothing to record.
         Err(BodyError::TooSlow) => {
@@ -95,15 +95,21 @@ pub(crate) async fn answer(
         }
         Some(Claim::OtherRequest) => {
             let call = begin(body.clone(), &served);
-            return refuse(call, dialect, &ErrorReply::key_reused(), Verdict::Refused).await;
+            return refuse(
+                call,
+                dialect,
+                &ErrorReply::key_reused(),
+                CallOutcome::Refused,
+            )
+            .await;
         }
     };
     let mut call = begin(body.clone(), &served);
     let entered = tokio::select! {
         biased;
         () = ended.cancelled() => {
-            let verdict = call.given_up();
-            return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
+            let outcome = call.given_up();
+            return refuse(call, dialect, &ErrorReply::rollout_ended(), outcome).await;
         }
         entered = served.enter(shared.hold) => entered,
     };
@@ -134,7 +140,7 @@ pub(crate) async fn answer(
     };
     let mut prepared = match prepare() {
         Ok(prepared) => prepared,
-        Err(refusal) => return refuse(call, dialect, &refusal, Verdict::Refused).await,
+        Err(refusal) => return refuse(call, dialect, &refusal, CallOutcome::Refused).await,
     };
     // What an evaluation decides for itself is no news to the agent's author.
     if !greedy {
@@ -161,8 +167,8 @@ pub(crate) async fn answer(
         let answer = tokio::select! {
             biased;
             () = ended.cancelled() => {
-                let verdict = call.given_up();
-                return refuse(call, dialect, &ErrorReply::rollout_ended(), verdict).await;
+                let outcome = call.given_up();
+                return refuse(call, dialect, &ErrorReply::rollout_ended(), outcome).await;
             }
             answer = in_time.keep(&journey, asked.instrument(span.clone())) => answer,
         };
@@ -201,7 +207,7 @@ pub(crate) async fn answer(
                 status,
                 error,
                 usage,
-                verdict: Verdict::Answered,
+                outcome: CallOutcome::Answered,
                 response: Some(body.clone()),
             };
             match call.record(ending).await {
@@ -274,7 +280,7 @@ fn replayed(kept: Kept) -> Response {
 /// Records a call that failed for no fault of its caller's, then gives the error reply.
 async fn refuse_faulty(call: OpenCall, dialect: Dialect, fault: Fault) -> Response {
     let refusal = ErrorReply::of_fault(&fault);
-    refuse(call, dialect, &refusal, Verdict::Faulty(fault)).await
+    refuse(call, dialect, &refusal, CallOutcome::Faulty(fault)).await
 }
 
 /// Records a call that gets an error reply, then gives the reply.
@@ -282,14 +288,14 @@ async fn refuse(
     call: OpenCall,
     dialect: Dialect,
     refusal: &ErrorReply,
-    verdict: Verdict,
+    outcome: CallOutcome,
 ) -> Response {
     let body = refusal.body(dialect);
     let ending = Ending {
         status: refusal.status.as_u16(),
         error: Some(refusal.for_record()),
         usage: None,
-        verdict,
+        outcome,
         response: Some(body.clone()),
     };
     match call.record(ending).await {

@@ -12,7 +12,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::calls::record::{Ending, OpenCall, unrecordable};
 use crate::policy::{Fault, FaultKind};
 use crate::serving::error_reply::ErrorReply;
-use crate::sessions::suffered::Verdict;
+use crate::sessions::fault_tally::CallOutcome;
 
 /// A stream beyond this is taken for one that never ends.
 const MAX_STREAM_BYTES: usize = 256 << 20;
@@ -47,7 +47,7 @@ enum Taken {
     Passed(Bytes),
     Last(Bytes, StreamEnd),
     Garbage(&'static str),
-    Broken(ErrorReply, Verdict),
+    Broken(ErrorReply, CallOutcome),
 }
 
 /// The body breaks off on purpose, so that no client takes it for a whole one.
@@ -85,8 +85,8 @@ impl ReplyStream {
                 // In a box: otherwise each stream has room for its end from the beginning.
                 Taken::Last(last, end) => return Box::pin(self.finish(last, end)).await,
                 Taken::Garbage(what) => return Box::pin(self.fail(FaultKind::Garbage, what)).await,
-                Taken::Broken(refusal, verdict) => {
-                    return Box::pin(self.break_off(&refusal, verdict)).await;
+                Taken::Broken(refusal, outcome) => {
+                    return Box::pin(self.break_off(&refusal, outcome)).await;
                 }
             }
         }
@@ -97,18 +97,18 @@ impl ReplyStream {
         let chunk = match came {
             Came::Next(Ok(chunk)) => chunk,
             Came::Next(Err(fault)) => {
-                return Taken::Broken(ErrorReply::of_fault(&fault), Verdict::Faulty(fault));
+                return Taken::Broken(ErrorReply::of_fault(&fault), CallOutcome::Faulty(fault));
             }
             Came::End => {
                 let (last, end) = self.watch.finish();
                 return Taken::Last(last, end);
             }
             Came::RolloutEnd => {
-                let verdict = self
+                let outcome = self
                     .call
                     .as_ref()
-                    .map_or(Verdict::Unknown, OpenCall::given_up);
-                return Taken::Broken(ErrorReply::rollout_ended(), verdict);
+                    .map_or(CallOutcome::Unknown, OpenCall::given_up);
+                return Taken::Broken(ErrorReply::rollout_ended(), outcome);
             }
         };
         if let Some(call) = &mut self.call {
@@ -140,8 +140,8 @@ impl ReplyStream {
         last: Bytes,
         end: StreamEnd,
     ) -> Option<Result<Bytes, StreamAborted>> {
-        let (failure, verdict) = match end {
-            StreamEnd::Whole => (None, Verdict::Answered),
+        let (failure, outcome) = match end {
+            StreamEnd::Whole => (None, CallOutcome::Answered),
             StreamEnd::Reported(message) => {
                 let fault = Fault {
                     kind: FaultKind::ServerError,
@@ -151,7 +151,10 @@ impl ReplyStream {
                         self.endpoint
                     ),
                 };
-                (Some(ErrorReply::of_fault(&fault)), Verdict::Faulty(fault))
+                (
+                    Some(ErrorReply::of_fault(&fault)),
+                    CallOutcome::Faulty(fault),
+                )
             }
             StreamEnd::CutShort => {
                 return self
@@ -168,7 +171,7 @@ impl ReplyStream {
             status: self.status,
             error: failure.as_ref().map(ErrorReply::for_record),
             usage: self.watch.usage(),
-            verdict,
+            outcome,
             response: None,
         };
         match call.record(ending).await {
@@ -214,14 +217,14 @@ impl ReplyStream {
             message: format!("{} {what}", self.endpoint),
         };
         let refusal = ErrorReply::of_fault(&fault);
-        self.break_off(&refusal, Verdict::Faulty(fault)).await
+        self.break_off(&refusal, CallOutcome::Faulty(fault)).await
     }
 
     /// Tells the caller in an event, then breaks the body off.
     async fn break_off(
         &mut self,
         refusal: &ErrorReply,
-        verdict: Verdict,
+        outcome: CallOutcome,
     ) -> Option<Result<Bytes, StreamAborted>> {
         let mut call = self.call.take()?;
         let event = self.event(refusal);
@@ -230,7 +233,7 @@ impl ReplyStream {
             status: self.status,
             error: Some(refusal.for_record()),
             usage: self.watch.usage(),
-            verdict,
+            outcome,
             response: None,
         };
         self.aborting = true;

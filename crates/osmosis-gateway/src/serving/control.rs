@@ -26,6 +26,7 @@ use crate::serving::error_reply::ErrorReply;
 use crate::serving::identity::key_of;
 use crate::serving::origin::foreign_origin;
 use crate::serving::server::Shared;
+use crate::telemetry::metrics;
 
 /// A control request is a few lines.
 const MAX_BODY_BYTES: usize = 1 << 20;
@@ -103,7 +104,7 @@ pub(crate) async fn serve(
     match (asked, parts.method) {
         (Control::Metrics, Method::GET) => {
             let page = shared.metrics.render(&shared.registry);
-            Ok(reply("text/plain; version=0.0.4; charset=utf-8", page))
+            Ok(reply(metrics::content_type(&parts.headers), page))
         }
         (Control::Policy, Method::GET) => Ok(json_reply(&everything(shared))),
         (Control::Policy, Method::POST) => update(shared, &fields(shared, body).await?).await,

@@ -19,9 +19,9 @@ use crate::calls::deadline::CallDeadline;
 use crate::calls::replay::Replays;
 use crate::policy::Fault;
 use crate::policy::registry::Served;
+use crate::sessions::fault_tally::{Ended, FaultTally};
 use crate::sessions::live::{LiveRollout, LiveStatus, Totals};
 use crate::sessions::session::Session;
-use crate::sessions::suffered::{Ended, Suffered};
 
 /// 43 letters and digits carry 256 bits.
 const KEY_LENGTH: usize = 43;
@@ -111,10 +111,10 @@ impl RolloutDoor {
         RolloutCalls {
             summary: tally.summary,
             model_time: tally.model_time,
-            last_fault: tally.suffered.last_fault(),
-            slow_fault: tally.suffered.slow_fault(),
+            last_fault: tally.faults.last_fault(),
+            slow_fault: tally.faults.slow_fault(),
             delay_fault: match self.state.clock.get() {
-                Some(clock) if clock.explains_delay() => tally.suffered.last_trouble(),
+                Some(clock) if clock.explains_delay() => tally.faults.last_trouble(),
                 Some(_) | None => None,
             },
             completions: std::mem::take(&mut tally.completions),
@@ -187,7 +187,7 @@ struct Tally {
     under_way: u32,
     busy_since: Option<Instant>,
     model_time: Duration,
-    suffered: Suffered,
+    faults: FaultTally,
     completions: Vec<GivenCompletion>,
     token_records: Vec<(SampleId, Bytes)>,
 }
@@ -362,7 +362,7 @@ impl Visit {
     }
 
     fn slowest_answer(&self) -> Duration {
-        self.state.tally.lock().suffered.slowest_answer()
+        self.state.tally.lock().faults.slowest_answer()
     }
 
     pub(crate) fn call_begins(&self) {
@@ -396,7 +396,7 @@ impl Visit {
         // Those of a standing door have no end that they could decide about.
         if !self.state.session.is_bounded() {
             let clock = self.state.clock.get().map(|clock| &**clock);
-            tally.suffered.note(&result.sample, result.ended, clock);
+            tally.faults.note(&result.sample, result.ended, clock);
         }
         tally.completions.extend(result.completion);
         tally.token_records.extend(result.token_records);
@@ -417,7 +417,7 @@ fn digest_of(key: &str) -> KeyDigest {
 mod tests {
     use super::*;
     use crate::policy::FaultKind;
-    use crate::sessions::suffered::Verdict;
+    use crate::sessions::fault_tally::CallOutcome;
 
     fn door(doors: &Doors) -> RolloutDoor {
         doors.open(
@@ -483,7 +483,7 @@ mod tests {
             message: "down".to_owned(),
         };
         let visit = doors.enter(door.key()).unwrap();
-        let record = |verdict| {
+        let record = |outcome| {
             visit.call_begins();
             visit.call_is_recorded(CallResult {
                 sample: SampleId::main(),
@@ -493,7 +493,7 @@ mod tests {
                     ..Usage::default()
                 },
                 ended: Ended {
-                    verdict,
+                    outcome,
                     began: Instant::now(),
                     first_byte_after: None,
                     trouble: None,
@@ -502,11 +502,11 @@ mod tests {
                 token_records: vec![],
             });
         };
-        record(Verdict::Faulty(fault.clone()));
-        record(Verdict::Answered);
-        assert_eq!(visit.state.tally.lock().suffered.last_fault(), None);
-        record(Verdict::Faulty(fault.clone()));
-        record(Verdict::Unknown);
+        record(CallOutcome::Faulty(fault.clone()));
+        record(CallOutcome::Answered);
+        assert_eq!(visit.state.tally.lock().faults.last_fault(), None);
+        record(CallOutcome::Faulty(fault.clone()));
+        record(CallOutcome::Unknown);
         drop(visit);
         let calls = door.close().await;
         assert_eq!(calls.last_fault, Some(fault));

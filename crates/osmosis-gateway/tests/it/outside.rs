@@ -31,12 +31,12 @@ fn parsed(page: &str) -> BTreeMap<String, f64> {
             );
             continue;
         }
-        if line.starts_with("# HELP ") {
+        if line.starts_with("# HELP ") || line == "# EOF" {
             continue;
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let name = series.split('{').next().unwrap();
-        let base = ["_bucket", "_sum", "_count"]
+        let base = ["_bucket", "_sum", "_count", "_total"]
             .iter()
             .find_map(|end| {
                 name.strip_suffix(end)
@@ -96,7 +96,7 @@ async fn metrics_tell_of_calls_by_upstream_and_never_of_rollouts() {
         ("retries_total{$d,upstream=\"$b\"}", 1.0),
         ("request_duration_seconds_count{$d,upstream=\"$b\"}", 2.0),
         (
-            "request_duration_seconds_bucket{$d,upstream=\"$b\",le=\"+Inf\"}",
+            "request_duration_seconds_bucket{le=\"+Inf\",$d,upstream=\"$b\"}",
             2.0,
         ),
         ("time_to_first_token_seconds_count{$d,upstream=\"$b\"}", 2.0),

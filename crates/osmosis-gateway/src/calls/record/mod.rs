@@ -15,14 +15,14 @@ use osmosis_store::{NewCall, Pieces, StoreError};
 use crate::calls::deadline::unanswered;
 use crate::calls::error::{CallError, ErrorCode};
 use crate::calls::journey::Journey;
-use crate::calls::passed_on::PassedOn;
 use crate::calls::replay::FirstUse;
+use crate::calls::sent_bytes::SentBytes;
 use crate::policy::registry::Pass;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
 use crate::sessions::door::Visit;
-use crate::sessions::suffered::{Verdict, Waited};
+use crate::sessions::fault_tally::{CallOutcome, Waited};
 use crate::telemetry::spans::TraceParent;
 
 /// A call that is not recorded yet. Dropped before [`OpenCall::record`], it is one whose caller went
@@ -42,7 +42,7 @@ struct Unrecorded {
     pauses: Pauses,
     draft: NewCall,
     /// What the caller has been sent so far.
-    sent: PassedOn,
+    sent: SentBytes,
     tokens: TokenSlot,
     journey: Journey,
     /// What answers; `None` when it did not come to that.
@@ -92,7 +92,7 @@ pub(crate) struct Ending {
     pub(crate) status: u16,
     pub(crate) error: Option<CallError>,
     pub(crate) usage: Option<Usage>,
-    pub(crate) verdict: Verdict,
+    pub(crate) outcome: CallOutcome,
     /// The whole response; `None` when it was streamed and is known already.
     pub(crate) response: Option<Bytes>,
 }
@@ -147,7 +147,7 @@ impl OpenCall {
                 first_byte_after: None,
                 pauses: Pauses::default(),
                 draft,
-                sent: PassedOn::default(),
+                sent: SentBytes::default(),
                 tokens: TokenSlot::default(),
                 journey: Journey::default(),
                 answering: None,
@@ -213,9 +213,9 @@ impl OpenCall {
     }
 
     /// What it says about the policy when nobody waits for the answer any more.
-    pub(crate) fn given_up(&self) -> Verdict {
+    pub(crate) fn given_up(&self) -> CallOutcome {
         let call = self.unrecorded.as_ref();
-        call.map_or(Verdict::Unknown, Unrecorded::given_up)
+        call.map_or(CallOutcome::Unknown, Unrecorded::given_up)
     }
 
     /// A stream with this status has begun.
@@ -266,7 +266,7 @@ impl Drop for OpenCall {
                 message: "the caller went away before the reply was complete".to_owned(),
             }),
             usage: None,
-            verdict: call.given_up(),
+            outcome: call.given_up(),
             response: None,
         };
         let shared = Arc::clone(&self.shared);
@@ -281,13 +281,13 @@ impl Drop for OpenCall {
 }
 
 impl Unrecorded {
-    fn given_up(&self) -> Verdict {
+    fn given_up(&self) -> CallOutcome {
         if self.answering.is_none() {
             let message = format!(
                 "the policy was paused, and not resumed within {:.1} s",
                 self.began.elapsed().as_secs_f64()
             );
-            return Verdict::Unanswered {
+            return CallOutcome::Unanswered {
                 fault: Fault {
                     kind: FaultKind::Paused,
                     status: 503,
@@ -296,32 +296,32 @@ impl Unrecorded {
                 waited: Waited::WhileItFailed,
             };
         }
-        let travelled = self.journey.travelled();
-        if !travelled.is_outside() {
-            return Verdict::Unknown;
+        let progress = self.journey.progress();
+        if !progress.is_outside() {
+            return CallOutcome::Unknown;
         }
         if self.draft.first_byte_at_ms.is_none() {
-            if travelled.heard {
-                return Verdict::Unknown;
+            if progress.heard {
+                return CallOutcome::Unknown;
             }
             let now = Instant::now();
             let clock = self.visit.clock();
             if clock.is_none_or(|clock| !clock.may_be_over(now)) {
                 self.journey.lost(self.began, now);
             }
-            return Verdict::Unanswered {
+            return CallOutcome::Unanswered {
                 fault: unanswered(&self.journey, self.began),
-                waited: match travelled.failing {
+                waited: match progress.failing {
                     Some(_) => Waited::WhileItFailed,
                     None => Waited::InSilence(self.began.elapsed()),
                 },
             };
         }
         let Some(silence) = self.pauses.silence() else {
-            return Verdict::Unknown;
+            return CallOutcome::Unknown;
         };
         let endpoint = self.journey.endpoint();
-        Verdict::Unanswered {
+        CallOutcome::Unanswered {
             fault: Fault {
                 kind: FaultKind::TimedOut,
                 status: 504,

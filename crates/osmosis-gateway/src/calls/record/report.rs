@@ -4,7 +4,7 @@ use osmosis_store::NewCall;
 
 use super::Answering;
 use crate::calls::error::ErrorCode;
-use crate::calls::journey::Travelled;
+use crate::calls::journey::CallProgress;
 use crate::serving::server::Shared;
 use crate::telemetry::metrics::CallFigures;
 use crate::telemetry::spans::{CallSpan, TraceParent};
@@ -14,7 +14,7 @@ pub(super) fn report(
     shared: &Shared,
     call: &NewCall,
     error_code: Option<ErrorCode>,
-    travelled: &Travelled,
+    progress: &CallProgress,
     answering: Option<&Answering>,
     trace: Option<TraceParent>,
     span: &tracing::Span,
@@ -23,8 +23,8 @@ pub(super) fn report(
     let outcome = error_type.unwrap_or("ok");
     span.record("upstream", &call.upstream);
     span.record("outcome", outcome);
-    let retries = travelled.tries.saturating_sub(1);
-    let unnamed = travelled.went_to.is_some() && !travelled.named_in_metrics;
+    let retries = progress.tries.saturating_sub(1);
+    let unnamed = progress.went_to.is_some() && !progress.named_in_metrics;
     let upstream = match answering {
         // The servers of single rollouts are as many as there are rollouts.
         Some(answering) if unnamed => answering.pass.policy.describe().endpoint,

@@ -15,7 +15,7 @@ use crate::options::Durability;
 use crate::policy::TokenAccount;
 use crate::serving::server::Shared;
 use crate::sessions::door::{CallResult, GivenCompletion};
-use crate::sessions::suffered::{Ended, Verdict};
+use crate::sessions::fault_tally::{CallOutcome, Ended};
 
 impl Unrecorded {
     pub(super) async fn into_record(
@@ -43,7 +43,7 @@ impl Unrecorded {
             .or_else(|| account.as_ref().map(TokenAccount::usage))
             .unwrap_or_default();
         draft.tokens = account.map(|account| account.records).unwrap_or_default();
-        let mut verdict = ending.verdict;
+        let mut outcome = ending.outcome;
         draft.status = ending.status;
         let error_code = ending.error.as_ref().map(|error| error.code);
         draft.error = ending.error.map(|error| error.to_string());
@@ -56,11 +56,11 @@ impl Unrecorded {
             None => sent.pieces(),
         };
         draft.done_at_ms = now_ms();
-        let travelled = journey.travelled();
-        if travelled.says_when_sent {
-            draft.sent_at_ms = travelled.first_sent_at_ms;
+        let progress = journey.progress();
+        if progress.says_when_sent {
+            draft.sent_at_ms = progress.first_sent_at_ms;
         }
-        if let Some((endpoint, version)) = &travelled.went_to {
+        if let Some((endpoint, version)) = &progress.went_to {
             draft.upstream = endpoint.as_ref().to_owned();
             draft.policy_version = *version;
         }
@@ -68,7 +68,7 @@ impl Unrecorded {
             &shared,
             &draft,
             error_code,
-            &travelled,
+            &progress,
             answering.as_ref(),
             trace,
             &span,
@@ -121,17 +121,21 @@ impl Unrecorded {
         }
         if let Err(error) = &result {
             tracing::error!(rollout = %visit.rollout(), %error, "a model call could not be recorded");
-            verdict = Verdict::Faulty(unrecordable(error));
+            outcome = CallOutcome::Faulty(unrecordable(error));
         }
-        let trouble = match (&verdict, travelled.failing) {
-            (Verdict::Faulty(fault) | Verdict::Unanswered { fault, .. }, _) => Some(fault.clone()),
-            (Verdict::Answered | Verdict::Refused | Verdict::Unknown, failing) => failing,
+        let trouble = match (&outcome, progress.failing) {
+            (CallOutcome::Faulty(fault) | CallOutcome::Unanswered { fault, .. }, _) => {
+                Some(fault.clone())
+            }
+            (CallOutcome::Answered | CallOutcome::Refused | CallOutcome::Unknown, failing) => {
+                failing
+            }
         };
         visit.call_is_recorded(CallResult {
             sample,
             usage,
             ended: Ended {
-                verdict,
+                outcome,
                 began,
                 first_byte_after,
                 trouble,

@@ -1,8 +1,10 @@
-//! What passes through the gateway, counted, in the text format that Prometheus reads.
+//! What passes through the gateway, counted for Prometheus.
 //!
-//! Written by hand: a dozen numbers in a format of three kinds of lines are not worth a library. Nothing
-//! here is labelled with a rollout, and the number of labels is bounded.
+//! Calls add to plain atomics, which cost a call next to nothing; `prometheus-client` reads them when somebody
+//! asks for the page, and writes its text. Nothing here is labelled with a rollout, and the number of labels is
+//! bounded.
 
+mod histogram;
 mod page;
 
 use std::collections::BTreeMap;
@@ -11,9 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use self::page::{Histogram, Page};
+use self::histogram::Histogram;
+use self::page::Page;
+pub(crate) use self::page::content_type;
 use crate::policy::registry::{PolicyStatus, Registry};
-use crate::policy::upstream::Health;
 
 /// More upstreams than this are counted together.
 const MOST_UPSTREAMS: usize = 64;
@@ -127,88 +130,20 @@ impl Metrics {
 
     /// Everything, as Prometheus reads it.
     pub(crate) fn render(&self, registry: &Registry) -> String {
-        let mut page = Page::default();
-        let all = self.series.read().clone();
-        self.render_counters(&mut page, &all);
-        let histogram = |page: &mut Page, name, help, of: fn(&Series) -> &Histogram| {
-            page.head(name, "histogram", help);
-            for series in &all {
-                of(series).render(page, name, &series.labels());
-            }
-        };
-        histogram(
-            &mut page,
-            "request_duration_seconds",
-            "From the arrival of a call to its last byte.",
-            |series| &series.duration,
-        );
-        histogram(
-            &mut page,
-            "time_to_first_token_seconds",
-            "From sending a call to the upstream to the first byte of its reply.",
-            |series| &series.first_token,
-        );
-        histogram(
-            &mut page,
-            "queue_wait_seconds",
-            "From the arrival of a call to sending it to the upstream.",
-            |series| &series.queued,
-        );
-        render_policies(&mut page, registry);
-        page.text
+        let mut policies = vec![(String::new(), registry.run_policy().status())];
+        for (name, served) in registry.named() {
+            policies.push((name, served.status()));
+        }
+        self.page(policies).text()
     }
 
-    fn render_counters(&self, page: &mut Page, all: &[Arc<Series>]) {
-        page.head(
-            "requests_total",
-            "counter",
-            "Calls by how they ended: ok, or the code of the error.",
-        );
-        for series in all {
-            let [dialect, upstream] = series.labels();
-            for (outcome, count) in series.outcomes.lock().iter() {
-                let labels = [dialect, upstream, ("outcome", outcome)];
-                page.line("requests_total", &labels, *count);
-            }
+    fn page(&self, policies: Vec<(String, PolicyStatus)>) -> Page {
+        Page {
+            series: self.series.read().clone(),
+            replayed: self.replayed.load(Ordering::Relaxed),
+            spans_dropped: self.spans_dropped.load(Ordering::Relaxed),
+            policies,
         }
-        page.head(
-            "tokens_total",
-            "counter",
-            "Tokens as the upstream counts them.",
-        );
-        for series in all {
-            let [dialect, upstream] = series.labels();
-            for (kind, count) in [
-                ("input", &series.input_tokens),
-                ("output", &series.output_tokens),
-            ] {
-                let labels = [dialect, upstream, ("kind", kind)];
-                page.line("tokens_total", &labels, count.load(Ordering::Relaxed));
-            }
-        }
-        page.head(
-            "retries_total",
-            "counter",
-            "Tries of calls beyond the first, by the upstream that came last.",
-        );
-        for series in all {
-            let count = series.retries.load(Ordering::Relaxed);
-            page.line("retries_total", &series.labels(), count);
-        }
-        page.head(
-            "replayed_total",
-            "counter",
-            "Calls with a known idempotency key that were given the earlier answer.",
-        );
-        let replayed = self.replayed.load(Ordering::Relaxed);
-        page.line("replayed_total", &[], replayed);
-        page.head(
-            "spans_dropped_total",
-            "counter",
-            "Spans that could not be exported.",
-        );
-        let dropped = self.spans_dropped.load(Ordering::Relaxed);
-        page.line("spans_dropped_total", &[], dropped);
     }
 }
 
@@ -218,71 +153,13 @@ impl Series {
     }
 }
 
-/// A name, what it is, and where it is found.
-type Gauge = (&'static str, &'static str, fn(&PolicyStatus) -> u64);
-
-fn render_policies(page: &mut Page, registry: &Registry) {
-    let mut policies = vec![(String::new(), registry.run_policy().status())];
-    for (name, served) in registry.named() {
-        policies.push((name, served.status()));
-    }
-    let gauges: [Gauge; 5] = [
-        (
-            "in_flight",
-            "Calls that were let in and are not recorded yet.",
-            |policy| policy.in_flight as u64,
-        ),
-        (
-            "queue_length",
-            "Calls that wait for an endpoint to have room.",
-            |policy| policy.queued as u64,
-        ),
-        (
-            "held",
-            "Calls that wait for the policy to be resumed.",
-            |policy| policy.held as u64,
-        ),
-        ("paused", "1 while the policy is paused.", |policy| {
-            u64::from(policy.paused)
-        }),
-        ("policy_version", "The version that is served.", |policy| {
-            policy.version.0
-        }),
-    ];
-    for (name, help, of) in gauges {
-        page.head(name, "gauge", help);
-        for (policy, status) in &policies {
-            page.line(name, &[("policy", policy)], of(status));
-        }
-    }
-    for (name, help) in [
-        ("upstream_in_flight", "Calls under way at an endpoint."),
-        ("upstream_limit", "How many calls an endpoint may have now."),
-        (
-            "upstream_up",
-            "0 while an endpoint is left alone because it fails.",
-        ),
-    ] {
-        page.head(name, "gauge", help);
-        for (policy, status) in &policies {
-            for endpoint in &status.endpoints {
-                let value = match name {
-                    "upstream_in_flight" => Some(endpoint.in_flight),
-                    "upstream_limit" => endpoint.limit,
-                    _ => Some(u32::from(endpoint.health != Health::Open)),
-                };
-                let labels = [("policy", &**policy), ("upstream", &*endpoint.url)];
-                if let Some(value) = value {
-                    page.line(name, &labels, value.into());
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, HeaderValue, header};
+    use osmosis_core::PolicyVersion;
+
     use super::*;
+    use crate::policy::upstream::{EndpointLoad, Health};
 
     fn figures<'a>(upstream: &'a str, outcome: &'a str) -> CallFigures<'a> {
         CallFigures {
@@ -299,15 +176,41 @@ mod tests {
     }
 
     fn page(metrics: &Metrics) -> String {
-        let mut page = Page::default();
-        let all = metrics.series.read().clone();
-        metrics.render_counters(&mut page, &all);
-        for series in &all {
-            series
-                .duration
-                .render(&mut page, "request_duration_seconds", &series.labels());
-        }
-        page.text
+        metrics.page(vec![]).text()
+    }
+
+    #[test]
+    fn the_page_is_what_prometheus_reads() {
+        let metrics = Metrics::default();
+        metrics.count(&figures("http://a/v1", "ok"));
+        let status = PolicyStatus {
+            model: "m".to_owned(),
+            version: PolicyVersion(7),
+            paused: true,
+            in_flight: 1,
+            held: 2,
+            queued: 3,
+            endpoints: vec![EndpointLoad {
+                url: "http://a/v1".to_owned(),
+                health: Health::Open,
+                in_flight: 4,
+                limit: Some(5),
+                last_error: None,
+                failed_tries: 0,
+                rate_limited: 0,
+                rests_ms: None,
+            }],
+        };
+        insta::assert_snapshot!(metrics.page(vec![(String::new(), status)]).text());
+    }
+
+    #[test]
+    fn a_scraper_gets_the_page_under_the_name_that_it_accepts() {
+        let mut headers = HeaderMap::new();
+        assert!(content_type(&headers).starts_with("text/plain; version=0.0.4"));
+        let accepts = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+        headers.insert(header::ACCEPT, HeaderValue::from_static(accepts));
+        assert!(content_type(&headers).starts_with("application/openmetrics-text; version=1.0.0"));
     }
 
     #[test]
@@ -323,9 +226,9 @@ mod tests {
             r#"requests_total{dialect="chat_completions",upstream="http://a/v1",outcome="upstream_overloaded"} 1"#,
             r#"requests_total{dialect="chat_completions",upstream="odd\"\\\n",outcome="ok"} 1"#,
             r#"tokens_total{dialect="chat_completions",upstream="http://a/v1",kind="output"} 9"#,
-            r#"request_duration_seconds_bucket{dialect="chat_completions",upstream="http://a/v1",le="1"} 0"#,
-            r#"request_duration_seconds_bucket{dialect="chat_completions",upstream="http://a/v1",le="2.5"} 3"#,
-            r#"request_duration_seconds_sum{dialect="chat_completions",upstream="http://a/v1"} 3.600"#,
+            r#"request_duration_seconds_bucket{le="1.0",dialect="chat_completions",upstream="http://a/v1"} 0"#,
+            r#"request_duration_seconds_bucket{le="2.5",dialect="chat_completions",upstream="http://a/v1"} 3"#,
+            r#"request_duration_seconds_sum{dialect="chat_completions",upstream="http://a/v1"} 3.6"#,
         ] {
             let line = format!("osmosis_gateway_{line}");
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");

@@ -1,4 +1,4 @@
-//! What the calls of a task suffered: the last call of each sample decides.
+//! Which faults the calls of a task met: the last call of each sample decides.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::policy::Fault;
 
 /// What a call says about the policy behind the gateway.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum CallOutcome {
     /// It works.
     Answered,
     /// The call itself is wrong, which is the caller's own doing.
@@ -34,7 +34,7 @@ pub(crate) enum Waited {
 /// How a call ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) verdict: Verdict,
+    pub(crate) outcome: CallOutcome,
     pub(crate) began: Instant,
     /// From when it was sent until its answer began.
     pub(crate) first_byte_after: Option<Duration>,
@@ -44,7 +44,7 @@ pub(crate) struct Ended {
 
 /// The calls of one task, by sample.
 #[derive(Debug, Default)]
-pub(crate) struct Suffered {
+pub(crate) struct FaultTally {
     /// The samples whose last call failed.
     standing: HashMap<SampleId, Standing>,
     /// When each sample was last answered.
@@ -62,7 +62,7 @@ struct Standing {
     number: u64,
 }
 
-impl Suffered {
+impl FaultTally {
     /// Takes up a call that has ended.
     pub(crate) fn note(&mut self, sample: &SampleId, ended: Ended, clock: Option<&TaskClock>) {
         self.noted += 1;
@@ -70,18 +70,18 @@ impl Suffered {
             self.last_trouble = ended.trouble;
         }
         let now = Instant::now();
-        match ended.verdict {
-            Verdict::Answered => {
+        match ended.outcome {
+            CallOutcome::Answered => {
                 self.standing.remove(sample);
                 self.answered.insert(sample.clone(), now);
                 let took = ended.first_byte_after.unwrap_or_default();
                 self.slowest_answer = self.slowest_answer.max(took);
             }
-            Verdict::Refused => {
+            CallOutcome::Refused => {
                 self.standing.remove(sample);
             }
-            Verdict::Faulty(fault) => self.stands(sample, fault, false),
-            Verdict::Unanswered { fault, waited } => {
+            CallOutcome::Faulty(fault) => self.stands(sample, fault, false),
+            CallOutcome::Unanswered { fault, waited } => {
                 // Whoever asks twice and takes the first answer needs no other.
                 if self
                     .answered
@@ -98,7 +98,7 @@ impl Suffered {
                 };
                 self.stands(sample, fault, maybe_slow);
             }
-            Verdict::Unknown => {}
+            CallOutcome::Unknown => {}
         }
     }
 
@@ -154,17 +154,17 @@ mod tests {
         SampleId::new(name).unwrap()
     }
 
-    fn ended(verdict: Verdict) -> Ended {
+    fn ended(outcome: CallOutcome) -> Ended {
         Ended {
-            verdict,
+            outcome,
             began: Instant::now(),
             first_byte_after: None,
             trouble: None,
         }
     }
 
-    fn unanswered(waited: Duration) -> Verdict {
-        Verdict::Unanswered {
+    fn unanswered(waited: Duration) -> CallOutcome {
+        CallOutcome::Unanswered {
             fault: fault("silent"),
             waited: Waited::InSilence(waited),
         }
@@ -172,35 +172,35 @@ mod tests {
 
     #[test]
     fn the_last_call_of_each_sample_decides() {
-        let mut suffered = Suffered::default();
+        let mut faults = FaultTally::default();
         let (a, b) = (sample("a"), sample("b"));
-        suffered.note(&a, ended(Verdict::Faulty(fault("a"))), None);
-        suffered.note(&b, ended(Verdict::Answered), None);
+        faults.note(&a, ended(CallOutcome::Faulty(fault("a"))), None);
+        faults.note(&b, ended(CallOutcome::Answered), None);
         assert_eq!(
-            suffered.last_fault(),
+            faults.last_fault(),
             Some(fault("a")),
             "another sample's answer"
         );
-        suffered.note(&b, ended(Verdict::Faulty(fault("b"))), None);
-        assert_eq!(suffered.last_fault(), Some(fault("b")));
-        suffered.note(&a, ended(Verdict::Answered), None);
-        assert_eq!(suffered.last_fault(), Some(fault("b")));
-        suffered.note(&b, ended(Verdict::Unknown), None);
-        assert_eq!(suffered.last_fault(), Some(fault("b")));
-        suffered.note(&b, ended(Verdict::Refused), None);
-        assert_eq!(suffered.last_fault(), None);
+        faults.note(&b, ended(CallOutcome::Faulty(fault("b"))), None);
+        assert_eq!(faults.last_fault(), Some(fault("b")));
+        faults.note(&a, ended(CallOutcome::Answered), None);
+        assert_eq!(faults.last_fault(), Some(fault("b")));
+        faults.note(&b, ended(CallOutcome::Unknown), None);
+        assert_eq!(faults.last_fault(), Some(fault("b")));
+        faults.note(&b, ended(CallOutcome::Refused), None);
+        assert_eq!(faults.last_fault(), None);
     }
 
     #[test]
     fn whoever_gives_up_on_silence_suffered_it_unless_another_call_was_answered_meanwhile() {
-        let mut suffered = Suffered::default();
+        let mut faults = FaultTally::default();
         let a = sample("a");
         let call = ended(unanswered(Duration::ZERO));
-        suffered.note(&a, ended(Verdict::Answered), None);
-        suffered.note(&a, call, None);
-        assert_eq!(suffered.last_fault(), None, "the slower one of two");
-        suffered.note(&a, ended(unanswered(Duration::ZERO)), None);
-        assert_eq!(suffered.last_fault(), Some(fault("silent")));
+        faults.note(&a, ended(CallOutcome::Answered), None);
+        faults.note(&a, call, None);
+        assert_eq!(faults.last_fault(), None, "the slower one of two");
+        faults.note(&a, ended(unanswered(Duration::ZERO)), None);
+        assert_eq!(faults.last_fault(), Some(fault("silent")));
     }
 
     #[test]
@@ -211,18 +211,15 @@ mod tests {
         over.start(Instant::now());
         let a = sample("a");
         let cut_off = |slowest, waited, clock: &TaskClock| {
-            let mut suffered = Suffered::default();
+            let mut faults = FaultTally::default();
             let answered = Ended {
                 first_byte_after: Some(Duration::from_secs(slowest)),
-                ..ended(Verdict::Answered)
+                ..ended(CallOutcome::Answered)
             };
-            suffered.note(&a, answered, Some(clock));
+            faults.note(&a, answered, Some(clock));
             let call = ended(unanswered(Duration::from_secs(waited)));
-            suffered.note(&a, call, Some(clock));
-            (
-                suffered.last_fault().is_some(),
-                suffered.slow_fault().is_some(),
-            )
+            faults.note(&a, call, Some(clock));
+            (faults.last_fault().is_some(), faults.slow_fault().is_some())
         };
         assert_eq!(cut_off(10, 15, &over), (false, true));
         assert_eq!(cut_off(10, 25, &over), (true, false));

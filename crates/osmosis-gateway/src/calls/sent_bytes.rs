@@ -10,13 +10,13 @@ const LARGEST_BLOCK_BYTES: usize = 64 << 10;
 
 /// Bytes that come in small pieces and are wanted in few in the end.
 #[derive(Debug, Default)]
-pub(crate) struct PassedOn {
+pub(crate) struct SentBytes {
     full: Vec<Bytes>,
     last: BytesMut,
     length: usize,
 }
 
-impl PassedOn {
+impl SentBytes {
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len();
         while !bytes.is_empty() {
@@ -61,7 +61,7 @@ mod tests {
             &[100, 5 * LARGEST_BLOCK_BYTES, 0, 7],
             &[240; 67],
         ] {
-            let mut passed = PassedOn::default();
+            let mut passed = SentBytes::default();
             let mut expected = Vec::new();
             for (piece, &size) in sizes.iter().enumerate() {
                 let bytes = vec![u8::try_from(piece % 251).unwrap(); size];
