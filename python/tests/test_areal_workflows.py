@@ -192,7 +192,7 @@ def test_a_client_without_an_address_sees_what_the_user_set(monkeypatch: pytest.
         "ANTHROPIC_BASE_URL": None,
         "ANTHROPIC_API_KEY": "mine",
     }
-    # An engine of an older release opens no second door.
+    # An engine of an older release gives no second key.
     assert rollout_environ.unset_variables("http://x/v1", None) == {}
 
 

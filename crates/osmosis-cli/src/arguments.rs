@@ -29,7 +29,7 @@ pub(crate) use workspace::{
     DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
 };
 
-/// Runs AI agents for evaluation and reinforcement learning, and reports honest numbers.
+/// Runs AI agents for evaluation and reinforcement learning, with honest statistics.
 #[derive(Debug, Parser)]
 #[command(
     name = "osmosis",
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) workspace: Option<Utf8PathBuf>,
 
-    /// Say more about what the program itself does (repeat for more; `OSMOSIS_LOG` filters)
+    /// Log more about the program itself (repeat for more; `OSMOSIS_LOG` filters)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -61,7 +61,7 @@ pub(crate) struct OutputArguments {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// Plain text: no colours, no moving progress
+    /// Plain text: no colours, no live progress
     #[arg(long, global = true)]
     pub(crate) plain: bool,
 }
@@ -86,17 +86,17 @@ pub(crate) enum Command {
     },
     /// Serve a model to any OpenAI client, and record every call
     Gateway(GatewayArguments),
-    /// Take rollouts from a training controller over HTTP, run and grade them, and call it back
+    /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
-    /// Check the files of a run, and save what is whole in a damaged one
+    /// Verify the files of a run, and recover the intact part of a damaged one
     #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
     Run {
         #[command(subcommand)]
         command: RunCommand,
     },
-    /// Watch a small agent learn: evaluates it, trains it, evaluates it again
+    /// Watch a small agent learn: evaluate, train, evaluate again
     Demo(DemoArguments),
-    /// Make rollouts: agent workflows with their graders
+    /// Create projects: an agent workflow with its grader
     #[command(after_help = "Example:\n  osmosis rollout init hello")]
     Rollout {
         #[command(subcommand)]
@@ -108,9 +108,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DatasetCommand,
     },
-    /// Write the rollouts of a run to a file that pandas, DuckDB and others open
+    /// Write the rollouts of a run to a file for pandas, DuckDB and others
     Export(ExportArguments),
-    /// Check this machine and workspace, and say what is missing
+    /// Check this machine and workspace, and list what is missing
     #[command(after_help = "Example:\n  osmosis doctor")]
     Doctor {
         /// Interpreter to check
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Write the manual pages of all commands into a folder
     #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
     Man {
-        /// Folder for the pages; it is made when it is missing
+        /// Folder for the pages; created if missing
         #[arg(value_name = "DIR")]
         folder: Utf8PathBuf,
     },

@@ -18,9 +18,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from osmosis_ai.areal import reward_setup
-from osmosis_ai.areal.reward_nursery import Nursery
 from osmosis_ai.areal.reward_process import HELLO, STARTED, UNLOADABLE
 from osmosis_ai.areal.reward_slot import Call, Crashed, Outcome, Phase, Replied, Slot, TimedOut
+from osmosis_ai.areal.reward_starter import ProcessStarter
 from osmosis_ai.areal.reward_template import Template
 
 _CLOSE_SECONDS = 2.0
@@ -51,7 +51,7 @@ class RewardPool:
         self._largest = 0
         self._unwanted: list[Call] = []
         self._outcomes: list[tuple[Call, Outcome]] = []
-        self._nursery = Nursery(self._settle)
+        self._starter = ProcessStarter(self._settle)
         self._selector: selectors.BaseSelector | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._woken = False
@@ -119,7 +119,7 @@ class RewardPool:
             self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
-        self._nursery.abandon()
+        self._starter.abandon()
 
     # From here on everything happens with the lock held, most of it in the supervisor's thread.
 
@@ -127,7 +127,7 @@ class RewardPool:
         self._wake_reader.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
-        self._nursery.open(self._selector)
+        self._starter.open(self._selector)
         self._thread = threading.Thread(target=self._run, name="osmosis-rewards", daemon=True)
         self._thread.start()
 
@@ -141,14 +141,14 @@ class RewardPool:
         with self._lock:
             self._closed = True
             waiting = [*self._queue, *(call for slot in self._slots for call in slot.calls)]
-            waiting += self._nursery.ending
+            waiting += self._starter.ending
             for slot in self._slots:
                 slot.kill()
             self._slots.clear()
             for call in waiting:
                 self._settle(call, Crashed(None, call.attempts, problem))
         self._deliver()
-        self._nursery.close()
+        self._starter.close()
         if self._selector is not None:
             self._selector.close()
         self._wake_reader.close()
@@ -163,7 +163,7 @@ class RewardPool:
                 if isinstance(key.data, Slot):
                     self._attend(key.data, mask)
                 elif isinstance(key.data, Template):
-                    self._nursery.hear(key.data)
+                    self._starter.receive(key.data)
                 else:
                     self._woken = False
                     with contextlib.suppress(BlockingIOError):
@@ -215,7 +215,7 @@ class RewardPool:
         elif kind == STARTED:
             slot.started()
             if slot.running is not None and not payload[0]:
-                self._nursery.preload(slot.running.module)
+                self._starter.preload(slot.running.module)
         elif kind == UNLOADABLE and self._outdated(slot):
             # This process has learnt to import more since that one was prepared.
             call = slot.finish()
@@ -343,7 +343,7 @@ class RewardPool:
                 self._settle(lost, Crashed(None, lost.attempts, "it did not start"))
             return
         # How it ended is known once the template has collected it.
-        self._nursery.end(slot.pid, lost)
+        self._starter.end(slot.pid, lost)
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
         if not call.settled:
@@ -373,7 +373,7 @@ class RewardPool:
         assert self._selector is not None
         self._selector.register(slot, selectors.EVENT_READ, slot)
         with theirs:
-            self._nursery.start([theirs.fileno(), claims[0]])
+            self._starter.start([theirs.fileno(), claims[0]])
         slot.prepare(reward_setup.setup())
         return slot
 

@@ -11,12 +11,12 @@ use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArgumen
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
-    /// Check a config, run every row of its dataset through the agent, and report
+    /// Run the agent on every row of a config's dataset, and report
     Submit(Box<SubmitArguments>),
-    /// Go on with a run that was interrupted: only what has no result is run
+    /// Resume an interrupted run: rollouts without a result run
     #[command(after_help = "Example:\n  osmosis eval resume multiply-20260101-120000")]
     Resume(Box<ResumeArguments>),
-    /// Grade the recorded samples of a run again, by the grader as it is now; the model is not asked
+    /// Grade the recorded samples of a run again with the current grader, without calling the model
     Regrade(Box<RegradeArguments>),
     /// List the runs of the workspace
     #[command(after_help = "Example:\n  osmosis eval list --json")]
@@ -26,7 +26,7 @@ pub(crate) enum EvalCommand {
         after_help = "Example:\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"
     )]
     Info(InfoArguments),
-    /// Compare runs of one dataset row by row: is the difference real, and which rows changed?
+    /// Compare runs of one dataset row by row: is the difference significant, and which rows changed?
     Compare(CompareArguments),
     /// Print one rollout as a transcript: messages, tool calls, rewards, errors, times
     #[command(
@@ -41,7 +41,7 @@ pub(crate) enum EvalCommand {
         #[arg(long)]
         calls: bool,
     },
-    /// Ask the process that runs it to finish what is under way and end; waits until it has
+    /// Stop a run after its active rollouts have finished; waits until it has ended
     #[command(after_help = "Example:\n  osmosis eval stop multiply-20260101-120000")]
     Stop(StopArguments),
     /// Print the log of a run: what user code printed, worker and rollout events
@@ -57,14 +57,14 @@ pub(crate) enum EvalCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nAt a rollout server (`osmosis serve`, or one made with `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nIn continuous integration:\n  osmosis eval submit configs/eval/multiply.toml --fail-under pass_rate=0.8 --junit results.xml \\\n      --price-prompt 0.15 --price-completion 0.60 --max-cost 2\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows),\n4 below a --fail-under, 130 interrupted"
+    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nOn a rollout server (`osmosis serve` or `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nIn continuous integration:\n  osmosis eval submit configs/eval/multiply.toml --fail-under pass_rate=0.8 --junit results.xml \\\n      --price-prompt 0.15 --price-completion 0.60 --max-cost 2\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows),\n4 below a --fail-under, 130 interrupted"
 )]
 pub(crate) struct SubmitArguments {
     /// Config file (TOML)
     #[arg(value_name = "CFG")]
     pub(crate) config: Utf8PathBuf,
 
-    /// Stop after the checks: config, dataset, environment, entrypoint
+    /// Only check: config, dataset, environment, entrypoint
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -80,20 +80,20 @@ pub(crate) struct SubmitArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
 
-    /// Put an existing run of that name away and start anew
+    /// Archive the existing run of that name and start fresh
     #[arg(long, requires = "name", conflicts_with = "retry_failed")]
     pub(crate) fresh: bool,
 
-    /// Resuming: also run again what failed, timed out or was not graded; rewards stay
+    /// On resume: also repeat rollouts that failed, timed out or were not graded; scored ones are kept
     #[arg(long)]
     pub(crate) retry_failed: bool,
 
-    /// Where the random numbers of an embedded policy start; the same seed gives the same answers
+    /// Random seed (embedded models only); the same seed gives the same answers
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Have the rollouts run and graded by the rollout server at this address; nothing of the rollout is
-    /// needed here
+    /// Run and grade the rollouts on the rollout server at this address; this machine needs no copy of the
+    /// project
     #[arg(
         long,
         value_name = "URL",
@@ -123,7 +123,7 @@ pub(crate) struct SubmitArguments {
     #[command(flatten)]
     pub(crate) log: LogArguments,
 
-    /// Do not ask before a run that goes to a remote model
+    /// Don't ask for confirmation before a run that calls a remote model
     #[arg(short, long)]
     pub(crate) yes: bool,
 
@@ -134,14 +134,13 @@ pub(crate) struct SubmitArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval regrade multiply-20260101-120000\n  osmosis eval regrade multiply-20260101-120000 --config configs/eval/strict.toml --name strict\n\nThe run itself stays as it is: the grades are a new run, for `eval info`, `show` and `compare`.\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
+    after_help = "Example:\n  osmosis eval regrade multiply-20260101-120000\n  osmosis eval regrade multiply-20260101-120000 --config configs/eval/strict.toml --name strict\n\nThe original run is not changed: the grades become a new run, for `eval info`, `show` and `compare`.\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
 )]
 pub(crate) struct RegradeArguments {
-    /// Name of the run whose samples are graded
+    /// Run whose samples are graded
     pub(crate) run: String,
 
-    /// Config file (TOML) that has the [grader] to grade by [default: the one the run was made with, as it
-    /// is now]
+    /// Config file (TOML) with the [grader] to use [default: the run's config file, in its current state]
     #[arg(long, value_name = "CFG")]
     pub(crate) config: Option<Utf8PathBuf>,
 
@@ -153,19 +152,19 @@ pub(crate) struct RegradeArguments {
     #[arg(long, value_name = "ROWS")]
     pub(crate) rows: Option<String>,
 
-    /// Stop after the checks: config, environment, entrypoint
+    /// Only check: config, environment, entrypoint
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Put an existing run of that name away and start anew
+    /// Archive the existing run of that name and start fresh
     #[arg(long, requires = "name", conflicts_with = "retry_failed")]
     pub(crate) fresh: bool,
 
-    /// Resuming: also grade again what timed out or was not graded; rewards stay
+    /// On resume: also repeat gradings that timed out or failed; scored ones are kept
     #[arg(long)]
     pub(crate) retry_failed: bool,
 
-    /// Where the random numbers of an embedded judge start
+    /// Random seed (embedded judges only)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
@@ -188,7 +187,7 @@ pub(crate) struct ResumeArguments {
     /// Name of the run
     pub(crate) run: String,
 
-    /// Also run again what failed, timed out or was not graded; rewards stay
+    /// Also repeat rollouts that failed, timed out or were not graded; scored ones are kept
     #[arg(long)]
     pub(crate) retry_failed: bool,
 
@@ -232,14 +231,14 @@ pub(crate) struct InfoArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; failures likewise; reward: sign-flip permutation test, which decides only where the same rollouts are scored in\nboth runs. docs/compare.md says what the numbers mean."
+    after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; failures likewise; reward: sign-flip permutation test, which decides only where the same rollouts are scored in\nboth runs. docs/compare.md explains the numbers."
 )]
 pub(crate) struct CompareArguments {
-    /// Names of the runs: what to compare with, then one or more others
+    /// Names of the runs: the baseline, then one or more others
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     pub(crate) runs: Vec<String>,
 
-    /// When the datasets differ: compare the rows whose content is the same in both
+    /// If the datasets differ: compare the rows with the same content in both
     #[arg(long)]
     pub(crate) shared_rows: bool,
 }
@@ -247,17 +246,17 @@ pub(crate) struct CompareArguments {
 /// How we and a rollout server find each other. A resume goes on with what the run began with.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ReachArguments {
-    /// With --server: where that server reaches this machine, for model calls and callbacks alike; the
-    /// port of it is listened on [default: loopback, when the server is on this machine]
+    /// With --server: URL at which that server reaches this machine, for model calls and callbacks; its
+    /// port is the one to listen on [default: loopback, if the server is on this machine]
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub(crate) public_url: Option<Url>,
 
-    /// With --public-url: the address to listen on, when a proxy or router leads there
+    /// With --public-url: the address to listen on, if a proxy or router is in between
     /// [default: the port of --public-url on every interface]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// With --server: environment variable that holds the key of that server
+    /// With --server: environment variable with the key of that server
     #[arg(long, value_name = "NAME")]
     pub(crate) server_key_env: Option<String>,
 }

@@ -126,12 +126,12 @@ impl From<EngineLogprobs> for ServerLogprobs {
     after_help = "Example:\n  osmosis gateway --model builtin/tiny\n  osmosis gateway --model run:calculator-20260101-120000@best --listen 127.0.0.1:8000\n  osmosis gateway --upstream http://a:8000/v1 --upstream http://b:8000/v1 --policy judge=http://c:8000/v1\n\nIt prints OPENAI_BASE_URL and OPENAI_API_KEY for clients and OSMOSIS_CONTROL_KEY for `/v1/policy` and\n`/metrics` (taken from that variable when it is set), and serves until Ctrl-C or SIGTERM."
 )]
 pub(crate) struct GatewayArguments {
-    /// URL of an OpenAI-compatible server that answers, like `http://127.0.0.1:8000/v1`; its key is
-    /// taken from OPENAI_API_KEY. Given more than once, calls are spread over the servers
+    /// URL of an OpenAI-compatible server, like `http://127.0.0.1:8000/v1`; its key is taken from
+    /// OPENAI_API_KEY. If repeated, calls are spread over the servers
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Vec<String>,
 
-    /// Model name that the upstream is sent
+    /// Model name to send to the upstream
     #[arg(
         long,
         value_name = "NAME",
@@ -140,7 +140,7 @@ pub(crate) struct GatewayArguments {
     )]
     pub(crate) upstream_model: String,
 
-    /// What the upstreams speak besides chat, comma-separated: such calls pass untouched, others are
+    /// APIs of the upstreams besides chat, comma-separated: such calls are forwarded unchanged, others are
     /// translated to chat
     #[arg(
         long,
@@ -150,7 +150,7 @@ pub(crate) struct GatewayArguments {
     )]
     pub(crate) upstream_speaks: Vec<Spoken>,
 
-    /// Engine behind the upstream. vLLM and `SGLang` tell token ids, which are recorded
+    /// Inference server behind the upstream. vLLM and `SGLang` return token ids, which are recorded
     #[arg(
         long,
         value_enum,
@@ -161,8 +161,8 @@ pub(crate) struct GatewayArguments {
     )]
     pub(crate) engine: Engine,
 
-    /// Folder with the tokenizer and chat template of the upstream's model: prompts are rendered here
-    /// and sent as token ids
+    /// Folder with the tokenizer and chat template of the upstream's model: the gateway renders prompts
+    /// and sends token ids
     #[arg(
         long,
         value_name = "DIR",
@@ -171,7 +171,7 @@ pub(crate) struct GatewayArguments {
     )]
     pub(crate) tokenizer: Option<Utf8PathBuf>,
 
-    /// What the engine's logprobs were set to be [default: raw for vLLM, tempered for `SGLang`]
+    /// Logprobs mode of the inference server [default: raw for vLLM, tempered for `SGLang`]
     #[arg(
         long,
         value_enum,
@@ -181,30 +181,30 @@ pub(crate) struct GatewayArguments {
     )]
     pub(crate) engine_logprobs: Option<EngineLogprobs>,
 
-    /// Model that answers, written as `model_path` in a config: `builtin/NAME`, `run:NAME@STEP`, a
+    /// Model to serve, as in `model_path` of a config: `builtin/NAME`, `run:NAME@STEP`, a
     /// checkpoint folder or GGUF file, `script:PATH`, `provider/model`
     #[arg(long, value_name = "MODEL_PATH")]
     pub(crate) model: Option<String>,
 
-    /// Another policy, that answers calls for the model NAME: NAME=URL, or NAME=URL,MODEL when its
-    /// server knows it by another name. Its key is taken from NAME_API_KEY (in capitals, `_` for what is
-    /// not a letter or digit). The same NAME again adds a server
+    /// Another policy, for calls to the model NAME: NAME=URL, or NAME=URL,MODEL if the model has another
+    /// name on its server. Its key is taken from NAME_API_KEY (in capitals, `_` for any other
+    /// character). The same NAME again adds a server
     #[arg(long, value_name = "NAME=URL[,MODEL]")]
     pub(crate) policy: Vec<NamedUpstream>,
 
-    /// Most calls under way at each upstream; it is lowered by itself while one complains
+    /// Maximum of open calls per upstream; reduced automatically when an upstream returns 429 or 503
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_in_flight: Option<u32>,
 
-    /// Most calls that wait for an upstream to have room; beyond it they get 429
+    /// Maximum of queued calls; further calls get 429
     #[arg(long, value_name = "N", default_value_t = 16_384)]
     pub(crate) max_queue: usize,
 
-    /// Longest wait for an upstream to have room
+    /// Longest time in the queue
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) queue_timeout: u64,
 
-    /// Show `/metrics` without a key to whoever can reach the address
+    /// Serve `/metrics` without a key
     #[arg(long)]
     pub(crate) open_metrics: bool,
 
@@ -212,22 +212,22 @@ pub(crate) struct GatewayArguments {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Folder that calls are recorded in [default: the workspace's `.osmosis/serve/NAME`]
+    /// Folder for the recorded calls [default: the workspace's `.osmosis/serve/NAME`]
     #[arg(long, value_name = "PATH")]
     pub(crate) store: Option<Utf8PathBuf>,
 
-    /// When a call is on the disk. `group`: calls are committed together, up to 60 ms after their
+    /// When a call is written to disk. `group`: calls are committed together, up to 60 ms after their
     /// answers; a crash loses the calls answered in that time. `answer`: a call is committed before its
     /// answer (of a stream, its end) is sent; no answered call is ever lost
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) durable: Durable,
 
-    /// Name of the run that calls are recorded in; an existing name goes on with it
+    /// Name of the run to record calls in; an existing run is continued
     /// [default: `gateway` and time]
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Where the random numbers of an embedded policy start
+    /// Random seed (embedded models only)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 }

@@ -6,16 +6,16 @@ use clap::{Args, Subcommand};
 pub(crate) enum RunCommand {
     /// Check every row, model call and checkpoint of a run against its checksum
     Verify(VerifyArguments),
-    /// Make a new run of everything in a damaged one that is whole; the damaged run stays as it is
+    /// Copy everything intact from a damaged run into a new one; the damaged run is not changed
     Salvage(SalvageArguments),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis run verify multiply-20260101-120000\n  osmosis run verify train/calculator --json\n\nNothing is changed, and a run that is under way can be verified too.\n\nExit codes: 0 whole, 1 damaged"
+    after_help = "Example:\n  osmosis run verify multiply-20260101-120000\n  osmosis run verify train/calculator --json\n\nNothing is changed. Active runs can be verified too.\n\nExit codes: 0 whole, 1 damaged"
 )]
 pub(crate) struct VerifyArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) where two kinds have the name
+    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) if two kinds have the name
     pub(crate) run: String,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct VerifyArguments {
     after_help = "Example:\n  osmosis run salvage multiply-20260101-120000\n  osmosis run salvage train/calculator --to calculator-2\n\nRollouts whose row, samples or model calls are lost run again when the new run is resumed."
 )]
 pub(crate) struct SalvageArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) where two kinds have the name
+    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) if two kinds have the name
     pub(crate) run: String,
 
     /// Name of the new run [default: the run's name and `-salvaged`]

@@ -8,10 +8,10 @@ use osmosis_run::eval::prices::{Dollars, Prices};
 use crate::eval::gates::Gate;
 use crate::eval::progress::ProgressMode;
 
-/// What the model's tokens cost. Without both prices no cost is told.
+/// Prices of the model's tokens. Without both prices no cost is reported.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct PriceArguments {
-    /// US dollars for a million prompt tokens; with --price-completion, the cost is told
+    /// US dollars per million prompt tokens; with --price-completion, the cost is reported
     #[arg(
         id = "price_prompt",
         long = "price-prompt",
@@ -20,7 +20,7 @@ pub(crate) struct PriceArguments {
     )]
     pub(crate) prompt: Option<Dollars>,
 
-    /// US dollars for a million completion tokens, reasoning included
+    /// US dollars per million completion tokens, reasoning included
     #[arg(
         id = "price_completion",
         long = "price-completion",
@@ -29,7 +29,7 @@ pub(crate) struct PriceArguments {
     )]
     pub(crate) completion: Option<Dollars>,
 
-    /// US dollars for a million prompt tokens that came from a cache [default: --price-prompt]
+    /// US dollars per million cached prompt tokens [default: --price-prompt]
     #[arg(
         id = "price_cached",
         long = "price-cached",
@@ -52,7 +52,7 @@ pub(crate) struct CostArguments {
     #[command(flatten)]
     pub(crate) prices: PriceArguments,
 
-    /// Begin no more rollouts once the run has cost this much; what is under way is finished
+    /// Start no more rollouts once the run has cost this much; active ones finish
     #[arg(long, value_name = "USD")]
     pub(crate) max_cost: Option<Dollars>,
 }
@@ -60,9 +60,9 @@ pub(crate) struct CostArguments {
 /// What a run must reach, for a machine that decides by it.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GateArguments {
-    /// Exit with code 4 when a complete run is below: `pass_rate=0.8`, `reward=0.5`, `pass@4=0.9`
+    /// Exit with code 4 if a complete run is below: `pass_rate=0.8`, `reward=0.5`, `pass@4=0.9`
     /// (also `pass^K`, `scored`, `reward.median`, `reward.min`, and `pass_rate.low` or `reward.low`, the lower
-    /// end of the interval); can be given several times
+    /// end of the interval); may be repeated
     #[arg(long, value_name = "NUMBER=LIMIT")]
     pub(crate) fail_under: Vec<Gate>,
 
@@ -74,13 +74,13 @@ pub(crate) struct GateArguments {
 /// How a run is watched.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WatchArguments {
-    /// How the run shows that it goes on: `auto` (a live view on a terminal, else a line every 10
+    /// How progress is shown: `auto` (a live view on a terminal, else a line every 10
     /// seconds), `plain` (those lines), `none`, `ndjson` (a JSON object for each event, on standard
     /// error) or `ndjson:FILE`
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) progress: ProgressMode,
 
-    /// Do not ask the model server for one token before the first rollout
+    /// Skip the probe of the model server (one token, before the first rollout)
     #[arg(long)]
     pub(crate) no_probe: bool,
 }

@@ -9,7 +9,7 @@ use osmosis_run::tracking::TrackerKind;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArguments {
-    /// File of NAME=VALUE lines for the config's [secrets]; names it lacks come from the environment
+    /// File of NAME=VALUE lines for the config's [secrets]; missing names are taken from the environment
     #[arg(long, value_name = "FILE")]
     pub(crate) secrets_file: Option<Utf8PathBuf>,
 }
@@ -17,11 +17,11 @@ pub(crate) struct SecretArguments {
 /// Where else the numbers of a run go.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogArguments {
-    /// Also keep the numbers in these trackers while the run goes on; `docs/tracking.md`
+    /// Also send the numbers to these trackers during the run; see docs/tracking.md
     #[arg(long, value_enum, value_name = "TRACKERS", value_delimiter = ',')]
     pub(crate) log: Vec<Tracker>,
 
-    /// Python interpreter that has the packages of `--log` [default: the rollout's]
+    /// Python interpreter with the packages for `--log` [default: the project's]
     #[arg(long, value_name = "PATH", requires = "log")]
     pub(crate) log_python: Option<Utf8PathBuf>,
 }
@@ -59,7 +59,7 @@ impl From<LogArguments> for Trackers {
 /// Settings that change how fast a run goes, never what it means.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ThroughputArguments {
-    /// Rollouts under way at once [default: evaluation: the config's
+    /// Maximum of concurrent rollouts [default: evaluation: the config's
     /// `batch_size`, else 32; training: all rollouts of a step, and of
     /// the `max_staleness` steps ahead, at most 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -69,15 +69,15 @@ pub(crate) struct ThroughputArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) workers: Option<u32>,
 
-    /// Address space of each worker process, like `4G` [default: unlimited]
+    /// Limit for the address space of each worker process, like `4G` [default: unlimited]
     #[arg(long, value_name = "SIZE")]
     pub(crate) worker_memory: Option<ByteSize>,
 
-    /// Processes and threads that workers may have in all (no limit for root) [default: unlimited]
+    /// Limit for the number of processes and threads of all workers (no effect for root) [default: unlimited]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..))]
     pub(crate) worker_processes: Option<u64>,
 
-    /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
+    /// Python interpreter for the project [default: its .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct StopArguments {
     /// Name of the run
     pub(crate) run: String,
 
-    /// At once: what is under way is given up, and run again by a resume
+    /// Stop immediately: active rollouts are cancelled, and a resume runs them again
     #[arg(long)]
     pub(crate) now: bool,
 }

@@ -9,10 +9,10 @@ use osmosis_server::{Url, parse_url};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis serve multiply\n  osmosis serve multiply --listen 0.0.0.0:8080 --api-key-env ROLLOUT_SERVER_KEY --name served\n\nIt prints its URL and its key, and takes rollouts there: POST /rollout, GET /rollout/ID/status, POST /rollout/cancel,\nGET /health. A first SIGTERM or Ctrl-C drains, a second one stops now. What was accepted is run and called back,\nover restarts under the same --name; keys are kept encrypted with OSMOSIS_STATE_KEY, or a key of this user's own."
+    after_help = "Example:\n  osmosis serve multiply\n  osmosis serve multiply --listen 0.0.0.0:8080 --api-key-env ROLLOUT_SERVER_KEY --name served\n\nIt prints its URL and key, and accepts: POST /rollout, GET /rollout/ID/status, POST /rollout/cancel,\nGET /health. A first SIGTERM or Ctrl-C drains, a second one stops immediately. Accepted rollouts run and are\ncalled back, also after a restart with the same --name; keys are stored encrypted with OSMOSIS_STATE_KEY, or with a key\nof this user."
 )]
 pub(crate) struct ServeArguments {
-    /// Rollout to serve: a folder of the workspace's `rollouts/`
+    /// Project to serve: a folder of the workspace's `rollouts/`
     #[arg(required_unless_present = "attach")]
     pub(crate) rollout: Option<String>,
 
@@ -21,20 +21,20 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// File that holds the workflow, from the rollout's folder
+    /// File with the workflow, relative to the project's folder
     #[arg(long, value_name = "FILE", default_value = "main.py")]
     pub(crate) entrypoint: String,
 
-    /// Name of the run that rollouts are recorded in; an existing name goes on with it
-    /// [default: the rollout's name and time]
+    /// Name of the run to record rollouts in; an existing run is continued
+    /// [default: the project's name and time]
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Rollouts under way at once [default: 32, or twice the workflow's own `max_concurrent`]
+    /// Maximum of concurrent rollouts [default: 32, or twice the workflow's own `max_concurrent`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_in_flight: Option<u32>,
 
-    /// Rollouts that may wait; beyond that requests get 429
+    /// Maximum of queued rollouts; further requests get 429
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) max_queued: u32,
 
@@ -42,47 +42,47 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) workers: Option<u32>,
 
-    /// What rollouts share: `shared`, a worker process; `process`, nothing, each has a fresh one
+    /// `shared`: rollouts share worker processes; `process`: each rollout has a fresh process
     #[arg(long, value_name = "HOW", default_value = "shared", value_parser = isolation)]
     pub(crate) isolation: WorkerIsolation,
 
-    /// Python interpreter for the rollout [default: its .venv, VIRTUAL_ENV, PATH]
+    /// Python interpreter for the project [default: its .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
 
-    /// Environment variable that holds the key every request must bring, except for /health
+    /// Environment variable with the key that every request needs, except /health
     /// [default: a new key, which is printed]
     #[arg(long, value_name = "NAME")]
     pub(crate) api_key_env: Option<String>,
 
-    /// Ask for no key; on a loopback address only
+    /// Require no key; on a loopback address only
     #[arg(long, conflicts_with = "api_key_env")]
     pub(crate) no_key: bool,
 
-    /// On a loopback address: a name that the server is called by, besides `localhost` (a proxy or a tunnel
-    /// sends it as `Host`); can be repeated
+    /// On a loopback address: also accept this `Host` besides `localhost`, for a proxy or tunnel; may be
+    /// repeated
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
 
-    /// On any other address: callbacks and models may be at URLs that begin like this, although they are on
-    /// this machine or its link; can be repeated
+    /// On any other address: also allow callback and model URLs with this prefix, although they are on this
+    /// machine or its local link; may be repeated
     #[arg(long, value_name = "PREFIX", value_parser = parse_url)]
     pub(crate) allow_url: Vec<Url>,
 
-    /// Environment variable that the rollout's code gets besides the usual ones (PATH, HOME, …), e.g.
+    /// Environment variable to pass to user code besides the usual ones (PATH, HOME, …), e.g.
     /// `--pass-env SEARCH_KEY`; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) pass_env: Vec<String>,
 
-    /// Deadline of a workflow whose request sets none
+    /// Timeout of a workflow if the request sets none
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) agent_timeout: u32,
 
-    /// Deadline of a grader whose request sets none
+    /// Timeout of a grader if the request sets none
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) grader_timeout: u32,
 
-    /// How long a drain may take before what still runs is cancelled [default: 600; 40 when attached]
+    /// How long a drain may take before active rollouts are cancelled [default: 600; 40 when attached]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) drain_limit: Option<u32>,
 

@@ -9,12 +9,12 @@ use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArgumen
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
-    /// Check a config, train its model on its dataset, and report before and after
+    /// Train a config's model on its dataset, and report before and after
     Submit(TrainSubmitArguments),
-    /// Go on with a run that was interrupted, after its last checkpoint
+    /// Resume an interrupted run from its last checkpoint
     #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
     Resume(TrainResumeArguments),
-    /// Run rollouts for a trainer in another process, which gets them in batches and announces weights
+    /// Run rollouts for an external trainer, which fetches batches and announces new weights
     Serve(TrainServeArguments),
     /// List the training runs of the workspace
     #[command(after_help = "Example:\n  osmosis train list --json")]
@@ -38,7 +38,7 @@ pub(crate) enum TrainCommand {
         #[arg(long)]
         calls: bool,
     },
-    /// Ask the process that trains to stop; waits until it has. A resume goes on from there
+    /// Stop a training run; waits until it has ended. A resume continues from there
     #[command(after_help = "Example:\n  osmosis train stop calculator-20260101-120000")]
     Stop(StopArguments),
     /// Print the log of a run: what user code printed, worker and rollout events
@@ -63,7 +63,7 @@ pub(crate) struct TrainSubmitArguments {
     #[arg(value_name = "CFG")]
     pub(crate) config: Utf8PathBuf,
 
-    /// Stop after the checks: config, model, datasets, environment, entrypoint
+    /// Only check: config, model, datasets, environment, entrypoint
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -71,7 +71,7 @@ pub(crate) struct TrainSubmitArguments {
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Put an existing run of that name away and start anew
+    /// Archive the existing run of that name and start fresh
     #[arg(long, requires = "name")]
     pub(crate) fresh: bool,
 
@@ -88,14 +88,14 @@ pub(crate) struct TrainSubmitArguments {
     #[command(flatten)]
     pub(crate) log: LogArguments,
 
-    /// Never ask (training does not; scripts may give it to every command)
+    /// No effect: training never asks (accepted so that scripts can pass it to every command)
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train serve configs/training/calculator.toml --name mine --listen 127.0.0.1:8100\n\nIt prints its URL and the control key; the variable OSMOSIS_CONTROL_KEY chooses the key.\nA trainer gets its batches at GET /v1/training/batches, acknowledges them at\nPOST /v1/training/batches/NUMBER/ack, and announces its weights at POST /v1/policy:\ndocs/outside-trainers.md. A first SIGTERM or Ctrl-C drains, a second one stops now."
+    after_help = "Example:\n  osmosis train serve configs/training/calculator.toml --name mine --listen 127.0.0.1:8100\n\nIt prints its URL and the control key; the variable OSMOSIS_CONTROL_KEY sets the key.\nA trainer fetches batches at GET /v1/training/batches, acknowledges them at\nPOST /v1/training/batches/NUMBER/ack, and announces its weights at POST /v1/policy:\ndocs/outside-trainers.md. A first SIGTERM or Ctrl-C drains, a second one stops immediately."
 )]
 pub(crate) struct TrainServeArguments {
     /// Config file (TOML)
@@ -106,11 +106,11 @@ pub(crate) struct TrainServeArguments {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Name of the run; an existing name goes on with that run [default: config name and time]
+    /// Name of the run; an existing name resumes that run [default: config name and time]
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Put an existing run of that name away and start anew
+    /// Archive the existing run of that name and start fresh
     #[arg(long, requires = "name")]
     pub(crate) fresh: bool,
 

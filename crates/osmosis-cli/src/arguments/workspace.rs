@@ -7,17 +7,17 @@ use super::run::SecretArguments;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {
-    /// Make a new rollout with config, dataset and a scripted policy, ready to run
+    /// Create a project with config, dataset and a scripted policy, ready to run
     Init(InitArguments),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  osmosis rollout init hello --framework openai-agents")]
 pub(crate) struct InitArguments {
-    /// Name of the rollout: one path segment
+    /// Name of the project: one path segment
     pub(crate) name: String,
 
-    /// What the agent is written with
+    /// Framework of the agent
     #[arg(long, value_enum, default_value_t = Framework::OpenaiAgents)]
     pub(crate) framework: Framework,
 }
@@ -28,7 +28,7 @@ pub(crate) enum Framework {
     OpenaiAgents,
     /// Strands Agents
     Strands,
-    /// A workflow as in AReaL, with the OpenAI client
+    /// An AReaL-style workflow, with the OpenAI client
     Areal,
     /// No framework: plain HTTP calls to the policy
     Plain,
@@ -44,7 +44,7 @@ pub(crate) enum DatasetCommand {
         /// Dataset file, or a bare name for `data/NAME.jsonl` of the workspace
         file: Utf8PathBuf,
 
-        /// Rows may have any columns, as for a workflow of AReaL's shape, which takes them whole
+        /// Allow any columns, for AReaL-style workflows, which take whole rows
         #[arg(long)]
         any_columns: bool,
     },
@@ -58,10 +58,10 @@ pub(crate) enum DatasetCommand {
                   osmosis export multiply-train --format verl -o rollouts.parquet"
 )]
 pub(crate) struct ExportArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…) where two kinds have the name
+    /// Name of the run; KIND/NAME (eval/…, train/…) if two kinds have the name
     pub(crate) run: String,
 
-    /// How it is written; `docs/export.md` describes the fields
+    /// File format; docs/export.md describes the fields
     #[arg(long, value_enum, default_value_t = ExportFormatArgument::Jsonl)]
     pub(crate) format: ExportFormatArgument,
 
@@ -70,15 +70,15 @@ pub(crate) struct ExportArguments {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<Utf8PathBuf>,
 
-    /// Also rollouts that have no result yet
+    /// Also include rollouts without a result
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Only samples with at least this reward; for `--format sft`
+    /// Only samples with at least this reward (`--format sft`)
     #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
     pub(crate) min_reward: Option<f64>,
 
-    /// Only rollouts that passed; for `--format sft`
+    /// Only rollouts that passed (`--format sft`)
     #[arg(long)]
     pub(crate) passed: bool,
 
@@ -92,18 +92,18 @@ pub(crate) enum ExportFormatArgument {
     Jsonl,
     /// Columns with types
     Parquet,
-    /// The conversation of each sample in the shape of Chat Completions
+    /// The conversation of each sample as Chat Completions messages
     Messages,
-    /// Rows for fine-tuning: conversations that were scored, with their tools
+    /// Rows for fine-tuning: scored conversations with their tools
     Sft,
     /// Trajectories of the Agent Trajectory Interchange Format 1.7
     Atif,
-    /// A log that `inspect view` opens
+    /// A log for `inspect view`
     Inspect,
-    /// Recorded tokens with their rewards, as AReaL's trainers take them (parquet)
+    /// Recorded tokens with their rewards, for AReaL (parquet)
     Areal,
-    /// Recorded tokens with their rewards beside the prompts, for verl (parquet)
+    /// Recorded tokens with their rewards and prompts, for verl (parquet)
     Verl,
-    /// Recorded tokens with their rewards as samples of slime (JSON lines)
+    /// Recorded tokens with their rewards, for slime (JSON lines)
     Slime,
 }

@@ -48,14 +48,16 @@ pub(crate) fn read<R: Read + Seek>(
     })
 }
 
-/// The library multiplies dimensions and does not look whether that overflows.
+/// The library multiplies dimensions without a look at overflows, and makes a slice of blocks of no bytes, which is
+/// not aligned.
 fn check_shapes(content: &Content) -> Result<(), String> {
     for (name, info) in &content.tensor_infos {
         let dims = info.shape.dims();
         let product = dims
             .iter()
             .try_fold(1_usize, |product, size| product.checked_mul(*size));
-        if dims.is_empty() || product.is_none_or(|numbers| numbers > MAX_TENSOR_NUMBERS) {
+        let sensible = product.is_some_and(|numbers| (1..=MAX_TENSOR_NUMBERS).contains(&numbers));
+        if dims.is_empty() || !sensible {
             return Err(format!("tensor `{name}` has the shape {dims:?}"));
         }
     }

@@ -1,4 +1,4 @@
-"""Where reward processes come from: a template that is started when there is none."""
+"""Starts reward processes from a template, and starts the template when there is none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from osmosis_ai.areal.reward_slot import Call, Crashed, Outcome
 from osmosis_ai.areal.reward_template import Template
 
 
-class Nursery:
-    """Starts processes, and learns how they ended. The pool's lock guards all of it."""
+class ProcessStarter:
+    """Starts processes, and reports how they ended. The pool's lock guards all of it."""
 
     def __init__(self, settle: Callable[[Call, Outcome], None]) -> None:
         self._settle = settle
@@ -23,7 +23,7 @@ class Nursery:
         self._ending: dict[int, Call | None] = {}
 
     def open(self, selector: selectors.BaseSelector) -> None:
-        """From now on this tells when there is something to hear."""
+        """From now on this selector reports messages of the template."""
         self._selector = selector
 
     @property
@@ -33,21 +33,21 @@ class Nursery:
 
     def start(self, fds: Sequence[int]) -> None:
         """A new process, which gets these files."""
-        self._tell(START, b"", fds)
+        self._send(START, b"", fds)
 
     def end(self, pid: int, lost: Call | None) -> None:
         """The process is to end; the call `lost` with it is settled when it is known how."""
         self._ending[pid] = lost
-        self._tell(END, pid.to_bytes(8, "little"))
+        self._send(END, pid.to_bytes(8, "little"))
 
     def preload(self, module: str) -> None:
         """Processes to come have the module imported already."""
         if module not in self._preloaded:
             self._preloaded.add(module)
-            self._tell(PRELOAD, pickle.dumps((reward_setup.setup(), module)))
+            self._send(PRELOAD, pickle.dumps((reward_setup.setup(), module)))
 
-    def hear(self, template: Template) -> None:
-        """Takes what the template says."""
+    def receive(self, template: Template) -> None:
+        """Reads the messages of the template."""
         if template is not self._template:
             return
         try:
@@ -70,7 +70,7 @@ class Nursery:
         if self._template is not None:
             self._template.abandon()
 
-    def _tell(self, kind: int, payload: bytes, fds: Sequence[int] = ()) -> None:
+    def _send(self, kind: int, payload: bytes, fds: Sequence[int] = ()) -> None:
         """Sends to the template, starting it when there is none."""
         for _ in range(2):
             if self._template is None:
