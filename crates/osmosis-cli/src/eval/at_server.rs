@@ -41,7 +41,7 @@ impl ServerWanted {
 
     /// What a run was begun with, except for what is said now.
     pub(crate) fn of_run(pinned: &Pinned, said: ReachArguments) -> Result<Option<Self>, RunError> {
-        let Some(url) = pinned.text("server") else {
+        let Some(url) = &pinned.server else {
             refuse_without_server(&said)?;
             return Ok(None);
         };
@@ -49,18 +49,23 @@ impl ServerWanted {
         let public_url = match said.public_url {
             Some(url) => Some(url),
             None => pinned
-                .remembered("public_url")
-                .map(|text| parse_url(&text))
+                .remembered
+                .public_url
+                .as_deref()
+                .map(parse_url)
                 .transpose()
                 .map_err(damaged)?,
         };
-        let listen = pinned.remembered("listen");
+        let remembered = &pinned.remembered;
         Ok(Some(Self {
-            url: parse_url(&url).map_err(damaged)?,
+            url: parse_url(url).map_err(damaged)?,
             reach: ReachArguments {
                 public_url,
-                listen: said.listen.or(listen.and_then(|text| text.parse().ok())),
-                server_key_env: said.server_key_env.or(pinned.remembered("server_key_env")),
+                listen: said.listen.or(remembered
+                    .listen
+                    .as_deref()
+                    .and_then(|text| text.parse().ok())),
+                server_key_env: said.server_key_env.or(remembered.server_key_env.clone()),
             },
         }))
     }
@@ -112,14 +117,11 @@ impl AtServer {
     }
 
     pub(crate) fn pin(&self, facts: &mut Pinned) {
-        facts.insert("server", self.url.as_str());
-        let asked = &self.asked;
-        facts.remember(
-            "public_url",
-            asked.public_url.as_ref().map(ToString::to_string),
-        );
-        facts.remember("listen", asked.listen.map(|listen| listen.to_string()));
-        facts.remember("server_key_env", asked.server_key_env.clone());
+        let (asked, remembered) = (&self.asked, &mut facts.remembered);
+        remembered.public_url = asked.public_url.as_ref().map(ToString::to_string);
+        remembered.listen = asked.listen.map(|listen| listen.to_string());
+        remembered.server_key_env.clone_from(&asked.server_key_env);
+        facts.server = Some(self.url.as_str().to_owned());
     }
 
     /// Says who runs the rollouts; `amount` says how many.

@@ -20,7 +20,7 @@ use super::gates::{Judged, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
 use super::plan::{Plan, Request, UserSide};
-use super::prices::{Prices, dollars_text};
+use super::prices::dollars_text;
 use super::probe::{ProbeResult, Server, probe};
 use super::progress::Progress;
 use super::regrade;
@@ -36,7 +36,7 @@ use crate::judge::ReadyJudge;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
-use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
+use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::tracking::{self, TrackedRun};
 use crate::withheld::Withheld;
@@ -107,21 +107,17 @@ pub(crate) async fn resume(
     let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
-    if let Some(from) = RegradedFrom::of(&pinned) {
-        return regrade::resume(arguments, workspace, &record, &from, output).await;
+    if let Some(from) = &pinned.regraded_from {
+        return regrade::resume(arguments, workspace, &record, from, output).await;
     }
     let request = Request {
         // Where the config was; only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
-        rows: pinned.text("rows"),
-        limit: pinned.number("evaluation.limit"),
+        rows: pinned.rows.clone(),
+        limit: pinned.limit(),
         secrets_file: arguments.secrets.secrets_file,
-        seed: pinned
-            .0
-            .get("model")
-            .and_then(|model| model["seed"].as_u64())
-            .unwrap_or(0),
+        seed: pinned.model_seed().unwrap_or(0),
         server: ServerWanted::of_run(&pinned, arguments.reach)?,
     };
     let plan = Plan::check(request, Some(&workspace.root))?;
@@ -227,7 +223,7 @@ impl Job {
         let trackers = tracking::Ready::check(&self.trackers, ready.interpreter());
         let trackers = signals.unless_stopped(trackers).await?;
         let mut pinned = self.plan.pinned(ready.digest())?;
-        Prices::remember(self.cost.prices.prices(), &mut pinned);
+        pinned.remembered.prices = self.cost.prices.prices();
         let Opened { store, resumed } = self.open_store(&pinned).await?;
         if let Some(record) = store.run().await? {
             pinned = Pinned::read(&record.pinned)?;
@@ -389,7 +385,7 @@ impl Job {
             folder: &self.folder.path,
             shared_folder: self.plan.workspace.root.join(".osmosis"),
             project: self.plan.config.experiment.rollout.as_str(),
-            facts: &pinned.0,
+            facts: pinned.facts(),
         }
     }
 

@@ -17,7 +17,7 @@ use osmosis_worker::WorkerPool;
 use serde_json::{Value, json};
 
 use super::curve::Curve;
-use super::plan::{Plan, PlannedModel, ROWS_COMPARED, Request};
+use super::plan::{Plan, PlannedModel, Request};
 use super::report::{Report, begun_on};
 use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
@@ -85,7 +85,8 @@ pub(crate) async fn resume(
         config_text: record.config_toml.clone(),
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: Pinned::read(&record.pinned)?
-            .remembered(ROWS_COMPARED)
+            .remembered
+            .rows_compared
             .is_none(),
     };
     let plan: Plan = Plan::check(request, Some(&workspace.root))?;
@@ -325,7 +326,7 @@ impl Job {
             folder: &self.folder.path,
             shared_folder: self.plan.workspace.root.join(".osmosis"),
             project: self.plan.config.experiment.rollout.as_str(),
-            facts: &pinned.0,
+            facts: pinned.facts(),
         };
         let tracking = trackers.begin(&tracked, &store, &self.notices).await;
         let began = Instant::now();

@@ -7,7 +7,7 @@ mod regraded;
 mod store;
 
 pub use names::{fresh_name, given_name};
-pub use pinned::Pinned;
+pub use pinned::{Pinned, Remembered};
 pub use reference::{FoundRun, RunReference, kind_word};
 pub use regraded::RegradedFrom;
 pub use store::{Opened, RunToOpen, record_of};
