@@ -8,6 +8,7 @@ use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{RunEnd, RunEvent};
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::notices::Notices;
+use osmosis_run::reports::RunReport;
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use super::at_server::ServerWanted;
 use super::budget::Budget;
 use super::drive::{Ready, Surroundings};
-use super::gates::{Judged, NOT_JUDGED};
+use super::gates::{self, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
 use super::plan::{Plan, Request, UserSide};
@@ -24,7 +25,7 @@ use super::prices::dollars_text;
 use super::probe::{ProbeResult, Server, probe};
 use super::progress::Progress;
 use super::regrade;
-use super::report::Report;
+use super::report;
 use crate::arguments::{
     CostArguments, GateArguments, ResumeArguments, SubmitArguments, WatchArguments,
 };
@@ -265,35 +266,38 @@ impl Job {
             RunEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
+        let took = began.elapsed();
+        let cost = money.cost(&*store).await?;
+        let report = RunReport::of(&*store, &self.name, &self.folder)
             .await?
-            .with_cost(money.cost(&*store).await?)
+            .ran_here(resumed, took)
+            .with_cost(cost.map(|cost| cost.report()))
             .with_withheld(self.withheld());
         self.write_junit(&*store).await?;
         self.folder.write_index(&*store).await?;
-        self.folder.write_metrics(&report.json())?;
+        self.folder.write_metrics(&report)?;
         let complete = status == RunStatus::Finished;
-        tracking.finish(&report.json(), complete).await;
+        tracking.finish(&report, complete).await;
         store.close().await?;
         if let Some(target) = &self.copy_to {
             self.folder.copy_results(&absolute(target)?)?;
         }
-        self.output.line(report.render(&self.plan.workspace));
-        if money.budget.is_some() && report.cost().is_none() {
+        self.output
+            .line(report::render(&report, &self.plan.workspace));
+        if money.budget.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",
             );
         }
         let over_budget = money.is_spent() && !signals.now.is_cancelled();
-        Ok(self.conclude(end, &report, over_budget))
+        Ok(self.conclude(end, report, over_budget))
     }
 
-    fn conclude(&self, end: RunEnd, report: &Report, over_budget: bool) -> Exit {
-        let gates = &self.gates.fail_under;
+    fn conclude(&self, end: RunEnd, report: RunReport, over_budget: bool) -> Exit {
         match end {
             RunEnd::Stopped { left } if over_budget => {
-                self.output.operation("over_budget", &report.json());
-                let cost = report.cost().map_or_else(String::new, dollars_text);
+                self.output.operation("over_budget", &report);
+                let cost = report.total_cost().map_or_else(String::new, dollars_text);
                 self.output.note(format_args!(
                     "The run has cost {cost}, and --max-cost is reached: {left} rollouts are left. Go on with:\n  {} --max-cost USD",
                     self.resume_command()
@@ -302,7 +306,7 @@ impl Job {
                 Exit::Incomplete
             }
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", &report.json());
+                self.output.operation("interrupted", &report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -310,7 +314,7 @@ impl Job {
                 Exit::Interrupted
             }
             RunEnd::Complete if report.infrastructure_failed() > 0 => {
-                self.output.operation("incomplete", &report.json());
+                self.output.operation("incomplete", &report);
                 self.output.note(format_args!(
                     "{} rollouts failed for reasons outside the agent. Run them again with:\n  {}",
                     report.infrastructure_failed(),
@@ -320,7 +324,8 @@ impl Job {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                Judged::of(gates, report.json()).conclude("completed", &self.output)
+                let report = report.judged_by(&self.gates.fail_under);
+                gates::conclude(&report, "completed", &self.output)
             }
         }
     }

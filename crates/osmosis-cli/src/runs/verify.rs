@@ -3,9 +3,9 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
+use osmosis_run::reports::{CheckedCounts, DamageReport, VerifiedRun};
 use osmosis_store::{Damage, RunKind, SqliteStore, VerifyReport};
 use osmosis_train::checkpoints;
-use serde_json::json;
 
 use super::FoundRun;
 use crate::command_line;
@@ -39,30 +39,34 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
         "damaged"
     };
     let checked = &report.checked;
-    let damage: Vec<_> = report
-        .damage
-        .iter()
-        .map(|damage| json!({"place": damage.place, "message": damage.message}))
-        .collect();
+    let damage = report.damage.iter().map(|damage| DamageReport {
+        place: damage.place.clone(),
+        message: damage.message.clone(),
+    });
     output.operation(
         status,
-        &json!({
-            "run_name": found.name,
-            "run": found.to_string(),
-            "output_path": found.folder.path,
-            "whole": report.is_whole(),
-            "findings": report.findings,
-            "damage": damage,
-            "checked": {
-                "rows": checked.rows, "rollouts": checked.rollouts, "samples": checked.samples,
-                "calls": checked.calls, "body_bytes": checked.body_bytes, "steps": checked.steps,
-                "batches": checked.batches, "checkpoints": checkpoints.count,
+        &VerifiedRun {
+            run_name: found.name.to_string(),
+            run: found.to_string(),
+            output_path: found.folder.path.clone(),
+            whole: report.is_whole(),
+            findings: report.findings,
+            damage: damage.collect(),
+            checked: CheckedCounts {
+                rows: checked.rows,
+                rollouts: checked.rollouts,
+                samples: checked.samples,
+                calls: checked.calls,
+                body_bytes: checked.body_bytes,
+                steps: checked.steps,
+                batches: checked.batches,
+                checkpoints: checkpoints.count,
             },
-            "checkpoints_without_checksum": checkpoints.without_checksum,
-            "without_checksum": report.without_checksum,
-            "schema_version": report.schema_version,
-            "running": report.holder.is_some(),
-        }),
+            checkpoints_without_checksum: checkpoints.without_checksum,
+            without_checksum: report.without_checksum,
+            schema_version: report.schema_version,
+            running: report.holder.is_some(),
+        },
     );
     Ok(if report.is_whole() {
         Exit::Ok

@@ -7,6 +7,7 @@ use osmosis_core::config::{ModelPath, TrainConfig};
 use osmosis_engine::Stop;
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_policy::{EmbeddedModel, Sampler};
+use osmosis_run::reports::{Curve, TrainingReport};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::BatchService;
 use osmosis_store::{RunStatus, Store};
@@ -16,9 +17,7 @@ use osmosis_train::delivery::{
 };
 use serde_json::json;
 
-use super::curve::Curve;
 use super::plan::{Plan, PlannedModel, Request};
-use super::report::Report;
 use super::submit::Job;
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
@@ -163,28 +162,27 @@ impl Serving {
             }
         };
         store.set_status(status).await?;
-        let report = Report::of(&*store, &job.name, &job.folder, resumed, None)
+        let report = TrainingReport::of(&*store, &job.name, &job.folder)
             .await?
+            .ran_here(resumed, None)
             .with_withheld(&job.plan.code.withheld);
         job.folder.write_index(&*store).await?;
-        job.folder.write_metrics(&report.json())?;
+        job.folder.write_metrics(&report)?;
         store.close().await?;
         Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: OutsideEnd, report: &Report) -> Exit {
+    fn conclude(&self, end: OutsideEnd, report: &TrainingReport) -> Exit {
         match end {
             OutsideEnd::Complete { batches } => {
-                self.job.output.operation_line("completed", &report.json());
+                self.job.output.operation_line("completed", report);
                 self.job.output.note(format_args!(
                     "All {batches} batches are acknowledged, and the trainer knows."
                 ));
                 Exit::Ok
             }
             OutsideEnd::Stopped { batches } => {
-                self.job
-                    .output
-                    .operation_line("interrupted", &report.json());
+                self.job.output.operation_line("interrupted", report);
                 self.job.output.note(format_args!(
                     "Stopped with {batches} batches acknowledged. Go on with:\n  {}",
                     self.again()

@@ -10,15 +10,16 @@ use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_run::RunError;
 use osmosis_run::notices::Notices;
+use osmosis_run::reports::{Curve, TrainingReport, begun_on};
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::curve::Curve;
 use super::plan::{Plan, PlannedModel, Request};
-use super::report::{Report, begun_on};
+use super::report;
 use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
@@ -114,7 +115,7 @@ pub(crate) struct Job<M = EmbeddedModel> {
 #[derive(Debug)]
 pub(crate) struct Trained {
     pub(crate) end: TrainEnd,
-    pub(crate) report: Report,
+    pub(crate) report: TrainingReport,
 }
 
 impl<M: PlannedModel> Job<M> {
@@ -256,12 +257,12 @@ impl Job {
     async fn run_and_tell(self) -> Result<Exit, RunError> {
         let trained = self.run().await?;
         self.output
-            .line(trained.report.render(&self.plan.workspace));
-        Ok(self.conclude(&trained, &trained.report.json()))
+            .line(report::render(&trained.report, &self.plan.workspace));
+        Ok(self.conclude(&trained, &trained.report))
     }
 
     /// Says how it ended.
-    pub(crate) fn conclude(&self, trained: &Trained, resource: &serde_json::Value) -> Exit {
+    pub(crate) fn conclude(&self, trained: &Trained, resource: &impl Serialize) -> Exit {
         match trained.end {
             TrainEnd::Complete { .. } => {
                 self.output.operation("completed", resource);
@@ -350,15 +351,16 @@ impl Job {
             TrainEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let duration = Some(began.elapsed());
-        let report = Report::of(&*store, &self.name, &self.folder, resumed, duration)
+        let took = began.elapsed();
+        let report = TrainingReport::of(&*store, &self.name, &self.folder)
             .await?
+            .ran_here(resumed, took)
             .with_withheld(&self.plan.code.withheld);
         self.folder.write_index(&*store).await?;
-        self.folder.write_metrics(&report.json())?;
-        report.write_curve()?;
+        self.folder.write_metrics(&report)?;
+        report::write_curve(&report)?;
         let complete = status == RunStatus::Finished;
-        tracking.finish(&report.json(), complete).await;
+        tracking.finish(&report, complete).await;
         store.close().await?;
         Ok(Trained { end, report })
     }

@@ -13,16 +13,16 @@ use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::{Asked, RegradePlan};
 use osmosis_run::regrade::source::Source;
+use osmosis_run::reports::{FlipsReport, RunReport};
 use osmosis_run::settings::Throughput;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use self::flips::Flips;
 use super::probe::probe;
 use super::progress::Progress;
-use super::report::Report;
+use super::report;
 use super::submit::{DEFAULT_MAX_IN_FLIGHT, archive};
 use crate::arguments::{RegradeArguments, ResumeArguments, WatchArguments};
 use crate::command_line;
@@ -218,36 +218,32 @@ impl Job {
             RunEnd::Stopped { .. } => RunStatus::Interrupted,
         };
         store.set_status(status).await?;
-        let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
+        let took = began.elapsed();
+        let report = RunReport::of(&*store, &self.name, &self.folder)
             .await?
+            .ran_here(resumed, took)
             .with_withheld(Some(&self.plan.code.withheld));
-        let flips = Flips::write(
-            &self.plan.source,
-            &*store,
-            &self.folder,
-            &self.plan.workspace,
-        );
-        let flips = flips.await?;
-        let mut resource = report.json();
-        resource["changes"] = json!(self.plan.changes(&pinned));
-        resource["flips"] = flips.json();
+        let source = &self.plan.source;
+        let flips = FlipsReport::write(&*source.store, &*store, &self.folder).await?;
+        let flips_text = flips::render(&flips, &source.record.name);
+        let report = report.with_flips(self.plan.changes(&pinned), flips);
         self.folder.write_index(&*store).await?;
-        self.folder.write_metrics(&resource)?;
+        self.folder.write_metrics(&report)?;
         store.close().await?;
         if let Some(target) = &self.copy_to {
             self.folder.copy_results(&absolute(target)?)?;
         }
-        self.output.line(report.render(&self.plan.workspace));
         self.output
-            .line(flips.render(&self.plan.source.record.name));
-        Ok(self.conclude(end, &report, &resource))
+            .line(report::render(&report, &self.plan.workspace));
+        self.output.line(flips_text);
+        Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: RunEnd, report: &Report, resource: &Value) -> Exit {
+    fn conclude(&self, end: RunEnd, report: &RunReport) -> Exit {
         let failed = report.infrastructure_failed();
         match end {
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", resource);
+                self.output.operation("interrupted", report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -255,7 +251,7 @@ impl Job {
                 Exit::Interrupted
             }
             RunEnd::Complete if failed > 0 => {
-                self.output.operation("incomplete", resource);
+                self.output.operation("incomplete", report);
                 let source = self.plan.source.record.name.as_str();
                 self.output.note(format_args!(
                     "{failed} rollouts failed for reasons outside the agent. Those that never got to a \
@@ -266,7 +262,7 @@ impl Job {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                self.output.operation("completed", resource);
+                self.output.operation("completed", report);
                 Exit::Ok
             }
         }
