@@ -14,6 +14,7 @@ pub mod execution;
 pub mod figures;
 pub mod inference_server;
 pub mod judge;
+pub mod life;
 mod log_budget;
 pub mod notices;
 pub mod policy;

@@ -1,11 +1,15 @@
 //! Training as it goes: a block that moves on a terminal, a line for each step elsewhere.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_engine::RunEvent;
+use osmosis_run::RunError;
 use osmosis_run::reports::{Curve, HeldOutPoint, HeldOutScore, StepNumbers};
+use osmosis_store::Store;
 use osmosis_train::TrainEvent;
 
 use super::sparkline::sparkline;
@@ -119,7 +123,13 @@ impl TrainView {
     }
 }
 
+#[async_trait]
 impl Observer<TrainEvent> for TrainView {
+    async fn opened(&mut self, store: &Arc<dyn Store>) -> Result<(), RunError> {
+        *self = Self::new(self.output, &Curve::of(&**store).await?);
+        Ok(())
+    }
+
     fn event(&mut self, event: &TrainEvent) {
         match event {
             TrainEvent::StepBegan { step, steps } => {

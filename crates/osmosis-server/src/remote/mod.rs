@@ -7,6 +7,7 @@
 //! Servers tell of a rollout in one of two ways, which shows in their answer to `POST /rollout`: they call
 //! back, or they hand out a lease to poll the result with. Both are spoken.
 
+mod at_server;
 mod attempt;
 mod callbacks;
 mod client;
@@ -29,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::at_server::{ChosenServer, Rendezvous};
 use self::attempt::{Followed, RemoteAttempt};
 pub use self::callbacks::Callbacks;
 use self::client::{Answer, Client, Posted};

@@ -176,7 +176,8 @@ impl Going<'_> {
         }
     }
 
-    async fn end(&self) -> Option<TrainEnd> {
+    // `&mut`, so that the future can be sent between threads: an update is not `Sync`.
+    async fn end(&mut self) -> Option<TrainEnd> {
         if !matches!(self.learner, Learner::Resting) || self.evaluating.is_some() {
             return None;
         }
@@ -197,7 +198,7 @@ impl Going<'_> {
         Some(TrainEnd::NothingToLearn { steps, groups })
     }
 
-    async fn tell_step(&self) {
+    async fn tell_step(&mut self) {
         let (step, steps) = (self.trainer.step + 1, self.trainer.steps());
         if step <= steps {
             tell(self.events, TrainEvent::StepBegan { step, steps }).await;
