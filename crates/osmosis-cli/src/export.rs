@@ -17,14 +17,14 @@ use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
     SqliteStore, Store,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::checked_dataset::data_error;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::runs::{FoundRun, Pinned, RegradedFrom};
+use crate::runs::{FoundRun, Pinned};
 use crate::secrets;
 use crate::talk::{self, Telling};
 use crate::terminal;
@@ -144,7 +144,7 @@ async fn elsewhere(
     workspace: &Workspace,
     output: &Output,
 ) -> Result<Option<SqliteStore>, RunError> {
-    let Some(from) = RegradedFrom::of(&Pinned::read(&run.pinned)?) else {
+    let Some(from) = Pinned::read(&run.pinned)?.regraded_from else {
         return Ok(None);
     };
     let found = from.open_calls(workspace).await;
@@ -320,18 +320,14 @@ impl Writer {
 
 /// What the run's own record says of it.
 fn run_facts(run: &RunRecord) -> RunFacts {
-    let pinned: Value = run.pinned.read().unwrap_or_default();
-    let text = |name: &str| pinned[name].as_str().unwrap_or_default().to_owned();
+    let pinned = Pinned::read(&run.pinned).unwrap_or_default();
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     RunFacts {
         name: run.name.clone(),
-        rollout: text("experiment.rollout"),
-        model: text("experiment.model_path"),
-        dataset: text("experiment.dataset"),
-        n: ["evaluation.n", "training.n_samples_per_prompt"]
-            .iter()
-            .find_map(|name| pinned[*name].as_u64())
-            .and_then(|n| u32::try_from(n).ok())
-            .unwrap_or(1),
+        rollout: text(pinned.project()),
+        model: text(pinned.model_path()),
+        dataset: text(pinned.dataset()),
+        n: pinned.rollouts_per_row().unwrap_or(1),
         finished: run.status == RunStatus::Finished,
         created_at_ms: run.created_at_ms,
         finished_at_ms: run.finished_at_ms,

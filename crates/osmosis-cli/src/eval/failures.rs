@@ -31,15 +31,11 @@ pub(super) struct RunAgain {
 
 impl RunAgain {
     pub(super) fn of(run: &RunName, pinned: &Pinned) -> Self {
-        let seed = pinned
-            .0
-            .get("model")
-            .and_then(|model| model["seed"].as_u64());
         Self {
             run: run.to_string(),
-            config: pinned.remembered("config"),
-            server: pinned.text("server"),
-            seed: seed.filter(|seed| *seed > 0),
+            config: pinned.remembered.config.clone(),
+            server: pinned.server.clone(),
+            seed: pinned.model_seed().filter(|seed| *seed > 0),
         }
     }
 

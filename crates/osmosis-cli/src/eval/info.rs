@@ -35,10 +35,10 @@ pub(crate) async fn run(
     let holder = SqliteStore::holder(&folder.path);
     let status = status_text(record.status, holder.is_some());
     let pinned = Pinned::read(&record.pinned)?;
-    let n = pinned.number("evaluation.n").unwrap_or(1);
+    let n = pinned.rollouts_per_row().unwrap_or(1);
     let gates = &arguments.gates.fail_under;
     for gate in gates {
-        gate.check_for(u32::try_from(n).unwrap_or(u32::MAX))?;
+        gate.check_for(n)?;
     }
     let money = Money::of(arguments.prices.prices(), None, &pinned)?;
     let report = Report::of(&store, &record.name, &folder, false, None)

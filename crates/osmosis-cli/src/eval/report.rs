@@ -64,6 +64,7 @@ impl Report {
                 }
             }
         }
+        let again = RunAgain::of(name, &pinned);
         Ok(Self {
             name: name.clone(),
             output_path: folder.path.clone(),
@@ -72,9 +73,9 @@ impl Report {
             total: store.counts().await?.total(),
             numbers: tally.numbers(),
             judge,
-            regraded_from: RegradedFrom::of(&pinned),
+            regraded_from: pinned.regraded_from,
             failures: failures.into_sorted(),
-            again: RunAgain::of(name, &pinned),
+            again,
             workspace: folder.workspace(),
             cost: None,
             withheld: None,
@@ -346,14 +347,13 @@ fn part(tokens: Option<u64>, of: &str) -> String {
 async fn pinned(store: &dyn Store) -> Result<Pinned, RunError> {
     match store.run().await? {
         Some(run) => Pinned::read(&run.pinned),
-        None => Ok(Pinned(serde_json::Map::new())),
+        None => Ok(Pinned::default()),
     }
 }
 
 /// How many rollouts each row has, from what the run is pinned to.
 fn runs_per_row(pinned: &Pinned) -> u32 {
-    let n = pinned.number("evaluation.n").unwrap_or(1);
-    u32::try_from(n).unwrap_or(u32::MAX)
+    pinned.rollouts_per_row().unwrap_or(1)
 }
 
 fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {

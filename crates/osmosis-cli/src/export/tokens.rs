@@ -11,8 +11,8 @@ use osmosis_train::{Teaching, rows_of, visit_of};
 use serde_json::{Value, json};
 
 use crate::output::Output;
-use crate::runs::{Pinned, RegradedFrom};
-use crate::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
+use crate::runs::Pinned;
+use crate::train::{held_out_rows, with_moved_rows};
 
 /// How the rollouts of a run become rows.
 pub(super) struct TokenRows {
@@ -49,7 +49,7 @@ impl TokenRows {
         Ok(Self {
             visits: training.is_some(),
             training: training.unwrap_or_default(),
-            regraded: RegradedFrom::of(&Pinned::read(&run.pinned)?).is_some(),
+            regraded: Pinned::read(&run.pinned)?.regraded_from.is_some(),
         })
     }
 
@@ -119,17 +119,16 @@ impl HeldOutRows {
         let Some(held_out) = &training.held_out else {
             return Self::None;
         };
-        let rows = pinned.remembered("dataset_rows");
-        let Some(rows) = rows.and_then(|rows| rows.parse::<u64>().ok()) else {
+        let Some(rows) = pinned.remembered.dataset_rows else {
             return Self::Unknown;
         };
         match held_out {
             HeldOut::Dataset(_) => Self::From(rows),
             HeldOut::Fraction(fraction) => pinned
-                .number("training.seed")
+                .training_seed()
                 .and_then(|seed| held_out_rows(rows, *fraction, seed))
-                .and_then(|plain| match pinned.text(MOVED_ROWS) {
-                    Some(moved) => with_moved_rows(plain, &moved),
+                .and_then(|plain| match &pinned.held_out_rows_moved {
+                    Some(moved) => with_moved_rows(plain, moved),
                     None => Some(plain),
                 })
                 .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),

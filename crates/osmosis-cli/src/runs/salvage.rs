@@ -1,11 +1,9 @@
 //! `osmosis run salvage`.
 
-use std::fs;
-
-use camino::Utf8Path;
 use osmosis_core::RunName;
-use osmosis_run::{RunError, RunErrorKind, io_error as io};
-use osmosis_store::{LostRecord, RunKind, SalvageReport, SqliteStore};
+use osmosis_run::RunError;
+use osmosis_run::runs::salvage::{Salvaged, salvage};
+use osmosis_store::{LostRecord, RunKind, SalvageReport};
 use serde_json::json;
 
 use super::{FoundRun, given_name};
@@ -13,51 +11,24 @@ use crate::arguments::SalvageArguments;
 use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::private_files;
-use crate::run_folder::{RunFolder, command_word};
+use crate::run_folder::command_word;
 use crate::workspace::Workspace;
 
 /// Losses that are shown to people; JSON has all of them.
 const SHOWN: usize = 20;
-
-/// The store's own files, which are written anew, and what a resume writes anew from them.
-const NOT_COPIED: [&str; 7] = [
-    "run.db",
-    "run.db-wal",
-    "run.db-shm",
-    "run.lock",
-    "segments",
-    "metrics.json",
-    "index.jsonl",
-];
 
 pub(crate) fn run(
     workspace: &Workspace,
     arguments: &SalvageArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let found = FoundRun::of_any_kind(workspace, &arguments.run)?;
-    let name = match given_name(arguments.to.as_deref())? {
-        Some(name) => name,
-        None => RunName::new(format!("{}-salvaged", found.name)).map_err(|error| {
-            RunError::usage(
-                RunErrorKind::Usage,
-                format!("choose a name with --to: {error}"),
-            )
-        })?,
-    };
-    let target = RunFolder::of(workspace, found.kind, &name);
-    if target.path.exists() {
-        return Err(RunError::failed(
-            RunErrorKind::FileExists,
-            format!("`{}` is there already", target.path),
-        )
-        .hint("choose another name with `--to NAME`"));
-    }
-    let report = SqliteStore::salvage(&found.folder.path, &target.path, &name)?;
-    let copied = copy_rest(&found.folder.path, &target.path);
-    private_files::opened(&target.path);
-    copied?;
+    let name = given_name(arguments.to.as_deref())?;
+    let Salvaged {
+        from: found,
+        name,
+        folder: target,
+        report,
+    } = salvage(workspace, &arguments.run, name)?;
     tell(&found, &name, &report, workspace, output);
     let lost: Vec<_> = report
         .lost
@@ -126,33 +97,4 @@ fn tell(
         )),
         None => {}
     }
-}
-
-/// Artifacts, checkpoints, logs: everything beside the store's own files. Links are made anew and never followed.
-fn copy_rest(from: &Utf8Path, to: &Utf8Path) -> Result<(), RunError> {
-    let mut folders = vec![(from.as_std_path().to_owned(), to.as_std_path().to_owned())];
-    let failed = |error: std::io::Error| io(to, &error);
-    let mut at_top = true;
-    while let Some((from, to)) = folders.pop() {
-        for entry in fs::read_dir(&from).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            if at_top && NOT_COPIED.iter().any(|ours| name == *ours) {
-                continue;
-            }
-            let (source, target) = (entry.path(), to.join(&name));
-            let kind = entry.file_type().map_err(failed)?;
-            if kind.is_dir() {
-                fs::create_dir_all(&target).map_err(failed)?;
-                folders.push((source, target));
-            } else if kind.is_symlink() {
-                let leads_to = fs::read_link(&source).map_err(failed)?;
-                std::os::unix::fs::symlink(leads_to, &target).map_err(failed)?;
-            } else if kind.is_file() {
-                fs::copy(&source, &target).map_err(failed)?;
-            }
-        }
-        at_top = false;
-    }
-    Ok(())
 }

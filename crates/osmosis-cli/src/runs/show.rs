@@ -63,7 +63,7 @@ pub(crate) async fn run(
         )));
     }
     let regraded_from = match store.run().await? {
-        Some(record) => RegradedFrom::of(&Pinned::read(&record.pinned)?),
+        Some(record) => Pinned::read(&record.pinned)?.regraded_from,
         None => None,
     };
     let mut details = vec![];
@@ -152,7 +152,8 @@ async fn tokenizer_of(
     let Some(run) = store.run().await? else {
         return Ok(None);
     };
-    let model = Pinned::read(&run.pinned)?.text("experiment.model_path");
+    let pinned = Pinned::read(&run.pinned)?;
+    let model = pinned.model_path();
     let model = model.and_then(|text| text.parse::<ModelPath>().ok());
     Ok(model.and_then(|model| policy::tokenizer(&model, workspace)))
 }

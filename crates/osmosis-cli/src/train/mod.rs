@@ -29,7 +29,7 @@ pub(crate) use held_out_point::tests::point;
 pub(crate) use held_out_point::{HeldOutPoint, failed_text, pass_text, reward_text};
 use osmosis_run::train::plan;
 pub(crate) use osmosis_run::train::plan::{Plan, Request};
-pub(crate) use osmosis_run::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
+pub(crate) use osmosis_run::train::{held_out_rows, with_moved_rows};
 
 pub(crate) async fn run(
     command: TrainCommand,

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::chart::chart;
 use super::curve::{Curve, StepNumbers};
 use super::held_out_point::{HeldOutPoint, numbers_text};
-use super::plan::PROCESSOR;
 use super::svg::{Lines, svg};
 use crate::command_line;
 use crate::figures::{duration_text, number, percent, seconds_text, thousands};
@@ -33,7 +32,7 @@ pub(crate) async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunErr
     let Some(record) = store.run().await? else {
         return Ok(None);
     };
-    Ok(Pinned::read(&record.pinned)?.remembered(PROCESSOR))
+    Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
 #[derive(Debug)]

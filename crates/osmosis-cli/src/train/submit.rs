@@ -4,7 +4,7 @@ use camino::Utf8Path;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::stop_signals::OnTerminate;
-use osmosis_run::train::plan::{Plan, ROWS_COMPARED, Request};
+use osmosis_run::train::plan::{Plan, Request};
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde_json::{Value, json};
@@ -67,7 +67,8 @@ pub(crate) async fn resume(
         config_text: record.config_toml.clone(),
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: Pinned::read(&record.pinned)?
-            .remembered(ROWS_COMPARED)
+            .remembered
+            .rows_compared
             .is_none(),
     };
     let plan: Plan = Plan::check(request, Some(&workspace.root))?;

@@ -13,7 +13,7 @@ use osmosis_run::RunError;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
 use osmosis_run::settings::{Throughput, Trackers};
-use osmosis_run::train::plan::{PROCESSOR, Plan, PlannedModel};
+use osmosis_run::train::plan::{Plan, PlannedModel};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
@@ -226,9 +226,9 @@ impl Work for Training {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(), RunError> {
         if run.resumed
-            && let Some(before) = run.pinned.remembered(PROCESSOR)
+            && let Some(before) = &run.pinned.remembered.processor
         {
-            compare_processors(&before, &Processor::here().to_string(), &**around.notices);
+            compare_processors(before, &Processor::here().to_string(), &**around.notices);
         }
         Ok(())
     }

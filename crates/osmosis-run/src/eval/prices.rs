@@ -9,9 +9,6 @@ use crate::runs::Pinned;
 
 const MILLION: f64 = 1e6;
 
-/// The fact of a run that remembers its prices.
-const REMEMBERED: &str = "prices";
-
 /// An amount in US dollars: finite and not negative.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Dollars(f64);
@@ -55,21 +52,21 @@ impl Prices {
 
     /// As given now, or else as the run was begun with.
     pub fn given_or_pinned(given: Option<Self>, pinned: &Pinned) -> Option<Self> {
-        given.or_else(|| {
-            let prices: Value = serde_json::from_str(&pinned.remembered(REMEMBERED)?).ok()?;
-            Some(Self {
-                prompt: prices["prompt"].as_f64()?,
-                completion: prices["completion"].as_f64()?,
-                cached: prices["cached"].as_f64(),
-            })
-        })
+        given.or(pinned.remembered.prices)
     }
 
-    pub fn remember(prices: Option<Self>, facts: &mut Pinned) {
-        facts.remember(
-            REMEMBERED,
-            prices.map(|prices| prices.to_json().to_string()),
-        );
+    /// As a run remembers them.
+    pub(crate) fn to_text(self) -> String {
+        self.to_json().to_string()
+    }
+
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        let prices: Value = serde_json::from_str(text).ok()?;
+        Some(Self {
+            prompt: prices["prompt"].as_f64()?,
+            completion: prices["completion"].as_f64()?,
+            cached: prices["cached"].as_f64(),
+        })
     }
 
     /// What these calls cost; `None` when the server did not tell their tokens.
@@ -180,13 +177,13 @@ mod tests {
 
     #[test]
     fn prices_are_remembered_by_the_run_and_replaced_by_what_is_said() {
-        let mut pinned = Pinned(serde_json::Map::new());
-        Prices::remember(Some(prices(None)), &mut pinned);
+        let mut pinned = Pinned::default();
+        pinned.remembered.prices = Prices::of_text(&prices(None).to_text());
         assert_eq!(Prices::given_or_pinned(None, &pinned), Some(prices(None)));
         let said = Prices::new("1".parse().unwrap(), "$4".parse().unwrap(), None);
         let found = Prices::given_or_pinned(Some(said), &pinned).unwrap();
         assert_eq!((found.prompt, found.completion), (1.0, 4.0));
-        Prices::remember(None, &mut pinned);
+        pinned.remembered.prices = None;
         assert_eq!(Prices::given_or_pinned(None, &pinned), None);
     }
 

@@ -59,7 +59,7 @@ pub struct TrackedRun<'a> {
     /// The name of the rollout: runs of one are looked at together.
     pub project: &'a str,
     /// What the run is pinned to.
-    pub facts: &'a Map<String, Value>,
+    pub facts: Map<String, Value>,
 }
 
 /// Trackers that were found able to work. Nothing has been written yet.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::runs::Pinned;
 
@@ -19,15 +19,16 @@ const REGRADED: &str = "regraded_from";
 
 /// Whether the run has model calls and times of its own.
 pub(super) fn has_usage(facts: &Pinned) -> bool {
-    !facts.0.contains_key(REGRADED)
+    facts.regraded_from.is_none()
 }
 
 /// Longest value that is shown in a line.
 const WIDTH: usize = 60;
 
 pub(super) fn differences(first: &Pinned, second: &Pinned) -> Vec<Difference> {
-    let names: BTreeSet<&String> = first.0.keys().chain(second.0.keys()).collect();
-    let get = |facts: &Pinned, name: &str| facts.0.get(name).cloned().unwrap_or(Value::Null);
+    let (first, second) = (&first.facts(), &second.facts());
+    let names: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
+    let get = |facts: &Map<String, Value>, name: &str| facts.get(name).cloned().unwrap_or_default();
     let mut found: Vec<Difference> = names
         .into_iter()
         .filter(|name| !is_told_elsewhere(name))
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     fn pinned(facts: Value) -> Pinned {
-        Pinned(serde_json::from_value(facts).unwrap())
+        Pinned::read(&osmosis_core::JsonText::of(&facts).unwrap()).unwrap()
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Paired {
         second: &ComparedRun,
         shared_rows: bool,
     ) -> Result<Self, RunError> {
-        let digest = |run: &ComparedRun| run.pinned.text("dataset_sha256");
+        let digest = |run: &ComparedRun| run.pinned.dataset_sha256.clone();
         // The same file: a row with the same index has the same content.
         if digest(first).is_some() && digest(first) == digest(second) {
             let paired = by_index(&first.rows, &second.rows);
@@ -135,8 +135,8 @@ fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> RunError {
 
 fn other_dataset(first: &ComparedRun, second: &ComparedRun, shared: usize) -> RunError {
     let dataset = |run: &ComparedRun| {
-        let name = run.pinned.text("experiment.dataset").unwrap_or_default();
-        let digest = run.pinned.text("dataset_sha256").unwrap_or_default();
+        let name = run.pinned.dataset().unwrap_or_default();
+        let digest = run.pinned.dataset_sha256.as_deref().unwrap_or_default();
         format!("`{name}` ({})", digest.get(..12).unwrap_or("no digest"))
     };
     let hint = if shared == 0 {

@@ -96,13 +96,9 @@ pub(super) async fn resume(
         // Only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
-        rows: pinned.text("rows"),
+        rows: pinned.rows.clone(),
         secrets_file: arguments.secrets.secrets_file,
-        seed: pinned
-            .0
-            .get("judge")
-            .and_then(|judge| judge["seed"].as_u64())
-            .unwrap_or(0),
+        seed: pinned.judge_seed().unwrap_or(0),
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
     let command = RegradeCommand {
