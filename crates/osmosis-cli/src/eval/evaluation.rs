@@ -8,7 +8,6 @@ use osmosis_core::frame::Manifest;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
-use osmosis_run::RunError;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::eval::money::Money;
 use osmosis_run::eval::plan::{EvalPlan, UserSide};
@@ -20,16 +19,16 @@ use osmosis_run::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehears
 use osmosis_run::notices::Notices;
 use osmosis_run::reports::RunReport;
 use osmosis_run::settings::{Throughput, Trackers};
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
-use super::junit::JunitReport;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, fresh_name};
 use crate::stop_signals::StopSignals;
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
@@ -51,8 +50,6 @@ pub(crate) struct Evaluation {
     /// Whether model servers are asked for one token first.
     pub(crate) probes: bool,
     pub(crate) trackers: Trackers,
-    /// Where a JUnit report goes.
-    pub(crate) junit: Option<Utf8PathBuf>,
     /// What can be seen of it while it goes on.
     pub(crate) live: LiveView,
 }
@@ -214,7 +211,7 @@ impl Work for Evaluation {
             }
             (_, ReadySide::AtServer(server)) => self.drive_server(server, run, around).await,
             (UserSide::AtServer(_), ReadySide::Here(..)) => Err(RunError::failed(
-                osmosis_run::RunErrorKind::Internal,
+                RunErrorKind::Internal,
                 "workers were prepared for a run at a rollout server",
             )),
         }
@@ -240,19 +237,31 @@ impl Work for Evaluation {
     fn metrics(&self, report: &RunReport) -> Result<Option<Value>, RunError> {
         Ok(serde_json::to_value(report).ok())
     }
-
-    async fn write_files(&self, run: &OpenRun, _report: &mut RunReport) -> Result<(), RunError> {
-        let Some(file) = &self.junit else {
-            return Ok(());
-        };
-        JunitReport::of(&*run.store, &self.plan.workspace, self.redactor())
-            .await?
-            .write(&*run.store, file)
-            .await
-    }
 }
 
 impl Evaluation {
+    /// A run of this plan, under a new name unless one is given.
+    pub(crate) fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
+        let name = if let Some(name) = name {
+            name
+        } else {
+            let stem = plan.request.config_path.file_stem().unwrap_or("eval");
+            fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
+        };
+        Ok(Self {
+            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
+            plan,
+            name,
+            retry_failed: false,
+            throughput: Throughput::default(),
+            prices: None,
+            max_cost: None,
+            probes: true,
+            trackers: Trackers::default(),
+            live: LiveView::default(),
+        })
+    }
+
     /// Checks everything that a run would need, and starts none.
     pub(crate) async fn check(
         &self,

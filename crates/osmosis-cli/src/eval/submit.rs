@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
-use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
-use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
-use osmosis_store::RunKind;
+use osmosis_store::{RunKind, SqliteStore};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
 use super::evaluation::{CheckedSide, EvalEnd, Evaluation};
 use super::gates::{self, NOT_JUDGED};
+use super::junit::JunitReport;
 use super::prices::dollars_text;
 use super::progress::Progress;
 use super::regrade;
@@ -27,7 +27,7 @@ use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, fresh_name, given_name, record_of};
+use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
@@ -48,24 +48,14 @@ pub(crate) async fn submit(
         server: shared(ChosenServer::of(arguments.server, arguments.reach.into())?),
     };
     let plan = EvalPlan::check(request, workspace)?;
-    let name = if let Some(name) = name {
-        name
-    } else {
-        let stem = plan.request.config_path.file_stem().unwrap_or("eval");
-        fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
-    };
     let evaluation = Evaluation {
-        folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
-        plan,
-        name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput.into(),
         prices: arguments.cost.prices.prices(),
         max_cost: arguments.cost.max_cost,
         probes: !arguments.watch.no_probe,
         trackers: arguments.log.into(),
-        junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
-        live: LiveView::default(),
+        ..Evaluation::new(plan, name)?
     };
     let command = EvalCommand {
         evaluation,
@@ -117,17 +107,13 @@ pub(crate) async fn resume(
     let plan = EvalPlan::check(request, Some(&workspace.root))?;
     let command = EvalCommand {
         evaluation: Evaluation {
-            folder,
-            plan,
-            name: record.name,
             retry_failed: arguments.retry_failed,
             throughput: arguments.throughput.into(),
             prices: arguments.cost.prices.prices(),
             max_cost: arguments.cost.max_cost,
             probes: !arguments.watch.no_probe,
             trackers: arguments.log.into(),
-            junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
-            live: LiveView::default(),
+            ..Evaluation::new(plan, Some(record.name))?
         },
         gates: arguments.gates,
         watch: arguments.watch,
@@ -202,6 +188,7 @@ impl EvalCommand {
             resume: Some(self.resume_command()),
         };
         let Lived { end, report } = live(&self.evaluation, front).await?;
+        self.write_junit().await?;
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
@@ -252,6 +239,19 @@ impl EvalCommand {
         }
     }
 
+    /// From the run as it was left.
+    async fn write_junit(&self) -> Result<(), RunError> {
+        let Some(file) = &self.gates.junit else {
+            return Ok(());
+        };
+        let store = SqliteStore::open_read_only(&self.evaluation.folder.path)?;
+        let workspace = &self.evaluation.plan.workspace;
+        JunitReport::of(&store, workspace, self.evaluation.redactor())
+            .await?
+            .write(&store, &absolute(file)?)
+            .await
+    }
+
     fn tell_unjudged(&self) {
         if !self.gates.fail_under.is_empty() {
             self.output.note(NOT_JUDGED);
@@ -263,7 +263,7 @@ impl EvalCommand {
             self.output,
             &self.watch.progress,
             self.evaluation.live.clone(),
-            osmosis_run::life::Work::redactor(&self.evaluation),
+            self.evaluation.redactor(),
         )
     }
 

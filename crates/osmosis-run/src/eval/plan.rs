@@ -35,6 +35,21 @@ pub struct EvalRequest {
     pub server: Option<Arc<dyn RolloutServer>>,
 }
 
+impl EvalRequest {
+    /// All rows of a config, with everything as the config says.
+    pub fn of_config(config_path: Utf8PathBuf, config_text: String) -> Self {
+        Self {
+            config_path,
+            config_text,
+            rows: None,
+            limit: None,
+            secrets_file: None,
+            seed: 0,
+            server: None,
+        }
+    }
+}
+
 /// Where user code is.
 #[derive(Debug)]
 pub enum UserSide {

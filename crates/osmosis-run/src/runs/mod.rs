@@ -4,7 +4,10 @@ mod names;
 mod pinned;
 mod reference;
 mod regraded;
+pub mod salvage;
+pub mod stop;
 mod store;
+pub mod verify;
 
 pub use names::{fresh_name, given_name};
 pub use pinned::{Pinned, Remembered};
