@@ -62,7 +62,7 @@ fn sources(folder: &Utf8Path, text: &mut String) {
 #[test]
 fn every_kind_of_error_is_used() {
     let mut text = String::new();
-    for folder in ["/src", "/../osmosis-run/src"] {
+    for folder in ["/src", "/../osmosis-run/src", "/../osmosis-server/src"] {
         let folder = format!("{}{folder}", env!("CARGO_MANIFEST_DIR"));
         sources(Utf8Path::new(&folder), &mut text);
     }

@@ -12,19 +12,18 @@ use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
+use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
 };
-use osmosis_store_sqlite::SqliteStore;
-use serde_json::{Value, json};
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::checked_dataset::data_error;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::runs::{FoundRun, Pinned, RegradedFrom};
+use crate::runs::{FoundRun, Pinned};
 use crate::secrets;
 use crate::talk::{self, Telling};
 use crate::terminal;
@@ -124,16 +123,18 @@ pub(crate) async fn run(
             format!("{records} records of ")
         };
         output.line(format_args!("{of}{rollouts} rollouts in {path}"));
-        let mut resource = json!({"path": path, "format": format, "rollouts": rollouts,
-            "records": records});
-        match kind {
-            Kind::Tokens(_) => resource["left_out"] = left_out.to_json(),
-            Kind::Talks(TalkFormat::Sft) => {
-                resource["left_out"] = json!({"held_out": left_out.held_out()});
-            }
-            Kind::Talks(_) | Kind::Records(_) => {}
-        }
-        output.operation("exported", &resource);
+        let report = ExportReport {
+            path,
+            format,
+            rollouts,
+            records,
+            left_out: match kind {
+                Kind::Tokens(_) => Some(left_out.report()),
+                Kind::Talks(TalkFormat::Sft) => Some(left_out.held_out()),
+                Kind::Talks(_) | Kind::Records(_) => None,
+            },
+        };
+        output.operation("exported", &report);
     }
     Ok(Exit::Ok)
 }
@@ -144,7 +145,7 @@ async fn elsewhere(
     workspace: &Workspace,
     output: &Output,
 ) -> Result<Option<SqliteStore>, RunError> {
-    let Some(from) = RegradedFrom::of(&Pinned::read(&run.pinned)?) else {
+    let Some(from) = Pinned::read(&run.pinned)?.regraded_from else {
         return Ok(None);
     };
     let found = from.open_calls(workspace).await;
@@ -320,18 +321,14 @@ impl Writer {
 
 /// What the run's own record says of it.
 fn run_facts(run: &RunRecord) -> RunFacts {
-    let pinned: Value = run.pinned.read().unwrap_or_default();
-    let text = |name: &str| pinned[name].as_str().unwrap_or_default().to_owned();
+    let pinned = Pinned::read(&run.pinned).unwrap_or_default();
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     RunFacts {
         name: run.name.clone(),
-        rollout: text("experiment.rollout"),
-        model: text("experiment.model_path"),
-        dataset: text("experiment.dataset"),
-        n: ["evaluation.n", "training.n_samples_per_prompt"]
-            .iter()
-            .find_map(|name| pinned[*name].as_u64())
-            .and_then(|n| u32::try_from(n).ok())
-            .unwrap_or(1),
+        rollout: text(pinned.project()),
+        model: text(pinned.model_path()),
+        dataset: text(pinned.dataset()),
+        n: pinned.rollouts_per_row().unwrap_or(1),
         finished: run.status == RunStatus::Finished,
         created_at_ms: run.created_at_ms,
         finished_at_ms: run.finished_at_ms,

@@ -18,6 +18,9 @@ use crate::run_log::RunLog;
 /// Events waiting to be observed; more than this and the sender waits.
 const EVENT_QUEUE: usize = 1024;
 
+/// How long the last events may take. Longer is only possible when a sender outlives its run.
+const LAST_EVENTS: Duration = Duration::from_mins(1);
+
 /// Lines, and their bytes, that are kept before there is a log to write them to.
 const BUFFERED_EVENTS: usize = 10_000;
 const BUFFERED_BYTES: usize = 4 * 1024 * 1024;
@@ -161,7 +164,12 @@ impl<E: Send + 'static> EventSink<E> {
     pub async fn finish(&mut self) {
         self.worker_events = None;
         self.run_events = None;
-        while self.tasks.join_next().await.is_some() {}
+        let last = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_EVENTS, last).await.is_err() {
+            tracing::warn!("somebody still reports events of a run that has ended");
+            self.tasks.shutdown().await;
+            self.target.lock().finish();
+        }
     }
 }
 

@@ -53,6 +53,7 @@ mod remote;
 mod report;
 mod request;
 mod resuming;
+mod runs;
 mod sealed;
 mod service;
 mod shared;
@@ -67,6 +68,9 @@ pub use remote::{
 };
 /// What [`parse_url`] makes.
 pub use reqwest::Url;
+pub use runs::{
+    ServeEnd, ServerAddress, Serving, ServingLimits, UserSide, UserSideRequest, load_state_key,
+};
 pub use sealed::StateKey;
 pub use service::{Listening, RolloutService, Served};
 pub use training::BatchService;

@@ -5,8 +5,8 @@ use clap::Args;
 
 use osmosis_run::eval::prices::{Dollars, Prices};
 
-use crate::eval::gates::Gate;
 use crate::eval::progress::ProgressMode;
+use osmosis_run::reports::Gate;
 
 /// Prices of the model's tokens. Without both prices no cost is reported.
 #[derive(Debug, Clone, Copy, Default, Args)]

@@ -3,7 +3,7 @@
 use camino::Utf8PathBuf;
 use clap::{Args, ValueEnum};
 
-use crate::runs::stop::Ask;
+use osmosis_run::runs::stop::Ask;
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::tracking::TrackerKind;
 

@@ -17,19 +17,18 @@ use osmosis_run::eval::rollout_server::ReachedServer;
 use osmosis_run::eval::trace::{TracedRun, Tracer};
 use osmosis_run::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
+use osmosis_run::reports::RunReport;
 use osmosis_run::settings::{Throughput, Trackers};
-use osmosis_run::{GatewaySessions, RunError};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
-use super::junit::JunitReport;
-use super::report::Report;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, fresh_name};
 use crate::stop_signals::StopSignals;
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
@@ -51,8 +50,6 @@ pub(crate) struct Evaluation {
     /// Whether model servers are asked for one token first.
     pub(crate) probes: bool,
     pub(crate) trackers: Trackers,
-    /// Where a JUnit report goes.
-    pub(crate) junit: Option<Utf8PathBuf>,
     /// What can be seen of it while it goes on.
     pub(crate) live: LiveView,
 }
@@ -99,7 +96,7 @@ impl Work for Evaluation {
     type Event = RunEvent;
     type Ready = ReadySide;
     type End = EvalEnd;
-    type Report = Report;
+    type Report = RunReport;
 
     fn identity(&self) -> RunIdentity<'_> {
         RunIdentity {
@@ -166,7 +163,7 @@ impl Work for Evaluation {
             ReadySide::AtServer(_) => None,
         };
         let mut pinned = self.plan.pinned(environment)?;
-        Prices::remember(self.prices, &mut pinned);
+        pinned.remembered.prices = self.prices;
         Ok(pinned)
     }
 
@@ -214,7 +211,7 @@ impl Work for Evaluation {
             }
             (_, ReadySide::AtServer(server)) => self.drive_server(server, run, around).await,
             (UserSide::AtServer(_), ReadySide::Here(..)) => Err(RunError::failed(
-                osmosis_run::RunErrorKind::Internal,
+                RunErrorKind::Internal,
                 "workers were prepared for a run at a rollout server",
             )),
         }
@@ -227,29 +224,44 @@ impl Work for Evaluation {
         }
     }
 
-    async fn report(&self, run: &OpenRun) -> Result<Report, RunError> {
+    async fn report(&self, run: &OpenRun) -> Result<RunReport, RunError> {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
-        let report = Report::of(store, &self.name, &self.folder, run.resumed, elapsed).await?;
+        let report = RunReport::of(store, &self.name, &self.folder).await?;
         let cost = self.money(&run.pinned)?.cost(store).await?;
-        Ok(report.with_cost(cost).with_withheld(self.withheld()))
+        Ok(report
+            .ran_here(run.resumed, elapsed)
+            .with_cost(cost.map(|cost| cost.report()))
+            .with_withheld(self.withheld()))
     }
 
-    fn metrics(&self, report: &Report) -> Result<Option<Value>, RunError> {
-        Ok(Some(report.json()))
-    }
-
-    async fn write_files(&self, run: &OpenRun, _report: &mut Report) -> Result<(), RunError> {
-        let Some(file) = &self.junit else {
-            return Ok(());
-        };
-        JunitReport::of(&*run.store, &self.plan.workspace, self.redactor())
-            .await?
-            .write(&*run.store, file)
-            .await
+    fn metrics(&self, report: &RunReport) -> Result<Option<Value>, RunError> {
+        Ok(serde_json::to_value(report).ok())
     }
 }
 
 impl Evaluation {
+    /// A run of this plan, under a new name unless one is given.
+    pub(crate) fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
+        let name = if let Some(name) = name {
+            name
+        } else {
+            let stem = plan.request.config_path.file_stem().unwrap_or("eval");
+            fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
+        };
+        Ok(Self {
+            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
+            plan,
+            name,
+            retry_failed: false,
+            throughput: Throughput::default(),
+            prices: None,
+            max_cost: None,
+            probes: true,
+            trackers: Trackers::default(),
+            live: LiveView::default(),
+        })
+    }
+
     /// Checks everything that a run would need, and starts none.
     pub(crate) async fn check(
         &self,

@@ -4,29 +4,31 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
-use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
-use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
+use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
-use osmosis_store::RunKind;
+use osmosis_store::{RunKind};
+use osmosis_store_sqlite::{SqliteStore};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
 use super::evaluation::{CheckedSide, EvalEnd, Evaluation};
-use super::gates::{Judged, NOT_JUDGED};
+use super::gates::{self, NOT_JUDGED};
+use super::junit::JunitReport;
 use super::prices::dollars_text;
 use super::progress::Progress;
 use super::regrade;
-use super::report::Report;
+use super::report;
 use crate::arguments::{GateArguments, ResumeArguments, SubmitArguments, WatchArguments};
 use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, RegradedFrom, fresh_name, given_name, record_of};
+use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
@@ -47,24 +49,14 @@ pub(crate) async fn submit(
         server: shared(ChosenServer::of(arguments.server, arguments.reach.into())?),
     };
     let plan = EvalPlan::check(request, workspace)?;
-    let name = if let Some(name) = name {
-        name
-    } else {
-        let stem = plan.request.config_path.file_stem().unwrap_or("eval");
-        fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
-    };
     let evaluation = Evaluation {
-        folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
-        plan,
-        name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput.into(),
         prices: arguments.cost.prices.prices(),
         max_cost: arguments.cost.max_cost,
         probes: !arguments.watch.no_probe,
         trackers: arguments.log.into(),
-        junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
-        live: LiveView::default(),
+        ..Evaluation::new(plan, name)?
     };
     let command = EvalCommand {
         evaluation,
@@ -100,37 +92,29 @@ pub(crate) async fn resume(
     let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
-    if let Some(from) = RegradedFrom::of(&pinned) {
-        return regrade::resume(arguments, workspace, &record, &from, output).await;
+    if let Some(from) = &pinned.regraded_from {
+        return regrade::resume(arguments, workspace, &record, from, output).await;
     }
     let request = EvalRequest {
         // Where the config was; only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
-        rows: pinned.text("rows"),
-        limit: pinned.number("evaluation.limit"),
+        rows: pinned.rows.clone(),
+        limit: pinned.limit(),
         secrets_file: arguments.secrets.secrets_file,
-        seed: pinned
-            .0
-            .get("model")
-            .and_then(|model| model["seed"].as_u64())
-            .unwrap_or(0),
+        seed: pinned.model_seed().unwrap_or(0),
         server: shared(ChosenServer::of_run(&pinned, arguments.reach.into())?),
     };
     let plan = EvalPlan::check(request, Some(&workspace.root))?;
     let command = EvalCommand {
         evaluation: Evaluation {
-            folder,
-            plan,
-            name: record.name,
             retry_failed: arguments.retry_failed,
             throughput: arguments.throughput.into(),
             prices: arguments.cost.prices.prices(),
             max_cost: arguments.cost.max_cost,
             probes: !arguments.watch.no_probe,
             trackers: arguments.log.into(),
-            junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
-            live: LiveView::default(),
+            ..Evaluation::new(plan, Some(record.name))?
         },
         gates: arguments.gates,
         watch: arguments.watch,
@@ -205,25 +189,25 @@ impl EvalCommand {
             resume: Some(self.resume_command()),
         };
         let Lived { end, report } = live(&self.evaluation, front).await?;
+        self.write_junit().await?;
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
         self.output
-            .line(report.render(&self.evaluation.plan.workspace));
-        if self.evaluation.max_cost.is_some() && report.cost().is_none() {
+            .line(report::render(&report, &self.evaluation.plan.workspace));
+        if self.evaluation.max_cost.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",
             );
         }
-        Ok(self.conclude(end, &report))
+        Ok(self.conclude(end, report))
     }
 
-    fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: &Report) -> Exit {
-        let gates = &self.gates.fail_under;
+    fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: RunReport) -> Exit {
         match end {
             RunEnd::Stopped { left } if over_budget => {
-                self.output.operation("over_budget", &report.json());
-                let cost = report.cost().map_or_else(String::new, dollars_text);
+                self.output.operation("over_budget", &report);
+                let cost = report.total_cost().map_or_else(String::new, dollars_text);
                 self.output.note(format_args!(
                     "The run has cost {cost}, and --max-cost is reached: {left} rollouts are left. Go on with:\n  {} --max-cost USD",
                     self.resume_command()
@@ -232,7 +216,7 @@ impl EvalCommand {
                 Exit::Incomplete
             }
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", &report.json());
+                self.output.operation("interrupted", &report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -240,7 +224,7 @@ impl EvalCommand {
                 Exit::Interrupted
             }
             RunEnd::Complete if report.infrastructure_failed() > 0 => {
-                self.output.operation("incomplete", &report.json());
+                self.output.operation("incomplete", &report);
                 self.output.note(format_args!(
                     "{} rollouts failed for reasons outside the agent. Run them again with:\n  {}",
                     report.infrastructure_failed(),
@@ -250,9 +234,23 @@ impl EvalCommand {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                Judged::of(gates, report.json()).conclude("completed", &self.output)
+                let report = report.judged_by(&self.gates.fail_under);
+                gates::conclude(&report, "completed", &self.output)
             }
         }
+    }
+
+    /// From the run as it was left.
+    async fn write_junit(&self) -> Result<(), RunError> {
+        let Some(file) = &self.gates.junit else {
+            return Ok(());
+        };
+        let store = SqliteStore::open_read_only(&self.evaluation.folder.path)?;
+        let workspace = &self.evaluation.plan.workspace;
+        JunitReport::of(&store, workspace, self.evaluation.redactor())
+            .await?
+            .write(&store, &absolute(file)?)
+            .await
     }
 
     fn tell_unjudged(&self) {
@@ -266,7 +264,7 @@ impl EvalCommand {
             self.output,
             &self.watch.progress,
             self.evaluation.live.clone(),
-            osmosis_run::life::Work::redactor(&self.evaluation),
+            self.evaluation.redactor(),
         )
     }
 

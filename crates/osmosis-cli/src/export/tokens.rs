@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use osmosis_core::Sample;
 use osmosis_core::config::{HeldOut, TrainConfig, Training};
 use osmosis_data::export::TokenRow;
+use osmosis_run::reports::LeftOutReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
 use osmosis_train::{Teaching, rows_of, visit_of};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::output::Output;
-use crate::runs::{Pinned, RegradedFrom};
-use crate::train::{MOVED_ROWS, held_out_rows, with_moved_rows};
+use crate::runs::Pinned;
+use crate::train::{held_out_rows, with_moved_rows};
 
 /// How the rollouts of a run become rows.
 pub(super) struct TokenRows {
@@ -49,7 +50,7 @@ impl TokenRows {
         Ok(Self {
             visits: training.is_some(),
             training: training.unwrap_or_default(),
-            regraded: RegradedFrom::of(&Pinned::read(&run.pinned)?).is_some(),
+            regraded: Pinned::read(&run.pinned)?.regraded_from.is_some(),
         })
     }
 
@@ -119,17 +120,16 @@ impl HeldOutRows {
         let Some(held_out) = &training.held_out else {
             return Self::None;
         };
-        let rows = pinned.remembered("dataset_rows");
-        let Some(rows) = rows.and_then(|rows| rows.parse::<u64>().ok()) else {
+        let Some(rows) = pinned.remembered.dataset_rows else {
             return Self::Unknown;
         };
         match held_out {
             HeldOut::Dataset(_) => Self::From(rows),
             HeldOut::Fraction(fraction) => pinned
-                .number("training.seed")
+                .training_seed()
                 .and_then(|seed| held_out_rows(rows, *fraction, seed))
-                .and_then(|plain| match pinned.text(MOVED_ROWS) {
-                    Some(moved) => with_moved_rows(plain, &moved),
+                .and_then(|plain| match &pinned.held_out_rows_moved {
+                    Some(moved) => with_moved_rows(plain, moved),
                     None => Some(plain),
                 })
                 .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),
@@ -172,18 +172,24 @@ impl LeftOutCounts {
         }
     }
 
-    pub(super) fn held_out(&self) -> u64 {
-        self.held_out
+    /// Where only held-out rows are left out.
+    pub(super) fn held_out(&self) -> LeftOutReport {
+        LeftOutReport {
+            held_out: self.held_out,
+            no_reward: None,
+            no_token_ids: None,
+            nothing_to_train_on: None,
+        }
     }
 
     /// For programs.
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "held_out": self.held_out,
-            "no_reward": self.unscored,
-            "no_token_ids": self.no_tokens,
-            "nothing_to_train_on": self.nothing,
-        })
+    pub(super) fn report(&self) -> LeftOutReport {
+        LeftOutReport {
+            held_out: self.held_out,
+            no_reward: Some(self.unscored),
+            no_token_ids: Some(self.no_tokens),
+            nothing_to_train_on: Some(self.nothing),
+        }
     }
 
     /// For people: what is as it should be is a note, what may surprise a warning.
@@ -231,7 +237,7 @@ impl LeftOutCounts {
             RunErrorKind::NoTrainingRows,
             format!("run `{run}` has no rows for a trainer: {reasons}"),
         )
-        .details(json!({ "left_out": self.to_json() }));
+        .details(json!({ "left_out": self.report() }));
         if self.no_tokens > 0 {
             error.hint(
                 "token ids are recorded of embedded models and of servers that are known to tell them, see \

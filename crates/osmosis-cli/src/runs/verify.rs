@@ -1,14 +1,11 @@
 //! `osmosis run verify`.
 
-use camino::{Utf8Path, Utf8PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
-use osmosis_store::{Damage, RunKind, VerifyReport};
-use osmosis_store_sqlite::SqliteStore;
-use osmosis_train::checkpoints;
-use serde_json::json;
+use osmosis_run::reports::VerifiedRun;
+use osmosis_run::runs::verify::{Verified, verify};
+use osmosis_store::Damage;
 
-use super::FoundRun;
 use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
@@ -18,100 +15,30 @@ use crate::workspace::Workspace;
 const SHOWN: usize = 20;
 
 pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<Exit, RunError> {
-    let found = FoundRun::of_any_kind(workspace, run)?;
     let bar = progress_bar(output);
-    let mut report = SqliteStore::verify(&found.folder.path, |progress| {
+    let verified = verify(workspace, run, |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
     })?;
     bar.finish_and_clear();
-    let mut checkpoints = Checkpoints::default();
-    if found.kind == RunKind::Training {
-        checkpoints = Checkpoints::check(&found.folder.path);
-        for damage in std::mem::take(&mut checkpoints.damaged) {
-            report.findings += 1;
-            report.damage.push(damage);
-        }
-    }
-    tell(&found, &report, &checkpoints, workspace, output);
-    let status = if report.is_whole() {
-        "whole"
+    tell(&verified, workspace, output);
+    let report = VerifiedRun::of(&verified);
+    let (status, exit) = if report.whole {
+        ("whole", Exit::Ok)
     } else {
-        "damaged"
+        ("damaged", Exit::Failed)
     };
-    let checked = &report.checked;
-    let damage: Vec<_> = report
-        .damage
-        .iter()
-        .map(|damage| json!({"place": damage.place, "message": damage.message}))
-        .collect();
-    output.operation(
-        status,
-        &json!({
-            "run_name": found.name,
-            "run": found.to_string(),
-            "output_path": found.folder.path,
-            "whole": report.is_whole(),
-            "findings": report.findings,
-            "damage": damage,
-            "checked": {
-                "rows": checked.rows, "rollouts": checked.rollouts, "samples": checked.samples,
-                "calls": checked.calls, "body_bytes": checked.body_bytes, "steps": checked.steps,
-                "batches": checked.batches, "checkpoints": checkpoints.count,
-            },
-            "checkpoints_without_checksum": checkpoints.without_checksum,
-            "without_checksum": report.without_checksum,
-            "schema_version": report.schema_version,
-            "running": report.holder.is_some(),
-        }),
-    );
-    Ok(if report.is_whole() {
-        Exit::Ok
-    } else {
-        Exit::Failed
-    })
+    output.operation(status, &report);
+    Ok(exit)
 }
 
-#[derive(Default)]
-struct Checkpoints {
-    count: u64,
-    /// Models of trainers outside.
-    without_checksum: u64,
-    /// Their files are not as they were saved.
-    damaged: Vec<Damage>,
-}
-
-impl Checkpoints {
-    fn check(folder: &Utf8Path) -> Self {
-        let mut found = Self::default();
-        for checkpoint in checkpoints::list(folder).unwrap_or_default() {
-            found.count += 1;
-            if checkpoint.is_model_alone() {
-                found.without_checksum += 1;
-                continue;
-            }
-            if let Err(error) = checkpoint.verify() {
-                let name: Utf8PathBuf = checkpoint
-                    .folder
-                    .strip_prefix(folder)
-                    .map_or_else(|_| checkpoint.folder.clone(), Utf8Path::to_owned);
-                found.damaged.push(Damage {
-                    place: name.into_string(),
-                    message: error.to_string(),
-                });
-            }
-        }
-        found
-    }
-}
-
-fn tell(
-    found: &FoundRun,
-    report: &VerifyReport,
-    checkpoints: &Checkpoints,
-    workspace: &Workspace,
-    output: &Output,
-) {
+fn tell(verified: &Verified, workspace: &Workspace, output: &Output) {
+    let Verified {
+        run: found,
+        report,
+        checkpoints,
+        checkpoints_without_checksum,
+    } = verified;
     let checked = &report.checked;
     let mut counts = vec![
         format!("{} rows", checked.rows),
@@ -122,10 +49,10 @@ fn tell(
             checked.calls, checked.body_bytes
         ),
     ];
-    if checked.steps + checked.batches + checkpoints.count > 0 {
+    if checked.steps + checked.batches + checkpoints > 0 {
         counts.push(format!("{} steps", checked.steps));
         counts.push(format!("{} batches", checked.batches));
-        counts.push(format!("{} checkpoints", checkpoints.count));
+        counts.push(format!("{checkpoints} checkpoints"));
     }
     let counts = counts.join(", ");
     if report.is_whole() {
@@ -156,10 +83,9 @@ fn tell(
             report.without_checksum
         ));
     }
-    if checkpoints.without_checksum > 0 {
+    if *checkpoints_without_checksum > 0 {
         output.note(format_args!(
-            "{} checkpoints are models of a trainer outside, without checksums: they were not checked.",
-            checkpoints.without_checksum
+            "{checkpoints_without_checksum} checkpoints are models of a trainer outside, without checksums: they were not checked."
         ));
     }
     if let Some(holder) = &report.holder {

@@ -1,9 +1,6 @@
 //! `osmosis serve`: rollouts over HTTP, for a training controller elsewhere.
 
-mod serving;
-mod state_key;
 mod stop;
-mod user_side;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,13 +10,14 @@ use osmosis_gateway::Secret;
 use osmosis_run::events::LogOnly;
 use osmosis_run::life::{FrontEnd, live};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_server::generate_api_key;
+use osmosis_server::{
+    ServerAddress, Serving, ServingLimits, UserSide, UserSideRequest, generate_api_key,
+    load_state_key,
+};
 use osmosis_store::RunKind;
 use serde_json::json;
 
-use self::serving::{ServerAddress, Serving, ServingLimits};
 use self::stop::ServeStop;
-use self::user_side::{UserSide, UserSideRequest};
 use crate::arguments::ServeArguments;
 use crate::error::Exit;
 use crate::gateway::workspace_or_here;
@@ -53,7 +51,8 @@ pub(crate) async fn run(
         isolation: arguments.isolation,
     };
     let side = UserSide::check(request, &workspace)?;
-    let state_key = state_key::load(arguments.attach, &workspace, output)?;
+    let notices = output.notices();
+    let state_key = load_state_key(arguments.attach, &workspace, &*notices)?;
     let name = match given_name(arguments.name.as_deref())? {
         Some(name) => name,
         None => fresh_name(side.name(), &workspace, RunKind::Serving)?,
@@ -81,7 +80,7 @@ pub(crate) async fn run(
     let stop = ServeStop::listen(arguments.attach)?;
     let front = FrontEnd {
         stop: &stop.signals,
-        notices: output.notices(),
+        notices,
         observer: Box::new(LogOnly),
         // The next start goes on by itself.
         resume: None,

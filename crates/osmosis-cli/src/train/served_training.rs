@@ -9,6 +9,7 @@ use osmosis_core::{PolicyVersion, Redactor};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_policy::Sampler;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
+use osmosis_run::reports::TrainingReport;
 use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::{GatewaySessions, RunError};
 use osmosis_server::BatchService;
@@ -19,7 +20,6 @@ use osmosis_train::delivery::{
 };
 use serde_json::Value;
 
-use super::report::Report;
 use super::training::{ReadyCode, Training};
 use crate::execution;
 use crate::policy;
@@ -59,7 +59,7 @@ impl Work for ServedTraining {
     type Event = TrainEvent;
     type Ready = ReadyCode;
     type End = OutsideEnd;
-    type Report = Report;
+    type Report = TrainingReport;
 
     fn identity(&self) -> RunIdentity<'_> {
         self.training.identity()
@@ -133,15 +133,17 @@ impl Work for ServedTraining {
         }
     }
 
-    async fn report(&self, run: &OpenRun) -> Result<Report, RunError> {
+    async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
         let (training, store) = (&self.training, &*run.store);
         let (name, folder) = (&training.name, &training.folder);
-        let report = Report::of(store, name, folder, run.resumed, None).await?;
-        Ok(report.with_withheld(&training.plan.code.withheld))
+        let report = TrainingReport::of(store, name, folder).await?;
+        Ok(report
+            .ran_here(run.resumed, None)
+            .with_withheld(&training.plan.code.withheld))
     }
 
-    fn metrics(&self, report: &Report) -> Result<Option<Value>, RunError> {
-        Ok(Some(report.json()))
+    fn metrics(&self, report: &TrainingReport) -> Result<Option<Value>, RunError> {
+        Ok(serde_json::to_value(report).ok())
     }
 }
 

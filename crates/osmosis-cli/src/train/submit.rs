@@ -3,13 +3,15 @@
 use camino::Utf8Path;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::reports::Curve;
 use osmosis_run::stop_signals::OnTerminate;
-use osmosis_run::train::plan::{Plan, ROWS_COMPARED, Request};
+use osmosis_run::train::plan::{Plan, Request};
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::curve::Curve;
+use super::report;
 use super::training::Training;
 use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
@@ -67,7 +69,8 @@ pub(crate) async fn resume(
         config_text: record.config_toml.clone(),
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: Pinned::read(&record.pinned)?
-            .remembered(ROWS_COMPARED)
+            .remembered
+            .rows_compared
             .is_none(),
     };
     let plan: Plan = Plan::check(request, Some(&workspace.root))?;
@@ -103,8 +106,8 @@ async fn dry_run(training: &Training, output: &Output) -> Result<Exit, RunError>
 
 async fn run_and_tell(training: &Training, output: &Output) -> Result<Exit, RunError> {
     let trained = run(training, output).await?;
-    output.line(trained.report.render(&training.plan.workspace));
-    Ok(conclude(training, &trained, &trained.report.json(), output))
+    output.line(report::render(&trained.report, &training.plan.workspace));
+    Ok(conclude(training, &trained, &trained.report, output))
 }
 
 /// Trains from where the run stands to its end, and shows it.
@@ -123,7 +126,7 @@ pub(crate) async fn run(training: &Training, output: &Output) -> Result<Lived<Tr
 pub(crate) fn conclude(
     training: &Training,
     trained: &Lived<Training>,
-    resource: &Value,
+    resource: &impl Serialize,
     output: &Output,
 ) -> Exit {
     match trained.end {

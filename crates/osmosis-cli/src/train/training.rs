@@ -11,15 +11,15 @@ use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
+use osmosis_run::reports::TrainingReport;
 use osmosis_run::settings::{Throughput, Trackers};
-use osmosis_run::train::plan::{PROCESSOR, Plan, PlannedModel};
-use osmosis_run::{GatewaySessions, RunError};
+use osmosis_run::train::plan::{Plan, PlannedModel};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
-use super::report::Report;
+use super::report::write_curve;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::policy::{self, TokenLimits};
@@ -188,7 +188,7 @@ impl Work for Training {
     type Event = TrainEvent;
     type Ready = ReadyCode;
     type End = TrainEnd;
-    type Report = Report;
+    type Report = TrainingReport;
 
     fn identity(&self) -> RunIdentity<'_> {
         Self::identity(self)
@@ -226,9 +226,9 @@ impl Work for Training {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(), RunError> {
         if run.resumed
-            && let Some(before) = run.pinned.remembered(PROCESSOR)
+            && let Some(before) = &run.pinned.remembered.processor
         {
-            compare_processors(&before, &Processor::here().to_string(), &**around.notices);
+            compare_processors(before, &Processor::here().to_string(), &**around.notices);
         }
         Ok(())
     }
@@ -265,18 +265,24 @@ impl Work for Training {
         }
     }
 
-    async fn report(&self, run: &OpenRun) -> Result<Report, RunError> {
-        let (store, elapsed) = (&*run.store, Some(run.began.elapsed()));
-        let report = Report::of(store, &self.name, &self.folder, run.resumed, elapsed).await?;
-        Ok(report.with_withheld(&self.plan.code.withheld))
+    async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
+        let (store, elapsed) = (&*run.store, run.began.elapsed());
+        let report = TrainingReport::of(store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, elapsed)
+            .with_withheld(&self.plan.code.withheld))
     }
 
-    fn metrics(&self, report: &Report) -> Result<Option<Value>, RunError> {
-        Ok(Some(report.json()))
+    fn metrics(&self, report: &TrainingReport) -> Result<Option<Value>, RunError> {
+        Ok(serde_json::to_value(report).ok())
     }
 
-    async fn write_files(&self, _run: &OpenRun, report: &mut Report) -> Result<(), RunError> {
-        report.write_curve()
+    async fn write_files(
+        &self,
+        _run: &OpenRun,
+        report: &mut TrainingReport,
+    ) -> Result<(), RunError> {
+        write_curve(report)
     }
 }
 

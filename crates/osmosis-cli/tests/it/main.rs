@@ -20,6 +20,7 @@ mod compare;
 mod culprits;
 mod demo;
 mod doctor;
+mod ends;
 mod evaluation_guide;
 mod exports;
 mod file_modes;

@@ -35,6 +35,21 @@ pub struct EvalRequest {
     pub server: Option<Arc<dyn RolloutServer>>,
 }
 
+impl EvalRequest {
+    /// All rows of a config, with everything as the config says.
+    pub fn of_config(config_path: Utf8PathBuf, config_text: String) -> Self {
+        Self {
+            config_path,
+            config_text,
+            rows: None,
+            limit: None,
+            secrets_file: None,
+            seed: 0,
+            server: None,
+        }
+    }
+}
+
 /// Where user code is.
 #[derive(Debug)]
 pub enum UserSide {
@@ -156,25 +171,22 @@ impl EvalPlan {
     pub fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;
         // How fast a run goes is not what it is.
-        facts.0.remove("evaluation.batch_size");
-        facts.insert("model", self.ready.identity.clone());
-        if let Some(judge) = &self.judge {
-            facts.insert("judge", judge.identity.clone());
-        }
+        facts.settings.remove("evaluation.batch_size");
+        facts
+            .settings
+            .insert("evaluation.limit".to_owned(), json!(self.limit));
+        facts.model = Some(self.ready.identity.clone());
+        facts.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
         // For `eval regrade`, which grades by the config as it is then.
         let config_path = &self.request.config_path;
         let within = config_path.strip_prefix(&self.workspace.root);
-        facts.remember("config", within.unwrap_or(config_path).as_str());
-        facts.insert("dataset_sha256", self.dataset.sha256.as_str());
-        facts.insert("rows", json!(self.selection));
-        facts.insert("evaluation.limit", self.limit);
-        let config = &self.request.config_path;
-        let from_root = config.strip_prefix(&self.workspace.root).unwrap_or(config);
-        facts.remember("config", from_root.as_str());
+        facts.remembered.config = Some(within.unwrap_or(config_path).to_string());
+        facts.dataset_sha256 = Some(self.dataset.sha256.clone());
+        facts.rows = self.selection.as_ref().map(ToString::to_string);
         match &self.side {
             UserSide::Here(code) => {
-                facts.insert("source_sha256", code.digest()?);
-                facts.insert("environment_sha256", environment_digest);
+                facts.source_sha256 = Some(code.digest()?);
+                facts.environment_sha256 = environment_digest.map(str::to_owned);
             }
             UserSide::AtServer(server) => server.pin(&mut facts),
         }

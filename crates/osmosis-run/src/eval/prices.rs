@@ -3,14 +3,13 @@
 use std::str::FromStr;
 
 use osmosis_store::CallSummary;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::reports::CostReport;
 use crate::runs::Pinned;
 
 const MILLION: f64 = 1e6;
-
-/// The fact of a run that remembers its prices.
-const REMEMBERED: &str = "prices";
 
 /// An amount in US dollars: finite and not negative.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -35,7 +34,7 @@ impl FromStr for Dollars {
 }
 
 /// US dollars for a million tokens.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prices {
     prompt: f64,
     completion: f64,
@@ -55,21 +54,16 @@ impl Prices {
 
     /// As given now, or else as the run was begun with.
     pub fn given_or_pinned(given: Option<Self>, pinned: &Pinned) -> Option<Self> {
-        given.or_else(|| {
-            let prices: Value = serde_json::from_str(&pinned.remembered(REMEMBERED)?).ok()?;
-            Some(Self {
-                prompt: prices["prompt"].as_f64()?,
-                completion: prices["completion"].as_f64()?,
-                cached: prices["cached"].as_f64(),
-            })
-        })
+        given.or(pinned.remembered.prices)
     }
 
-    pub fn remember(prices: Option<Self>, facts: &mut Pinned) {
-        facts.remember(
-            REMEMBERED,
-            prices.map(|prices| prices.to_json().to_string()),
-        );
+    /// As a run remembers them.
+    pub(crate) fn to_text(self) -> String {
+        serde_json::to_string(&self).unwrap_or_default()
+    }
+
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
     }
 
     /// What these calls cost; `None` when the server did not tell their tokens.
@@ -84,10 +78,6 @@ impl Prices {
             + cached as f64 * self.cached.unwrap_or(self.prompt)
             + calls.completion_tokens as f64 * self.completion;
         Some(cost / MILLION)
-    }
-
-    fn to_json(self) -> Value {
-        json!({"prompt": self.prompt, "completion": self.completion, "cached": self.cached})
     }
 }
 
@@ -115,14 +105,14 @@ impl Cost {
         Some(self.policy? + self.judge.unwrap_or(0.0))
     }
 
-    pub fn to_json(self) -> Value {
-        json!({
-            "currency": "USD",
-            "total": self.total(),
-            "policy": self.policy,
-            "judge": self.judge,
-            "per_million_tokens": self.prices.to_json(),
-        })
+    pub fn report(&self) -> CostReport {
+        CostReport {
+            currency: "USD".to_owned(),
+            total: self.total(),
+            policy: self.policy,
+            judge: self.judge,
+            per_million_tokens: self.prices,
+        }
     }
 }
 
@@ -180,13 +170,13 @@ mod tests {
 
     #[test]
     fn prices_are_remembered_by_the_run_and_replaced_by_what_is_said() {
-        let mut pinned = Pinned(serde_json::Map::new());
-        Prices::remember(Some(prices(None)), &mut pinned);
+        let mut pinned = Pinned::default();
+        pinned.remembered.prices = Prices::of_text(&prices(None).to_text());
         assert_eq!(Prices::given_or_pinned(None, &pinned), Some(prices(None)));
         let said = Prices::new("1".parse().unwrap(), "$4".parse().unwrap(), None);
         let found = Prices::given_or_pinned(Some(said), &pinned).unwrap();
         assert_eq!((found.prompt, found.completion), (1.0, 4.0));
-        Prices::remember(None, &mut pinned);
+        pinned.remembered.prices = None;
         assert_eq!(Prices::given_or_pinned(None, &pinned), None);
     }
 

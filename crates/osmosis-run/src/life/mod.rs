@@ -317,7 +317,7 @@ async fn open<W: Work>(
         folder: &identity.folder.path,
         shared_folder: identity.workspace.root.join(".osmosis"),
         project: identity.project,
-        facts: &run.pinned.0,
+        facts: run.pinned.facts(),
     };
     Ok(trackers.begin(&tracked, &run.store, around.notices).await)
 }

@@ -8,12 +8,13 @@ use futures_util::future::try_join_all;
 use osmosis_core::config::EvalConfig;
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::source::Source;
 use crate::judge::ReadyJudge;
 use crate::notices::Notices;
-use crate::runs::{Pinned, RegradedFrom};
+use crate::reports::{FactChange, FactChanges};
+use crate::runs::{Pinned, RegradedFrom, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
 
@@ -43,24 +44,6 @@ pub struct RegradePlan {
     unfinished: u64,
 }
 
-/// The sections that say how samples are graded, and by what; the others say how they came to be, and are
-/// those of the source.
-const OF_THE_GRADER: &[&str] = &["grader.", "env.", "secrets."];
-/// The same for single facts.
-const FACTS_OF_THE_GRADER: &[&str] = &[
-    "judge_model",
-    "judge",
-    "evaluation.pass_threshold",
-    "evaluation.reward_range",
-    "evaluation.grader_timeout_s",
-    "experiment.rollout",
-    "experiment.entrypoint",
-    "experiment.branch",
-    "experiment.commit_sha",
-    "source_sha256",
-    "environment_sha256",
-    "rows",
-];
 /// Facts that a config can't change any more.
 const FACTS_OF_THE_SAMPLES: &[&str] = &[
     "experiment.model_path",
@@ -85,7 +68,7 @@ impl RegradePlan {
         let secrets = asked.secrets_file.as_deref();
         let code = UserCode::check(&workspace, &config.experiment, passed_on, secrets).map_err(
             |error| {
-                match source.pinned.text("server") {
+                match source.pinned.server.as_deref() {
                 Some(server) if error.kind() == RunErrorKind::RolloutNotFound => error.hint(format!(
                     "the run was graded at {server}; to grade it here, the rollout must be in this \
                      workspace"
@@ -167,50 +150,38 @@ impl RegradePlan {
     /// What a resume must find as it is now: the facts of the source about its samples, and ours about the
     /// grader.
     pub fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
-        let mut ours = Pinned::of_config(&self.config)?;
-        ours.insert("source_sha256", self.code.digest()?);
-        ours.insert("environment_sha256", environment_digest);
-        if let Some(judge) = &self.judge {
-            ours.insert("judge", judge.identity.clone());
+        let ours = Pinned::of_config(&self.config)?;
+        let mut pinned = self.source.pinned.clone();
+        let of_grader = Pinned::is_of_the_grader;
+        pinned.settings.retain(|name, _| !of_grader(name));
+        let settings = ours.settings.into_iter();
+        pinned
+            .settings
+            .extend(settings.filter(|(name, _)| of_grader(name)));
+        pinned.source_sha256 = Some(self.code.digest()?);
+        pinned.environment_sha256 = Some(environment_digest.to_owned());
+        pinned.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
+        pinned.server = None;
+        pinned.remembered = Remembered::default();
+        if let Some(selection) = &self.selection {
+            pinned.rows = Some(selection.to_string());
         }
-        let mut facts = self.source.pinned.clone();
-        facts.0.retain(|name, _| {
-            !is_of_the_grader(name) && name != "server" && !name.starts_with("remembered.")
-        });
-        let of_grader = ours
-            .0
-            .into_iter()
-            .filter(|(name, _)| is_of_the_grader(name));
-        facts.0.extend(of_grader);
-        facts.insert(
-            "rows",
-            match &self.selection {
-                Some(selection) => json!(selection),
-                None => self
-                    .source
-                    .pinned
-                    .0
-                    .get("rows")
-                    .cloned()
-                    .unwrap_or_default(),
-            },
-        );
         let from = RegradedFrom::new(&self.source.record, &self.source.pinned);
-        from.pin(&mut facts);
-        Ok(facts)
+        pinned.regraded_from = Some(from);
+        Ok(pinned)
     }
 
     /// What differs from the source in how samples are graded: by name, before and now.
-    pub fn changes(&self, now: &Pinned) -> Map<String, Value> {
-        let before = &self.source.pinned.0;
-        let names: BTreeSet<&String> = before.keys().chain(now.0.keys()).collect();
-        let mut changes = Map::new();
+    pub fn changes(&self, now: &Pinned) -> FactChanges {
+        let (before, now) = (&self.source.pinned.facts(), &now.facts());
+        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        let mut changes = FactChanges::default();
         for name in names {
             let side = |facts: &Map<String, Value>| facts.get(name).cloned().unwrap_or_default();
-            let (before, now) = (side(before), side(&now.0));
+            let (before, now) = (side(before), side(now));
             // Which rows take part says nothing about how they are graded.
-            if is_of_the_grader(name) && name != "rows" && before != now {
-                changes.insert(name.clone(), json!({ "before": before, "now": now }));
+            if Pinned::is_of_the_grader(name) && name != "rows" && before != now {
+                changes.0.push((name.clone(), FactChange { before, now }));
             }
         }
         changes
@@ -220,27 +191,27 @@ impl RegradePlan {
     pub fn tell_changes(&self, now: &Pinned, notices: &dyn Notices) {
         let run = &self.source.record.name;
         let changes = self.changes(now);
-        if changes.is_empty() {
+        if changes.0.is_empty() {
             notices.note(format_args!(
                 "Grader, config and code are those that graded `{run}`"
             ));
         } else {
             notices.note(format_args!("Changed since `{run}`:"));
         }
-        for (name, change) in &changes {
-            match name.as_str() {
+        for (name, change) in changes.iter() {
+            match name {
                 "source_sha256" => notices.note("  the files of the rollout"),
                 "environment_sha256" => notices.note("  the environment of the rollout"),
-                _ => notices.note(format_args!(
-                    "  {name}: {} → {}",
-                    change["before"], change["now"]
-                )),
+                _ => notices.note(format_args!("  {name}: {} → {}", change.before, change.now)),
             }
         }
         let given = Pinned::of_config(&self.config);
         for name in FACTS_OF_THE_SAMPLES {
-            let here = given.as_ref().ok().and_then(|given| given.0.get(*name));
-            if let (Some(here), Some(there)) = (here, self.source.pinned.0.get(*name))
+            let here = given
+                .as_ref()
+                .ok()
+                .and_then(|given| given.settings.get(*name));
+            if let (Some(here), Some(there)) = (here, self.source.pinned.settings.get(*name))
                 && here != there
             {
                 notices.warn(format_args!(
@@ -257,11 +228,4 @@ impl RegradePlan {
             ));
         }
     }
-}
-
-fn is_of_the_grader(fact: &str) -> bool {
-    FACTS_OF_THE_GRADER.contains(&fact)
-        || OF_THE_GRADER
-            .iter()
-            .any(|section| fact.starts_with(section))
 }

@@ -42,7 +42,7 @@ impl Source {
 
     /// The config it was made with, as the file is now; as it was when the file is gone or not known.
     pub fn config(&self, workspace: &Workspace) -> Result<(Utf8PathBuf, String), RunError> {
-        let remembered = self.pinned.remembered("config");
+        let remembered = self.pinned.remembered.config.clone();
         let path = workspace
             .root
             .join(remembered.unwrap_or_else(|| "configs/eval/run.toml".to_owned()));

@@ -4,10 +4,13 @@ mod names;
 mod pinned;
 mod reference;
 mod regraded;
+pub mod salvage;
+pub mod stop;
 mod store;
+pub mod verify;
 
 pub use names::{fresh_name, given_name};
-pub use pinned::Pinned;
+pub use pinned::{Pinned, Remembered};
 pub use reference::{FoundRun, RunReference, kind_word};
 pub use regraded::RegradedFrom;
 pub use store::{Opened, RunToOpen, record_of};

@@ -1,24 +1,20 @@
 //! What a run that only grades knows of the one whose samples it grades.
 
 use osmosis_core::RunName;
-use osmosis_store::{RunKind, RunRecord};
-use osmosis_store_sqlite::SqliteStore;
-use serde_json::Value;
+use osmosis_store::{RunKind, RunRecord, Store as _};
+use osmosis_store_sqlite::{SqliteStore};
 
 use super::Pinned;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
-
-const RUN: &str = "regraded_from";
-const CREATED: &str = "regraded_from_created_at_ms";
-const CALLS_IN: &str = "policy_calls_in";
 
 /// Facts of a run that was made by `eval regrade`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegradedFrom {
     /// The run whose samples it grades.
     pub run: String,
-    created_at_ms: i64,
+    /// When it was made: another may have its name by now.
+    pub(super) created_at_ms: i64,
     /// The run that has the policy's calls: the same, unless that one was regraded too.
     pub calls_in: String,
 }
@@ -26,21 +22,15 @@ pub struct RegradedFrom {
 impl RegradedFrom {
     pub fn new(source: &RunRecord, pinned: &Pinned) -> Self {
         let run = source.name.to_string();
+        let calls_in = pinned
+            .regraded_from
+            .as_ref()
+            .map(|from| from.calls_in.clone());
         Self {
-            calls_in: Self::of(pinned).map_or_else(|| run.clone(), |of_source| of_source.calls_in),
+            calls_in: calls_in.unwrap_or_else(|| run.clone()),
             run,
             created_at_ms: source.created_at_ms,
         }
-    }
-
-    /// `None` for a run that had its rollouts run.
-    pub fn of(pinned: &Pinned) -> Option<Self> {
-        let run = pinned.text(RUN)?;
-        Some(Self {
-            calls_in: pinned.text(CALLS_IN).unwrap_or_else(|| run.clone()),
-            created_at_ms: pinned.0.get(CREATED).and_then(Value::as_i64).unwrap_or(0),
-            run,
-        })
     }
 
     /// The run that has the policy's calls. `None` when it is gone, or another has its name by now; for
@@ -55,16 +45,10 @@ impl RegradedFrom {
             if record.created_at_ms != from.created_at_ms {
                 return None;
             }
-            match Self::of(&Pinned::read(&record.pinned).ok()?) {
+            match Pinned::read(&record.pinned).ok()?.regraded_from {
                 Some(before) => from = before,
                 None => return Some(store),
             }
         }
-    }
-
-    pub fn pin(&self, facts: &mut Pinned) {
-        facts.insert(RUN, self.run.as_str());
-        facts.insert(CREATED, self.created_at_ms);
-        facts.insert(CALLS_IN, self.calls_in.as_str());
     }
 }

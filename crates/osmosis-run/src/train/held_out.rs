@@ -55,9 +55,6 @@ pub(crate) fn split_by_content(
     (!chosen.is_empty()).then_some(chosen)
 }
 
-/// The fact that a run is pinned to when equal rows changed which rows `eval_fraction` holds out.
-pub const MOVED_ROWS: &str = "held_out_rows_moved";
-
 /// `3,17`: rows that only one of two choices has; `None` when there are none.
 pub(crate) fn moved_rows(plain: &[u64], chosen: &[u64]) -> Option<String> {
     let (one, other): (BTreeSet<u64>, BTreeSet<u64>) = (

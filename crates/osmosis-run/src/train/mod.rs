@@ -5,4 +5,4 @@ pub mod outside_model;
 mod overlap;
 pub mod plan;
 
-pub use held_out::{MOVED_ROWS, held_out_rows, with_moved_rows};
+pub use held_out::{held_out_rows, with_moved_rows};

@@ -43,10 +43,10 @@ impl PlannedModel for OutsideModel {
     }
 
     fn pin(&self, facts: &mut Pinned) {
-        facts.insert("trainer", "outside");
+        facts.trainer = Some("outside".to_owned());
         match self {
-            Self::Embedded(model) => facts.insert("model_sha256", model.digest()),
-            Self::Servers(ready) => facts.insert("model", ready.identity.clone()),
+            Self::Embedded(model) => facts.model_sha256 = Some(model.digest().to_owned()),
+            Self::Servers(ready) => facts.model = Some(ready.identity.clone()),
         }
     }
 

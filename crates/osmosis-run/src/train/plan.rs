@@ -10,24 +10,18 @@ use osmosis_data::Taking;
 use osmosis_policy::{EmbeddedModel, Processor};
 use osmosis_store::NewRow;
 use osmosis_train::TrainPlan;
-use serde_json::Value;
 
-use super::held_out::{MOVED_ROWS, held_out_rows, moved_rows, split_by_content};
+use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::policy;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
 
-/// Remembered by runs whose rows were compared when they began.
-pub const ROWS_COMPARED: &str = "rows_compared";
 /// Most rollouts that are under way at once unless asked otherwise.
 const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
-
-/// The kind of processor a run was begun on. Another one may finish it, with other bits.
-pub const PROCESSOR: &str = "processor";
 
 /// What the user asked for, on the command line or in an earlier submit.
 #[derive(Debug, Clone)]
@@ -70,9 +64,7 @@ impl PlannedModel for EmbeddedModel {
     }
 
     fn pin(&self, facts: &mut Pinned) {
-        facts.insert("model_sha256", self.digest());
-        // Not one of those that another process trains.
-        facts.insert("trainer", Value::Null);
+        facts.model_sha256 = Some(self.digest().to_owned());
     }
 
     fn secrets(&self) -> &[String] {
@@ -168,24 +160,25 @@ impl<M: PlannedModel> Plan<M> {
     /// What a resume must find as it is now.
     pub fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;
-        facts.insert("training.seed", self.seed());
+        facts
+            .settings
+            .insert("training.seed".to_owned(), self.seed().into());
         self.model.pin(&mut facts);
-        if let Some(judge) = &self.judge {
-            facts.insert("judge", judge.identity.clone());
-        }
-        facts.insert("dataset_sha256", self.dataset.sha256.as_str());
-        if let Some(dataset) = &self.eval_dataset {
-            facts.insert("eval_dataset_sha256", dataset.sha256.as_str());
-        }
-        facts.insert("source_sha256", self.code.digest()?);
-        facts.insert("environment_sha256", environment_digest);
-        if let Some(moved) = self.moved_rows() {
-            facts.insert(MOVED_ROWS, moved);
-        }
-        facts.remember(ROWS_COMPARED, "by content");
-        // Tells later which rows were held out, also when the dataset is gone.
-        facts.remember("dataset_rows", self.dataset.rows.to_string());
-        facts.remember(PROCESSOR, Processor::here().to_string());
+        facts.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
+        facts.dataset_sha256 = Some(self.dataset.sha256.clone());
+        let eval_dataset = self.eval_dataset.as_ref();
+        facts.eval_dataset_sha256 = eval_dataset.map(|dataset| dataset.sha256.clone());
+        facts.source_sha256 = Some(self.code.digest()?);
+        facts.environment_sha256 = Some(environment_digest.to_owned());
+        facts.held_out_rows_moved = self.moved_rows();
+        facts.remembered = Remembered {
+            rows_compared: Some("by content".to_owned()),
+            // Tells later which rows were held out, also when the dataset is gone.
+            dataset_rows: Some(self.dataset.rows),
+            // Another kind of processor may finish the run, with other bits.
+            processor: Some(Processor::here().to_string()),
+            ..Remembered::default()
+        };
         Ok(facts)
     }
 

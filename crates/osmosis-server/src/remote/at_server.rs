@@ -46,7 +46,7 @@ impl ChosenServer {
 
     /// What a run was begun with, except for what is said now.
     pub fn of_run(pinned: &Pinned, said: Rendezvous) -> Result<Option<Self>, RunError> {
-        let Some(url) = pinned.text("server") else {
+        let Some(url) = &pinned.server else {
             refuse_without_server(&said)?;
             return Ok(None);
         };
@@ -54,18 +54,21 @@ impl ChosenServer {
         let public_url = match said.public_url {
             Some(url) => Some(url),
             None => pinned
-                .remembered("public_url")
-                .map(|text| parse_url(&text))
+                .remembered
+                .public_url
+                .as_deref()
+                .map(parse_url)
                 .transpose()
                 .map_err(damaged)?,
         };
-        let listen = pinned.remembered("listen");
+        let remembered = &pinned.remembered;
+        let listen = remembered.listen.as_deref();
         let asked = Rendezvous {
             public_url,
             listen: said.listen.or(listen.and_then(|text| text.parse().ok())),
-            server_key_env: said.server_key_env.or(pinned.remembered("server_key_env")),
+            server_key_env: said.server_key_env.or(remembered.server_key_env.clone()),
         };
-        Self::check(parse_url(&url).map_err(damaged)?, asked).map(Some)
+        Self::check(parse_url(url).map_err(damaged)?, asked).map(Some)
     }
 
     fn check(url: Url, asked: Rendezvous) -> Result<Self, RunError> {
@@ -97,14 +100,11 @@ impl RolloutServer for ChosenServer {
     }
 
     fn pin(&self, facts: &mut Pinned) {
-        facts.insert("server", self.url.as_str());
-        let asked = &self.asked;
-        facts.remember(
-            "public_url",
-            asked.public_url.as_ref().map(ToString::to_string),
-        );
-        facts.remember("listen", asked.listen.map(|listen| listen.to_string()));
-        facts.remember("server_key_env", asked.server_key_env.clone());
+        let (asked, remembered) = (&self.asked, &mut facts.remembered);
+        remembered.public_url = asked.public_url.as_ref().map(ToString::to_string);
+        remembered.listen = asked.listen.map(|listen| listen.to_string());
+        remembered.server_key_env.clone_from(&asked.server_key_env);
+        facts.server = Some(self.url.as_str().to_owned());
     }
 
     async fn reach(&self) -> Result<Box<dyn ReachedServer>, RunError> {

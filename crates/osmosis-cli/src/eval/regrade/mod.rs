@@ -9,13 +9,15 @@ use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::regrade::plan::{Asked, RegradePlan};
 use osmosis_run::regrade::source::Source;
+use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord};
 use serde_json::json;
 
-use self::regrading::{RegradeReport, Regrading};
+use self::regrading::Regrading;
 use super::progress::{Progress, ProgressMode};
+use super::report;
 use super::submit::archive;
 use crate::arguments::{RegradeArguments, ResumeArguments};
 use crate::command_line;
@@ -96,13 +98,9 @@ pub(super) async fn resume(
         // Only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
-        rows: pinned.text("rows"),
+        rows: pinned.rows.clone(),
         secrets_file: arguments.secrets.secrets_file,
-        seed: pinned
-            .0
-            .get("judge")
-            .and_then(|judge| judge["seed"].as_u64())
-            .unwrap_or(0),
+        seed: pinned.judge_seed().unwrap_or(0),
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
     let command = RegradeCommand {
@@ -165,19 +163,19 @@ impl RegradeCommand {
             self.regrading.folder.copy_results(&absolute(target)?)?;
         }
         let plan = &self.regrading.plan;
-        self.output.line(report.report.render(&plan.workspace));
+        self.output.line(report::render(&report, &plan.workspace));
         if let Some(flips) = &report.flips {
-            self.output.line(flips.render(&plan.source.record.name));
+            let source = &plan.source.record.name;
+            self.output.line(flips::render(flips, source));
         }
         Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: RunEnd, report: &RegradeReport) -> Exit {
-        let failed = report.report.infrastructure_failed();
-        let resource = &report.json();
+    fn conclude(&self, end: RunEnd, report: &RunReport) -> Exit {
+        let failed = report.infrastructure_failed();
         match end {
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", resource);
+                self.output.operation("interrupted", report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -185,7 +183,7 @@ impl RegradeCommand {
                 Exit::Interrupted
             }
             RunEnd::Complete if failed > 0 => {
-                self.output.operation("incomplete", resource);
+                self.output.operation("incomplete", report);
                 let plan = &self.regrading.plan;
                 let source = plan.source.record.name.as_str();
                 self.output.note(format_args!(
@@ -197,7 +195,7 @@ impl RegradeCommand {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                self.output.operation("completed", resource);
+                self.output.operation("completed", report);
                 Exit::Ok
             }
         }

@@ -12,15 +12,14 @@ use osmosis_run::eval::probe::probe;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::RegradePlan;
+use osmosis_run::reports::{FactChanges, FlipsReport, RunReport};
 use osmosis_run::settings::Throughput;
 use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::super::evaluation::DEFAULT_MAX_IN_FLIGHT;
-use super::super::report::Report;
-use super::flips::Flips;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::prepared::Prepared;
@@ -48,32 +47,11 @@ pub(crate) struct ReadyGraders {
     workers: Arc<WorkerPool>,
 }
 
-/// The numbers of the new grades, and how they differ from those before.
-#[derive(Debug)]
-pub(crate) struct RegradeReport {
-    pub(crate) report: Report,
-    /// What differs in how samples are graded: by name, before and now.
-    changes: Map<String, Value>,
-    /// `None` for a run that failed.
-    pub(crate) flips: Option<Flips>,
-}
-
-impl RegradeReport {
-    pub(crate) fn json(&self) -> Value {
-        let mut resource = self.report.json();
-        resource["changes"] = json!(self.changes);
-        if let Some(flips) = &self.flips {
-            resource["flips"] = flips.json();
-        }
-        resource
-    }
-}
-
 /// What a check without a run found.
 #[derive(Debug)]
 pub(crate) struct RegradeCheck {
     pub(crate) manifest: Manifest,
-    pub(crate) changes: Map<String, Value>,
+    pub(crate) changes: FactChanges,
 }
 
 #[async_trait]
@@ -81,7 +59,7 @@ impl Work for Regrading {
     type Event = RunEvent;
     type Ready = ReadyGraders;
     type End = RunEnd;
-    type Report = RegradeReport;
+    type Report = RunReport;
 
     fn identity(&self) -> RunIdentity<'_> {
         let mut run_again = vec![OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
@@ -177,26 +155,23 @@ impl Work for Regrading {
         }
     }
 
-    async fn report(&self, run: &OpenRun) -> Result<RegradeReport, RunError> {
+    async fn report(&self, run: &OpenRun) -> Result<RunReport, RunError> {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
-        let report = Report::of(store, &self.name, &self.folder, run.resumed, elapsed)
-            .await?
-            .with_withheld(Some(&self.plan.code.withheld));
-        Ok(RegradeReport {
-            report,
-            changes: self.plan.changes(&run.pinned),
-            flips: None,
-        })
+        let report = RunReport::of(store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, elapsed)
+            .with_withheld(Some(&self.plan.code.withheld))
+            .with_changes(self.plan.changes(&run.pinned)))
     }
 
-    fn metrics(&self, report: &RegradeReport) -> Result<Option<Value>, RunError> {
-        Ok(Some(report.json()))
+    fn metrics(&self, report: &RunReport) -> Result<Option<Value>, RunError> {
+        Ok(serde_json::to_value(report).ok())
     }
 
-    async fn write_files(&self, run: &OpenRun, report: &mut RegradeReport) -> Result<(), RunError> {
-        let plan = &self.plan;
-        let flips = Flips::write(&plan.source, &*run.store, &self.folder, &plan.workspace);
-        report.flips = Some(flips.await?);
+    async fn write_files(&self, run: &OpenRun, report: &mut RunReport) -> Result<(), RunError> {
+        let before = &*self.plan.source.store;
+        let flips = FlipsReport::write(before, &*run.store, &self.folder).await?;
+        report.flips = Some(flips);
         Ok(())
     }
 }

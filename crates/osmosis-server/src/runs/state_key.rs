@@ -6,31 +6,31 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_run::notices::Notices;
+use osmosis_run::policy::variable;
+use osmosis_run::workspace::Workspace;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
-use osmosis_server::{StateKey, generate_api_key};
 
-use crate::output::Output;
-use crate::policy::variable;
-use crate::workspace::Workspace;
+use crate::{StateKey, generate_api_key};
 
 /// Holds the key itself.
-pub(super) const VARIABLE: &str = "OSMOSIS_STATE_KEY";
+const VARIABLE: &str = "OSMOSIS_STATE_KEY";
 /// A shorter key could be guessed.
 const SHORTEST: usize = 32;
 const FILE: &str = "state.key";
 
 /// The key, which is made when there is none. A program that is served by `create_rollout_server()` may have
 /// been started where nothing can be written: then the key goes with the process.
-pub(super) fn load(
+pub fn load_state_key(
     attached: bool,
     workspace: &Workspace,
-    output: &Output,
+    notices: &dyn Notices,
 ) -> Result<StateKey, RunError> {
     if let Some(text) = variable(VARIABLE) {
         return given(&text);
     }
     let found = match folder() {
-        Some(folder) => kept_in(&folder, workspace, output),
+        Some(folder) => kept_in(&folder, workspace, notices),
         None => Err(RunError::failed(
             RunErrorKind::StateKey,
             "there is no folder for this user's state: neither XDG_STATE_HOME nor HOME is set",
@@ -71,10 +71,10 @@ fn folder() -> Option<Utf8PathBuf> {
 fn kept_in(
     folder: &Utf8Path,
     workspace: &Workspace,
-    output: &Output,
+    notices: &dyn Notices,
 ) -> Result<StateKey, RunError> {
     if folder.starts_with(&workspace.root) {
-        output.warn(format_args!(
+        notices.warn(format_args!(
             "`{folder}` is part of the workspace: whoever gets a copy of it can read the keys of accepted \
              rollouts; set XDG_STATE_HOME or {VARIABLE}"
         ));

@@ -1,5 +1,6 @@
 //! One run that serves: rollouts come over HTTP, are run and graded, and whoever sent them is called back.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,78 +12,89 @@ use osmosis_core::config::{LogLimits, ModelErrors};
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Policy, RelayPolicy, Sampling, Secret};
+use osmosis_run::execution::{self, DriveSettings};
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
+use osmosis_run::prepared::Prepared;
+use osmosis_run::run_folder::RunFolder;
+use osmosis_run::runs::Pinned;
+use osmosis_run::stop_signals::StopSignals;
+use osmosis_run::workspace::Workspace;
 use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
-use osmosis_server::{Listening, RolloutService, Served, ServerOptions, StateKey};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
+use reqwest::Url;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::user_side::UserSide;
-use crate::execution::{self, DriveSettings};
-use crate::prepared::Prepared;
-use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
-use crate::stop_signals::StopSignals;
-use crate::workspace::Workspace;
+use crate::{Listening, RolloutService, Served, ServerOptions, StateKey};
 
 /// The name that model servers of controllers know.
 const MODEL: &str = "osmosis-rollout";
-pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
+const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
 const EVENT_QUEUE: usize = 1024;
 /// A rollout whose model server fails is not run again: the controller behind it has recorded the calls
 /// of the first time.
 const MAX_FAILURES: u32 = 1;
 
-/// A server of rollouts.
-pub(crate) struct Serving {
-    pub(crate) side: UserSide,
-    pub(crate) workspace: Workspace,
-    pub(crate) name: RunName,
-    pub(crate) folder: RunFolder,
-    pub(crate) address: SocketAddr,
+/// A server of rollouts, as a run.
+pub struct Serving {
+    pub side: UserSide,
+    pub workspace: Workspace,
+    pub name: RunName,
+    pub folder: RunFolder,
+    pub address: SocketAddr,
     /// What opens it; without one, whoever reaches it may use it.
-    pub(crate) api_key: Option<Secret>,
-    pub(crate) state_key: StateKey,
-    pub(crate) limits: ServingLimits,
-    pub(crate) allowed_hosts: Vec<String>,
-    pub(crate) allowed_urls: Vec<osmosis_server::Url>,
+    pub api_key: Option<Secret>,
+    pub state_key: StateKey,
+    pub limits: ServingLimits,
+    pub allowed_hosts: Vec<String>,
+    pub allowed_urls: Vec<Url>,
     /// Called when requests can be sent.
-    pub(crate) serving: Box<dyn Fn(&ServerAddress<'_>) + Send + Sync>,
+    pub serving: Box<dyn Fn(&ServerAddress<'_>) + Send + Sync>,
 }
 
 /// How much a server takes on, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ServingLimits {
-    pub(crate) max_in_flight: Option<u32>,
-    pub(crate) max_queued: usize,
-    pub(crate) agent_limit: Duration,
-    pub(crate) grade_limit: Duration,
-    pub(crate) drain_limit: Duration,
+pub struct ServingLimits {
+    pub max_in_flight: Option<u32>,
+    pub max_queued: usize,
+    pub agent_limit: Duration,
+    pub grade_limit: Duration,
+    pub drain_limit: Duration,
 }
 
 /// Where a server is.
 #[derive(Debug)]
-pub(crate) struct ServerAddress<'a> {
-    pub(crate) url: &'a str,
+pub struct ServerAddress<'a> {
+    pub url: &'a str,
     /// Where the one worker has to come that is not started by us.
-    pub(crate) worker_address: Option<&'a str>,
+    pub worker_address: Option<&'a str>,
 }
 
 /// Everything that is needed to take the first request but workers.
 #[derive(Debug)]
-pub(crate) struct ReadyServer {
+pub struct ReadyServer {
     prepared: Option<Prepared>,
     listening: Listening,
 }
 
 /// How serving ended.
 #[derive(Debug)]
-pub(crate) struct ServeEnd {
+pub struct ServeEnd {
     served: Served,
     /// It was not given the time to drain.
-    pub(crate) stopped_now: bool,
+    pub stopped_now: bool,
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving")
+            .field("name", &self.name)
+            .field("folder", &self.folder)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 #[async_trait]

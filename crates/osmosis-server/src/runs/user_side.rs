@@ -14,12 +14,12 @@ use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::execution::pool_options;
-use crate::prepared::Prepared;
-use crate::run_folder::RunFolder;
-use crate::user_code::rollout_dir;
-use crate::withheld::{BY_ARGUMENT, Withheld, passed_variables};
-use crate::workspace::Workspace;
+use osmosis_run::execution::pool_options;
+use osmosis_run::prepared::Prepared;
+use osmosis_run::run_folder::RunFolder;
+use osmosis_run::user_code::rollout_dir;
+use osmosis_run::withheld::{BY_ARGUMENT, Withheld, passed_variables};
+use osmosis_run::workspace::Workspace;
 
 /// What the one worker from outside shows that it is who it says.
 const TOKEN_VARIABLE: &str = "OSMOSIS_SERVE_TOKEN";
@@ -32,19 +32,19 @@ const ATTACHED_IN_FLIGHT: usize = 1024;
 
 /// Which user code is to be served, and how its workers are started.
 #[derive(Debug)]
-pub(crate) struct UserSideRequest {
+pub struct UserSideRequest {
     /// A rollout of the workspace; `None` for the process that started us.
-    pub(crate) rollout: Option<String>,
-    pub(crate) entrypoint: String,
+    pub rollout: Option<String>,
+    pub entrypoint: String,
     /// Names of variables that its workers get.
-    pub(crate) pass_env: Vec<String>,
-    pub(crate) python: Option<Utf8PathBuf>,
-    pub(crate) workers: Option<u32>,
-    pub(crate) isolation: WorkerIsolation,
+    pub pass_env: Vec<String>,
+    pub python: Option<Utf8PathBuf>,
+    pub workers: Option<u32>,
+    pub isolation: WorkerIsolation,
 }
 
 #[derive(Debug)]
-pub(crate) struct UserSide {
+pub struct UserSide {
     code: ServedCode,
     throughput: Throughput,
     isolation: WorkerIsolation,
@@ -66,7 +66,7 @@ struct Rollout {
 }
 
 impl UserSide {
-    pub(crate) fn check(request: UserSideRequest, workspace: &Workspace) -> Result<Self, RunError> {
+    pub fn check(request: UserSideRequest, workspace: &Workspace) -> Result<Self, RunError> {
         let code = match &request.rollout {
             Some(name) => ServedCode::check(name, &request, workspace)?,
             None => ServedCode::Attached { token: token()? },
@@ -109,7 +109,7 @@ impl ServedCode {
 
 impl UserSide {
     /// What the process that is served shows with everything it sends.
-    pub(crate) fn token(&self) -> Option<&str> {
+    pub fn token(&self) -> Option<&str> {
         match &self.code {
             ServedCode::Attached { token } => Some(token),
             ServedCode::Rollout(_) => None,
@@ -117,7 +117,7 @@ impl UserSide {
     }
 
     /// The values that workers get and nobody else may read.
-    pub(crate) fn passed_values(&self) -> impl Iterator<Item = &str> {
+    pub fn passed_values(&self) -> impl Iterator<Item = &str> {
         let passed = match &self.code {
             ServedCode::Rollout(rollout) => Some(rollout.passed.values()),
             ServedCode::Attached { .. } => None,
@@ -126,7 +126,7 @@ impl UserSide {
     }
 
     /// What a run without a name is named after.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         match &self.code {
             ServedCode::Rollout(rollout) => rollout.name.as_str(),
             ServedCode::Attached { .. } => "attached",
@@ -135,7 +135,7 @@ impl UserSide {
 
     /// Where the run is recorded. A program that is served may have been started anywhere, also where
     /// nothing can be written.
-    pub(crate) fn folder(&self, wanted: RunFolder) -> RunFolder {
+    pub fn folder(&self, wanted: RunFolder) -> RunFolder {
         match (&self.code, std::fs::create_dir_all(&wanted.path)) {
             (ServedCode::Attached { .. }, Err(error)) => {
                 let name = wanted.path.file_name().unwrap_or("attached");
@@ -151,10 +151,7 @@ impl UserSide {
     }
 
     /// Makes the rollout's environment; there is none to make for the process that started us.
-    pub(crate) async fn prepare(
-        &self,
-        notices: &dyn Notices,
-    ) -> Result<Option<Prepared>, RunError> {
+    pub async fn prepare(&self, notices: &dyn Notices) -> Result<Option<Prepared>, RunError> {
         let ServedCode::Rollout(rollout) = &self.code else {
             return Ok(None);
         };
@@ -167,7 +164,7 @@ impl UserSide {
     }
 
     /// What a run that goes on must have in common with its beginning.
-    pub(crate) fn pinned(&self) -> Value {
+    pub fn pinned(&self) -> Value {
         match &self.code {
             ServedCode::Rollout(rollout) => json!({ "serve": {
                 "rollout": rollout.name,
@@ -179,7 +176,7 @@ impl UserSide {
 
     /// Starts workers, or waits for the one that comes. `tell` is called when requests can be sent, with
     /// the address for that worker.
-    pub(crate) async fn start_workers(
+    pub async fn start_workers(
         &self,
         prepared: Option<Prepared>,
         max_in_flight: u32,
