@@ -4,6 +4,25 @@
 //! It speaks no HTTP, renders no text, and knows neither worker processes nor the gateway. What happens is told
 //! as typed [`RunEvent`]s, which the progress display and the log consume; what is decided is in [`decision`],
 //! without I/O.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use osmosis_engine::{Engine, EngineError, EngineOptions, Executor, RunEnd, Sessions, Stop};
+//! # use osmosis_store::Store;
+//! # async fn example(
+//! #     store: Arc<dyn Store>,
+//! #     sessions: Arc<dyn Sessions>,
+//! #     executor: Arc<dyn Executor>,
+//! #     options: EngineOptions,
+//! #     events: tokio::sync::mpsc::Sender<osmosis_engine::RunEvent>,
+//! # ) -> Result<(), EngineError> {
+//! let engine = Engine::new(store, sessions, executor, options, events);
+//! let stop = Stop::default();
+//! let end = engine.run(&stop).await?;
+//! assert_eq!(end, RunEnd::Complete);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod attempts;
 pub mod decision;

@@ -57,7 +57,7 @@ impl Attachment {
         let joined = Arc::new(JoinedProcess::default());
         let inner = Inner::open(Listen::default(), joined, load, options, events).await?;
         let invited = inner.invite(Some(token));
-        let address = inner.door.endpoint().to_string();
+        let address = inner.listener.endpoint().to_string();
         Ok(Self {
             inner,
             invited,

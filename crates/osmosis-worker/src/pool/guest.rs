@@ -9,10 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Inner;
 use super::connection::{frame_bytes, write_frames};
-use super::door::{Arrival, Caller, Expectation, fresh_token};
 use super::lifeline::Lifeline;
+use super::listener::{Arrival, Caller, Expectation, fresh_token};
 use super::output::OutputSink;
-use super::process::Leash;
+use super::process::ProcessHandle;
 use super::template::Template;
 use crate::WorkerError;
 use crate::exit::{Exit, ExitNews};
@@ -29,7 +29,7 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) id: u64,
-    pub(super) leash: Leash,
+    pub(super) process: ProcessHandle,
     pub(super) lifeline: Lifeline,
     pub(super) outgoing: mpsc::Sender<Bytes>,
     pub(super) expectation: Expectation,
@@ -74,7 +74,7 @@ impl Inner {
         let id = self.next_worker_id();
         let output = self.output_sink(id);
         let token = token.unwrap_or_else(fresh_token);
-        let (expectation, arrival) = self.door.expect(token, id, Arc::clone(&output));
+        let (expectation, arrival) = self.listener.expect(token, id, Arc::clone(&output));
         Invited {
             id,
             output,
@@ -95,18 +95,18 @@ impl Inner {
         deadline: StartDeadline,
     ) -> Result<Guest, WorkerError> {
         let invitation = Invitation {
-            endpoint: self.door.endpoint().clone(),
+            endpoint: self.listener.endpoint().clone(),
             token: invited.expectation.token().to_owned(),
             until: deadline.at,
         };
         let held = match self.launcher.launch(invitation).await?.0 {
             Launched::Elsewhere => None,
-            Launched::Here(process) => {
-                let leash = self.kennel.admit(invited.id, process.pid, process.guard);
-                for pipe in process.output {
+            Launched::Here(started) => {
+                let process = self.processes.admit(invited.id, started.pid, started.guard);
+                for pipe in started.output {
                     invited.output.follow(pipe, BytesMut::new());
                 }
-                Some((leash, process.exit))
+                Some((process, started.exit))
             }
         };
         self.receive_guest(invited, held, deadline).await
@@ -132,8 +132,8 @@ impl Inner {
             self.tasks
                 .spawn(self.unless_abandoned(sweep_after(exit.clone(), Arc::clone(guard))));
         }
-        let leash = self.kennel.admit(invited.id, pid, guard);
-        self.receive_guest(invited, Some((leash, exit)), deadline)
+        let process = self.processes.admit(invited.id, pid, guard);
+        self.receive_guest(invited, Some((process, exit)), deadline)
             .await
     }
 
@@ -141,7 +141,7 @@ impl Inner {
     async fn receive_guest(
         &self,
         invited: Invited,
-        mut held: Option<(Leash, Exit)>,
+        mut held: Option<(ProcessHandle, Exit)>,
         deadline: StartDeadline,
     ) -> Result<Guest, WorkerError> {
         let Invited {
@@ -173,8 +173,8 @@ impl Inner {
                 });
             }
             () = deadline.passed() => {
-                if let Some((leash, _)) = &held {
-                    leash.kill();
+                if let Some((process, _)) = &held {
+                    process.kill();
                 }
                 return Err(self.not_ready(&output, deadline).await);
             }
@@ -198,17 +198,17 @@ impl Inner {
             reader,
             writer,
         } = *caller;
-        let (leash, exit) = held.unwrap_or_else(|| {
+        let (process, exit) = held.unwrap_or_else(|| {
             // Nobody tells how it ends: it is not our child.
             let (_, exit) = Exit::channel();
-            (self.kennel.know(id, hello.pid), exit)
+            (self.processes.know(id, hello.pid), exit)
         });
         let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
         self.tasks
             .spawn(self.unless_abandoned(write_frames(writer.0, queue)));
         Ok(Guest {
             id,
-            leash,
+            process,
             lifeline: Lifeline::new(reader, exit),
             outgoing,
             expectation,
@@ -234,13 +234,13 @@ impl Inner {
             let said = tokio::select! {
                 said = guest.lifeline.next() => said,
                 () = deadline.passed() => {
-                    guest.leash.kill();
+                    guest.process.kill();
                     return Err(self.not_ready(&guest.output, deadline).await);
                 }
             };
             let detail = match said {
                 Ok(FromWorker::Loaded { manifest }) => {
-                    if let Some(guard) = guest.leash.guard() {
+                    if let Some(guard) = guest.process.guard() {
                         guard.order(Order::Keep);
                     }
                     return Ok(manifest);
@@ -255,7 +255,7 @@ impl Inner {
                 Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
                 Err(ending) => ending.departure().to_string(),
             };
-            guest.leash.kill();
+            guest.process.kill();
             return Err(WorkerError::DiedAtStart {
                 detail,
                 output: guest.output.last_lines(LAST_LINES_LIMIT).await,

@@ -134,13 +134,13 @@ impl Inner {
     pub(super) fn register(&self, role: Role, guest: Guest) -> (Arc<Worker>, Lifeline) {
         let Guest {
             id,
-            leash,
+            process,
             lifeline,
             outgoing,
             expectation,
             ..
         } = guest;
-        let worker = Arc::new(Worker::new(id, role, leash, outgoing, expectation));
+        let worker = Arc::new(Worker::new(id, role, process, outgoing, expectation));
         self.workers.lock().insert(id, Arc::clone(&worker));
         self.announce(WorkerEvent::Started {
             worker: id,

@@ -28,13 +28,13 @@ const HELLO_BYTES: usize = 64 * 1024;
 const MAX_STRANGERS: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Listener {
     /// What workers dial.
     endpoint: Endpoint,
     expected: Mutex<HashMap<String, Expected>>,
     /// Tokens of processes that were given up before they came: who brings one is late, and no stranger.
     given_up: Mutex<HashSet<String>>,
-    /// Holds the socket; removed when the door goes.
+    /// Holds the socket; removed when the listener goes.
     folder: Mutex<Option<SocketFolder>>,
 }
 
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Writer {
 /// One process is expected while this is held; its output channel may come at any time.
 #[derive(Debug)]
 pub(super) struct Expectation {
-    door: Arc<Door>,
+    listener: Arc<Listener>,
     token: String,
 }
 
@@ -85,15 +85,15 @@ impl Expectation {
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        let left = self.door.expected.lock().remove(&self.token);
+        let left = self.listener.expected.lock().remove(&self.token);
         if left.is_some_and(|entry| entry.control.is_some() || entry.output.is_some()) {
             let token = std::mem::take(&mut self.token);
-            self.door.given_up.lock().insert(token);
+            self.listener.given_up.lock().insert(token);
         }
     }
 }
 
-enum Listener {
+enum Socket {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -103,19 +103,19 @@ struct Connection {
     writer: WriteHalf,
 }
 
-impl Door {
+impl Listener {
     /// Starts to listen, until `close` is cancelled.
     pub(super) async fn open(
         listen: Listen,
         tasks: &TaskTracker,
         close: CancellationToken,
     ) -> std::io::Result<Arc<Self>> {
-        let (listener, endpoint, folder) = match listen {
+        let (socket, endpoint, folder) = match listen {
             Listen::PrivateSocket => {
                 let folder = SocketFolder::create()?;
                 let path = folder.socket();
                 let listener = UnixListener::bind(&path)?;
-                (Listener::Unix(listener), Endpoint::Unix(path), Some(folder))
+                (Socket::Unix(listener), Endpoint::Unix(path), Some(folder))
             }
             Listen::Tcp {
                 bind,
@@ -123,26 +123,26 @@ impl Door {
             } => {
                 let listener = TcpListener::bind(bind).await?;
                 let endpoint = advertised(listener.local_addr()?, advertised_host);
-                (Listener::Tcp(listener), endpoint, None)
+                (Socket::Tcp(listener), endpoint, None)
             }
         };
-        let door = Arc::new(Self {
+        let listener = Arc::new(Self {
             endpoint,
             expected: Mutex::default(),
             given_up: Mutex::default(),
             folder: Mutex::new(folder),
         });
         tasks.spawn({
-            let door = Arc::clone(&door);
+            let listening = Arc::clone(&listener);
             let tasks = tasks.clone();
             async move {
                 close
-                    .run_until_cancelled(door.answer(listener, &tasks, &close))
+                    .run_until_cancelled(listening.answer(socket, &tasks, &close))
                     .await;
-                door.remove_folder();
+                listening.remove_folder();
             }
         });
-        Ok(door)
+        Ok(listener)
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -166,7 +166,7 @@ impl Door {
             },
         );
         let expectation = Expectation {
-            door: Arc::clone(self),
+            listener: Arc::clone(self),
             token,
         };
         (expectation, arrival)
@@ -179,7 +179,7 @@ impl Door {
 
     async fn answer(
         self: &Arc<Self>,
-        listener: Listener,
+        socket: Socket,
         tasks: &TaskTracker,
         close: &CancellationToken,
     ) {
@@ -188,7 +188,7 @@ impl Door {
             let Ok(seat) = Arc::clone(&strangers).acquire_owned().await else {
                 return;
             };
-            let connection = match listener.accept().await {
+            let connection = match socket.accept().await {
                 Ok(connection) => connection,
                 Err(error) => {
                     // Out of file descriptors, most likely: others may give some back.
@@ -197,10 +197,11 @@ impl Door {
                     continue;
                 }
             };
-            let door = Arc::clone(self);
+            let listener = Arc::clone(self);
             let close = close.clone();
             tasks.spawn(async move {
-                let introduction = tokio::time::timeout(HELLO_LIMIT, door.introduce(connection));
+                let introduction =
+                    tokio::time::timeout(HELLO_LIMIT, listener.introduce(connection));
                 if let Some(Err(_)) = close.run_until_cancelled(introduction).await {
                     tracing::warn!("a connection that did not say hello was closed");
                 }
@@ -303,7 +304,7 @@ impl<R: tokio::io::AsyncRead + Unpin> tokio::io::AsyncRead for KeepOpen<R> {
     }
 }
 
-impl Listener {
+impl Socket {
     async fn accept(&self) -> std::io::Result<Connection> {
         match self {
             Self::Unix(listener) => {

@@ -5,10 +5,10 @@
 
 mod attached;
 mod connection;
-mod door;
 mod guest;
 mod keeper;
 mod lifeline;
+mod listener;
 mod output;
 mod process;
 mod roster;
@@ -35,10 +35,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::attached::Attached;
-use self::door::Door;
 use self::guest::StartDeadline;
+use self::listener::Listener;
 use self::output::OutputSink;
-use self::process::Kennel;
+use self::process::ProcessTable;
 use self::roster::Limits;
 use self::rosters::Rosters;
 use self::supervision::Assignment;
@@ -88,8 +88,8 @@ struct Inner {
     load: Load,
     options: PoolOptions,
     events: mpsc::Sender<WorkerEvent>,
-    door: Arc<Door>,
-    kennel: Arc<Kennel>,
+    listener: Arc<Listener>,
+    processes: Arc<ProcessTable>,
     rosters: Mutex<Rosters>,
     /// All that have not ended, those that run one task alone included.
     workers: Mutex<HashMap<u64, Arc<Worker>>>,
@@ -294,7 +294,7 @@ impl Inner {
             .into_string();
         let tasks = TaskTracker::new();
         let abandon = CancellationToken::new();
-        let door = Door::open(listen, &tasks, abandon.clone())
+        let listener = Listener::open(listen, &tasks, abandon.clone())
             .await
             .map_err(socket_error)?;
         let limits = || Limits {
@@ -310,8 +310,8 @@ impl Inner {
             load,
             options,
             events,
-            door,
-            kennel: Arc::default(),
+            listener,
+            processes: Arc::default(),
             workers: Mutex::default(),
             source: Mutex::new(Source::Spawn),
             solo_arrived: Notify::new(),
@@ -377,7 +377,7 @@ impl Inner {
             let left = grace.saturating_sub(began.elapsed());
             template.retire(left.max(Duration::from_millis(200))).await;
         }
-        self.kennel.kill_all();
+        self.processes.kill_all();
         // Before the output ends: what was left behind may hold it open.
         drop(tokio::time::timeout(CLEANING_UP, self.launcher.all_gone()).await);
         self.readers.close();
@@ -390,15 +390,15 @@ impl Inner {
         {
             tracing::warn!("some tasks of the worker pool did not end");
         }
-        self.door.remove_folder();
+        self.listener.remove_folder();
     }
 
     fn end_now(&self) {
         self.close("the worker pool was dropped");
         self.stop.cancel();
         self.abandon.cancel();
-        self.kennel.kill_all();
-        self.door.remove_folder();
+        self.processes.kill_all();
+        self.listener.remove_folder();
     }
 
     /// Takes no more tasks, and sends home those that wait.

@@ -11,20 +11,20 @@ use crate::process_group::{checked_pid, kill_with_descendants};
 
 /// Every process of the pool that may be alive, so that all of them can be ended at once.
 #[derive(Debug, Default)]
-pub(super) struct Kennel {
+pub(super) struct ProcessTable {
     alive: Mutex<HashMap<u64, Pid>>,
 }
 
-impl Kennel {
+impl ProcessTable {
     pub(super) fn admit(
         self: &Arc<Self>,
         worker: u64,
         pid: Pid,
         guard: Option<Arc<GuardHandle>>,
-    ) -> Leash {
+    ) -> ProcessHandle {
         self.alive.lock().insert(worker, pid);
-        Leash {
-            kennel: Arc::clone(self),
+        ProcessHandle {
+            processes: Arc::clone(self),
             worker,
             pid,
             guard,
@@ -32,9 +32,9 @@ impl Kennel {
     }
 
     /// For a process that is not ours to end.
-    pub(super) fn know(self: &Arc<Self>, worker: u64, pid: u32) -> Leash {
-        Leash {
-            kennel: Arc::clone(self),
+    pub(super) fn know(self: &Arc<Self>, worker: u64, pid: u32) -> ProcessHandle {
+        ProcessHandle {
+            processes: Arc::clone(self),
             worker,
             pid: checked_pid(pid).unwrap_or(Pid::INIT),
             guard: None,
@@ -50,22 +50,22 @@ impl Kennel {
 
 /// Holds a process: dropping it ends the process and what shares its group.
 #[derive(Debug)]
-pub(super) struct Leash {
-    kennel: Arc<Kennel>,
+pub(super) struct ProcessHandle {
+    processes: Arc<ProcessTable>,
     worker: u64,
     pid: Pid,
     /// The guard above the process; what the process started lives no longer than anything holds this.
     guard: Option<Arc<GuardHandle>>,
 }
 
-impl Leash {
+impl ProcessHandle {
     pub(super) fn guard(&self) -> Option<&Arc<GuardHandle>> {
         self.guard.as_ref()
     }
 
     /// Whether the process can be ended from here.
     pub(super) fn holds(&self) -> bool {
-        self.kennel.alive.lock().contains_key(&self.worker)
+        self.processes.alive.lock().contains_key(&self.worker)
     }
 
     pub(super) fn kill(&self) {
@@ -78,7 +78,7 @@ impl Leash {
     /// Ends it, and lets go of its number. Also for one that has just ended by itself: its
     /// subprocesses may not have.
     pub(super) fn finish(&self) {
-        if self.kennel.alive.lock().remove(&self.worker).is_some() {
+        if self.processes.alive.lock().remove(&self.worker).is_some() {
             kill_with_descendants(self.pid);
         }
     }
@@ -88,7 +88,7 @@ impl Leash {
     }
 }
 
-impl Drop for Leash {
+impl Drop for ProcessHandle {
     fn drop(&mut self) {
         self.finish();
     }

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::connection::frame_bytes;
-use super::door::Expectation;
 use super::guest::Guest;
 use super::lifeline::Lifeline;
-use super::process::Leash;
+use super::listener::Expectation;
+use super::process::ProcessHandle;
 use crate::exit::{Departure, Exit, ExitNews};
 use crate::launcher::GuardHandle;
 use crate::process_group::checked_pid;
@@ -27,7 +27,7 @@ pub(super) const FORK_FEATURE: &str = "fork";
 
 #[derive(Debug)]
 pub(super) struct Template {
-    leash: Leash,
+    process: ProcessHandle,
     outgoing: mpsc::Sender<Bytes>,
     forks: Mutex<Forks>,
     ended: CancellationToken,
@@ -49,14 +49,14 @@ impl Template {
     /// Makes a loaded guest the template, attended by a task of the pool.
     pub(super) fn install(inner: &Inner, guest: Guest) -> Arc<Self> {
         let Guest {
-            leash,
+            process,
             lifeline,
             outgoing,
             expectation,
             ..
         } = guest;
         let template = Arc::new(Self {
-            leash,
+            process,
             outgoing,
             forks: Mutex::default(),
             ended: CancellationToken::new(),
@@ -72,7 +72,7 @@ impl Template {
 
     /// The guard above it and above all that it forks.
     pub(super) fn guard(&self) -> Option<Arc<GuardHandle>> {
-        self.leash.guard().map(Arc::clone)
+        self.process.guard().map(Arc::clone)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -125,11 +125,11 @@ impl Template {
             }
         };
         tracing::debug!(
-            pid = self.leash.pid(),
+            pid = self.process.pid(),
             %departure,
             "the template process ended"
         );
-        self.leash.finish();
+        self.process.finish();
         // First, so that nobody takes a fork that is not answered for one that failed.
         self.ended.cancel();
         let forks = std::mem::take(&mut *self.forks.lock());

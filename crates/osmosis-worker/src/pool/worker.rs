@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::frame_bytes;
-use super::door::Expectation;
-use super::process::Leash;
+use super::listener::Expectation;
+use super::process::ProcessHandle;
 use crate::Role;
 use crate::exit::Departure;
 
@@ -28,7 +28,7 @@ pub(super) struct Worker {
     pub(super) role: Role,
     /// Ours to end, so that what it holds can run elsewhere.
     pub(super) replaceable: bool,
-    leash: Leash,
+    process: ProcessHandle,
     outgoing: mpsc::Sender<Bytes>,
     held: Mutex<Held>,
     /// Cancelled when we decide that it must end now.
@@ -120,15 +120,15 @@ impl Worker {
     pub(super) fn new(
         id: u64,
         role: Role,
-        leash: Leash,
+        process: ProcessHandle,
         outgoing: mpsc::Sender<Bytes>,
         expectation: Expectation,
     ) -> Self {
         Self {
             id,
             role,
-            replaceable: leash.holds(),
-            leash,
+            replaceable: process.holds(),
+            process,
             outgoing,
             held: Mutex::default(),
             kill_switch: CancellationToken::new(),
@@ -140,7 +140,7 @@ impl Worker {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.leash.pid()
+        self.process.pid()
     }
 
     /// Notes that the worker is about to be given a task; the error says why it can't be.
@@ -224,7 +224,7 @@ impl Worker {
 
     /// Gets rid of a task that does not let go: with the process, when that is ours.
     pub(super) fn give_up(&self, task: u64, reason: String) {
-        if self.leash.holds() {
+        if self.process.holds() {
             return self.kill(reason);
         }
         tracing::warn!(worker = self.id, reason, "a task is given up");
@@ -237,7 +237,7 @@ impl Worker {
     /// Ends the process now. What it holds is told `reason`.
     fn kill(&self, reason: String) {
         self.held.lock().kill_reason.get_or_insert(reason);
-        self.leash.kill();
+        self.process.kill();
         self.kill_switch.cancel();
     }
 
@@ -251,7 +251,7 @@ impl Worker {
             self.ended.cancelled().await;
         };
         if tokio::time::timeout(grace, leaving).await.is_err() {
-            self.leash.kill();
+            self.process.kill();
             self.kill_switch.cancel();
             self.ended.cancelled().await;
         }
@@ -395,7 +395,7 @@ impl Worker {
     /// `pool_stops` when that is why.
     pub(super) fn bury(&self, departure: Departure, pool_stops: bool) -> Burial {
         let by_us = pool_stops || self.is_parting();
-        self.leash.finish();
+        self.process.finish();
         let (tasks, kill_reason, departure) = {
             let mut held = self.held.lock();
             let kill_reason = held.kill_reason.clone();
