@@ -10,7 +10,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
     ("osmosis-store-sqlite", &["osmosis-core", "osmosis-store"]),
-    ("osmosis-worker", &["osmosis-core"]),
     ("osmosis-tokens", &["osmosis-core"]),
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
     (
@@ -22,12 +21,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "osmosis-core",
             "osmosis-data",
-            "osmosis-gateway",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
+    ("osmosis-worker", &["osmosis-core", "osmosis-engine"]),
     (
         "osmosis-train",
         &[
@@ -37,7 +35,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "osmosis-policy",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
     (

@@ -15,12 +15,12 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    CompareArguments, EvalCommand, InfoArguments, ReachArguments, RegradeArguments,
-    ResumeArguments, SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ResumeArguments,
+    SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
-pub(crate) use measure::{CostArguments, GateArguments, WatchArguments};
+pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,

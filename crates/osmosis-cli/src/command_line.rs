@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use osmosis_run::RunError;
-
 use crate::workspace::{Workspace, current_dir};
 
 /// A command that can be pasted into the same terminal.
@@ -25,17 +23,4 @@ pub(crate) fn suggest(arguments: &[&str], workspace: &Workspace) -> String {
         let _ = write!(command, " --workspace {shown}");
     }
     command
-}
-
-/// The error, with the command that goes on with the run.
-pub(crate) fn with_resume_hint(error: RunError, command: &str) -> RunError {
-    let resume = format!("resume with `{command}`");
-    let hint = match error.hint_text() {
-        Some(hint) => {
-            let first = hint.trim_end_matches(", then resume the run");
-            format!("{first}, then {resume}")
-        }
-        None => resume,
-    };
-    error.hint(hint)
 }

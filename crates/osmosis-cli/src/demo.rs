@@ -5,6 +5,7 @@ mod workspace_files;
 use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_run::life::Lived;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::environment;
 use serde_json::{Value, json};
@@ -14,7 +15,8 @@ use crate::arguments::DemoArguments;
 use crate::error::Exit;
 use crate::figures::duration_text;
 use crate::output::Output;
-use crate::train::submit::{Job, Trained};
+use crate::train::submit;
+use crate::train::training::Training;
 use crate::train::{HeldOutPoint, Plan, Request, failed_text, pass_text, reward_text};
 use crate::workspace::{absolute, current_dir};
 
@@ -43,12 +45,13 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
     };
     let plan: Plan = Plan::check(request, Some(&root))?;
     // Each demo is a run of its own.
-    let mut job = Job::new(plan, None, *output)?;
-    job.throughput.python = arguments.python;
-    let trained = job.run().await?;
-    output.line(trained.report.render(&job.plan.workspace));
+    let mut training = Training::new(plan, None)?;
+    training.throughput.python = arguments.python;
+    let trained = submit::run(&training, output).await?;
+    output.line(trained.report.render(&training.plan.workspace));
     output.line(tell(&trained, &root));
-    Ok(job.conclude(&trained, &resource(&trained, job.plan.seed())))
+    let resource = resource(&trained, training.plan.seed());
+    Ok(submit::conclude(&training, &trained, &resource, output))
 }
 
 /// The config with this run's seed and steps, so that the run's record says what was run.
@@ -85,7 +88,7 @@ fn with_settings(
     Ok(document.to_string())
 }
 
-fn tell(trained: &Trained, root: &Utf8Path) -> String {
+fn tell(trained: &Lived<Training>, root: &Utf8Path) -> String {
     let report = &trained.report;
     let time = report.duration().map_or_else(String::new, |duration| {
         format!(" in {}", duration_text(duration.as_secs_f64()))
@@ -131,7 +134,7 @@ fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> Strin
 }
 
 /// The `resource` of `demo --json`: that of `train submit`, with the demo's own numbers.
-fn resource(trained: &Trained, seed: u64) -> Value {
+fn resource(trained: &Lived<Training>, seed: u64) -> Value {
     let report = &trained.report;
     let mut resource = json!({
         "seconds": report.duration().map(|duration| duration.as_secs_f64()),

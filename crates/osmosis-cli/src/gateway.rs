@@ -11,13 +11,15 @@ use osmosis_gateway::{
     Dialect, EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret,
     ServerLogprobs, UpstreamOptions,
 };
+use osmosis_run::life::SHUTDOWN_GRACE;
+use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use serde_json::json;
 
 use crate::arguments::{GatewayArguments, NamedUpstream};
 use crate::error::Exit;
-use crate::execution::{self, SHUTDOWN_GRACE};
+use crate::execution;
 use crate::inference_server::InferenceServer;
 use crate::output::Output;
 use crate::policy::{self, ReadyPolicy, variable};
@@ -60,7 +62,7 @@ pub(crate) async fn run(
         });
     }
     let pinned = Pinned::of_config(&config)?;
-    let signals = StopSignals::listen()?;
+    let signals = StopSignals::listen(OnTerminate::StopNow)?;
     let opened = RunToOpen {
         folder: &folder,
         name: &name,
@@ -135,7 +137,7 @@ async fn serve(
             "output_path": folder.path,
         }),
     );
-    signals.drain.cancelled().await;
+    signals.stop.drain.cancelled().await;
     output.note("stopping: calls under way get a few seconds");
     gateway.shut_down(SHUTDOWN_GRACE).await;
     let calls = door.close().await.summary;

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use osmosis_engine::RunEvent;
+use osmosis_store::Store;
 use osmosis_worker::WorkerEvent;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::RunError;
 use crate::run_log::RunLog;
 
 /// Events waiting to be observed; more than this and the sender waits.
@@ -19,7 +23,12 @@ const BUFFERED_EVENTS: usize = 10_000;
 const BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// How a front end follows the events of one kind of run.
+#[async_trait]
 pub trait Observer<E>: Send {
+    /// The run is open: what it has from earlier is there to be read.
+    async fn opened(&mut self, _store: &Arc<dyn Store>) -> Result<(), RunError> {
+        Ok(())
+    }
     fn event(&mut self, event: &E);
     /// Writes down what belongs into the run's log.
     fn log(&self, event: &E, log: &mut RunLog);
@@ -27,6 +36,22 @@ pub trait Observer<E>: Send {
     fn tick(&mut self);
     /// No more events will come.
     fn finish(&mut self);
+}
+
+/// Has the events of rollouts written to the run's log, and shows nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogOnly;
+
+impl Observer<RunEvent> for LogOnly {
+    fn event(&mut self, _event: &RunEvent) {}
+
+    fn log(&self, event: &RunEvent, log: &mut RunLog) {
+        log.run_event(event);
+    }
+
+    fn tick(&mut self) {}
+
+    fn finish(&mut self) {}
 }
 
 /// Consumes events until [`EventSink::finish`]. Output of workers that comes before there is a log is kept

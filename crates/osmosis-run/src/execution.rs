@@ -25,8 +25,6 @@ const CANCEL_GRACE: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_mins(1);
 const MAX_FAILURES: u32 = 3;
 const RETRY_WAIT: Duration = Duration::from_millis(500);
-/// How long workers and gateway may take to end.
-pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 /// How many worker processes there are, and what each may take.

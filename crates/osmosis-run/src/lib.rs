@@ -6,6 +6,7 @@
 
 mod error;
 mod error_kind;
+mod gateway_sessions;
 
 pub mod checked_dataset;
 pub mod eval;
@@ -14,6 +15,7 @@ pub mod execution;
 pub mod figures;
 pub mod inference_server;
 pub mod judge;
+pub mod life;
 mod log_budget;
 pub mod notices;
 pub mod policy;
@@ -37,3 +39,4 @@ pub mod workspace;
 
 pub use error::{RunError, io_error};
 pub use error_kind::RunErrorKind;
+pub use gateway_sessions::GatewaySessions;

@@ -19,6 +19,7 @@ use osmosis_train::delivery::AnnouncedWeights;
 use serde_json::{Value, json};
 
 use crate::inference_server::{InferenceServer, ServerKind};
+use crate::life::RunningParts;
 use crate::run_folder::RunFolder;
 use crate::workspace::{Workspace, absolute};
 
@@ -73,6 +74,13 @@ impl ReadyPolicy {
     /// Whether the model runs in this process.
     pub fn is_embedded(&self) -> bool {
         self.sampler.is_some()
+    }
+
+    /// Has what runs for the policy in this process end with a run.
+    pub fn end_with(&self, parts: &RunningParts) {
+        if let Some(sampler) = &self.sampler {
+            parts.add_sampler(sampler);
+        }
     }
 
     /// Ends what runs for the policy in this process.

@@ -71,7 +71,7 @@ impl From<&TrainConfig> for PassedOn {
 
 impl PassedOn {
     /// The sections that say something to user code, which is not here but at a rollout server.
-    pub fn sections_without_effect(&self) -> Vec<&'static str> {
+    fn sections_without_effect(&self) -> Vec<&'static str> {
         let sections = [
             ("[workflow]", !self.workflow.is_empty()),
             ("[grader]", !self.grader.is_empty() || self.has_judge),
@@ -83,7 +83,19 @@ impl PassedOn {
         said.map(|(name, _)| name).collect()
     }
 
-    pub fn tell_of_advanced(&self, notices: &dyn Notices) {
+    /// Says what of the config has no effect when a server has user code of its own.
+    pub fn tell_of_server(&self, notices: &dyn Notices) {
+        let unused = self.sections_without_effect();
+        if !unused.is_empty() {
+            notices.warn(format_args!(
+                "{} of the config: the rollout server has its own user code, which is not told",
+                unused.join(", ")
+            ));
+        }
+        self.tell_of_advanced(notices);
+    }
+
+    fn tell_of_advanced(&self, notices: &dyn Notices) {
         if self.has_advanced {
             notices.note("[advanced] is passed through; nothing of it acts here");
         }

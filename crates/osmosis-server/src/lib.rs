@@ -62,7 +62,8 @@ pub use error::{ServerError, ServerErrorKind};
 pub use guard::generate_api_key;
 pub use options::{CallbackOptions, ServerOptions};
 pub use remote::{
-    Callbacks, Reach, ReachError, RemoteOptions, RemoteRollouts, RemoteServer, parse_url,
+    Callbacks, ChosenServer, Reach, ReachError, RemoteOptions, RemoteRollouts, RemoteServer,
+    Rendezvous, parse_url,
 };
 /// What [`parse_url`] makes.
 pub use reqwest::Url;

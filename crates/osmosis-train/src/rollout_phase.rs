@@ -142,8 +142,8 @@ async fn drive(
     };
     let engine = Engine::new(
         parts.store.clone(),
-        parts.gateway.clone(),
-        parts.workers.clone(),
+        parts.sessions.clone(),
+        parts.executor.clone(),
         options,
         sender,
     );

@@ -189,7 +189,7 @@ impl Trainer {
             &*self.parts.store,
             &results.rollouts,
             &self.plan.training,
-            self.parts.workers.manifest().self_graded,
+            self.parts.executor.self_graded(),
             PolicyVersion(self.step),
         )
         .await?;

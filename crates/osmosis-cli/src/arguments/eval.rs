@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
-use osmosis_server::{Url, parse_url};
+use osmosis_server::{Rendezvous, Url, parse_url};
 
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
@@ -260,4 +260,14 @@ pub(crate) struct ReachArguments {
     /// With --server: environment variable that holds the key of that server
     #[arg(long, value_name = "NAME")]
     pub(crate) server_key_env: Option<String>,
+}
+
+impl From<ReachArguments> for Rendezvous {
+    fn from(arguments: ReachArguments) -> Self {
+        Self {
+            public_url: arguments.public_url,
+            listen: arguments.listen,
+            server_key_env: arguments.server_key_env,
+        }
+    }
 }

@@ -1,13 +1,11 @@
 //! `osmosis eval …`.
 
-mod at_server;
 mod compare;
-mod drive;
+mod evaluation;
 mod failures;
 pub(crate) mod gates;
 mod info;
 mod junit;
-mod plan;
 pub(crate) mod progress;
 mod regrade;
 mod report;
@@ -15,7 +13,7 @@ pub(crate) mod submit;
 
 use camino::Utf8Path;
 use osmosis_run::RunError;
-use osmosis_run::eval::{budget, money, prices, probe, trace};
+use osmosis_run::eval::{budget, money, prices};
 use osmosis_store::RunKind;
 
 use crate::arguments::EvalCommand;

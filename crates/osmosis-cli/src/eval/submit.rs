@@ -1,48 +1,34 @@
-//! `osmosis eval submit` and `eval resume`: the whole job, from checks to report.
+//! `osmosis eval submit` and `eval resume`: from arguments to a run, and from its report to an exit code.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{OutcomeKind, Redactor, RunName};
-use osmosis_engine::{RunEnd, RunEvent};
+use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
-use osmosis_run::notices::Notices;
-use osmosis_run::settings::{Throughput, Trackers};
+use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
+use osmosis_run::eval::rollout_server::RolloutServer;
+use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, RunStatus, Store};
+use osmosis_server::ChosenServer;
+use osmosis_store::RunKind;
 use serde_json::{Value, json};
 
-use super::at_server::ServerWanted;
 use super::budget::Budget;
-use super::drive::{Ready, Surroundings};
+use super::evaluation::{CheckedSide, EvalEnd, Evaluation};
 use super::gates::{Judged, NOT_JUDGED};
-use super::junit::JunitReport;
-use super::money::Money;
-use super::plan::{Plan, Request, UserSide};
-use super::prices::{Prices, dollars_text};
-use super::probe::{ProbeResult, Server, probe};
+use super::prices::dollars_text;
 use super::progress::Progress;
 use super::regrade;
 use super::report::Report;
-use crate::arguments::{
-    CostArguments, GateArguments, ResumeArguments, SubmitArguments, WatchArguments,
-};
+use crate::arguments::{GateArguments, ResumeArguments, SubmitArguments, WatchArguments};
 use crate::command_line;
 use crate::error::Exit;
-use crate::events::EventSink;
-use crate::execution::SHUTDOWN_GRACE;
-use crate::judge::ReadyJudge;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::run_log::RunLog;
-use crate::runs::{Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of};
+use crate::runs::{Pinned, RegradedFrom, fresh_name, given_name, record_of};
 use crate::stop_signals::StopSignals;
-use crate::tracking::{self, TrackedRun};
-use crate::withheld::Withheld;
 use crate::workspace::{Workspace, absolute, read_config};
-
-pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
 
 pub(crate) async fn submit(
     arguments: SubmitArguments,
@@ -51,51 +37,58 @@ pub(crate) async fn submit(
 ) -> Result<Exit, RunError> {
     let (config_path, config_text) = read_config(&arguments.config)?;
     let name = given_name(arguments.name.as_deref())?;
-    let request = Request {
+    let request = EvalRequest {
         config_path,
         config_text,
         rows: arguments.rows,
         limit: arguments.limit,
         secrets_file: arguments.secrets.secrets_file,
         seed: arguments.seed,
-        server: ServerWanted::of(arguments.server, arguments.reach)?,
+        server: shared(ChosenServer::of(arguments.server, arguments.reach.into())?),
     };
-    let plan = Plan::check(request, workspace)?;
+    let plan = EvalPlan::check(request, workspace)?;
     let name = if let Some(name) = name {
         name
     } else {
         let stem = plan.request.config_path.file_stem().unwrap_or("eval");
         fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
     };
-    let job = Job {
+    let evaluation = Evaluation {
         folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
         plan,
         name,
         retry_failed: arguments.retry_failed,
         throughput: arguments.throughput.into(),
-        cost: arguments.cost,
+        prices: arguments.cost.prices.prices(),
+        max_cost: arguments.cost.max_cost,
+        probes: !arguments.watch.no_probe,
+        trackers: arguments.log.into(),
+        junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
+        live: LiveView::default(),
+    };
+    let command = EvalCommand {
+        evaluation,
         gates: arguments.gates,
         watch: arguments.watch,
-        live: LiveView::default(),
-        trackers: arguments.log.into(),
         copy_to: arguments.output,
         output: *output,
-        notices: output.notices(),
     };
-    job.check_gates()?;
-    if !job.folder.exists() {
-        Budget::of(job.cost.max_cost, job.cost.prices.prices())?;
+    command.check_gates()?;
+    let evaluation = &command.evaluation;
+    let is_new = !evaluation.folder.exists();
+    if is_new {
+        Budget::of(evaluation.max_cost, evaluation.prices)?;
     }
     if arguments.dry_run {
-        return job.dry_run().await;
+        return command.dry_run().await;
     }
-    if job.plan.goes_out() && !arguments.yes && !job.folder.exists() && output.can_ask() {
-        confirm(&job.plan, output)?;
+    if evaluation.plan.goes_out() && !arguments.yes && is_new && output.can_ask() {
+        confirm(&evaluation.plan, output)?;
     }
     if arguments.fresh {
-        archive(&job.folder, &job.plan.workspace, output)?;
+        archive(&evaluation.folder, &evaluation.plan.workspace, output)?;
     }
-    job.run().await
+    command.run().await
 }
 
 pub(crate) async fn resume(
@@ -110,7 +103,7 @@ pub(crate) async fn resume(
     if let Some(from) = RegradedFrom::of(&pinned) {
         return regrade::resume(arguments, workspace, &record, &from, output).await;
     }
-    let request = Request {
+    let request = EvalRequest {
         // Where the config was; only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),
@@ -122,89 +115,79 @@ pub(crate) async fn resume(
             .get("model")
             .and_then(|model| model["seed"].as_u64())
             .unwrap_or(0),
-        server: ServerWanted::of_run(&pinned, arguments.reach)?,
+        server: shared(ChosenServer::of_run(&pinned, arguments.reach.into())?),
     };
-    let plan = Plan::check(request, Some(&workspace.root))?;
-    let job = Job {
-        folder,
-        plan,
-        name: record.name,
-        retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput.into(),
-        cost: arguments.cost,
+    let plan = EvalPlan::check(request, Some(&workspace.root))?;
+    let command = EvalCommand {
+        evaluation: Evaluation {
+            folder,
+            plan,
+            name: record.name,
+            retry_failed: arguments.retry_failed,
+            throughput: arguments.throughput.into(),
+            prices: arguments.cost.prices.prices(),
+            max_cost: arguments.cost.max_cost,
+            probes: !arguments.watch.no_probe,
+            trackers: arguments.log.into(),
+            junit: arguments.gates.junit.as_deref().map(absolute).transpose()?,
+            live: LiveView::default(),
+        },
         gates: arguments.gates,
         watch: arguments.watch,
-        live: LiveView::default(),
-        trackers: arguments.log.into(),
         copy_to: arguments.output,
         output: *output,
-        notices: output.notices(),
     };
-    job.check_gates()?;
-    job.money(&pinned)?;
-    job.run().await
+    command.check_gates()?;
+    command.evaluation.money(&pinned)?;
+    command.run().await
 }
 
-/// One evaluation to be run.
-pub(super) struct Job {
-    pub(super) plan: Plan,
-    pub(super) name: RunName,
-    pub(super) folder: RunFolder,
-    retry_failed: bool,
-    pub(super) throughput: Throughput,
-    cost: CostArguments,
+fn shared(server: Option<ChosenServer>) -> Option<Arc<dyn RolloutServer>> {
+    server.map(|server| Arc::new(server) as _)
+}
+
+/// An evaluation, and what the command line wants of it.
+struct EvalCommand {
+    evaluation: Evaluation,
     gates: GateArguments,
     watch: WatchArguments,
-    pub(super) live: LiveView,
-    trackers: Trackers,
     copy_to: Option<Utf8PathBuf>,
-    pub(super) output: Output,
-    pub(super) notices: Arc<dyn Notices>,
+    output: Output,
 }
 
-impl Job {
+impl EvalCommand {
     async fn dry_run(&self) -> Result<Exit, RunError> {
-        let signals = StopSignals::listen()?;
+        let stop = StopSignals::listen(OnTerminate::StopNow)?;
         self.progress()?;
-        let display = EventSink::<RunEvent>::start();
-        let probed = signals.unless_stopped(self.probe()).await?;
-        let ready = signals.unless_stopped(self.prepare()).await?;
-        let trackers = tracking::Ready::check(&self.trackers, ready.interpreter());
-        signals.unless_stopped(trackers).await?;
-        let found = match ready {
-            Ready::Here(code, prepared, _) => {
-                let starting = self.start_workers(code, &prepared, &display);
-                let pool = signals.unless_stopped(starting).await?;
-                let manifest = pool.manifest().clone();
-                pool.shut_down(SHUTDOWN_GRACE).await;
-                self.plan.dataset.check_for(&manifest)?;
-                code.tell(&manifest, &self.amount(), &*self.notices);
-                json!({
-                    "workflow": manifest.workflow,
-                    "grader": manifest.grader,
-                    "warnings": manifest.warnings,
-                    "program": prepared.program(),
-                    "withheld_variables": code.withheld.0,
-                })
-            }
-            Ready::AtServer(wanted, met) => {
-                wanted.tell(&met, &self.amount(), &*self.notices);
-                self.output
-                    .line(format_args!("{} says: {}", wanted.url, met.health()));
-                json!({ "server": wanted.url.as_str(), "health": met.health() })
+        let checked = self.evaluation.check(&stop, &self.output.notices()).await?;
+        let found = match checked.side {
+            CheckedSide::Here {
+                manifest,
+                program,
+                withheld,
+            } => json!({
+                "workflow": manifest.workflow,
+                "grader": manifest.grader,
+                "warnings": manifest.warnings,
+                "program": program,
+                "withheld_variables": withheld.0,
+            }),
+            CheckedSide::AtServer { url, health } => {
+                self.output.line(format_args!("{url} says: {health}"));
+                json!({ "server": url, "health": health })
             }
         };
-        self.plan.ready.shut_down();
+        let plan = &self.evaluation.plan;
         self.output.line(format_args!(
             "Everything is in order: {} rows × {} = {} rollouts. Nothing was run.",
-            self.plan.rows,
-            self.plan.config.evaluation.n,
-            self.plan.rollouts()
+            plan.rows,
+            plan.config.evaluation.n,
+            plan.rollouts()
         ));
         let mut resource = json!({
-            "rows": self.plan.rows,
-            "rollouts": self.plan.rollouts(),
-            "model_server": probed.as_str(),
+            "rows": plan.rows,
+            "rollouts": plan.rollouts(),
+            "model_server": checked.model_server.as_str(),
         });
         if let (Some(resource), Value::Object(found)) = (resource.as_object_mut(), found) {
             resource.extend(found);
@@ -214,85 +197,28 @@ impl Job {
     }
 
     async fn run(self) -> Result<Exit, RunError> {
-        let signals = StopSignals::listen()?;
-        let progress = self.progress()?;
-        let mut display = EventSink::start();
-        let is_new = !self.folder.exists();
-        if is_new {
-            signals.unless_stopped(self.probe()).await?;
-        }
-        let ready = signals.unless_stopped(self.prepare()).await?;
-        let asking = self.ask_workflow(ready, &display);
-        let ready = signals.unless_stopped(asking).await?;
-        let trackers = tracking::Ready::check(&self.trackers, ready.interpreter());
-        let trackers = signals.unless_stopped(trackers).await?;
-        let mut pinned = self.plan.pinned(ready.digest())?;
-        Prices::remember(self.cost.prices.prices(), &mut pinned);
-        let Opened { store, resumed } = self.open_store(&pinned).await?;
-        if let Some(record) = store.run().await? {
-            pinned = Pinned::read(&record.pinned)?;
-        }
-        let money = self.money(&pinned)?;
-        let counts = store.counts().await?;
-        if !is_new && counts.queued + counts.leased > 0 {
-            signals.unless_stopped(self.probe()).await?;
-        }
-        let log = RunLog::open(&self.folder.logs(), self.redactor(), self.plan.config.logs)?;
-        display.open(log, Box::new(progress));
-
-        let tracked = self.tracked(&pinned);
-        let tracking = trackers.begin(&tracked, &store, &self.notices).await;
-        let began = Instant::now();
-        let around = Surroundings {
-            signals: &signals,
-            store: &store,
-            display: &display,
-            money: &money,
+        let stop = StopSignals::listen(OnTerminate::StopNow)?;
+        let front = FrontEnd {
+            stop: &stop,
+            notices: self.output.notices(),
+            observer: Box::new(self.progress()?),
+            resume: Some(self.resume_command()),
         };
-        let driven = self.drive(ready, &around).await;
-        self.plan.ready.shut_down();
-        display.finish().await;
-        let end = match driven {
-            Ok(end) => end,
-            Err(error) => {
-                tracking.finish(&Value::Null, false).await;
-                // Closing makes what was recorded whole; the first error is the one to tell.
-                let _ = store.close().await;
-                return Err(command_line::with_resume_hint(
-                    error,
-                    &self.resume_command(),
-                ));
-            }
-        };
-        let status = match end {
-            RunEnd::Complete => RunStatus::Finished,
-            RunEnd::Stopped { .. } => RunStatus::Interrupted,
-        };
-        store.set_status(status).await?;
-        let report = Report::of(&*store, &self.name, &self.folder, resumed, began.elapsed())
-            .await?
-            .with_cost(money.cost(&*store).await?)
-            .with_withheld(self.withheld());
-        self.write_junit(&*store).await?;
-        self.folder.write_index(&*store).await?;
-        self.folder.write_metrics(&report.json())?;
-        let complete = status == RunStatus::Finished;
-        tracking.finish(&report.json(), complete).await;
-        store.close().await?;
+        let Lived { end, report } = live(&self.evaluation, front).await?;
         if let Some(target) = &self.copy_to {
-            self.folder.copy_results(&absolute(target)?)?;
+            self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
-        self.output.line(report.render(&self.plan.workspace));
-        if money.budget.is_some() && report.cost().is_none() {
+        self.output
+            .line(report.render(&self.evaluation.plan.workspace));
+        if self.evaluation.max_cost.is_some() && report.cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",
             );
         }
-        let over_budget = money.is_spent() && !signals.now.is_cancelled();
-        Ok(self.conclude(end, &report, over_budget))
+        Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: RunEnd, report: &Report, over_budget: bool) -> Exit {
+    fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: &Report) -> Exit {
         let gates = &self.gates.fail_under;
         match end {
             RunEnd::Stopped { left } if over_budget => {
@@ -336,135 +262,26 @@ impl Job {
     }
 
     fn progress(&self) -> Result<Progress, RunError> {
-        let live = self.live.clone();
-        Progress::new(self.output, &self.watch.progress, live, self.redactor())
-    }
-
-    fn money(&self, pinned: &Pinned) -> Result<Money, RunError> {
-        Money::of(self.cost.prices.prices(), self.cost.max_cost, pinned)
-    }
-
-    async fn probe(&self) -> Result<ProbeResult, RunError> {
-        if self.watch.no_probe {
-            return Ok(ProbeResult::NotAsked);
-        }
-        let (plan, redactor) = (&self.plan, self.redactor());
-        if let Some(judge) = plan.judge.as_ref().and_then(ReadyJudge::server) {
-            probe(&judge, &redactor, &*self.notices).await?;
-        }
-        // What runs in this process was opened, so it works.
-        if plan.ready.is_embedded() {
-            return Ok(ProbeResult::NotAsked);
-        }
-        let policy = Server {
-            key: "model_path",
-            model: &plan.config.experiment.model_path,
-            policy: &*plan.ready.policy,
-        };
-        probe(&policy, &redactor, &*self.notices).await
+        Progress::new(
+            self.output,
+            &self.watch.progress,
+            self.evaluation.live.clone(),
+            osmosis_run::life::Work::redactor(&self.evaluation),
+        )
     }
 
     fn check_gates(&self) -> Result<(), RunError> {
-        let n = self.plan.config.evaluation.n;
+        let n = self.evaluation.plan.config.evaluation.n;
         self.gates
             .fail_under
             .iter()
             .try_for_each(|gate| gate.check_for(n))
     }
 
-    async fn write_junit(&self, store: &dyn Store) -> Result<(), RunError> {
-        let Some(file) = &self.gates.junit else {
-            return Ok(());
-        };
-        JunitReport::of(store, &self.plan.workspace, self.redactor())
-            .await?
-            .write(store, &absolute(file)?)
-            .await
-    }
-
-    fn tracked<'a>(&'a self, pinned: &'a Pinned) -> TrackedRun<'a> {
-        TrackedRun {
-            name: self.name.as_str(),
-            kind: RunKind::Evaluation,
-            folder: &self.folder.path,
-            shared_folder: self.plan.workspace.root.join(".osmosis"),
-            project: self.plan.config.experiment.rollout.as_str(),
-            facts: &pinned.0,
-        }
-    }
-
-    pub(super) fn amount(&self) -> String {
-        format!("{} rollouts", self.plan.rollouts())
-    }
-
-    pub(super) fn max_in_flight(&self) -> u32 {
-        self.throughput
-            .max_in_flight
-            .or(self.plan.config.evaluation.batch_size)
-            .unwrap_or(DEFAULT_MAX_IN_FLIGHT)
-    }
-
-    /// What user code here does not get; a server's is its own affair.
-    fn withheld(&self) -> Option<&Withheld> {
-        match &self.plan.side {
-            UserSide::Here(code) => Some(&code.withheld),
-            UserSide::AtServer(_) => None,
-        }
-    }
-
-    pub(super) fn redactor(&self) -> Redactor {
-        let secrets: Vec<String> = match &self.plan.side {
-            UserSide::Here(code) => code
-                .secrets
-                .iter()
-                .map(|(_, value)| value.clone())
-                .collect(),
-            UserSide::AtServer(server) => {
-                let key = server.key.iter();
-                key.map(|key| key.expose().to_owned()).collect()
-            }
-        };
-        let secrets = secrets.into_iter();
-        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
-        let of_models = self.plan.ready.secrets.iter().chain(of_judge).cloned();
-        Redactor::new(secrets.chain(of_models))
-    }
-
-    async fn open_store(&self, pinned: &Pinned) -> Result<Opened, RunError> {
-        let opened = RunToOpen {
-            folder: &self.folder,
-            name: &self.name,
-            kind: RunKind::Evaluation,
-            config_text: &self.plan.request.config_text,
-            pinned,
-            run_again: &self.kinds_to_run_again(),
-        }
-        .open()
-        .await?;
-        if opened.store.counts().await?.total() < self.plan.rollouts() {
-            self.plan.enqueue(&opened.store).await?;
-        }
-        Ok(opened)
-    }
-
-    /// A resume gives what failed through no fault of the agent another chance; with
-    /// `--retry-failed` the rest as well.
-    fn kinds_to_run_again(&self) -> Vec<OutcomeKind> {
-        let mut kinds = vec![OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
-        if self.retry_failed {
-            kinds.extend([
-                OutcomeKind::AgentFailed,
-                OutcomeKind::TimedOut,
-                OutcomeKind::Ungraded,
-            ]);
-        }
-        kinds
-    }
-
     fn resume_command(&self) -> String {
         command_line::suggest(
-            &["eval", "resume", self.name.as_str()],
-            &self.plan.workspace,
+            &["eval", "resume", self.evaluation.name.as_str()],
+            &self.evaluation.plan.workspace,
         )
     }
 }
@@ -483,7 +300,7 @@ pub(crate) fn archive(
 }
 
 /// Asks before calls leave this machine.
-fn confirm(plan: &Plan, output: &Output) -> Result<(), RunError> {
+fn confirm(plan: &EvalPlan, output: &Output) -> Result<(), RunError> {
     output.question(format_args!(
         "{} rollouts will call `{}` at {}. Continue? [Y/n] ",
         plan.rollouts(),

@@ -1,51 +1,31 @@
 //! How a server is asked to end: the first signal drains, the second stops now. A process that is served
 //! can also just go, which closes our standard input.
 
-use std::future::Future;
 use std::io::Read as _;
-use std::pin::pin;
 use std::time::Duration;
 
-use osmosis_engine::Stop;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-
+use osmosis_run::stop_signals::{OnTerminate, StopSignals};
 use osmosis_run::{RunError, RunErrorKind};
+use tokio_util::sync::CancellationToken;
 
 /// How long callbacks get when whoever started us is gone.
 const ORPHANED_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct ServeStop {
-    pub(super) stop: Stop,
-    _listener: tokio::task::JoinSet<()>,
+    pub(super) signals: StopSignals,
+    _orphaned: tokio::task::JoinSet<()>,
 }
 
 impl ServeStop {
     /// When `attached`, the end of standard input counts as well.
     pub(super) fn listen(attached: bool) -> Result<Self, RunError> {
-        let failed =
-            |error: std::io::Error| RunError::failed(RunErrorKind::Signals, error.to_string());
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let stop = Stop::default();
-        let asked = stop.clone();
+        let signals = StopSignals::listen(OnTerminate::Drain)?
+            .told_as("interrupted before anything was served");
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if asked.drain.is_cancelled() {
-                    asked.now.cancel();
-                }
-                asked.drain.cancel();
-            }
-        });
         if attached {
             let orphaned = end_of_standard_input()?;
-            let asked = stop.clone();
+            let asked = signals.stop.clone();
             tasks.spawn(async move {
                 orphaned.cancelled().await;
                 asked.drain.cancel();
@@ -54,38 +34,9 @@ impl ServeStop {
             });
         }
         Ok(Self {
-            stop,
-            _listener: tasks,
+            signals,
+            _orphaned: tasks,
         })
-    }
-
-    /// Runs a part of the preparation, which a signal ends at once.
-    pub(super) async fn unless_stopped<T>(
-        &self,
-        part: impl Future<Output = Result<T, RunError>>,
-    ) -> Result<T, RunError> {
-        tokio::select! {
-            biased;
-            () = self.stop.drain.cancelled() => Err(RunError::failed(RunErrorKind::Interrupted, "interrupted before anything was served")),
-            done = part => done,
-        }
-    }
-
-    /// Serves to the end. The second value says why there are no workers any more, when that is what
-    /// ended it rather than somebody's wish.
-    pub(super) async fn until_served<T>(
-        &self,
-        serving: impl Future<Output = T>,
-        lost: impl Future<Output = String>,
-    ) -> (T, Option<String>) {
-        let mut serving = pin!(serving);
-        let detail = tokio::select! {
-            biased;
-            served = &mut serving => return (served, None),
-            () = self.stop.drain.cancelled() => return (serving.await, None),
-            detail = lost => detail,
-        };
-        (serving.await, Some(detail))
     }
 }
 

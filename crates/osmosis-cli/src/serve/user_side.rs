@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::Entrypoint;
+use osmosis_core::config::{Entrypoint, WorkerIsolation};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_run::notices::Notices;
 use osmosis_run::settings::Throughput;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::DEFAULT_MAX_IN_FLIGHT;
-use crate::arguments::ServeArguments;
 use crate::execution::pool_options;
-use crate::output::Output;
 use crate::prepared::Prepared;
 use crate::run_folder::RunFolder;
 use crate::user_code::rollout_dir;
@@ -32,34 +30,68 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(30);
 /// An outside process runs as many as the engine gives it.
 const ATTACHED_IN_FLIGHT: usize = 1024;
 
+/// Which user code is to be served, and how its workers are started.
 #[derive(Debug)]
-pub(super) enum UserSide {
+pub(crate) struct UserSideRequest {
+    /// A rollout of the workspace; `None` for the process that started us.
+    pub(crate) rollout: Option<String>,
+    pub(crate) entrypoint: String,
+    /// Names of variables that its workers get.
+    pub(crate) pass_env: Vec<String>,
+    pub(crate) python: Option<Utf8PathBuf>,
+    pub(crate) workers: Option<u32>,
+    pub(crate) isolation: WorkerIsolation,
+}
+
+#[derive(Debug)]
+pub(crate) struct UserSide {
+    code: ServedCode,
+    throughput: Throughput,
+    isolation: WorkerIsolation,
+}
+
+#[derive(Debug)]
+enum ServedCode {
     Rollout(Box<Rollout>),
     Attached { token: String },
 }
 
 #[derive(Debug)]
-pub(super) struct Rollout {
+struct Rollout {
     name: RolloutName,
     entrypoint: Entrypoint,
     dir: Utf8PathBuf,
     /// Variables for its workers.
     passed: BTreeMap<String, String>,
-    /// Set by `prepare`.
-    prepared: Option<Prepared>,
 }
 
 impl UserSide {
-    pub(super) fn check(
-        arguments: &ServeArguments,
+    pub(crate) fn check(request: UserSideRequest, workspace: &Workspace) -> Result<Self, RunError> {
+        let code = match &request.rollout {
+            Some(name) => ServedCode::check(name, &request, workspace)?,
+            None => ServedCode::Attached { token: token()? },
+        };
+        Ok(Self {
+            code,
+            throughput: Throughput {
+                workers: request.workers,
+                python: request.python,
+                ..Throughput::default()
+            },
+            isolation: request.isolation,
+        })
+    }
+}
+
+impl ServedCode {
+    fn check(
+        name: &str,
+        request: &UserSideRequest,
         workspace: &Workspace,
     ) -> Result<Self, RunError> {
-        let Some(name) = &arguments.rollout else {
-            return Ok(Self::Attached { token: token()? });
-        };
-        let name = RolloutName::new(&**name)
+        let name = RolloutName::new(name)
             .map_err(|error| RunError::usage(RunErrorKind::Usage, error.to_string()))?;
-        let entrypoint: Entrypoint = arguments.entrypoint.parse().map_err(
+        let entrypoint: Entrypoint = request.entrypoint.parse().map_err(
             |error: osmosis_core::config::EntrypointError| {
                 RunError::usage(RunErrorKind::Usage, format!("--entrypoint: {error}"))
                     .hint(error.hint())
@@ -70,41 +102,42 @@ impl UserSide {
             name,
             entrypoint,
             dir,
-            passed: passed_variables(&arguments.pass_env)?,
-            prepared: None,
+            passed: passed_variables(&request.pass_env)?,
         })))
     }
+}
 
+impl UserSide {
     /// What the process that is served shows with everything it sends.
-    pub(super) fn token(&self) -> Option<&str> {
-        match self {
-            Self::Attached { token } => Some(token),
-            Self::Rollout(_) => None,
+    pub(crate) fn token(&self) -> Option<&str> {
+        match &self.code {
+            ServedCode::Attached { token } => Some(token),
+            ServedCode::Rollout(_) => None,
         }
     }
 
     /// The values that workers get and nobody else may read.
-    pub(super) fn passed_values(&self) -> impl Iterator<Item = &str> {
-        let passed = match self {
-            Self::Rollout(rollout) => Some(rollout.passed.values()),
-            Self::Attached { .. } => None,
+    pub(crate) fn passed_values(&self) -> impl Iterator<Item = &str> {
+        let passed = match &self.code {
+            ServedCode::Rollout(rollout) => Some(rollout.passed.values()),
+            ServedCode::Attached { .. } => None,
         };
         passed.into_iter().flatten().map(String::as_str)
     }
 
     /// What a run without a name is named after.
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::Rollout(rollout) => rollout.name.as_str(),
-            Self::Attached { .. } => "attached",
+    pub(crate) fn name(&self) -> &str {
+        match &self.code {
+            ServedCode::Rollout(rollout) => rollout.name.as_str(),
+            ServedCode::Attached { .. } => "attached",
         }
     }
 
     /// Where the run is recorded. A program that is served may have been started anywhere, also where
     /// nothing can be written.
-    pub(super) fn folder(&self, wanted: RunFolder) -> RunFolder {
-        match (self, std::fs::create_dir_all(&wanted.path)) {
-            (Self::Attached { .. }, Err(error)) => {
+    pub(crate) fn folder(&self, wanted: RunFolder) -> RunFolder {
+        match (&self.code, std::fs::create_dir_all(&wanted.path)) {
+            (ServedCode::Attached { .. }, Err(error)) => {
                 let name = wanted.path.file_name().unwrap_or("attached");
                 let temporary = Utf8PathBuf::from_path_buf(std::env::temp_dir())
                     .unwrap_or_else(|_| "/tmp".into())
@@ -113,74 +146,67 @@ impl UserSide {
                 RunFolder { path: temporary }
             }
             // What is wrong with it is told when the store is opened.
-            (Self::Rollout(_) | Self::Attached { .. }, _) => wanted,
+            (ServedCode::Rollout(_) | ServedCode::Attached { .. }, _) => wanted,
         }
     }
 
-    /// Makes the rollout's environment.
-    pub(super) async fn prepare(
-        mut self,
-        arguments: &ServeArguments,
-        output: Output,
-    ) -> Result<Self, RunError> {
-        if let Self::Rollout(rollout) = &mut self {
-            let python = arguments.python.as_deref();
-            let prepared = Prepared::make(
-                &rollout.dir,
-                &rollout.entrypoint,
-                python,
-                &*output.notices(),
-            )
-            .await?;
-            rollout.prepared = Some(prepared);
-            if let Some(text) = rollout.withheld().text(BY_ARGUMENT) {
-                output.note(text);
-            }
+    /// Makes the rollout's environment; there is none to make for the process that started us.
+    pub(crate) async fn prepare(
+        &self,
+        notices: &dyn Notices,
+    ) -> Result<Option<Prepared>, RunError> {
+        let ServedCode::Rollout(rollout) = &self.code else {
+            return Ok(None);
+        };
+        let python = self.throughput.python.as_deref();
+        let prepared = Prepared::make(&rollout.dir, &rollout.entrypoint, python, notices).await?;
+        if let Some(text) = rollout.withheld().text(BY_ARGUMENT) {
+            notices.note(text);
         }
-        Ok(self)
+        Ok(Some(prepared))
     }
 
     /// What a run that goes on must have in common with its beginning.
-    pub(super) fn pinned(&self) -> Value {
-        match self {
-            Self::Rollout(rollout) => json!({ "serve": {
+    pub(crate) fn pinned(&self) -> Value {
+        match &self.code {
+            ServedCode::Rollout(rollout) => json!({ "serve": {
                 "rollout": rollout.name,
                 "entrypoint": rollout.entrypoint.to_string(),
             }}),
-            Self::Attached { .. } => json!({ "serve": { "attached": true } }),
+            ServedCode::Attached { .. } => json!({ "serve": { "attached": true } }),
         }
     }
 
     /// Starts workers, or waits for the one that comes. `tell` is called when requests can be sent, with
     /// the address for that worker.
-    pub(super) async fn start_workers(
-        self,
-        arguments: &ServeArguments,
+    pub(crate) async fn start_workers(
+        &self,
+        prepared: Option<Prepared>,
+        max_in_flight: u32,
         events: mpsc::Sender<WorkerEvent>,
         tell: impl Fn(Option<&str>),
     ) -> Result<WorkerPool, RunError> {
-        let throughput = Throughput {
-            workers: arguments.workers,
-            ..Throughput::default()
-        };
-        let in_flight = arguments.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT);
-        let options = pool_options(&throughput, in_flight, arguments.isolation);
-        match self {
-            Self::Attached { token } => {
+        let options = pool_options(&self.throughput, max_in_flight, self.isolation);
+        match (&self.code, prepared) {
+            (ServedCode::Attached { token }, _) => {
                 let options = PoolOptions {
                     in_flight_per_worker: ATTACHED_IN_FLIGHT,
                     start_limit: ATTACH_LIMIT,
                     ..options
                 };
-                let attachment = Attachment::open(token, options, events).await?;
+                let attachment = Attachment::open(token.clone(), options, events).await?;
                 tell(Some(attachment.address()));
                 Ok(attachment.admit().await?)
             }
-            Self::Rollout(rollout) => {
-                let pool = rollout.start_workers(options, events).await?;
+            (ServedCode::Rollout(rollout), Some(prepared)) => {
+                let pool = rollout.start_workers(&prepared, options, events).await?;
                 tell(None);
                 Ok(pool)
             }
+            (ServedCode::Rollout(_), None) => Err(RunError::failed(
+                RunErrorKind::Internal,
+                "the rollout is not prepared",
+            )),
         }
     }
 }
@@ -188,17 +214,12 @@ impl UserSide {
 impl Rollout {
     async fn start_workers(
         &self,
+        prepared: &Prepared,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<WorkerPool, RunError> {
         let internal =
             |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
-        let Some(prepared) = &self.prepared else {
-            return Err(RunError::failed(
-                RunErrorKind::Internal,
-                "the rollout is not prepared",
-            ));
-        };
         let load = Load {
             project_path: self.dir.to_string(),
             entrypoint: self.entrypoint.to_string(),

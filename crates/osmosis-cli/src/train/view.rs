@@ -1,10 +1,14 @@
 //! Training as it goes: a block that moves on a terminal, a line for each step elsewhere.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_engine::RunEvent;
+use osmosis_run::RunError;
+use osmosis_store::Store;
 use osmosis_train::{EvaluationReport, HeldOutNumbers, TrainEvent};
 
 use super::curve::{Curve, StepNumbers};
@@ -120,7 +124,13 @@ impl TrainView {
     }
 }
 
+#[async_trait]
 impl Observer<TrainEvent> for TrainView {
+    async fn opened(&mut self, store: &Arc<dyn Store>) -> Result<(), RunError> {
+        *self = Self::new(self.output, &Curve::of(&**store).await?);
+        Ok(())
+    }
+
     fn event(&mut self, event: &TrainEvent) {
         match event {
             TrainEvent::StepBegan { step, steps } => {

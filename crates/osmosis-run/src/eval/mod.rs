@@ -3,6 +3,8 @@
 pub mod budget;
 pub mod live_view;
 pub mod money;
+pub mod plan;
 pub mod prices;
 pub mod probe;
+pub mod rollout_server;
 pub mod trace;

@@ -1,7 +1,7 @@
 //! What a run that only grades knows of the one whose samples it grades.
 
 use osmosis_core::RunName;
-use osmosis_store::{RunKind, RunRecord, Store as _};
+use osmosis_store::{RunKind, RunRecord};
 use osmosis_store_sqlite::SqliteStore;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{RunError, RunErrorKind};
 use osmosis_core::{OutcomeKind, RunName};
-use osmosis_store::{RunKind, RunRecord, RunStatus, Store, StoreError};
+use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::Pinned;
@@ -30,6 +30,8 @@ pub struct RunToOpen<'a> {
 pub struct Opened {
     pub store: Arc<dyn Store>,
     pub resumed: bool,
+    /// As the run has it.
+    pub pinned: Pinned,
 }
 
 impl RunToOpen<'_> {
@@ -43,16 +45,23 @@ impl RunToOpen<'_> {
             .map_err(|error| self.explained(error))?;
         private_files::opened(path);
         let store: Arc<dyn Store> = Arc::new(store);
-        let record = store.run().await?;
-        let resumed = record.is_some();
-        if let Some(record) = record {
-            Pinned::read(&record.pinned)?.check(self.pinned, self.name.as_str())?;
-            store
-                .recover(osmosis_store::Recovery::AfterTakeover)
-                .await?;
-            store.requeue(self.run_again).await?;
-            store.set_status(RunStatus::Running).await?;
-        } else {
+        match self.begin(&*store).await {
+            Ok(before) => Ok(Opened {
+                store,
+                resumed: before.is_some(),
+                pinned: before.unwrap_or_else(|| self.pinned.clone()),
+            }),
+            Err(error) => {
+                // Closing makes what was recorded whole; the first error is the one that matters.
+                let _ = store.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the run, or goes on with it; what it was pinned to before.
+    async fn begin(&self, store: &dyn Store) -> Result<Option<Pinned>, RunError> {
+        let Some(record) = store.run().await? else {
             store
                 .create_run(RunRecord {
                     name: self.name.clone(),
@@ -64,8 +73,14 @@ impl RunToOpen<'_> {
                     pinned: self.pinned.to_json()?,
                 })
                 .await?;
-        }
-        Ok(Opened { store, resumed })
+            return Ok(None);
+        };
+        let pinned = Pinned::read(&record.pinned)?;
+        pinned.check(self.pinned, self.name.as_str())?;
+        store.recover(Recovery::AfterTakeover).await?;
+        store.requeue(self.run_again).await?;
+        store.set_status(RunStatus::Running).await?;
+        Ok(Some(pinned))
     }
 }
 

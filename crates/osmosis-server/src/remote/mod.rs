@@ -7,6 +7,7 @@
 //! Servers tell of a rollout in one of two ways, which shows in their answer to `POST /rollout`: they call
 //! back, or they hand out a lease to poll the result with. Both are spoken.
 
+mod at_server;
 mod attempt;
 mod callbacks;
 mod client;
@@ -19,8 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use osmosis_core::execution::{GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
 use osmosis_core::{Attempt, Phase, RolloutId};
-use osmosis_engine::{Executor, GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
+use osmosis_engine::Executor;
 use osmosis_gateway::{Secret, companion_key};
 use parking_lot::Mutex;
 use reqwest::Url;
@@ -29,6 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::at_server::{ChosenServer, Rendezvous};
 use self::attempt::{Followed, RemoteAttempt};
 pub use self::callbacks::Callbacks;
 use self::client::{Answer, Client, Posted};

@@ -9,6 +9,7 @@ use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy, UpstreamOptions};
+use osmosis_run::GatewaySessions;
 use osmosis_server::{
     CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions, StateKey,
 };
@@ -120,8 +121,8 @@ impl Setting {
         let (events, heard) = mpsc::channel(64);
         let engine = Engine::for_requests(
             Arc::clone(&store),
-            Arc::new(gateway.await.unwrap()),
-            Arc::clone(&pool),
+            Arc::new(GatewaySessions::local(Arc::new(gateway.await.unwrap()))),
+            Arc::<WorkerPool>::clone(&pool),
             engine_options(self.server.max_in_flight, self.agent_limit),
             events,
         );

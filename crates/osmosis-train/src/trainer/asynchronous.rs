@@ -76,8 +76,8 @@ impl Trainer {
         }
         let parts = StreamParts {
             store: self.parts.store.clone(),
-            gateway: self.parts.gateway.clone(),
-            workers: self.parts.workers.clone(),
+            sessions: self.parts.sessions.clone(),
+            executor: self.parts.executor.clone(),
             engine: self.parts.engine.clone(),
         };
         let plan = StreamPlan {
@@ -176,7 +176,8 @@ impl Going<'_> {
         }
     }
 
-    async fn end(&self) -> Option<TrainEnd> {
+    // `&mut`, so that the future can be sent between threads: an update is not `Sync`.
+    async fn end(&mut self) -> Option<TrainEnd> {
         if !matches!(self.learner, Learner::Resting) || self.evaluating.is_some() {
             return None;
         }
@@ -197,7 +198,7 @@ impl Going<'_> {
         Some(TrainEnd::NothingToLearn { steps, groups })
     }
 
-    async fn tell_step(&self) {
+    async fn tell_step(&mut self) {
         let (step, steps) = (self.trainer.step + 1, self.trainer.steps());
         if step <= steps {
             tell(self.events, TrainEvent::StepBegan { step, steps }).await;

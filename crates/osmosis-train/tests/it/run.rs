@@ -11,6 +11,7 @@ use osmosis_core::{JsonText, PolicyVersion, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
+use osmosis_run::GatewaySessions;
 use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, Store};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_train::{
@@ -192,8 +193,8 @@ impl Run {
         .unwrap();
         let parts = TrainParts {
             store: store.clone(),
-            gateway: Arc::new(gateway),
-            workers: Arc::new(workers),
+            sessions: Arc::new(GatewaySessions::local(Arc::new(gateway))),
+            executor: Arc::new(workers),
             model: self.model.clone(),
             sampler: sampler.clone(),
             engine: engine_options(),

@@ -12,12 +12,12 @@ use owo_colors::Style;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Source;
 use crate::command_line;
 use crate::figures::{number, thousands};
 use crate::output::paint;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
+use osmosis_run::regrade::source::Source;
 
 /// So many of each kind are printed; the file has all.
 const MOST_PRINTED: usize = 100;

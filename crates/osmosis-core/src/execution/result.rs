@@ -1,19 +1,7 @@
-use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
-use osmosis_core::frame::{InteractionReward, JudgeAccess};
-use osmosis_core::{Failure, JsonText, RolloutId, Sample, TaskClock};
-
-/// Whether a task may share its worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isolation {
-    Shared,
-    /// A worker of its own, which is retired afterwards.
-    Alone,
-    /// A worker of its own, and nothing else runs in the pool meanwhile.
-    Solo,
-}
+use crate::frame::InteractionReward;
+use crate::{Failure, JsonText, Sample};
 
 /// How far it is the task's own doing that its worker is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,41 +16,6 @@ pub enum LossCause {
     Unknown,
 }
 
-/// One execution of the workflow.
-#[derive(Debug, Clone)]
-pub struct RunJob {
-    pub rollout_id: RolloutId,
-    pub prompt: JsonText,
-    /// For an executor that runs and grades in one go. A worker process is never told.
-    pub label: Option<String>,
-    pub metadata: Option<JsonText>,
-    pub chat_completions_url: String,
-    pub api_key: String,
-    pub artifacts_dir: Option<Utf8PathBuf>,
-    /// The whole row, for a workflow that is its own grader.
-    pub row: Option<JsonText>,
-    /// The rollout measures; nothing is learned from it.
-    pub is_eval: bool,
-    /// What the deadline is kept by, for those who have a say in it; without it, it is the limit.
-    pub clock: Option<Arc<TaskClock>>,
-    /// For clients that the workflow gives no address, when it is its own grader.
-    pub other_api_key: Option<String>,
-}
-
-/// One execution of the grader.
-#[derive(Debug, Clone)]
-pub struct GradeJob {
-    pub rollout_id: RolloutId,
-    pub label: Option<String>,
-    pub samples: Vec<Sample>,
-    pub metadata: Option<JsonText>,
-    pub artifacts_dir: Option<Utf8PathBuf>,
-    /// The judge that the grader may ask.
-    pub judge: Option<JudgeAccess>,
-    /// As for [`RunJob`].
-    pub clock: Option<Arc<TaskClock>>,
-}
-
 /// What came back from a task.
 #[derive(Debug, Clone)]
 pub struct TaskReport {
@@ -75,13 +28,21 @@ pub struct TaskReport {
 
 impl TaskReport {
     /// A task that no worker was given.
-    pub(crate) fn undispatched(result: TaskResult) -> Self {
+    pub fn undispatched(result: TaskResult) -> Self {
         Self {
             result,
             waited: Duration::ZERO,
             took: Duration::ZERO,
         }
     }
+}
+
+/// What came back from a grader.
+#[derive(Debug)]
+pub struct GradeReport {
+    pub task: TaskReport,
+    /// The samples as they are to be recorded when they have no grade.
+    pub samples: Vec<Sample>,
 }
 
 /// How user code answered, or why it did not.
@@ -106,6 +67,7 @@ pub enum TaskResult {
     /// The worker ended (or broke the protocol, or was killed because of another task), or another
     /// task held its event loop when this one's deadline passed.
     WorkerLost {
+        /// For people: `exited with code 3`.
         detail: String,
         cause: LossCause,
     },

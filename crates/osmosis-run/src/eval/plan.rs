@@ -6,57 +6,57 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
 use osmosis_core::config::{EvalConfig, Language};
 use osmosis_core::row_selection::{RowFilter, RowSelection, RowVerdict};
-use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{NewRollout, Store};
 use serde_json::json;
 
-use super::at_server::{AtServer, ServerWanted};
+use super::rollout_server::RolloutServer;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
 use crate::user_code::{self, PassedOn, UserCode};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// Rows that go to the store in one write.
 const ENQUEUE_BATCH: usize = 500;
 
 /// What the user asked for, on the command line or in an earlier submit.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) config_path: Utf8PathBuf,
-    pub(crate) config_text: String,
-    pub(crate) rows: Option<String>,
-    pub(crate) limit: Option<u64>,
-    pub(crate) secrets_file: Option<Utf8PathBuf>,
+pub struct EvalRequest {
+    pub config_path: Utf8PathBuf,
+    pub config_text: String,
+    pub rows: Option<String>,
+    pub limit: Option<u64>,
+    pub secrets_file: Option<Utf8PathBuf>,
     /// `--seed`: where an embedded policy's random numbers start.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Where user code is, when it is not here.
-    pub(crate) server: Option<ServerWanted>,
+    pub server: Option<Arc<dyn RolloutServer>>,
 }
 
 /// Where user code is.
 #[derive(Debug)]
-pub(crate) enum UserSide {
+pub enum UserSide {
     Here(Box<UserCode>),
-    AtServer(Box<AtServer>),
+    AtServer(Arc<dyn RolloutServer>),
 }
 
 /// A checked evaluation.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) workspace: Workspace,
-    pub(crate) request: Request,
-    pub(crate) config: EvalConfig,
-    pub(crate) side: UserSide,
-    pub(crate) dataset: CheckedDataset,
-    pub(crate) selection: Option<RowSelection>,
-    pub(crate) limit: Option<u64>,
+pub struct EvalPlan {
+    pub workspace: Workspace,
+    pub request: EvalRequest,
+    pub config: EvalConfig,
+    pub side: UserSide,
+    pub dataset: CheckedDataset,
+    pub selection: Option<RowSelection>,
+    pub limit: Option<u64>,
     /// Rows that will be run.
-    pub(crate) rows: u64,
-    pub(crate) ready: ReadyPolicy,
+    pub rows: u64,
+    pub ready: ReadyPolicy,
     /// What the grader may ask; none when it is elsewhere.
-    pub(crate) judge: Option<ReadyJudge>,
+    pub judge: Option<ReadyJudge>,
 }
 
 impl UserSide {
@@ -69,28 +69,26 @@ impl UserSide {
     }
 
     fn check(
-        request: &Request,
+        request: &EvalRequest,
         config: &EvalConfig,
         workspace: &Workspace,
     ) -> Result<Self, RunError> {
-        let passed_on = PassedOn::from(config);
-        if let Some(wanted) = request.server.clone() {
+        if let Some(server) = &request.server {
             user_code::check_head(workspace, &config.experiment)?;
-            let server = AtServer::check(wanted, &config.experiment, passed_on)?;
-            return Ok(Self::AtServer(Box::new(server)));
+            return Ok(Self::AtServer(Arc::clone(server)));
         }
         UserCode::check(
             workspace,
             &config.experiment,
-            passed_on,
+            PassedOn::from(config),
             request.secrets_file.as_deref(),
         )
         .map(|code| Self::Here(Box::new(code)))
     }
 }
 
-impl Plan {
-    pub(crate) fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
+impl EvalPlan {
+    pub fn check(request: EvalRequest, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
         let config = EvalConfig::parse(&request.config_path, &request.config_text)?;
         let selection = match &request.rows {
             Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
@@ -146,16 +144,16 @@ impl Plan {
     }
 
     /// Whether calls leave this machine and may cost money.
-    pub(crate) fn goes_out(&self) -> bool {
+    pub fn goes_out(&self) -> bool {
         self.ready.remote || self.judge.as_ref().is_some_and(ReadyJudge::is_remote)
     }
 
-    pub(crate) fn rollouts(&self) -> u64 {
+    pub fn rollouts(&self) -> u64 {
         self.rows * u64::from(self.config.evaluation.n)
     }
 
     /// What a resume must find as it is now.
-    pub(crate) fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, RunError> {
+    pub fn pinned(&self, environment_digest: Option<&str>) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;
         // How fast a run goes is not what it is.
         facts.0.remove("evaluation.batch_size");
@@ -184,7 +182,7 @@ impl Plan {
     }
 
     /// Puts the chosen rows and their rollouts into the store's queue.
-    pub(crate) async fn enqueue(&self, store: &Arc<dyn Store>) -> Result<(), RunError> {
+    pub async fn enqueue(&self, store: &Arc<dyn Store>) -> Result<(), RunError> {
         let n = self.config.evaluation.n;
         let mut rows = vec![];
         let mut rollouts = vec![];

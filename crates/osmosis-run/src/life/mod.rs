@@ -1,0 +1,404 @@
+//! The life of a run, the same for every kind: prepare, pin, open, drive, settle, report, close.
+//!
+//! What is different between kinds is a [`Work`]. What is the same is here, above all the end. A run may end
+//! because its work is done, by an error, by a signal or by a budget: it always passes [`live`]'s last part,
+//! in this order. Workers, gateways and samplers go down; the observer gets the last events; the status is
+//! set; the run's files are written; trackers get the last numbers; the store is closed.
+
+mod parts;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use camino::Utf8Path;
+use osmosis_core::config::LogLimits;
+use osmosis_core::{OutcomeKind, Redactor, RunName};
+use osmosis_store::{RunKind, RunStatus, Store};
+use serde_json::Value;
+
+pub use parts::{Part, RunningParts, SHUTDOWN_GRACE, Stage};
+
+use crate::RunError;
+use crate::events::{EventSink, Observer};
+use crate::notices::Notices;
+use crate::run_folder::RunFolder;
+use crate::run_log::RunLog;
+use crate::runs::{Opened, Pinned, RunToOpen};
+use crate::settings::Trackers;
+use crate::stop_signals::StopSignals;
+use crate::tracking::{self, TrackedRun, Tracking};
+use crate::workspace::Workspace;
+
+/// How long the files of a run that failed may take to be written: its error is what matters.
+const LAST_FILES: Duration = Duration::from_mins(1);
+
+/// Which run it is.
+#[derive(Debug)]
+pub struct RunIdentity<'a> {
+    pub kind: RunKind,
+    pub name: &'a RunName,
+    pub folder: &'a RunFolder,
+    pub workspace: &'a Workspace,
+    /// The name of the project whose code it runs.
+    pub project: &'a str,
+    pub config_text: &'a str,
+    pub log_limits: LogLimits,
+    /// Kinds of result that a resume puts back into the queue.
+    pub run_again: Vec<OutcomeKind>,
+}
+
+/// What whoever starts a run brings along.
+pub struct FrontEnd<'a, E> {
+    pub stop: &'a StopSignals,
+    pub notices: Arc<dyn Notices>,
+    /// Gets the events of the run once it is open.
+    pub observer: Box<dyn Observer<E>>,
+    /// How a person goes on with the run after it has failed.
+    pub resume: Option<String>,
+}
+
+impl<E> std::fmt::Debug for FrontEnd<'_, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrontEnd")
+            .field("stop", self.stop)
+            .field("resume", &self.resume)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a run has at hand from its first moment.
+#[derive(Debug)]
+pub struct Surroundings<'a, E> {
+    pub stop: &'a StopSignals,
+    pub notices: &'a Arc<dyn Notices>,
+    pub events: &'a EventSink<E>,
+    /// Everything that is started is registered here.
+    pub parts: &'a RunningParts,
+}
+
+/// A run that this process holds.
+#[derive(Debug)]
+pub struct OpenRun {
+    pub store: Arc<dyn Store>,
+    /// Another process began it.
+    pub resumed: bool,
+    /// As the run has it.
+    pub pinned: Pinned,
+    /// When this process opened it.
+    pub began: Instant,
+}
+
+/// What one kind of run does in each phase. What it starts it registers with [`Surroundings::parts`], and
+/// never brings down itself.
+#[async_trait]
+pub trait Work: Send + Sync {
+    /// What is observed while it is driven.
+    type Event: Send + 'static;
+    /// What was prepared: an environment, a connection to a server.
+    type Ready: Send + Sync;
+    /// How driving it ended.
+    type End: Send + Sync;
+    /// Its numbers.
+    type Report: Send + Sync;
+
+    fn identity(&self) -> RunIdentity<'_>;
+
+    /// Texts that must never be written down.
+    fn redactor(&self) -> Redactor;
+
+    /// Where else its numbers are kept.
+    fn trackers(&self) -> Trackers {
+        Trackers::default()
+    }
+
+    /// The Python of the project, which trackers may use.
+    fn interpreter<'r>(&self, _ready: &'r Self::Ready) -> Option<&'r Utf8Path> {
+        None
+    }
+
+    /// Checks and makes everything that can be before there is a run. A signal ends it at once.
+    async fn prepare(
+        &self,
+        around: &Surroundings<'_, Self::Event>,
+    ) -> Result<Self::Ready, RunError>;
+
+    /// What a resume must find as it is now.
+    fn pin(&self, ready: &Self::Ready) -> Result<Pinned, RunError>;
+
+    /// The run is this process's now: fills its queue, and checks what depends on what is in it.
+    async fn opened(
+        &self,
+        ready: &Self::Ready,
+        run: &OpenRun,
+        around: &Surroundings<'_, Self::Event>,
+    ) -> Result<(), RunError>;
+
+    /// Does the work.
+    async fn drive(
+        &self,
+        ready: Self::Ready,
+        run: &OpenRun,
+        around: &Surroundings<'_, Self::Event>,
+    ) -> Result<Self::End, RunError>;
+
+    /// What the run is marked as.
+    fn status(&self, end: &Self::End) -> RunStatus;
+
+    /// The numbers of the run so far.
+    async fn report(&self, run: &OpenRun) -> Result<Self::Report, RunError>;
+
+    /// `metrics.json`; kinds without numbers have none.
+    fn metrics(&self, report: &Self::Report) -> Result<Option<Value>, RunError>;
+
+    /// Files of this kind alone, beside `index.jsonl` and `metrics.json`.
+    async fn write_files(
+        &self,
+        _run: &OpenRun,
+        _report: &mut Self::Report,
+    ) -> Result<(), RunError> {
+        Ok(())
+    }
+}
+
+/// A run that has come to its end, which is not always its aim.
+#[derive(Debug)]
+pub struct Lived<W: Work> {
+    pub end: W::End,
+    pub report: W::Report,
+}
+
+/// Has a run done from its beginning, or from where it stands, to its end.
+pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Lived<W>, RunError> {
+    let FrontEnd {
+        stop,
+        notices,
+        observer,
+        resume,
+    } = front;
+    let parts = RunningParts::default();
+    let mut events = EventSink::start();
+    let around = Surroundings {
+        stop,
+        notices: &notices,
+        events: &events,
+        parts: &parts,
+    };
+    let begun = begin(work, &around).await;
+    let (ready, trackers, run) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            parts.shut_down().await;
+            return Err(error);
+        }
+    };
+    let opening = open(work, &ready, trackers, &run, observer, &around).await;
+    let (driven, tracking) = match opening {
+        Ok(tracking) => {
+            let driven = work.drive(ready, &run, &around).await;
+            let hinted = driven.map_err(|error| with_resume_hint(error, resume.as_deref()));
+            (hinted, Some(tracking))
+        }
+        Err(error) => {
+            drop(ready);
+            (Err(error), None)
+        }
+    };
+    // The same for every way out from here on.
+    parts.shut_down().await;
+    events.finish().await;
+    let settled = match driven {
+        Ok(end) => settle(work, &run, end).await,
+        Err(error) => {
+            let metrics = tokio::time::timeout(LAST_FILES, leave_files(work, &run)).await;
+            Err(Unsettled {
+                error,
+                metrics: metrics.ok().flatten(),
+            })
+        }
+    };
+    if let Some(tracking) = tracking {
+        let (metrics, complete) = match &settled {
+            Ok(settled) => (&settled.metrics, settled.complete),
+            Err(unsettled) => (&unsettled.metrics, false),
+        };
+        let metrics = metrics.as_ref().unwrap_or(&Value::Null);
+        tracking.finish(metrics, complete).await;
+    }
+    let closed = run.store.close().await;
+    match settled {
+        Ok(settled) => {
+            closed?;
+            Ok(settled.lived)
+        }
+        // Closing makes what was recorded whole; the first error is the one that matters.
+        Err(unsettled) => Err(unsettled.error),
+    }
+}
+
+/// Does something that starts parts of a run without there being one, and brings them down whatever comes
+/// of it.
+pub async fn rehearse<E: Send + 'static, T>(
+    stop: &StopSignals,
+    notices: &Arc<dyn Notices>,
+    part: impl AsyncFnOnce(&Surroundings<'_, E>) -> Result<T, RunError>,
+) -> Result<T, RunError> {
+    let parts = RunningParts::default();
+    let events = EventSink::start();
+    let around = Surroundings {
+        stop,
+        notices,
+        events: &events,
+        parts: &parts,
+    };
+    let done = stop.unless_stopped(part(&around)).await;
+    parts.shut_down().await;
+    done
+}
+
+/// Everything up to the moment when this process holds the run.
+async fn begin<W: Work>(
+    work: &W,
+    around: &Surroundings<'_, W::Event>,
+) -> Result<(W::Ready, tracking::Ready, OpenRun), RunError> {
+    let preparing = async {
+        let ready = work.prepare(around).await?;
+        let wanted = work.trackers();
+        let trackers = tracking::Ready::check(&wanted, work.interpreter(&ready)).await?;
+        Ok((ready, trackers))
+    };
+    let (ready, trackers) = around.stop.unless_stopped(preparing).await?;
+    let pinned = work.pin(&ready)?;
+    let identity = work.identity();
+    let Opened {
+        store,
+        resumed,
+        pinned,
+    } = RunToOpen {
+        folder: identity.folder,
+        name: identity.name,
+        kind: identity.kind,
+        config_text: identity.config_text,
+        pinned: &pinned,
+        run_again: &identity.run_again,
+    }
+    .open()
+    .await?;
+    let run = OpenRun {
+        store,
+        resumed,
+        pinned,
+        began: Instant::now(),
+    };
+    Ok((ready, trackers, run))
+}
+
+/// The run is held; everything is made ready for its work.
+async fn open<W: Work>(
+    work: &W,
+    ready: &W::Ready,
+    trackers: tracking::Ready,
+    run: &OpenRun,
+    mut observer: Box<dyn Observer<W::Event>>,
+    around: &Surroundings<'_, W::Event>,
+) -> Result<Tracking, RunError> {
+    let identity = work.identity();
+    work.opened(ready, run, around).await?;
+    observer.opened(&run.store).await?;
+    let log = RunLog::open(
+        &identity.folder.logs(),
+        work.redactor(),
+        identity.log_limits,
+    )?;
+    around.events.open(log, observer);
+    let tracked = TrackedRun {
+        name: identity.name.as_str(),
+        kind: identity.kind,
+        folder: &identity.folder.path,
+        shared_folder: identity.workspace.root.join(".osmosis"),
+        project: identity.project,
+        facts: &run.pinned.0,
+    };
+    Ok(trackers.begin(&tracked, &run.store, around.notices).await)
+}
+
+/// A run whose record is complete but for its closing.
+struct Settled<W: Work> {
+    lived: Lived<W>,
+    metrics: Option<Value>,
+    complete: bool,
+}
+
+/// A run that failed, while it was driven or while its numbers were written.
+struct Unsettled {
+    error: RunError,
+    metrics: Option<Value>,
+}
+
+impl From<RunError> for Unsettled {
+    fn from(error: RunError) -> Self {
+        Self {
+            error,
+            metrics: None,
+        }
+    }
+}
+
+/// Marks the run, and writes its files.
+async fn settle<W: Work>(work: &W, run: &OpenRun, end: W::End) -> Result<Settled<W>, Unsettled> {
+    let status = work.status(&end);
+    run.store.set_status(status).await.map_err(RunError::from)?;
+    let mut report = work.report(run).await?;
+    work.write_files(run, &mut report).await?;
+    let metrics = work.metrics(&report)?;
+    write_results(work, run, metrics.as_ref()).await?;
+    Ok(Settled {
+        lived: Lived { end, report },
+        metrics,
+        complete: status == RunStatus::Finished,
+    })
+}
+
+/// Marks a run that failed, and leaves what files it can: whoever looks at it finds its numbers so far.
+async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
+    let left = async {
+        run.store.set_status(RunStatus::Interrupted).await?;
+        let report = work.report(run).await?;
+        let metrics = work.metrics(&report)?;
+        write_results(work, run, metrics.as_ref()).await?;
+        Ok::<_, RunError>(metrics)
+    };
+    left.await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = error.message(),
+            "the run's files are not up to date"
+        );
+        None
+    })
+}
+
+async fn write_results<W: Work>(
+    work: &W,
+    run: &OpenRun,
+    metrics: Option<&Value>,
+) -> Result<(), RunError> {
+    let folder = work.identity().folder;
+    folder.write_index(&*run.store).await?;
+    metrics.map_or(Ok(()), |metrics| folder.write_metrics(metrics))
+}
+
+/// The error, with how a person goes on with the run.
+fn with_resume_hint(error: RunError, resume: Option<&str>) -> RunError {
+    let Some(resume) = resume else {
+        return error;
+    };
+    let resume = format!("resume with `{resume}`");
+    let hint = match error.hint_text() {
+        Some(hint) => {
+            let first = hint.trim_end_matches(", then resume the run");
+            format!("{first}, then {resume}")
+        }
+        None => resume,
+    };
+    error.hint(hint)
+}

@@ -1,0 +1,59 @@
+//! The model of a run whose trainer is another process.
+
+use osmosis_core::config::{ModelPath, TrainConfig};
+use osmosis_policy::EmbeddedModel;
+
+use super::plan::PlannedModel;
+use crate::policy::{self, ReadyPolicy};
+use crate::runs::Pinned;
+use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
+
+/// A policy that is trained by somebody else.
+#[derive(Debug)]
+pub enum OutsideModel {
+    /// It samples here, with weights that the trainer announces.
+    Embedded(Box<EmbeddedModel>),
+    /// Servers of the trainer's sample.
+    Servers(ReadyPolicy),
+}
+
+impl PlannedModel for OutsideModel {
+    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+        let model = &config.experiment.model_path;
+        if matches!(
+            model,
+            ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_)
+        ) {
+            let embedded = policy::open_model(model, workspace)?;
+            return Ok(Self::Embedded(Box::new(embedded)));
+        }
+        let ready = policy::open(model, config.training.seed.unwrap_or(0), workspace)?;
+        if ready.tells_tokens {
+            return Ok(Self::Servers(ready));
+        }
+        Err(RunError::failed(
+            RunErrorKind::ModelNotTrainable,
+            format!("model_path `{model}` tells no token ids, and a trainer needs them"),
+        )
+        .hint(
+            "say which engine answers: OSMOSIS_ENGINE=vllm, or sglang with OSMOSIS_TOKENIZER \
+             (docs/gateway-tokens.md)",
+        ))
+    }
+
+    fn pin(&self, facts: &mut Pinned) {
+        facts.insert("trainer", "outside");
+        match self {
+            Self::Embedded(model) => facts.insert("model_sha256", model.digest()),
+            Self::Servers(ready) => facts.insert("model", ready.identity.clone()),
+        }
+    }
+
+    fn secrets(&self) -> &[String] {
+        match self {
+            Self::Embedded(_) => &[],
+            Self::Servers(ready) => &ready.secrets,
+        }
+    }
+}
