@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use osmosis_core::{Attempt, JsonText, OutcomeKind, RolloutId, Sample, SampleId};
+use osmosis_core::{
+    Attempt, Durations, JsonText, Outcome, OutcomeKind, RolloutId, Sample, SampleId,
+};
 use osmosis_store::{
-    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
-    Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
-    RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord,
-    RunStatus, StepRecord, Store, StoreError,
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor,
+    ChangeSender, Changes, Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow,
+    OutcomeTally, Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage,
+    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -19,6 +21,7 @@ use tokio::time::Instant;
 /// What the engine asks of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
+    Cancel,
     Claim,
     Heartbeat,
     Complete,
@@ -152,7 +155,7 @@ impl Queued {
 }
 
 #[async_trait]
-impl Store for MemoryQueue {
+impl Queue for MemoryQueue {
     async fn claim(
         &self,
         _owner: &str,
@@ -222,6 +225,60 @@ impl Store for MemoryQueue {
         Ok(())
     }
 
+    async fn cancel(&self, rollouts: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
+        self.answers(Operation::Cancel).await?;
+        let mut queue = self.rollouts.lock();
+        let mut cancelled = vec![];
+        for id in rollouts {
+            let Some(queued) = queue.get_mut(id) else {
+                continue;
+            };
+            if queued.leased_until.is_some() || queued.completion.is_some() {
+                continue;
+            }
+            queued.attempts += 1;
+            queued.completion = Some(Completion {
+                id: id.clone(),
+                attempt: Attempt(queued.attempts),
+                outcome: Outcome::Cancelled,
+                samples: vec![],
+                metrics: None,
+                durations: Durations::default(),
+                calls: CallSummary::default(),
+                started_at_ms: 0,
+                finished_at_ms: 0,
+            });
+            cancelled.push(id.clone());
+        }
+        Ok(cancelled)
+    }
+
+    // What an engine never asks.
+    async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn recover(&self, _: Recovery<'_>) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn requeue(&self, _: &[OutcomeKind]) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn requeue_these(&self, _: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
+        Err(StoreError::Closed)
+    }
+}
+
+#[async_trait]
+impl Records for MemoryQueue {
     async fn counts(&self) -> Result<QueueCounts, StoreError> {
         let rollouts = self.rollouts.lock();
         let mut counts = QueueCounts::default();
@@ -246,7 +303,7 @@ impl Store for MemoryQueue {
             outcome: queued.completion.as_ref().map(|done| done.outcome.clone()),
             rewards: vec![],
             metrics: None,
-            durations: osmosis_core::Durations::default(),
+            durations: Durations::default(),
             calls: CallSummary::default(),
             started_at_ms: None,
             finished_at_ms: None,
@@ -279,12 +336,6 @@ impl Store for MemoryQueue {
     async fn set_status(&self, _: RunStatus) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
-    async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
     async fn request(&self, _: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
         Err(StoreError::Closed)
     }
@@ -292,18 +343,6 @@ impl Store for MemoryQueue {
         Err(StoreError::Closed)
     }
     async fn note_request(&self, _: &RolloutId, _: RequestNote) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn recover(&self) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn requeue(&self, _: &[OutcomeKind]) -> Result<u64, StoreError> {
         Err(StoreError::Closed)
     }
     async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
@@ -359,6 +398,14 @@ impl Store for MemoryQueue {
     ) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
+}
+
+#[async_trait]
+impl Store for MemoryQueue {
+    fn changes(&self) -> Changes {
+        ChangeSender::new().1
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())
     }

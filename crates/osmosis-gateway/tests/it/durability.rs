@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::{Durability, Gateway, GatewayOptions};
-use osmosis_store::{CallQuery, Store};
+use osmosis_store::CallQuery;
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::Value;
 

@@ -13,7 +13,7 @@ use osmosis_core::generation::{
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use osmosis_gateway::{Gateway, GatewayOptions, RolloutDoor, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{Sampler, SamplerOptions};
-use osmosis_store::{CallQuery, CallRecord, Store};
+use osmosis_store::{CallQuery, CallRecord};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_tokens::{CallTree, TokenRecord};
 use osmosis_train::batch;
