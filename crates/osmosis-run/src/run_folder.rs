@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
 use osmosis_store::{RolloutPages, RunKind, Store};
-use osmosis_store_sqlite::{SqliteStore};
+use osmosis_store_sqlite::SqliteStore;
 use serde::Serialize;
 
 use crate::private_files;

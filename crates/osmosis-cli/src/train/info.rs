@@ -2,8 +2,8 @@
 
 use osmosis_run::RunError;
 use osmosis_run::reports::{RunRecordReport, TrainingInfo, TrainingReport};
-use osmosis_store::{RunKind};
-use osmosis_store_sqlite::{SqliteStore};
+use osmosis_store::RunKind;
+use osmosis_store_sqlite::SqliteStore;
 
 use super::report;
 use crate::error::Exit;

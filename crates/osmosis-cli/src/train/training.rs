@@ -14,6 +14,7 @@ use osmosis_run::notices::Notices;
 use osmosis_run::reports::TrainingReport;
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::train::plan::{Plan, PlannedModel};
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;

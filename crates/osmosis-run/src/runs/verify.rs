@@ -2,7 +2,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_store::{Damage, RunKind, VerifyProgress, VerifyReport};
-use osmosis_store_sqlite::{SqliteStore};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_train::checkpoints;
 
 use super::FoundRun;
