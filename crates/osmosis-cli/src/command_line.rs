@@ -1,26 +1,3 @@
 //! Commands that we suggest to the user.
 
-use std::fmt::Write as _;
-
-use crate::workspace::{Workspace, current_dir};
-
-/// A command that can be pasted into the same terminal.
-pub(crate) fn suggest(arguments: &[&str], workspace: &Workspace) -> String {
-    // Under `cargo run` there is usually no `osmosis` on the PATH.
-    let by_cargo = std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "osmosis-cli");
-    let program = if by_cargo {
-        "cargo run --release --"
-    } else {
-        "osmosis"
-    };
-    let mut command = format!("{program} {}", arguments.join(" "));
-    let here = current_dir().unwrap_or_default();
-    if !here.starts_with(&workspace.root) {
-        let shown = workspace
-            .root
-            .strip_prefix(&here)
-            .unwrap_or(&workspace.root);
-        let _ = write!(command, " --workspace {shown}");
-    }
-    command
-}
+pub(crate) use osmosis_run::reports::suggested_command as suggest;

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_run::life::Lived;
+use osmosis_run::reports::HeldOutPoint;
+use osmosis_run::train::training::Training;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::environment;
 use serde_json::{Value, json};
@@ -16,8 +18,7 @@ use crate::error::Exit;
 use crate::figures::duration_text;
 use crate::output::Output;
 use crate::train::submit;
-use crate::train::training::Training;
-use crate::train::{HeldOutPoint, Plan, Request, failed_text, pass_text, reward_text};
+use crate::train::{Plan, Request, failed_text, pass_text, report, reward_text};
 use crate::workspace::{absolute, current_dir};
 
 /// The config of the training, in the demo's workspace.
@@ -48,7 +49,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
     let mut training = Training::new(plan, None)?;
     training.throughput.python = arguments.python;
     let trained = submit::run(&training, output).await?;
-    output.line(trained.report.render(&training.plan.workspace));
+    output.line(report::render(&trained.report, &training.plan.workspace));
     output.line(tell(&trained, &root));
     let resource = resource(&trained, training.plan.seed());
     Ok(submit::conclude(&training, &trained, &resource, output))
@@ -90,11 +91,11 @@ fn with_settings(
 
 fn tell(trained: &Lived<Training>, root: &Utf8Path) -> String {
     let report = &trained.report;
-    let time = report.duration().map_or_else(String::new, |duration| {
+    let time = report.duration.map_or_else(String::new, |duration| {
         format!(" in {}", duration_text(duration.as_secs_f64()))
     });
-    let mut text = format!("\n  {} steps{time}. On held-out rows:\n", report.steps());
-    text += &told_of(report.before().as_ref(), report.after().as_ref());
+    let mut text = format!("\n  {} steps{time}. On held-out rows:\n", report.steps);
+    text += &told_of(report.before.as_ref(), report.after.as_ref());
     let _ = write!(
         text,
         "  The agent and its grader: {root}/rollouts/calculator/main.py\n  \
@@ -121,9 +122,9 @@ fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> Strin
                 |one| {
                     format!(
                         "mean reward {}, pass rate {}, {}",
-                        reward_text(&one.numbers),
-                        pass_text(&one.numbers),
-                        failed_text(&one.numbers)
+                        reward_text(&one.score),
+                        pass_text(&one.score),
+                        failed_text(&one.score)
                     )
                 },
             );
@@ -137,10 +138,11 @@ fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> Strin
 fn resource(trained: &Lived<Training>, seed: u64) -> Value {
     let report = &trained.report;
     let mut resource = json!({
-        "seconds": report.duration().map(|duration| duration.as_secs_f64()),
+        "seconds": report.duration.map(|duration| duration.as_secs_f64()),
         "seed": seed,
     });
-    if let (Value::Object(resource), Value::Object(rest)) = (&mut resource, report.json()) {
+    let rest = serde_json::to_value(report).unwrap_or_default();
+    if let (Value::Object(resource), Value::Object(rest)) = (&mut resource, rest) {
         for (name, value) in rest {
             // The phases' times go by another name.
             let name = if name == "seconds" {

@@ -12,12 +12,12 @@ use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
+use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
     SqliteStore, Store,
 };
-use serde_json::json;
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
@@ -124,16 +124,18 @@ pub(crate) async fn run(
             format!("{records} records of ")
         };
         output.line(format_args!("{of}{rollouts} rollouts in {path}"));
-        let mut resource = json!({"path": path, "format": format, "rollouts": rollouts,
-            "records": records});
-        match kind {
-            Kind::Tokens(_) => resource["left_out"] = left_out.to_json(),
-            Kind::Talks(TalkFormat::Sft) => {
-                resource["left_out"] = json!({"held_out": left_out.held_out()});
-            }
-            Kind::Talks(_) | Kind::Records(_) => {}
-        }
-        output.operation("exported", &resource);
+        let report = ExportReport {
+            path,
+            format,
+            rollouts,
+            records,
+            left_out: match kind {
+                Kind::Tokens(_) => Some(left_out.report()),
+                Kind::Talks(TalkFormat::Sft) => Some(left_out.held_out()),
+                Kind::Talks(_) | Kind::Records(_) => None,
+            },
+        };
+        output.operation("exported", &report);
     }
     Ok(Exit::Ok)
 }

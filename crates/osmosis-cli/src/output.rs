@@ -113,7 +113,7 @@ impl Output {
     }
 
     /// A list, in JSON mode.
-    pub(crate) fn list(&self, items: &[Value]) {
+    pub(crate) fn list(&self, items: &[impl Serialize]) {
         if self.is_json() {
             print_envelope(&json!({
                 "schema_version": SCHEMA_VERSION,

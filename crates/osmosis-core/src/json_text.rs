@@ -90,6 +90,22 @@ impl<'de> Deserialize<'de> for JsonText {
     }
 }
 
+/// Any document.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for JsonText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "AnyJson".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        true.into()
+    }
+}
+
 /// Why a JSON text can't be read as values, though it is one: it is nested too deeply, a number is out of
 /// range (`1e999`), or a text has half a surrogate pair.
 pub fn json_problem(json: &str) -> Option<String> {

@@ -6,6 +6,7 @@ use crate::Reward;
 
 /// How a rollout ended. Never collapsed: only `Scored` has a reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
     Scored {
@@ -96,6 +97,7 @@ impl Outcome {
 
 /// The kinds of outcome, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
     Scored,
@@ -155,6 +157,7 @@ impl fmt::Display for OutcomeKind {
 
 /// A part of a rollout that has a deadline of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     Agent,
@@ -172,6 +175,7 @@ impl fmt::Display for Phase {
 
 /// The public reference SDK's four words for what went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCategory {
     Timeout,
@@ -182,6 +186,7 @@ pub enum ErrorCategory {
 
 /// Something that went wrong, told so that a person can find it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Failure {
     pub category: ErrorCategory,
     /// The exception's type (`ValueError`) or our own name for it (`worker_crashed`).
@@ -219,6 +224,7 @@ impl fmt::Display for Failure {
 
 /// Where a rollout's time went, in milliseconds. `model` is a part of `agent`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Durations {
     #[serde(rename = "queue_ms")]
     pub queue: f64,

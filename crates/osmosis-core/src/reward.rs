@@ -8,6 +8,7 @@ pub const MAX_REWARD: f64 = 1e15;
 
 /// A grade: always finite, and unless it was recorded long ago at most [`MAX_REWARD`] from 0.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Reward(f64);
 
@@ -43,6 +44,7 @@ impl Reward {
 
 /// The lowest and the highest reward there can be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "[f64; 2]", into = "[f64; 2]")]
 pub struct RewardRange {
     low: f64,

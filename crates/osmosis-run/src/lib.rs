@@ -21,6 +21,7 @@ pub mod policy;
 pub mod prepared;
 pub mod private_files;
 pub mod regrade;
+pub mod reports;
 pub mod run_folder;
 pub mod run_log;
 pub mod runs;

@@ -3,11 +3,12 @@
 use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{Outcome, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, RunKind, SqliteStore, Store};
-use serde_json::{Map, Value, json};
+use osmosis_core::RunName;
+use osmosis_store::{RolloutPages, RunKind, SqliteStore, Store};
+use serde::Serialize;
 
 use crate::private_files;
+use crate::reports::RolloutLine;
 use crate::runs::RunReference;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
@@ -152,8 +153,12 @@ impl RunFolder {
         self.path.join("reward.svg")
     }
 
-    pub fn write_metrics(&self, metrics: &Value) -> Result<(), RunError> {
-        replace_file(&self.metrics(), |file| writeln!(file, "{metrics:#}"))
+    /// Writes `metrics.json`.
+    pub fn write_metrics(&self, report: &impl Serialize) -> Result<(), RunError> {
+        replace_file(&self.metrics(), |file| {
+            serde_json::to_writer_pretty(&mut *file, report)?;
+            writeln!(file)
+        })
     }
 
     /// Writes `index.jsonl`: one line per rollout that has a result, in order.
@@ -165,7 +170,10 @@ impl RunFolder {
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
-                writeln!(file, "{}", index_line(rollout)).map_err(|error| io(&path, &error))?;
+                serde_json::to_writer(&mut file, &RolloutLine::of(rollout))
+                    .map_err(std::io::Error::from)
+                    .and_then(|()| writeln!(file))
+                    .map_err(|error| io(&path, &error))?;
             }
         }
         file.flush().map_err(|error| io(&path, &error))?;
@@ -183,33 +191,6 @@ impl RunFolder {
         }
         Ok(())
     }
-}
-
-/// One line of `index.jsonl`.
-pub fn index_line(rollout: &RolloutRecord) -> Value {
-    let samples: Map<String, Value> = rollout
-        .rewards
-        .iter()
-        .map(|(id, reward)| (id.to_string(), json!(reward)))
-        .collect();
-    json!({
-        "row_index": rollout.row_index,
-        "run_index": rollout.run_index,
-        "rollout_id": rollout.id,
-        "outcome": rollout.outcome.as_ref().map(|o| o.kind().as_str()),
-        "reward": rollout.outcome.as_ref().and_then(Outcome::reward),
-        "passed": rollout.outcome.as_ref().map(Outcome::passed),
-        "samples": samples,
-        "error": rollout.outcome.as_ref().and_then(Outcome::explanation),
-        "attempts": rollout.attempts,
-        "model_calls": rollout.calls.model_calls,
-        "prompt_tokens": rollout.calls.prompt_tokens,
-        "completion_tokens": rollout.calls.completion_tokens,
-        "cached_tokens": rollout.calls.cached_tokens,
-        "reasoning_tokens": rollout.calls.reasoning_tokens,
-        "judge": rollout.calls.judge,
-        "durations": rollout.durations,
-    })
 }
 
 /// Writes a file whole or not at all.

@@ -84,6 +84,7 @@ pub struct Claim {
 
 /// Whose call it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CallPurpose {
     /// The agent asked the policy.
@@ -150,6 +151,7 @@ fn sum_of_known(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 
 /// Sums over the calls to the judge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JudgeSummary {
     pub calls: u64,
     pub prompt_tokens: u64,

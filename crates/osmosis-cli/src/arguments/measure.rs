@@ -5,8 +5,8 @@ use clap::Args;
 
 use osmosis_run::eval::prices::{Dollars, Prices};
 
-use crate::eval::gates::Gate;
 use crate::eval::progress::ProgressMode;
+use osmosis_run::reports::Gate;
 
 /// What the model's tokens cost. Without both prices no cost is told.
 #[derive(Debug, Clone, Copy, Default, Args)]

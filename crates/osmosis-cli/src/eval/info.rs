@@ -1,21 +1,19 @@
 //! `osmosis eval info RUN`.
 
 use osmosis_core::Redactor;
+use osmosis_run::reports::{RunInfo, RunRecordReport, RunReport};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, SqliteStore, Store};
-use serde_json::{Value, json};
 
-use super::gates::{Judged, NOT_JUDGED};
+use super::gates::{self, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::money::Money;
-use super::report::Report;
+use super::report;
 use crate::arguments::InfoArguments;
 use crate::error::Exit;
-use crate::figures::time_text;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
-use crate::runs::list::status_text;
 use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn run(
@@ -33,46 +31,38 @@ pub(crate) async fn run(
         )
     })?;
     let holder = SqliteStore::holder(&folder.path);
-    let status = status_text(record.status, holder.is_some());
     let pinned = Pinned::read(&record.pinned)?;
     let n = pinned.rollouts_per_row().unwrap_or(1);
-    let gates = &arguments.gates.fail_under;
-    for gate in gates {
+    let fail_under = &arguments.gates.fail_under;
+    for gate in fail_under {
         gate.check_for(n)?;
     }
     let money = Money::of(arguments.prices.prices(), None, &pinned)?;
-    let report = Report::of(&store, &record.name, &folder, false, None)
-        .await?
-        .with_cost(money.cost(&store).await?);
-    output.line(report.render(workspace));
+    let cost = money.cost(&store).await?;
+    let info = RunInfo {
+        report: RunReport::of(&store, &record.name, &folder)
+            .await?
+            .with_cost(cost.map(|cost| cost.report()))
+            .judged_by(fail_under),
+        record: RunRecordReport::of(&record, holder.is_some()),
+    };
+    output.line(report::render(&info.report, workspace));
     output.line(format_args!(
-        "  status      {status}, begun {}",
-        time_text(record.created_at_ms)
+        "  status      {}, begun {}",
+        info.record.status, info.record.created_at
     ));
-    let judged = Judged::of(gates, report.json());
-    let mut data = judged.numbers().clone();
-    if let Value::Object(map) = &mut data {
-        map.remove("resumed");
-        map.insert("status".to_owned(), json!(status));
-        map.insert(
-            "created_at".to_owned(),
-            json!(time_text(record.created_at_ms)),
-        );
-        map.insert("pinned".to_owned(), json!(record.pinned));
-        map.insert("config".to_owned(), json!(record.config_toml));
-    }
-    output.details(&data);
+    output.details(&info);
     if let Some(file) = &arguments.gates.junit {
         // What the run recorded is without its secrets already.
         let report = JunitReport::of(&store, workspace, Redactor::default()).await?;
         report.write(&store, &absolute(file)?).await?;
     }
-    if gates.is_empty() {
+    if fail_under.is_empty() {
         return Ok(Exit::Ok);
     }
-    if report.is_incomplete() {
+    if info.report.is_incomplete() {
         output.note(NOT_JUDGED);
         return Ok(Exit::Incomplete);
     }
-    Ok(judged.tell(output))
+    Ok(gates::tell(&info.report, output))
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
+use osmosis_run::eval::evaluation::{CheckedSide, EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
+use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
@@ -14,13 +16,12 @@ use osmosis_store::{RunKind, SqliteStore};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
-use super::evaluation::{CheckedSide, EvalEnd, Evaluation};
-use super::gates::{Judged, NOT_JUDGED};
+use super::gates::{self, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::prices::dollars_text;
 use super::progress::Progress;
 use super::regrade;
-use super::report::Report;
+use super::report;
 use crate::arguments::{GateArguments, ResumeArguments, SubmitArguments, WatchArguments};
 use crate::command_line;
 use crate::error::Exit;
@@ -191,22 +192,21 @@ impl EvalCommand {
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
-        self.output
-            .line(report.render(&self.evaluation.plan.workspace));
-        if self.evaluation.max_cost.is_some() && report.cost().is_none() {
+        let workspace = &self.evaluation.plan.workspace;
+        self.output.line(report::render(&report, workspace));
+        if self.evaluation.max_cost.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",
             );
         }
-        Ok(self.conclude(end, &report))
+        Ok(self.conclude(end, report))
     }
 
-    fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: &Report) -> Exit {
-        let gates = &self.gates.fail_under;
+    fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: RunReport) -> Exit {
         match end {
             RunEnd::Stopped { left } if over_budget => {
-                self.output.operation("over_budget", &report.json());
-                let cost = report.cost().map_or_else(String::new, dollars_text);
+                self.output.operation("over_budget", &report);
+                let cost = report.total_cost().map_or_else(String::new, dollars_text);
                 self.output.note(format_args!(
                     "The run has cost {cost}, and --max-cost is reached: {left} rollouts are left. Go on with:\n  {} --max-cost USD",
                     self.resume_command()
@@ -215,7 +215,7 @@ impl EvalCommand {
                 Exit::Incomplete
             }
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", &report.json());
+                self.output.operation("interrupted", &report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -223,7 +223,7 @@ impl EvalCommand {
                 Exit::Interrupted
             }
             RunEnd::Complete if report.infrastructure_failed() > 0 => {
-                self.output.operation("incomplete", &report.json());
+                self.output.operation("incomplete", &report);
                 self.output.note(format_args!(
                     "{} rollouts failed for reasons outside the agent. Run them again with:\n  {}",
                     report.infrastructure_failed(),
@@ -233,7 +233,8 @@ impl EvalCommand {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                Judged::of(gates, report.json()).conclude("completed", &self.output)
+                let report = report.judged_by(&self.gates.fail_under);
+                gates::conclude(&report, "completed", &self.output)
             }
         }
     }

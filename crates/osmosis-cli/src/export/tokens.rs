@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use osmosis_core::Sample;
 use osmosis_core::config::{HeldOut, TrainConfig, Training};
 use osmosis_data::export::TokenRow;
+use osmosis_run::reports::LeftOutReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
 use osmosis_train::{Teaching, rows_of, visit_of};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::output::Output;
 use crate::runs::Pinned;
@@ -171,18 +172,24 @@ impl LeftOutCounts {
         }
     }
 
-    pub(super) fn held_out(&self) -> u64 {
-        self.held_out
+    /// Where only held-out rows are left out.
+    pub(super) fn held_out(&self) -> LeftOutReport {
+        LeftOutReport {
+            held_out: self.held_out,
+            no_reward: None,
+            no_token_ids: None,
+            nothing_to_train_on: None,
+        }
     }
 
     /// For programs.
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "held_out": self.held_out,
-            "no_reward": self.unscored,
-            "no_token_ids": self.no_tokens,
-            "nothing_to_train_on": self.nothing,
-        })
+    pub(super) fn report(&self) -> LeftOutReport {
+        LeftOutReport {
+            held_out: self.held_out,
+            no_reward: Some(self.unscored),
+            no_token_ids: Some(self.no_tokens),
+            nothing_to_train_on: Some(self.nothing),
+        }
     }
 
     /// For people: what is as it should be is a note, what may surprise a warning.
@@ -230,7 +237,7 @@ impl LeftOutCounts {
             RunErrorKind::NoTrainingRows,
             format!("run `{run}` has no rows for a trainer: {reasons}"),
         )
-        .details(json!({ "left_out": self.to_json() }));
+        .details(json!({ "left_out": self.report() }));
         if self.no_tokens > 0 {
             error.hint(
                 "token ids are recorded of embedded models and of servers that are known to tell them, see \

@@ -3,13 +3,10 @@
 mod artifacts;
 pub(crate) mod list;
 pub(crate) mod logs;
-mod recorded_calls;
 mod salvage;
 pub(crate) mod show;
 pub(crate) mod stop;
-mod transcript;
 mod verify;
-mod versions;
 
 use camino::Utf8Path;
 use osmosis_run::RunError;

@@ -2,9 +2,9 @@
 
 use osmosis_core::RunName;
 use osmosis_run::RunError;
+use osmosis_run::reports::{KeptCounts, LostReport, SalvagedRun};
 use osmosis_run::runs::salvage::{Salvaged, salvage};
 use osmosis_store::{LostRecord, RunKind, SalvageReport};
-use serde_json::json;
 
 use super::{FoundRun, given_name};
 use crate::arguments::SalvageArguments;
@@ -30,26 +30,28 @@ pub(crate) fn run(
         report,
     } = salvage(workspace, &arguments.run, name)?;
     tell(&found, &name, &report, workspace, output);
-    let lost: Vec<_> = report
-        .lost
-        .iter()
-        .map(|lost| json!({"what": lost.what, "why": lost.why}))
-        .collect();
+    let lost = report.lost.iter().map(|lost| LostReport {
+        what: lost.what.clone(),
+        why: lost.why.clone(),
+    });
     output.operation(
         "salvaged",
-        &json!({
-            "run_name": name,
-            "from": found.to_string(),
-            "output_path": target.path,
-            "resumable": report.has_record,
-            "kept": {
-                "rows": report.rows, "results": report.results, "calls": report.calls,
-                "steps": report.steps, "batches": report.batches,
+        &SalvagedRun {
+            run_name: name.clone(),
+            from: found.to_string(),
+            output_path: target.path,
+            resumable: report.has_record,
+            kept: KeptCounts {
+                rows: report.rows,
+                results: report.results,
+                calls: report.calls,
+                steps: report.steps,
+                batches: report.batches,
             },
-            "waiting": report.waiting,
-            "lost": lost,
-            "resume": resume_command(&found, &name, workspace),
-        }),
+            waiting: report.waiting,
+            lost: lost.collect(),
+            resume: resume_command(&found, &name, workspace),
+        },
     );
     Ok(Exit::Ok)
 }

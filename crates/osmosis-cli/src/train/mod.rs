@@ -1,16 +1,13 @@
 //! `osmosis train …`.
 
 mod chart;
-mod curve;
 mod held_out_point;
 mod info;
-mod report;
+pub(crate) mod report;
 mod serve;
-mod served_training;
 mod sparkline;
 pub(crate) mod submit;
 mod svg;
-pub(crate) mod training;
 mod view;
 mod wording;
 
@@ -26,7 +23,7 @@ use crate::workspace::Workspace;
 
 #[cfg(test)]
 pub(crate) use held_out_point::tests::point;
-pub(crate) use held_out_point::{HeldOutPoint, failed_text, pass_text, reward_text};
+pub(crate) use held_out_point::{failed_text, pass_text, reward_text};
 use osmosis_run::train::plan;
 pub(crate) use osmosis_run::train::plan::{Plan, Request};
 pub(crate) use osmosis_run::train::{held_out_rows, with_moved_rows};

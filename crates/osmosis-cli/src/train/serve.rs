@@ -5,16 +5,15 @@ use osmosis_core::RunName;
 use osmosis_gateway::Secret;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::reports::{Curve, TrainingReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::plan::{Plan, Request};
+use osmosis_run::train::training::Training;
+use osmosis_server::{ServedTraining, TrainerAddress};
 use osmosis_train::delivery::OutsideEnd;
 use serde_json::json;
 
-use super::curve::Curve;
-use super::report::Report;
-use super::served_training::{ServedTraining, TrainerAddress};
-use super::training::Training;
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
 use crate::command_line;
@@ -82,17 +81,17 @@ pub(crate) async fn serve(
     Ok(conclude(end, &report, &again, output))
 }
 
-fn conclude(end: OutsideEnd, report: &Report, again: &str, output: &Output) -> Exit {
+fn conclude(end: OutsideEnd, report: &TrainingReport, again: &str, output: &Output) -> Exit {
     match end {
         OutsideEnd::Complete { batches } => {
-            output.operation_line("completed", &report.json());
+            output.operation_line("completed", report);
             output.note(format_args!(
                 "All {batches} batches are acknowledged, and the trainer knows."
             ));
             Exit::Ok
         }
         OutsideEnd::Stopped { batches } => {
-            output.operation_line("interrupted", &report.json());
+            output.operation_line("interrupted", report);
             output.note(format_args!(
                 "Stopped with {batches} batches acknowledged. Go on with:\n  {again}"
             ));

@@ -3,14 +3,16 @@
 use camino::Utf8Path;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::reports::Curve;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::plan::{Plan, Request};
+use osmosis_run::train::training::Training;
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::curve::Curve;
-use super::training::Training;
+use super::report;
 use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
@@ -104,8 +106,8 @@ async fn dry_run(training: &Training, output: &Output) -> Result<Exit, RunError>
 
 async fn run_and_tell(training: &Training, output: &Output) -> Result<Exit, RunError> {
     let trained = run(training, output).await?;
-    output.line(trained.report.render(&training.plan.workspace));
-    Ok(conclude(training, &trained, &trained.report.json(), output))
+    output.line(report::render(&trained.report, &training.plan.workspace));
+    Ok(conclude(training, &trained, &trained.report, output))
 }
 
 /// Trains from where the run stands to its end, and shows it.
@@ -117,14 +119,16 @@ pub(crate) async fn run(training: &Training, output: &Output) -> Result<Lived<Tr
         observer: Box::new(TrainView::new(*output, &Curve::default())),
         resume: Some(resume_command(training)),
     };
-    live(training, front).await
+    let trained = live(training, front).await?;
+    report::write_curve(&trained.report)?;
+    Ok(trained)
 }
 
 /// Says how it ended.
 pub(crate) fn conclude(
     training: &Training,
     trained: &Lived<Training>,
-    resource: &Value,
+    resource: &impl Serialize,
     output: &Output,
 ) -> Exit {
     match trained.end {

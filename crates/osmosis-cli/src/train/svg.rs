@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use osmosis_train::HeldOutNumbers;
+use osmosis_run::reports::{HeldOutPoint, HeldOutScore};
 
-use super::held_out_point::{HeldOutPoint, numbers_text};
+use super::held_out_point::numbers_text;
 use super::sparkline::scale;
 
 const WIDTH: f64 = 720.0;
@@ -45,8 +45,8 @@ pub(crate) fn svg(title: &str, lines: &Lines) -> String {
     picture.training(&mut text, &lines.rewards, "");
     picture.training(&mut text, &lines.pass_rates, DASHES);
     for point in &lines.held_out {
-        picture.held_out(&mut text, point, point.sampled(), SAMPLED);
-        if let Some(greedy) = point.greedy() {
+        picture.held_out(&mut text, point, &point.sampled, SAMPLED);
+        if let Some(greedy) = &point.greedy {
             picture.held_out(&mut text, point, greedy, GREEDY);
         }
     }
@@ -68,7 +68,7 @@ impl Picture {
         for numbers in lines
             .held_out
             .iter()
-            .flat_map(|point| [Some(point.sampled()), point.greedy()])
+            .flat_map(|point| [Some(&point.sampled), point.greedy.as_ref()])
             .flatten()
         {
             values.extend(numbers.reward_mean);
@@ -156,7 +156,7 @@ impl Picture {
         &self,
         text: &mut String,
         point: &HeldOutPoint,
-        numbers: &HeldOutNumbers,
+        numbers: &HeldOutScore,
         colour: &str,
     ) {
         let x = self.x(point.step as f64);
@@ -218,7 +218,7 @@ fn legend(text: &mut String, lines: &Lines) {
             "held out, sampled: reward with 95% interval, pass rate",
         );
     }
-    if lines.held_out.iter().any(|point| point.greedy().is_some()) {
+    if lines.held_out.iter().any(|point| point.greedy.is_some()) {
         held_out(350.0, GREEDY, "greedy");
     }
 }

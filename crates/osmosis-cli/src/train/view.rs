@@ -8,11 +8,10 @@ use async_trait::async_trait;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_engine::RunEvent;
 use osmosis_run::RunError;
+use osmosis_run::reports::{Curve, HeldOutPoint, HeldOutScore, StepNumbers};
 use osmosis_store::Store;
-use osmosis_train::{EvaluationReport, HeldOutNumbers, TrainEvent};
+use osmosis_train::TrainEvent;
 
-use super::curve::{Curve, StepNumbers};
-use super::held_out_point::HeldOutPoint;
 use super::sparkline::sparkline;
 use super::wording::{held_out_line, policy_text, reward_text, speed_text, waiting_text};
 use crate::events::Observer;
@@ -153,10 +152,7 @@ impl Observer<TrainEvent> for TrainView {
                 }
             }
             TrainEvent::Evaluated { step, report } => {
-                let point = HeldOutPoint {
-                    step: *step,
-                    evaluation: EvaluationReport::clone(report),
-                };
+                let point = HeldOutPoint::of(*step, report);
                 if self.bar.is_none() {
                     self.output.note(held_out_line(&point));
                 }
@@ -190,10 +186,7 @@ impl Observer<TrainEvent> for TrainView {
                 ));
             }
             TrainEvent::Evaluated { step, report } => {
-                log.run(&held_out_line(&HeldOutPoint {
-                    step: *step,
-                    evaluation: EvaluationReport::clone(report),
-                }));
+                log.run(&held_out_line(&HeldOutPoint::of(*step, report)));
             }
             TrainEvent::Saved { step, folder } => {
                 log.run(&format!("checkpoint of step {step} is at {folder}"));
@@ -297,17 +290,17 @@ impl State {
 
 /// `pass 8.0% → 23.0%, greedy 0.0% → 30.0% after step 3`.
 fn held_out_text(before: &HeldOutPoint, now: &HeldOutPoint) -> String {
-    let pass = |numbers: &HeldOutNumbers| {
-        let rate = numbers.pass_rate;
+    let pass = |score: &HeldOutScore| {
+        let rate = score.pass_rate;
         rate.map_or_else(|| "none".to_owned(), percent)
     };
     let moved = before.step != now.step;
-    let mut text = format!("pass {}", pass(before.sampled()));
+    let mut text = format!("pass {}", pass(&before.sampled));
     if moved {
-        let _ = write!(text, " → {}", pass(now.sampled()));
+        let _ = write!(text, " → {}", pass(&now.sampled));
     }
-    if let Some(greedy) = now.greedy() {
-        let first = before.greedy().filter(|_| moved);
+    if let Some(greedy) = &now.greedy {
+        let first = before.greedy.as_ref().filter(|_| moved);
         let first = first.map_or_else(String::new, |first| format!("{} → ", pass(first)));
         let _ = write!(text, ", greedy {first}{}", pass(greedy));
     }

@@ -1,7 +1,8 @@
 //! The numbers of a step in words.
 
-use super::curve::StepNumbers;
-use super::held_out_point::{HeldOutPoint, numbers_text};
+use osmosis_run::reports::{HeldOutPoint, StepNumbers};
+
+use super::held_out_point::numbers_text;
 use crate::figures::{percent, seconds_text, thousands};
 
 pub(crate) fn reward_text(step: &StepNumbers) -> String {
@@ -68,7 +69,7 @@ pub(crate) fn held_out_line(point: &HeldOutPoint) -> String {
     let all: Vec<String> = point
         .all()
         .iter()
-        .map(|one| format!("{} {}", one.name, numbers_text(&one.numbers)))
+        .map(|one| format!("{} {}", one.name, numbers_text(&one.score)))
         .collect();
     format!("held out {}: {}", point.when(), all.join("; "))
 }

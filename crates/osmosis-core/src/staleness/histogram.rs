@@ -1,11 +1,26 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How many tokens were trained on at each staleness: 0 for those of the version that was updated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-pub struct StalenessHistogram(BTreeMap<u64, u64>);
+pub struct StalenessHistogram(#[serde(deserialize_with = "by_staleness")] BTreeMap<u64, u64>);
+
+/// Serde reads the keys of a map as texts when the struct around it is part of another one.
+fn by_staleness<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<u64, u64>, D::Error> {
+    let by_text = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let parsed = by_text
+        .into_iter()
+        .map(|(staleness, tokens)| Ok((staleness.parse()?, tokens)));
+    parsed
+        .collect::<Result<_, std::num::ParseIntError>>()
+        .map_err(D::Error::custom)
+}
 
 impl StalenessHistogram {
     pub fn add(&mut self, staleness: u64, tokens: u64) {

@@ -1,10 +1,11 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::sign_flip::{self, flipped};
 use super::{Pair, PairedDifference, mcnemar_exact};
 
 /// How a p value came about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PairedTest {
     /// McNemar's exact test: one rollout of every row in each run.
@@ -16,7 +17,9 @@ pub enum PairedTest {
 }
 
 /// One number of two runs, compared over the rows that both have.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "ComparedNumber"))]
 pub struct Comparison {
     #[serde(flatten)]
     pub difference: PairedDifference,

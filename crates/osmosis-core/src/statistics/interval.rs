@@ -1,18 +1,26 @@
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::student_t_975;
 use crate::RewardRange;
 
 /// A 95% confidence interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(from = "[f64; 2]", into = "[f64; 2]")]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
 }
 
-impl Serialize for Interval {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        [self.low, self.high].serialize(serializer)
+impl From<Interval> for [f64; 2] {
+    fn from(interval: Interval) -> Self {
+        [interval.low, interval.high]
+    }
+}
+
+impl From<[f64; 2]> for Interval {
+    fn from([low, high]: [f64; 2]) -> Self {
+        Self { low, high }
     }
 }
 

@@ -1,4 +1,4 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::interval::wilson;
 use super::{Cluster, Interval, student_t_975};
@@ -33,7 +33,8 @@ impl Pair {
 }
 
 /// How the mean of the second run differs from that of the first, over the rows that both have.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PairedDifference {
     /// Rows that have a value in both.
     pub rows: u64,

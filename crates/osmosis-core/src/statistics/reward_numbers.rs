@@ -1,10 +1,11 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Cluster, ClusteredMean, Interval, Spread, bootstrap_interval};
 use crate::RewardRange;
 
 /// The rewards of the scored rollouts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RewardNumbers {
     pub count: u64,
     pub mean: Option<f64>,

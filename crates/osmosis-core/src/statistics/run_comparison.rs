@@ -1,4 +1,4 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Comparison, Pair, holm, sign_flip};
 use crate::RewardRange;
@@ -61,7 +61,8 @@ impl RowPair {
 }
 
 /// A number of two runs, compared, with its p value adjusted for all that were tested beside it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Endpoint {
     #[serde(flatten)]
     pub comparison: Comparison,
@@ -118,7 +119,8 @@ impl Endpoint {
 }
 
 /// What a comparison comes to, in one of four words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Better,
@@ -128,7 +130,8 @@ pub enum Verdict {
 }
 
 /// The verdict with its reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
     /// Every compared row came out the same.

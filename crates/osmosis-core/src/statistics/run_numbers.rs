@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     Cluster, ClusteredMean, Interval, OutcomeCounts, RewardNumbers, Spread, bootstrap_interval,
@@ -139,7 +140,7 @@ impl RunTally {
             completion_tokens: self.completion_tokens,
             cached_tokens: self.cached_tokens,
             reasoning_tokens: self.reasoning_tokens,
-            without_model_calls: self.without_model_calls,
+            without_model_calls: Some(self.without_model_calls),
             durations: PhaseNumbers {
                 queue: DurationNumbers::of(&self.queue),
                 agent: DurationNumbers::of(&self.agent),
@@ -182,7 +183,8 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 }
 
 /// The numbers of a run. In JSON, what can't be said is `null`, never 0.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunNumbers {
     /// Rollouts with a result.
     pub rollouts: u64,
@@ -196,11 +198,16 @@ pub struct RunNumbers {
     pub pass_rate_ci95_bootstrap: Option<Interval>,
     pub reward: RewardNumbers,
     /// By k, from 1 to the rollouts per row.
+    #[serde(deserialize_with = "by_k")]
     pub pass_at_k: BTreeMap<u32, Option<f64>>,
+    #[serde(deserialize_with = "by_k")]
     pub pass_at_k_ci95: BTreeMap<u32, Option<Interval>>,
+    #[serde(deserialize_with = "by_k")]
     pub pass_hat_k: BTreeMap<u32, Option<f64>>,
+    #[serde(deserialize_with = "by_k")]
     pub pass_hat_k_ci95: BTreeMap<u32, Option<Interval>>,
     /// How many rows had k rollouts that ran, and so count in the two above.
+    #[serde(deserialize_with = "by_k")]
     pub pass_k_rows: BTreeMap<u32, u64>,
     pub model_calls: u64,
     pub prompt_tokens: u64,
@@ -209,8 +216,24 @@ pub struct RunNumbers {
     pub cached_tokens: Option<u64>,
     /// Of the completion tokens, those spent on reasoning; `None` when no reply told.
     pub reasoning_tokens: Option<u64>,
-    pub without_model_calls: u64,
+    /// Rollouts that never called the model; `None` when the policy was asked in another run.
+    pub without_model_calls: Option<u64>,
     pub durations: PhaseNumbers,
+}
+
+/// Serde reads the keys of a map as texts when the struct around it is part of another one.
+fn by_k<'de, D, T>(deserializer: D) -> Result<BTreeMap<u32, T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let by_text = BTreeMap::<String, T>::deserialize(deserializer)?;
+    let parsed = by_text
+        .into_iter()
+        .map(|(k, value)| Ok((k.parse()?, value)));
+    parsed
+        .collect::<Result<_, std::num::ParseIntError>>()
+        .map_err(D::Error::custom)
 }
 
 impl RunNumbers {
@@ -233,7 +256,8 @@ impl RunNumbers {
 }
 
 /// Where the time went, by phase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseNumbers {
     #[serde(rename = "queue_ms")]
     pub queue: DurationNumbers,
@@ -246,7 +270,8 @@ pub struct PhaseNumbers {
 }
 
 /// The durations of one phase, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DurationNumbers {
     pub count: u64,
     pub mean: Option<f64>,

@@ -3,8 +3,10 @@
 use std::str::FromStr;
 
 use osmosis_store::CallSummary;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::reports::CostReport;
 use crate::runs::Pinned;
 
 const MILLION: f64 = 1e6;
@@ -32,7 +34,7 @@ impl FromStr for Dollars {
 }
 
 /// US dollars for a million tokens.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prices {
     prompt: f64,
     completion: f64,
@@ -57,16 +59,11 @@ impl Prices {
 
     /// As a run remembers them.
     pub(crate) fn to_text(self) -> String {
-        self.to_json().to_string()
+        serde_json::to_string(&self).unwrap_or_default()
     }
 
     pub(crate) fn of_text(text: &str) -> Option<Self> {
-        let prices: Value = serde_json::from_str(text).ok()?;
-        Some(Self {
-            prompt: prices["prompt"].as_f64()?,
-            completion: prices["completion"].as_f64()?,
-            cached: prices["cached"].as_f64(),
-        })
+        serde_json::from_str(text).ok()
     }
 
     /// What these calls cost; `None` when the server did not tell their tokens.
@@ -81,10 +78,6 @@ impl Prices {
             + cached as f64 * self.cached.unwrap_or(self.prompt)
             + calls.completion_tokens as f64 * self.completion;
         Some(cost / MILLION)
-    }
-
-    fn to_json(self) -> Value {
-        json!({"prompt": self.prompt, "completion": self.completion, "cached": self.cached})
     }
 }
 
@@ -112,14 +105,14 @@ impl Cost {
         Some(self.policy? + self.judge.unwrap_or(0.0))
     }
 
-    pub fn to_json(self) -> Value {
-        json!({
-            "currency": "USD",
-            "total": self.total(),
-            "policy": self.policy,
-            "judge": self.judge,
-            "per_million_tokens": self.prices.to_json(),
-        })
+    pub fn report(&self) -> CostReport {
+        CostReport {
+            currency: "USD".to_owned(),
+            total: self.total(),
+            policy: self.policy,
+            judge: self.judge,
+            per_million_tokens: self.prices,
+        }
     }
 }
 

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8PathBuf;
 use futures_util::future::try_join_all;
 use osmosis_core::config::EvalConfig;
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::source::Source;
 use crate::judge::ReadyJudge;
 use crate::notices::Notices;
+use crate::reports::{FactChange, FactChanges};
 use crate::runs::{Pinned, RegradedFrom, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// What the user asked for, now or when the run was begun.
 #[derive(Debug)]
@@ -171,16 +172,16 @@ impl RegradePlan {
     }
 
     /// What differs from the source in how samples are graded: by name, before and now.
-    pub fn changes(&self, now: &Pinned) -> Map<String, Value> {
+    pub fn changes(&self, now: &Pinned) -> FactChanges {
         let (before, now) = (&self.source.pinned.facts(), &now.facts());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-        let mut changes = Map::new();
+        let mut changes = FactChanges::default();
         for name in names {
             let side = |facts: &Map<String, Value>| facts.get(name).cloned().unwrap_or_default();
             let (before, now) = (side(before), side(now));
             // Which rows take part says nothing about how they are graded.
             if Pinned::is_of_the_grader(name) && name != "rows" && before != now {
-                changes.insert(name.clone(), json!({ "before": before, "now": now }));
+                changes.0.push((name.clone(), FactChange { before, now }));
             }
         }
         changes
@@ -190,21 +191,18 @@ impl RegradePlan {
     pub fn tell_changes(&self, now: &Pinned, notices: &dyn Notices) {
         let run = &self.source.record.name;
         let changes = self.changes(now);
-        if changes.is_empty() {
+        if changes.0.is_empty() {
             notices.note(format_args!(
                 "Grader, config and code are those that graded `{run}`"
             ));
         } else {
             notices.note(format_args!("Changed since `{run}`:"));
         }
-        for (name, change) in &changes {
-            match name.as_str() {
+        for (name, change) in changes.iter() {
+            match name {
                 "source_sha256" => notices.note("  the files of the rollout"),
                 "environment_sha256" => notices.note("  the environment of the rollout"),
-                _ => notices.note(format_args!(
-                    "  {name}: {} → {}",
-                    change["before"], change["now"]
-                )),
+                _ => notices.note(format_args!("  {name}: {} → {}", change.before, change.now)),
             }
         }
         let given = Pinned::of_config(&self.config);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
 
@@ -11,6 +10,7 @@ use super::Pinned;
 use super::reference::kind_word;
 use crate::private_files;
 use crate::run_folder::RunFolder;
+use crate::{RunError, RunErrorKind};
 
 /// What a run is made with, or must have been made with.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion};
 use osmosis_store::{RunKind, StepRecord, Store};
 use osmosis_train::tensorboard::EventFile;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -148,9 +149,9 @@ struct Last {
 
 impl Tracking {
     /// Writes the last numbers, those of `metrics.json`, and ends.
-    pub async fn finish(mut self, metrics: &Value, finished: bool) {
+    pub async fn finish(mut self, report: &impl Serialize, finished: bool) {
         let last = Last {
-            metrics: metrics.clone(),
+            metrics: serde_json::to_value(report).unwrap_or_default(),
             finished,
         };
         // When nothing is tracked, nobody listens.

@@ -1,21 +1,22 @@
 //! `osmosis eval regrade`: the samples of a run, graded again by the grader as it is now.
 
 mod flips;
-mod regrading;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::regrade::plan::{Asked, RegradePlan};
+use osmosis_run::regrade::regrading::Regrading;
 use osmosis_run::regrade::source::Source;
+use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord};
 use serde_json::json;
 
-use self::regrading::{RegradeReport, Regrading};
 use super::progress::{Progress, ProgressMode};
+use super::report;
 use super::submit::archive;
 use crate::arguments::{RegradeArguments, ResumeArguments};
 use crate::command_line;
@@ -161,19 +162,19 @@ impl RegradeCommand {
             self.regrading.folder.copy_results(&absolute(target)?)?;
         }
         let plan = &self.regrading.plan;
-        self.output.line(report.report.render(&plan.workspace));
+        self.output.line(report::render(&report, &plan.workspace));
         if let Some(flips) = &report.flips {
-            self.output.line(flips.render(&plan.source.record.name));
+            let source = &plan.source.record.name;
+            self.output.line(flips::render(flips, source));
         }
         Ok(self.conclude(end, &report))
     }
 
-    fn conclude(&self, end: RunEnd, report: &RegradeReport) -> Exit {
-        let failed = report.report.infrastructure_failed();
-        let resource = &report.json();
+    fn conclude(&self, end: RunEnd, report: &RunReport) -> Exit {
+        let failed = report.infrastructure_failed();
         match end {
             RunEnd::Stopped { left } => {
-                self.output.operation("interrupted", resource);
+                self.output.operation("interrupted", report);
                 self.output.note(format_args!(
                     "Stopped with {left} rollouts left. Resume with:\n  {}",
                     self.resume_command()
@@ -181,7 +182,7 @@ impl RegradeCommand {
                 Exit::Interrupted
             }
             RunEnd::Complete if failed > 0 => {
-                self.output.operation("incomplete", resource);
+                self.output.operation("incomplete", report);
                 let plan = &self.regrading.plan;
                 let source = plan.source.record.name.as_str();
                 self.output.note(format_args!(
@@ -193,7 +194,7 @@ impl RegradeCommand {
                 Exit::Incomplete
             }
             RunEnd::Complete => {
-                self.output.operation("completed", resource);
+                self.output.operation("completed", report);
                 Exit::Ok
             }
         }

@@ -5,28 +5,86 @@ use std::sync::Arc;
 
 use osmosis_data::conversation::{Conversation, Role, Turn};
 use osmosis_tokens::ChatFormat;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One thing that was said or done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Entry {
-    /// `user`, `assistant`, `tool call`, …
-    pub(crate) speaker: &'static str,
-    pub(crate) text: String,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Entry {
+    pub speaker: Speaker,
+    pub text: String,
+}
+
+/// Who said or did it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Speaker {
+    System,
+    User,
+    Assistant,
+    Reasoning,
+    #[serde(rename = "tool call")]
+    ToolCall,
+    #[serde(rename = "tool result")]
+    ToolResult,
+    /// A prompt in token ids.
+    #[serde(rename = "tokens in")]
+    TokensIn,
+    /// A reply in token ids.
+    #[serde(rename = "tokens out")]
+    TokensOut,
+    /// The call failed.
+    Error,
+    /// What the reply before it earned by itself.
+    Reward,
+}
+
+impl Speaker {
+    /// As in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Reasoning => "reasoning",
+            Self::ToolCall => "tool call",
+            Self::ToolResult => "tool result",
+            Self::TokensIn => "tokens in",
+            Self::TokensOut => "tokens out",
+            Self::Error => "error",
+            Self::Reward => "reward",
+        }
+    }
+
+    fn of(role: Role) -> Self {
+        match role {
+            Role::System => Self::System,
+            Role::User => Self::User,
+            Role::Assistant => Self::Assistant,
+            Role::Tool => Self::ToolResult,
+        }
+    }
+
+    fn in_tokens(role: Role) -> Self {
+        match role {
+            Role::Assistant => Self::TokensOut,
+            Role::System | Role::User | Role::Tool => Self::TokensIn,
+        }
+    }
 }
 
 /// What is known besides what was said.
 #[derive(Debug, Default)]
-pub(crate) struct Transcriber {
+pub struct Transcriber {
     /// Rewards of single calls, by the ids of their replies.
-    pub(crate) rewards: HashMap<String, f64>,
+    pub rewards: HashMap<String, f64>,
     /// Reads what was said in token ids.
-    pub(crate) tokenizer: Option<Arc<ChatFormat>>,
+    pub tokenizer: Option<Arc<ChatFormat>>,
 }
 
 impl Transcriber {
     /// Every path once: what another one begins with is read there.
-    pub(crate) fn paths(&self, conversations: &[Conversation]) -> Vec<Vec<Entry>> {
+    pub fn paths(&self, conversations: &[Conversation]) -> Vec<Vec<Entry>> {
         let mut paths: Vec<Vec<Entry>> = vec![];
         for conversation in conversations {
             let path = self.entries(conversation);
@@ -39,13 +97,13 @@ impl Transcriber {
         paths
     }
 
-    pub(crate) fn entries(&self, conversation: &Conversation) -> Vec<Entry> {
+    pub fn entries(&self, conversation: &Conversation) -> Vec<Entry> {
         let mut entries = vec![];
         for turn in &conversation.turns {
             self.push_turn(&mut entries, turn);
         }
         if let Some(error) = &conversation.error {
-            push(&mut entries, "error", error.clone());
+            push(&mut entries, Speaker::Error, error.clone());
         }
         entries
     }
@@ -53,25 +111,25 @@ impl Transcriber {
     fn push_turn(&self, entries: &mut Vec<Entry>, turn: &Turn) {
         let before = entries.len();
         if let Some(thought) = &turn.reasoning {
-            push(entries, "reasoning", thought.clone());
+            push(entries, Speaker::Reasoning, thought.clone());
         }
         if let Some(ids) = &turn.token_ids {
-            push(entries, in_tokens(turn.role), self.decoded(ids));
+            push(entries, Speaker::in_tokens(turn.role), self.decoded(ids));
         }
         let text = turn.text();
         if !text.is_empty() {
-            push(entries, speaker(turn.role), text);
+            push(entries, Speaker::of(turn.role), text);
         }
         for call in &turn.tool_calls {
             let text = format!("{}({})", call.name, call.arguments);
-            push(entries, "tool call", text);
+            push(entries, Speaker::ToolCall, text);
         }
         if entries.len() == before {
-            push(entries, speaker(turn.role), String::new());
+            push(entries, Speaker::of(turn.role), String::new());
         }
         let reply_id = turn.call.as_ref().and_then(|call| call.reply_id.as_ref());
         if let Some(reward) = reply_id.and_then(|id| self.rewards.get(id)) {
-            push(entries, "reward", reward.to_string());
+            push(entries, Speaker::Reward, reward.to_string());
         }
     }
 
@@ -86,21 +144,7 @@ impl Transcriber {
     }
 }
 
-fn speaker(role: Role) -> &'static str {
-    match role {
-        Role::Tool => "tool result",
-        other => other.as_str(),
-    }
-}
-
-fn in_tokens(role: Role) -> &'static str {
-    match role {
-        Role::Assistant => "tokens out",
-        Role::System | Role::User | Role::Tool => "tokens in",
-    }
-}
-
-fn push(entries: &mut Vec<Entry>, speaker: &'static str, text: String) {
+fn push(entries: &mut Vec<Entry>, speaker: Speaker, text: String) {
     entries.push(Entry { speaker, text });
 }
 
@@ -162,7 +206,7 @@ mod tests {
     fn line(entries: &[Entry]) -> String {
         let each: Vec<String> = entries
             .iter()
-            .map(|entry| format!("{}: {}", entry.speaker, entry.text))
+            .map(|entry| format!("{}: {}", entry.speaker.as_str(), entry.text))
             .collect();
         each.join(" | ")
     }

@@ -1,26 +1,36 @@
 //! One run of a comparison: what it is, and its results added up by dataset row.
 
+use std::sync::Arc;
+
 use osmosis_core::statistics::{OutcomeCounts, RowOutcome};
 use osmosis_core::{Outcome, Reward, RewardRange, RunName};
-use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{
-    QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, RunKind, SqliteStore, Store,
-};
-use serde_json::{Value, json};
+use osmosis_store::{QueueCounts, RolloutPages, RolloutQuery, RolloutRecord, Store};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::run_folder::RunFolder;
+use super::super::RunState;
 use crate::runs::Pinned;
-use crate::runs::list::status_text;
-use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
+/// A run of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ComparedRun {
+    pub run_name: RunName,
+    pub status: RunState,
+    pub rollouts: u64,
+    pub without_result: u64,
+    pub outcomes: OutcomeCounts,
+}
+
+/// A run to be compared, and its rows as long as they are needed.
 #[derive(Debug)]
-pub(super) struct ComparedRun {
+pub(super) struct RunRows {
     pub(super) name: RunName,
-    pub(super) status: &'static str,
+    pub(super) status: RunState,
     pub(super) pinned: Pinned,
     pub(super) counts: QueueCounts,
     pub(super) outcomes: OutcomeCounts,
-    pub(super) store: SqliteStore,
+    pub(super) store: Arc<dyn Store>,
     /// Whether every reward is 0 or 1.
     rewards_are_binary: bool,
     /// In order of the index.
@@ -72,20 +82,22 @@ impl RowResult {
     }
 }
 
-impl ComparedRun {
-    pub(super) async fn open(workspace: &Workspace, name: &str) -> Result<Self, RunError> {
-        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
-        let store = SqliteStore::open_read_only(&folder.path)?;
+impl RunRows {
+    /// `name` is what the run was asked for by, `held` whether a living process writes to it.
+    pub(super) async fn open(
+        store: Arc<dyn Store>,
+        name: &str,
+        held: bool,
+    ) -> Result<Self, RunError> {
         let record = store.run().await?.ok_or_else(|| {
             RunError::failed(
                 RunErrorKind::RunDamaged,
                 format!("run `{name}` was never begun"),
             )
         })?;
-        let held = SqliteStore::holder(&folder.path).is_some();
         Ok(Self {
             name: record.name,
-            status: status_text(record.status, held),
+            status: RunState::of(record.status, held),
             pinned: Pinned::read(&record.pinned)?,
             counts: store.counts().await?,
             outcomes: OutcomeCounts::default(),
@@ -97,7 +109,7 @@ impl ComparedRun {
 
     pub(super) async fn read_rows(&mut self) -> Result<(), RunError> {
         let mut rows: Vec<RowResult> = vec![];
-        let mut pages = RolloutPages::new(&self.store, RolloutQuery::default());
+        let mut pages = RolloutPages::new(&*self.store, RolloutQuery::default());
         while let Some(page) = pages.next().await? {
             for rollout in &page {
                 if rows.last().map(|row| row.row_index) != Some(rollout.row_index) {
@@ -133,13 +145,13 @@ impl ComparedRun {
         self.counts.total() - self.counts.done
     }
 
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "run_name": self.name,
-            "status": self.status,
-            "rollouts": self.counts.total(),
-            "without_result": self.missing(),
-            "outcomes": self.outcomes,
-        })
+    pub(super) fn report(&self) -> ComparedRun {
+        ComparedRun {
+            run_name: self.name.clone(),
+            status: self.status,
+            rollouts: self.counts.total(),
+            without_result: self.missing(),
+            outcomes: self.outcomes,
+        }
     }
 }

@@ -1,93 +1,93 @@
 //! The numbers of a training run over its steps, as they are in the store.
 
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::Store;
 use osmosis_train::{EvaluationReport, StepReport};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::held_out_point::HeldOutPoint;
+use super::HeldOutPoint;
+use crate::{RunError, RunErrorKind};
 
 /// All steps so far.
 #[derive(Debug, Default)]
-pub(crate) struct Curve {
-    pub(crate) steps: Vec<StepNumbers>,
+pub struct Curve {
+    pub steps: Vec<StepNumbers>,
 }
 
 /// What is shown of one step; names as in `metrics.jsonl`. Step 0 is the evaluation before training.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(crate) struct StepNumbers {
-    pub(crate) step: u64,
+pub struct StepNumbers {
+    pub step: u64,
     #[serde(rename = "reward/mean")]
-    pub(crate) reward: Option<f64>,
-    pub(crate) pass_rate: Option<f64>,
-    pub(crate) entropy: Option<f64>,
-    pub(crate) clip_fraction: Option<f64>,
-    pub(crate) kl: Option<f64>,
+    pub reward: Option<f64>,
+    pub pass_rate: Option<f64>,
+    pub entropy: Option<f64>,
+    pub clip_fraction: Option<f64>,
+    pub kl: Option<f64>,
     #[serde(rename = "logprob_mismatch/max")]
-    pub(crate) mismatch: Option<f64>,
+    pub mismatch: Option<f64>,
     #[serde(rename = "tokens/sampled")]
-    pub(crate) tokens_sampled: u64,
+    pub tokens_sampled: u64,
     #[serde(rename = "tokens/trained")]
-    pub(crate) tokens_trained: u64,
-    pub(crate) tokens_per_second: Option<f64>,
+    pub tokens_trained: u64,
+    pub tokens_per_second: Option<f64>,
     #[serde(rename = "groups/used")]
-    pub(crate) groups_used: u64,
+    pub groups_used: u64,
     #[serde(rename = "groups/no_variance")]
-    pub(crate) groups_without_variance: u64,
+    pub groups_without_variance: u64,
     #[serde(rename = "groups/incomplete")]
-    pub(crate) groups_incomplete: u64,
+    pub groups_incomplete: u64,
     #[serde(rename = "rollouts/scored")]
-    pub(crate) scored: u64,
+    pub scored: u64,
     #[serde(rename = "rollouts/agent_failed")]
-    pub(crate) agent_failed: u64,
+    pub agent_failed: u64,
     #[serde(rename = "rollouts/timed_out")]
-    pub(crate) timed_out: u64,
+    pub timed_out: u64,
     #[serde(rename = "rollouts/ungraded")]
-    pub(crate) ungraded: u64,
+    pub ungraded: u64,
     #[serde(rename = "rollouts/rejected")]
-    pub(crate) rejected: u64,
+    pub rejected: u64,
     #[serde(rename = "rollouts/infrastructure_failed")]
-    pub(crate) infrastructure_failed: u64,
+    pub infrastructure_failed: u64,
     /// Of the tokens that were trained on; none where nothing can be stale. So are the next three.
     #[serde(rename = "staleness/mean")]
-    pub(crate) staleness_mean: Option<f64>,
+    pub staleness_mean: Option<f64>,
     #[serde(rename = "staleness/max")]
-    pub(crate) staleness_max: Option<u64>,
+    pub staleness_max: Option<u64>,
     #[serde(rename = "time/wait_rollouts")]
-    pub(crate) wait_rollouts_seconds: Option<f64>,
+    pub wait_rollouts_seconds: Option<f64>,
     #[serde(rename = "time/wait_update")]
-    pub(crate) wait_update_seconds: Option<f64>,
+    pub wait_update_seconds: Option<f64>,
     #[serde(rename = "groups/stale")]
-    pub(crate) groups_stale: u64,
+    pub groups_stale: u64,
     #[serde(rename = "rollouts/stale")]
-    pub(crate) rollouts_stale: u64,
+    pub rollouts_stale: u64,
     #[serde(rename = "tokens/masked")]
-    pub(crate) tokens_masked: u64,
+    pub tokens_masked: u64,
     /// `staleness/tokens_N`: tokens by the versions that they were behind.
     #[serde(flatten, deserialize_with = "by_staleness")]
-    pub(crate) staleness: StalenessHistogram,
+    pub staleness: StalenessHistogram,
     /// Why there was no update.
-    pub(crate) skipped: Option<String>,
+    pub skipped: Option<String>,
     #[serde(rename = "time/rollout")]
-    pub(crate) rollout_seconds: f64,
+    pub rollout_seconds: f64,
     #[serde(rename = "time/grade")]
-    pub(crate) grade_seconds: f64,
+    pub grade_seconds: f64,
     #[serde(rename = "time/update")]
-    pub(crate) update_seconds: f64,
+    pub update_seconds: f64,
     #[serde(rename = "time/swap")]
-    pub(crate) swap_seconds: f64,
+    pub swap_seconds: f64,
     #[serde(rename = "time/save")]
-    pub(crate) save_seconds: Option<f64>,
+    pub save_seconds: Option<f64>,
     /// Held-out rows, where they were evaluated.
     #[serde(flatten, deserialize_with = "evaluation")]
-    pub(crate) evaluation: Option<EvaluationReport>,
+    pub evaluation: Option<EvaluationReport>,
 }
 
 impl Curve {
-    pub(crate) async fn of(store: &dyn Store) -> Result<Self, RunError> {
+    pub async fn of(store: &dyn Store) -> Result<Self, RunError> {
         let mut steps = vec![];
         for record in store.steps().await? {
             let numbers: StepNumbers = record
@@ -103,29 +103,29 @@ impl Curve {
     }
 
     /// Steps of training, without the evaluation before.
-    pub(crate) fn trained(&self) -> impl Iterator<Item = &StepNumbers> {
+    pub fn trained(&self) -> impl Iterator<Item = &StepNumbers> {
         self.steps.iter().filter(|step| step.step > 0)
     }
 
-    pub(crate) fn last_step(&self) -> u64 {
+    pub fn last_step(&self) -> u64 {
         self.steps.last().map_or(0, |step| step.step)
     }
 
     /// Mean training reward by step, where there is one.
-    pub(crate) fn rewards(&self) -> Vec<(u64, f64)> {
+    pub fn rewards(&self) -> Vec<(u64, f64)> {
         self.trained()
             .filter_map(|step| Some((step.step, step.reward?)))
             .collect()
     }
 
     /// The part of a step's rollouts that passed, of all that ran, by step.
-    pub(crate) fn pass_rates(&self) -> Vec<(u64, f64)> {
+    pub fn pass_rates(&self) -> Vec<(u64, f64)> {
         self.trained()
             .filter_map(|step| Some((step.step, step.pass_rate?)))
             .collect()
     }
 
-    pub(crate) fn held_out(&self) -> Vec<HeldOutPoint> {
+    pub fn held_out(&self) -> Vec<HeldOutPoint> {
         self.steps
             .iter()
             .filter_map(StepNumbers::held_out)
@@ -133,13 +133,13 @@ impl Curve {
     }
 
     /// Whether rollouts went on during updates.
-    pub(crate) fn is_asynchronous(&self) -> bool {
+    pub fn is_asynchronous(&self) -> bool {
         let mut steps = self.steps.iter();
         steps.any(|step| step.wait_rollouts_seconds.is_some())
     }
 
     /// All tokens that were trained on, by the versions they were behind.
-    pub(crate) fn staleness(&self) -> StalenessHistogram {
+    pub fn staleness(&self) -> StalenessHistogram {
         let mut all = StalenessHistogram::default();
         for step in &self.steps {
             all.merge(&step.staleness);
@@ -147,17 +147,17 @@ impl Curve {
         all
     }
 
-    pub(crate) fn sum(&self, of: impl Fn(&StepNumbers) -> f64) -> f64 {
+    pub fn sum(&self, of: impl Fn(&StepNumbers) -> f64) -> f64 {
         self.steps.iter().map(of).sum()
     }
 
-    pub(crate) fn count(&self, of: impl Fn(&StepNumbers) -> u64) -> u64 {
+    pub fn count(&self, of: impl Fn(&StepNumbers) -> u64) -> u64 {
         self.steps.iter().map(of).sum()
     }
 }
 
 impl StepNumbers {
-    pub(crate) fn of_step(report: &StepReport) -> Self {
+    pub fn of_step(report: &StepReport) -> Self {
         Self::read(serde_json::to_value(report))
     }
 
@@ -166,25 +166,22 @@ impl StepNumbers {
         value.and_then(serde_json::from_value).unwrap_or_default()
     }
 
-    pub(crate) fn held_out(&self) -> Option<HeldOutPoint> {
-        let evaluation = self.evaluation.clone()?;
-        Some(HeldOutPoint {
-            step: self.step,
-            evaluation,
-        })
+    pub fn held_out(&self) -> Option<HeldOutPoint> {
+        let evaluation = self.evaluation.as_ref()?;
+        Some(HeldOutPoint::of(self.step, evaluation))
     }
 
     /// Rollouts that ran and have no score.
-    pub(crate) fn failed(&self) -> u64 {
+    pub fn failed(&self) -> u64 {
         self.agent_failed + self.timed_out + self.ungraded + self.rejected
     }
 
-    pub(crate) fn ran(&self) -> u64 {
+    pub fn ran(&self) -> u64 {
         self.scored + self.failed()
     }
 
     /// Of training and of the evaluation after it.
-    pub(crate) fn all_infrastructure_failed(&self) -> u64 {
+    pub fn all_infrastructure_failed(&self) -> u64 {
         let held_out = self.evaluation.as_ref().map_or(0, |evaluation| {
             let greedy = evaluation
                 .all
@@ -195,7 +192,7 @@ impl StepNumbers {
         self.infrastructure_failed + held_out
     }
 
-    pub(crate) fn eval_seconds(&self) -> f64 {
+    pub fn eval_seconds(&self) -> f64 {
         self.evaluation
             .as_ref()
             .map_or(0.0, |evaluation| evaluation.time)
@@ -300,8 +297,9 @@ mod tests {
         assert_eq!(numbers.all_infrastructure_failed(), 4);
         assert!((numbers.eval_seconds() - 2.5).abs() < 1e-9);
         let point = numbers.held_out().unwrap();
-        assert_eq!(point.step, 3);
-        assert_eq!(point.evaluation, evaluation);
+        assert_eq!(point, HeldOutPoint::of(3, &evaluation));
+        assert_eq!(point.sampled.reward_mean, Some(0.75));
+        assert_eq!(point.sampled.rollouts, 8);
         assert_eq!(
             StepNumbers::of_step(&StepReport::default()).held_out(),
             None

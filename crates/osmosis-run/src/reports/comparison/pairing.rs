@@ -3,12 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
-use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::Store;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::run_rows::{ComparedRun, RowResult};
+use super::run_rows::{RowResult, RunRows};
+use crate::{RunError, RunErrorKind};
 
 /// The rows that both runs have.
 #[derive(Debug, Default)]
@@ -23,11 +22,11 @@ pub(super) struct Paired {
 
 impl Paired {
     pub(super) async fn of(
-        first: &ComparedRun,
-        second: &ComparedRun,
+        first: &RunRows,
+        second: &RunRows,
         shared_rows: bool,
     ) -> Result<Self, RunError> {
-        let digest = |run: &ComparedRun| run.pinned.dataset_sha256.clone();
+        let digest = |run: &RunRows| run.pinned.dataset_sha256.clone();
         // The same file: a row with the same index has the same content.
         if digest(first).is_some() && digest(first) == digest(second) {
             let paired = by_index(&first.rows, &second.rows);
@@ -51,8 +50,8 @@ impl Paired {
     /// The rows of the two runs that were paired, beside each other.
     pub(super) fn rows<'r>(
         &'r self,
-        first: &'r ComparedRun,
-        second: &'r ComparedRun,
+        first: &'r RunRows,
+        second: &'r RunRows,
     ) -> impl Iterator<Item = (&'r RowResult, &'r RowResult)> {
         let places = self.places.iter();
         places.map(|(here, there)| (&first.rows[*here], &second.rows[*there]))
@@ -79,7 +78,7 @@ fn by_index(first: &[RowResult], second: &[RowResult]) -> Paired {
 }
 
 /// The n-th row with a content in one run is the n-th with that content in the other.
-async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired, RunError> {
+async fn by_content(first: &RunRows, second: &RunRows) -> Result<Paired, RunError> {
     let mut places: HashMap<[u8; 16], VecDeque<usize>> = HashMap::new();
     for (place, row) in second.rows.iter().enumerate() {
         let key = content(second, row.row_index).await?;
@@ -101,7 +100,7 @@ async fn by_content(first: &ComparedRun, second: &ComparedRun) -> Result<Paired,
 }
 
 /// Half of the digest of a row, enough to tell millions apart.
-async fn content(run: &ComparedRun, row_index: u64) -> Result<[u8; 16], RunError> {
+async fn content(run: &RunRows, row_index: u64) -> Result<[u8; 16], RunError> {
     let row = run.store.row(row_index).await?.ok_or_else(|| {
         let message = format!(
             "run `{}` has rollouts of row {row_index}, but no such row",
@@ -115,8 +114,8 @@ async fn content(run: &ComparedRun, row_index: u64) -> Result<[u8; 16], RunError
     Ok(half)
 }
 
-fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> RunError {
-    let rows = |run: &ComparedRun| match (run.rows.first(), run.rows.last()) {
+fn no_shared_rows(first: &RunRows, second: &RunRows) -> RunError {
+    let rows = |run: &RunRows| match (run.rows.first(), run.rows.last()) {
         (Some(from), Some(to)) => format!("{} to {}", from.row_index, to.row_index),
         _ => "none".to_owned(),
     };
@@ -133,8 +132,8 @@ fn no_shared_rows(first: &ComparedRun, second: &ComparedRun) -> RunError {
     .hint("run both on the same rows: the same `--rows` and `--limit`")
 }
 
-fn other_dataset(first: &ComparedRun, second: &ComparedRun, shared: usize) -> RunError {
-    let dataset = |run: &ComparedRun| {
+fn other_dataset(first: &RunRows, second: &RunRows, shared: usize) -> RunError {
+    let dataset = |run: &RunRows| {
         let name = run.pinned.dataset().unwrap_or_default();
         let digest = run.pinned.dataset_sha256.as_deref().unwrap_or_default();
         format!("`{name}` ({})", digest.get(..12).unwrap_or("no digest"))

@@ -6,15 +6,16 @@ use std::fmt;
 use osmosis_core::RolloutId;
 use osmosis_store::{CallPurpose, CallRecord, Store};
 use osmosis_tokens::TokenRecord;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use osmosis_run::RunError;
+use crate::RunError;
 
 /// The oldest and the newest version that had a part in something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct Versions {
-    min: u64,
-    max: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Versions {
+    pub min: u64,
+    pub max: u64,
 }
 
 /// The versions of the policy's calls in one rollout, by call.
@@ -90,7 +91,7 @@ impl Versions {
     }
 
     /// Whether there is anything but what a policy starts with, or one that does not change has.
-    pub(super) fn any_new(self) -> bool {
+    pub fn any_new(self) -> bool {
         self.max > 0
     }
 }

@@ -8,72 +8,49 @@ use osmosis_core::frame::Manifest;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
-use osmosis_run::eval::probe::probe;
-use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
-use osmosis_run::notices::Notices;
-use osmosis_run::regrade::plan::RegradePlan;
-use osmosis_run::settings::Throughput;
-use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
-use serde_json::{Map, Value, json};
 
-use super::super::evaluation::DEFAULT_MAX_IN_FLIGHT;
-use super::super::report::Report;
-use super::flips::Flips;
+use crate::eval::evaluation::DEFAULT_MAX_IN_FLIGHT;
+use crate::eval::probe::probe;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
+use crate::notices::Notices;
 use crate::prepared::Prepared;
+use crate::regrade::plan::RegradePlan;
+use crate::reports::{FactChanges, FlipsReport, RunReport};
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
+use crate::settings::Throughput;
 use crate::stop_signals::StopSignals;
+use crate::{RunError, RunErrorKind};
 
 /// One run to be graded again.
 #[derive(Debug)]
-pub(crate) struct Regrading {
-    pub(crate) plan: RegradePlan,
-    pub(crate) name: RunName,
-    pub(crate) folder: RunFolder,
+pub struct Regrading {
+    pub plan: RegradePlan,
+    pub name: RunName,
+    pub folder: RunFolder,
     /// A resume also grades again what timed out or was not graded.
-    pub(crate) retry_failed: bool,
-    pub(crate) throughput: Throughput,
+    pub retry_failed: bool,
+    pub throughput: Throughput,
     /// Whether the judge's server is asked for one token first.
-    pub(crate) probes: bool,
+    pub probes: bool,
 }
 
 /// Graders that run.
 #[derive(Debug)]
-pub(crate) struct ReadyGraders {
+pub struct ReadyGraders {
     prepared: Prepared,
     workers: Arc<WorkerPool>,
 }
 
-/// The numbers of the new grades, and how they differ from those before.
-#[derive(Debug)]
-pub(crate) struct RegradeReport {
-    pub(crate) report: Report,
-    /// What differs in how samples are graded: by name, before and now.
-    changes: Map<String, Value>,
-    /// `None` for a run that failed.
-    pub(crate) flips: Option<Flips>,
-}
-
-impl RegradeReport {
-    pub(crate) fn json(&self) -> Value {
-        let mut resource = self.report.json();
-        resource["changes"] = json!(self.changes);
-        if let Some(flips) = &self.flips {
-            resource["flips"] = flips.json();
-        }
-        resource
-    }
-}
-
 /// What a check without a run found.
 #[derive(Debug)]
-pub(crate) struct RegradeCheck {
-    pub(crate) manifest: Manifest,
-    pub(crate) changes: Map<String, Value>,
+pub struct RegradeCheck {
+    pub manifest: Manifest,
+    pub changes: FactChanges,
 }
 
 #[async_trait]
@@ -81,7 +58,7 @@ impl Work for Regrading {
     type Event = RunEvent;
     type Ready = ReadyGraders;
     type End = RunEnd;
-    type Report = RegradeReport;
+    type Report = RunReport;
 
     fn identity(&self) -> RunIdentity<'_> {
         let mut run_again = vec![OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
@@ -177,33 +154,24 @@ impl Work for Regrading {
         }
     }
 
-    async fn report(&self, run: &OpenRun) -> Result<RegradeReport, RunError> {
+    async fn report(&self, run: &OpenRun) -> Result<RunReport, RunError> {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
-        let report = Report::of(store, &self.name, &self.folder, run.resumed, elapsed)
-            .await?
-            .with_withheld(Some(&self.plan.code.withheld));
-        Ok(RegradeReport {
-            report,
-            changes: self.plan.changes(&run.pinned),
-            flips: None,
-        })
+        let report = RunReport::of(store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, elapsed)
+            .with_withheld(Some(&self.plan.code.withheld)))
     }
 
-    fn metrics(&self, report: &RegradeReport) -> Result<Option<Value>, RunError> {
-        Ok(Some(report.json()))
-    }
-
-    async fn write_files(&self, run: &OpenRun, report: &mut RegradeReport) -> Result<(), RunError> {
-        let plan = &self.plan;
-        let flips = Flips::write(&plan.source, &*run.store, &self.folder, &plan.workspace);
-        report.flips = Some(flips.await?);
-        Ok(())
+    async fn write_files(&self, run: &OpenRun, report: RunReport) -> Result<RunReport, RunError> {
+        let before = &*self.plan.source.store;
+        let flips = FlipsReport::write(before, &*run.store, &self.folder).await?;
+        Ok(report.with_flips(self.plan.changes(&run.pinned), flips))
     }
 }
 
 impl Regrading {
     /// Checks everything that a run would need, and starts none.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,

@@ -1,0 +1,102 @@
+//! Failures that are alike, with examples and the command that runs just those again.
+
+use osmosis_core::failure_groups::FailureGroup;
+use osmosis_core::{OutcomeKind, RunName};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::suggested_command;
+use crate::runs::Pinned;
+use crate::workspace::{Workspace, current_dir};
+
+/// Failures that are alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailureReport {
+    pub outcome: OutcomeKind,
+    /// The exception's type, or our own name for what happened.
+    #[serde(rename = "type")]
+    pub error_type: String,
+    /// The message without numbers, ids, paths and quoted values.
+    pub message: String,
+    /// The innermost frame of the user's code: `main.py:12 in run`.
+    pub frame: Option<String>,
+    /// Type and message together.
+    pub error: String,
+    pub count: u64,
+    /// `ROW.RUN` of the first.
+    pub first: Option<String>,
+    /// `ROW.RUN` of the first few.
+    pub examples: Vec<String>,
+    /// The rows that failed so, as `--rows` takes them.
+    pub rows: Option<String>,
+    /// The command that runs them again.
+    pub rerun: String,
+}
+
+impl FailureReport {
+    pub(super) fn of(group: &FailureGroup, again: &RunAgain) -> Self {
+        let examples = group.examples.iter();
+        let examples: Vec<String> = examples.map(|(row, run)| format!("{row}.{run}")).collect();
+        Self {
+            outcome: group.signature.outcome,
+            error_type: group.signature.error_type.clone(),
+            message: group.signature.message.clone(),
+            frame: group.signature.frame.clone(),
+            error: group.text(),
+            count: group.count,
+            first: examples.first().cloned(),
+            examples,
+            rows: group.rows().map(|rows| rows.to_string()),
+            rerun: again.command(group),
+        }
+    }
+}
+
+/// What is needed to name a command that runs some rows of a run again.
+#[derive(Debug, Clone)]
+pub(super) struct RunAgain {
+    run: String,
+    workspace: Workspace,
+    /// The config, from the workspace's folder; runs made before it was remembered have none.
+    config: Option<String>,
+    server: Option<String>,
+    seed: Option<u64>,
+}
+
+impl RunAgain {
+    pub(super) fn of(run: &RunName, pinned: &Pinned, workspace: Workspace) -> Self {
+        Self {
+            run: run.to_string(),
+            workspace,
+            config: pinned.remembered.config.clone(),
+            server: pinned.server.clone(),
+            seed: pinned.model_seed().filter(|seed| *seed > 0),
+        }
+    }
+
+    /// A new run of just the rows that failed so: whoever has changed the code can't resume. What failed
+    /// outside the agent is run again by a resume.
+    fn command(&self, group: &FailureGroup) -> String {
+        let workspace = &self.workspace;
+        let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
+        let (Some(config), Some(rows), false) = (&self.config, group.rows(), outside) else {
+            let mut arguments = vec!["eval", "resume", self.run.as_str()];
+            if !outside {
+                arguments.push("--retry-failed");
+            }
+            return suggested_command(&arguments, workspace);
+        };
+        let config = workspace.root.join(config);
+        let here = current_dir().unwrap_or_default();
+        let config = config.strip_prefix(&here).unwrap_or(&config);
+        let (rows, seed) = (rows.to_string(), self.seed.map(|seed| seed.to_string()));
+        let mut arguments = vec!["eval", "submit", config.as_str(), "--rows", &rows];
+        if let Some(server) = &self.server {
+            arguments.extend(["--server", server]);
+        }
+        if let Some(seed) = &seed {
+            arguments.extend(["--seed", seed]);
+        }
+        suggested_command(&arguments, workspace)
+    }
+}

@@ -1,0 +1,52 @@
+//! What runs came to, as types.
+//!
+//! Every document that a command prints with `--json`, and every result file of a run, is one of these,
+//! serialised: their JSON schemas are in `docs/schema/`, and `docs/reports.md` describes them. They are
+//! computed from stores and folders. Front ends render them; nothing here prints.
+
+mod commands;
+mod comparison;
+mod cost;
+mod exported;
+mod failures;
+mod flips;
+mod gates;
+mod ordered_map;
+mod rollout_details;
+mod rollout_line;
+mod run_report;
+mod run_state;
+mod run_summary;
+mod salvaged;
+mod schema;
+mod training;
+mod verified;
+
+pub use commands::suggested_command;
+pub use comparison::{
+    ChangedRow, ChangedRows, ComparedRun, ComparedWith, Comparison, ComparisonDefinitions,
+    Difference, FoundBy, PairedRows, RowSide, RunToCompare, UsageDifference, failed_counts, p_text,
+    points, signed, signed_one,
+};
+pub use cost::CostReport;
+pub use exported::{ExportReport, LeftOutReport};
+pub use failures::FailureReport;
+pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
+pub use gates::{Gate, GateResult};
+pub use ordered_map::OrderedMap;
+pub use rollout_details::{
+    Artifact, ArtifactKind, Artifacts, CallDetails, Entry, GroundTruth, RolloutDetails,
+    SampleDetails, SampledTokens, Speaker, Transcriber, Versions, Wanted, each_log_line,
+};
+pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
+pub use run_report::{RunDefinitions, RunInfo, RunRecordReport, RunReport};
+pub use run_state::RunState;
+pub use run_summary::RunSummary;
+pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
+pub use schema::{SchemaFile, schema_files};
+pub use training::{
+    BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
+    PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers, TokenCounts,
+    TrainedStep, TrainingInfo, TrainingReport, begun_on,
+};
+pub use verified::{CheckedCounts, DamageReport, VerifiedRun};

@@ -1,0 +1,81 @@
+//! The JSON schemas of the reports: `docs/schema/` is made of this, and of nothing else. A test compares,
+//! and `OSMOSIS_UPDATE_DOCS=1` writes it anew.
+
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::Value;
+
+use super::{
+    Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
+    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+};
+
+/// A report's schema, and where it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchemaFile {
+    /// Without the folder and `.json`.
+    pub name: &'static str,
+    pub schema: Value,
+}
+
+/// The schemas of all reports, in the order of their names.
+pub fn schema_files() -> Vec<SchemaFile> {
+    vec![
+        file::<Comparison>("comparison"),
+        file::<ExportReport>("export-report"),
+        file::<Flip>("flip"),
+        file::<RolloutDetails>("rollout-details"),
+        file::<RolloutLine>("rollout-line"),
+        file::<RunInfo>("run-info"),
+        file::<RunReport>("run-report"),
+        file::<RunSummary>("run-summary"),
+        file::<SalvagedRun>("salvaged-run"),
+        file::<TrainingInfo>("training-info"),
+        file::<TrainingReport>("training-report"),
+        file::<VerifiedRun>("verified-run"),
+    ]
+}
+
+fn file<T: JsonSchema>(name: &'static str) -> SchemaFile {
+    // What is written: a field that may be left out is not required, one that may be null is.
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let schema = SchemaGenerator::new(settings).into_root_schema_for::<T>();
+    SchemaFile {
+        name,
+        schema: schema.to_value(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use camino::Utf8PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn the_schemas_in_the_docs_are_those_of_the_types() {
+        let folder = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema"));
+        let update = std::env::var_os("OSMOSIS_UPDATE_DOCS").is_some();
+        let mut names = vec![];
+        for SchemaFile { name, schema } in schema_files() {
+            let path = folder.join(format!("{name}.json"));
+            let text = format!("{schema:#}\n");
+            if update {
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(&path, &text).unwrap();
+            }
+            let written = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(
+                written == text,
+                "docs/schema/{name}.json is not what the types say; run this test with OSMOSIS_UPDATE_DOCS=1"
+            );
+            names.push(format!("{name}.json"));
+        }
+        let mut there: Vec<String> = folder
+            .read_dir_utf8()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_owned())
+            .collect();
+        there.sort();
+        assert_eq!(there, names, "a schema in docs/schema belongs to no report");
+    }
+}

@@ -1,0 +1,300 @@
+//! What a training came to.
+
+mod curve;
+mod held_out;
+
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use osmosis_core::RunName;
+use osmosis_core::staleness::StalenessHistogram;
+use osmosis_store::Store;
+use osmosis_train::checkpoints::{self, Checkpoint, Which};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use curve::{Curve, StepNumbers};
+pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
+
+use super::RunRecordReport;
+use crate::RunError;
+use crate::run_folder::RunFolder;
+use crate::runs::Pinned;
+use crate::withheld::Withheld;
+
+/// The best of many is partly the luckiest of them.
+const OPTIMISTIC: &str = "chosen on the held-out rows, so its score on them is optimistic";
+
+/// The `resource` of `train submit --json`, and `metrics.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainingReport {
+    pub run_name: RunName,
+    #[schemars(with = "String")]
+    pub output_path: Utf8PathBuf,
+    /// The last step so far.
+    pub steps: u64,
+    pub steps_without_update: u64,
+    /// The first evaluation on held-out rows; `null` without any.
+    pub before: Option<HeldOutPoint>,
+    /// The last one; `null` with a single one.
+    pub after: Option<HeldOutPoint>,
+    pub reward_curve: Vec<TrainedStep>,
+    pub held_out_curve: Vec<HeldOutPoint>,
+    /// The checkpoint with the highest pass rate on held-out rows; `null` without held-out rows.
+    pub best: Option<BestCheckpoint>,
+    pub tokens: TokenCounts,
+    pub groups: GroupCounts,
+    /// Rollouts of training and of evaluations that failed for reasons outside the agent.
+    pub infrastructure_failed: u64,
+    /// `null` where nothing can be stale.
+    pub staleness: Option<StalenessReport>,
+    pub seconds: PhaseSeconds,
+    pub checkpoints: Vec<SavedCheckpoint>,
+    /// The reward curve as a picture.
+    #[schemars(with = "String")]
+    pub curve_path: Utf8PathBuf,
+    /// What the run was begun on; `null` for runs from before it was recorded.
+    pub processor: Option<String>,
+    /// Whether this process went on with a run that another began; left out when it only looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<bool>,
+    /// How long this process trained; left out when it only looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Names of variables that user code did not get; left out when this process only looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld_variables: Option<Vec<String>>,
+    /// The same as `duration_ms`, not rounded.
+    #[serde(skip)]
+    pub duration: Option<Duration>,
+}
+
+/// A step of training with rollouts that ran.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainedStep {
+    pub step: u64,
+    /// The mean over scored rollouts.
+    pub reward: Option<f64>,
+    /// Passed / all that ran.
+    pub pass_rate: Option<f64>,
+    pub ran: u64,
+    pub scored: u64,
+    /// Those that ran and have no reward.
+    pub failed: u64,
+    pub infrastructure_failed: u64,
+}
+
+/// A checkpoint that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SavedCheckpoint {
+    pub step: u64,
+    #[schemars(with = "String")]
+    pub path: Utf8PathBuf,
+}
+
+/// `run:NAME@best`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BestCheckpoint {
+    pub step: u64,
+    #[schemars(with = "String")]
+    pub path: Utf8PathBuf,
+    /// What to keep in mind.
+    pub note: String,
+}
+
+/// Tokens of training, without those of evaluations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TokenCounts {
+    pub sampled: u64,
+    pub trained: u64,
+}
+
+/// What became of the groups: the rollouts of one row in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupCounts {
+    pub used: u64,
+    /// All of their rewards are equal.
+    pub no_variance: u64,
+    pub incomplete: u64,
+}
+
+/// Tokens by the versions they were behind, and what was too old.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StalenessReport {
+    /// By staleness: 0 for those of the version that was updated.
+    pub tokens: StalenessHistogram,
+    pub mean: Option<f64>,
+    pub max: Option<u64>,
+    pub groups_discarded: u64,
+    pub rollouts_dropped: u64,
+    pub tokens_masked: u64,
+    pub seconds_waiting: SecondsWaiting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SecondsWaiting {
+    /// The learner waited for rollouts.
+    pub rollouts: f64,
+    /// Rollouts waited for an update.
+    pub update: f64,
+}
+
+/// Where the time went.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PhaseSeconds {
+    pub rollout: f64,
+    pub grade: f64,
+    pub update: f64,
+    pub swap: f64,
+    pub save: f64,
+    pub evaluation: f64,
+}
+
+/// The kind of processor that a run was begun on.
+pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
+    let Some(record) = store.run().await? else {
+        return Ok(None);
+    };
+    Ok(Pinned::read(&record.pinned)?.remembered.processor)
+}
+
+impl TrainingReport {
+    pub async fn of(
+        store: &dyn Store,
+        name: &RunName,
+        folder: &RunFolder,
+    ) -> Result<Self, RunError> {
+        let curve = Curve::of(store).await?;
+        let held_out_curve = curve.held_out();
+        let after = (held_out_curve.len() > 1).then(|| held_out_curve.last().cloned());
+        let saved = checkpoints::list(&folder.path)?.into_iter();
+        // Without held-out rows there is none.
+        let best = checkpoints::resolve(&folder.path, Which::Best).ok();
+        Ok(Self {
+            run_name: name.clone(),
+            output_path: folder.path.clone(),
+            steps: curve.last_step(),
+            steps_without_update: curve
+                .trained()
+                .filter(|step| step.skipped.is_some())
+                .count() as u64,
+            before: held_out_curve.first().cloned(),
+            after: after.flatten(),
+            reward_curve: curve.trained().filter_map(TrainedStep::of).collect(),
+            held_out_curve,
+            best: best.map(|best| BestCheckpoint {
+                step: best.step,
+                path: best.folder,
+                note: OPTIMISTIC.to_owned(),
+            }),
+            tokens: TokenCounts {
+                sampled: curve.count(|step| step.tokens_sampled),
+                trained: curve.count(|step| step.tokens_trained),
+            },
+            groups: GroupCounts {
+                used: curve.count(|step| step.groups_used),
+                no_variance: curve.count(|step| step.groups_without_variance),
+                incomplete: curve.count(|step| step.groups_incomplete),
+            },
+            infrastructure_failed: curve.count(StepNumbers::all_infrastructure_failed),
+            staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
+            seconds: PhaseSeconds {
+                rollout: curve.sum(|step| step.rollout_seconds),
+                grade: curve.sum(|step| step.grade_seconds),
+                update: curve.sum(|step| step.update_seconds),
+                swap: curve.sum(|step| step.swap_seconds),
+                save: curve.sum(|step| step.save_seconds.unwrap_or(0.0)),
+                evaluation: curve.sum(StepNumbers::eval_seconds),
+            },
+            checkpoints: saved
+                .map(|Checkpoint { step, folder }| SavedCheckpoint { step, path: folder })
+                .collect(),
+            curve_path: folder.curve(),
+            processor: begun_on(store).await?,
+            resumed: None,
+            duration_ms: None,
+            withheld_variables: None,
+            duration: None,
+        })
+    }
+
+    /// The same by the process that trained: whether it went on with the run of another, and for how long.
+    #[must_use]
+    pub fn ran_here(self, resumed: bool, duration: impl Into<Option<Duration>>) -> Self {
+        let duration = duration.into();
+        let in_ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            resumed: Some(resumed),
+            duration_ms: duration.map(in_ms),
+            duration,
+            ..self
+        }
+    }
+
+    /// The same with the names of the variables that user code did not get.
+    #[must_use]
+    pub fn with_withheld(self, Withheld(names): &Withheld) -> Self {
+        Self {
+            withheld_variables: Some(names.clone()),
+            ..self
+        }
+    }
+
+    /// Mean training reward by step, where there is one.
+    pub fn rewards(&self) -> Vec<(u64, f64)> {
+        let steps = self.reward_curve.iter();
+        steps
+            .filter_map(|step| Some((step.step, step.reward?)))
+            .collect()
+    }
+
+    /// The part of a step's rollouts that passed, of all that ran, by step.
+    pub fn pass_rates(&self) -> Vec<(u64, f64)> {
+        let steps = self.reward_curve.iter();
+        steps
+            .filter_map(|step| Some((step.step, step.pass_rate?)))
+            .collect()
+    }
+}
+
+impl TrainedStep {
+    /// `None` for a step without a rollout that ran.
+    fn of(step: &StepNumbers) -> Option<Self> {
+        (step.reward.is_some() || step.pass_rate.is_some()).then(|| Self {
+            step: step.step,
+            reward: step.reward,
+            pass_rate: step.pass_rate,
+            ran: step.ran(),
+            scored: step.scored,
+            failed: step.failed(),
+            infrastructure_failed: step.infrastructure_failed,
+        })
+    }
+}
+
+impl StalenessReport {
+    fn of(curve: &Curve) -> Self {
+        let tokens = curve.staleness();
+        Self {
+            mean: tokens.mean(),
+            max: tokens.max(),
+            tokens,
+            groups_discarded: curve.count(|step| step.groups_stale),
+            rollouts_dropped: curve.count(|step| step.rollouts_stale),
+            tokens_masked: curve.count(|step| step.tokens_masked),
+            seconds_waiting: SecondsWaiting {
+                rollouts: curve.sum(|step| step.wait_rollouts_seconds.unwrap_or(0.0)),
+                update: curve.sum(|step| step.wait_update_seconds.unwrap_or(0.0)),
+            },
+        }
+    }
+}
+
+/// The `data` of `train info --json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainingInfo {
+    #[serde(flatten)]
+    pub report: TrainingReport,
+    #[serde(flatten)]
+    pub record: RunRecordReport,
+}
