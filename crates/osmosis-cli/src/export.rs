@@ -15,9 +15,9 @@ use osmosis_data::export::{
 use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
-    SqliteStore, Store,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
 };
+use osmosis_store_sqlite::SqliteStore;
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};

@@ -12,7 +12,8 @@ use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
-use osmosis_store::{RunKind, SqliteStore};
+use osmosis_store::RunKind;
+use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use super::budget::Budget;

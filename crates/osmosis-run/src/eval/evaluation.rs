@@ -17,7 +17,7 @@ use crate::eval::money::Money;
 use crate::eval::plan::{EvalPlan, UserSide};
 use crate::eval::prices::{Dollars, Prices};
 use crate::eval::probe::{ProbeResult, Server, probe};
-use crate::eval::rollout_server::{ReachedServer, SharedExecutor};
+use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
@@ -31,7 +31,7 @@ use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
-use crate::{RunError, RunErrorKind};
+use crate::{GatewaySessions, RunError, RunErrorKind};
 
 pub const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
 
@@ -367,14 +367,13 @@ impl Evaluation {
         around
             .parts
             .share(Stage::Execution, Arc::clone(&rollouts) as _);
-        let executor = Arc::new(SharedExecutor(rollouts));
-        self.run_engine(&gateway, executor, run, around).await
+        self.run_engine(&gateway, rollouts, run, around).await
     }
 
     async fn run_engine(
         &self,
         gateway: &Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        executor: Arc<dyn Executor>,
         run: &OpenRun,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<EvalEnd, RunError> {
@@ -390,7 +389,7 @@ impl Evaluation {
         );
         let mut engine = Engine::new(
             Arc::clone(&run.store),
-            Arc::clone(gateway),
+            Arc::new(GatewaySessions::local(Arc::clone(gateway))),
             executor,
             self.engine_options(),
             tracer.events(),

@@ -24,7 +24,7 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
 use crate::settings::Throughput;
 use crate::stop_signals::StopSignals;
-use crate::{RunError, RunErrorKind};
+use crate::{GatewaySessions, RunError, RunErrorKind};
 
 /// One run to be graded again.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Work for Regrading {
         let engine = Engine::for_regrade(
             recorded,
             Arc::clone(&run.store),
-            gateway,
+            Arc::new(GatewaySessions::local(gateway)),
             ready.workers,
             self.engine_options(),
             around.events.run_events(),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use osmosis_store::{RunKind, RunRecord, SqliteStore, Store};
+use osmosis_store::{RunKind, RunRecord, Store};
+use osmosis_store_sqlite::SqliteStore;
 
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};

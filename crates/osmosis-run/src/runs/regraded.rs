@@ -1,7 +1,8 @@
 //! What a run that only grades knows of the one whose samples it grades.
 
 use osmosis_core::RunName;
-use osmosis_store::{RunKind, RunRecord, SqliteStore, Store as _};
+use osmosis_store::{RunKind, RunRecord};
+use osmosis_store_sqlite::SqliteStore;
 
 use super::Pinned;
 use crate::run_folder::RunFolder;

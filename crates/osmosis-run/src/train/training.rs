@@ -14,7 +14,6 @@ use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
 
-use crate::RunError;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
@@ -28,6 +27,7 @@ use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::tracking::TrackerKind;
 use crate::train::plan::{Plan, PlannedModel};
+use crate::{GatewaySessions, RunError};
 
 /// A kept sample passes from this reward on.
 const PASS_THRESHOLD: f64 = 1.0;
@@ -256,9 +256,9 @@ impl Work for Training {
         let (gateway, sampler) = self.serve_policy(run, around).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
-            gateway,
-            workers,
-            model: self.plan.model.clone(),
+            sessions: Arc::new(GatewaySessions::local(gateway)),
+            executor: workers,
+            model: Arc::new(self.plan.model.clone()),
             sampler,
             engine: self.engine_options(),
             folder: self.folder.path.clone(),

@@ -21,9 +21,8 @@ use osmosis_run::stop_signals::StopSignals;
 use osmosis_run::tracking::TrackerKind;
 use osmosis_run::workspace::Workspace;
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{
-    NewRollout, NewRow, RunKind, RunStatus, SqliteOptions, SqliteStore, Store as _,
-};
+use osmosis_store::{NewRollout, NewRow, RunKind, RunStatus, Store as _};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use camino::Utf8Path;
 use osmosis_core::{PolicyVersion, Redactor};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
-use osmosis_run::RunError;
 use osmosis_run::execution;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
 use osmosis_run::policy;
@@ -16,6 +15,7 @@ use osmosis_run::reports::TrainingReport;
 use osmosis_run::runs::Pinned;
 use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::training::{ReadyCode, Training};
+use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::RunStatus;
 use osmosis_train::TrainEvent;
 use osmosis_train::delivery::{
@@ -105,8 +105,9 @@ impl Work for ServedTraining {
         };
         let parts = OutsideParts {
             store: Arc::clone(&run.store),
-            gateway: Arc::clone(&served.gateway),
-            workers,
+            sessions: Arc::new(GatewaySessions::local(Arc::clone(&served.gateway))),
+            executor: workers,
+            versions: served.gateway.announced_versions(),
             engine: self.training.engine_options(),
             folder: self.training.folder.path.clone(),
             version: served.version,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use osmosis_run::reports::{Comparison, RunToCompare};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, SqliteStore};
+use osmosis_store::RunKind;
+use osmosis_store_sqlite::SqliteStore;
 
 use crate::arguments::CompareArguments;
 use crate::error::Exit;
