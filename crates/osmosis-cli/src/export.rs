@@ -15,7 +15,7 @@ use osmosis_data::export::{
 use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
 };
 use osmosis_store_sqlite::SqliteStore;
 

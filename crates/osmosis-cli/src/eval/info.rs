@@ -3,7 +3,7 @@
 use osmosis_core::Redactor;
 use osmosis_run::reports::{RunInfo, RunRecordReport, RunReport};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, Store};
+use osmosis_store::RunKind;
 use osmosis_store_sqlite::SqliteStore;
 
 use super::gates::{self, NOT_JUDGED};

@@ -8,7 +8,7 @@ use osmosis_run::reports::{
     CallDetails, Entry, RolloutDetails, SampleDetails, Transcriber, Versions, Wanted,
 };
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{CallPurpose, RunKind, Store};
+use osmosis_store::{CallPurpose, RunKind};
 use osmosis_store_sqlite::SqliteStore;
 use owo_colors::Style;
 
