@@ -6,12 +6,10 @@ use osmosis_run::reports::{KeptCounts, LostReport, SalvagedRun};
 use osmosis_run::runs::salvage::{Salvaged, salvage};
 use osmosis_store::{LostRecord, RunKind, SalvageReport};
 
-use super::{FoundRun, given_name};
+use super::given_name;
 use crate::arguments::SalvageArguments;
-use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::run_folder::command_word;
 use crate::workspace::Workspace;
 
 /// Losses that are shown to people; JSON has all of them.
@@ -23,75 +21,33 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let name = given_name(arguments.to.as_deref())?;
-    let Salvaged {
-        from: found,
-        name,
-        folder: target,
-        report,
-    } = salvage(workspace, &arguments.run, name)?;
-    tell(&found, &name, &report, workspace, output);
-    let lost = report.lost.iter().map(|lost| LostReport {
-        what: lost.what.clone(),
-        why: lost.why.clone(),
-    });
-    output.operation(
-        "salvaged",
-        &SalvagedRun {
-            run_name: name.clone(),
-            from: found.to_string(),
-            output_path: target.path,
-            resumable: report.has_record,
-            kept: KeptCounts {
-                rows: report.rows,
-                results: report.results,
-                calls: report.calls,
-                steps: report.steps,
-                batches: report.batches,
-            },
-            waiting: report.waiting,
-            lost: lost.collect(),
-            resume: resume_command(&found, &name, workspace),
-        },
-    );
+    let salvaged = salvage(workspace, &arguments.run, name)?;
+    let report = SalvagedRun::of(&salvaged, workspace);
+    tell(&report, output);
+    output.operation("salvaged", &report);
     Ok(Exit::Ok)
 }
 
-fn resume_command(found: &FoundRun, name: &RunName, workspace: &Workspace) -> Option<String> {
-    let name = name.as_str();
-    match found.kind {
-        RunKind::Evaluation | RunKind::Training => Some(command_line::suggest(
-            &[command_word(found.kind), "resume", name],
-            workspace,
-        )),
-        RunKind::Serving => None,
-    }
-}
-
-fn tell(
-    found: &FoundRun,
-    name: &RunName,
-    report: &SalvageReport,
-    workspace: &Workspace,
-    output: &Output,
-) {
+fn tell(report: &SalvagedRun, output: &Output) {
+    let (name, kept) = (&report.run_name, &report.kept);
     output.line(format_args!(
-        "Made run `{name}` of what is whole in `{found}`: {} results, {} model calls, {} rollouts that wait.",
-        report.results, report.calls, report.waiting
+        "Made run `{name}` of what is whole in `{}`: {} results, {} model calls, {} rollouts that wait.",
+        report.from, kept.results, kept.calls, report.waiting
     ));
     if report.lost.is_empty() {
         output.line("Nothing was lost.");
     } else {
         output.line(format_args!("Lost ({}):", report.lost.len()));
     }
-    for LostRecord { what, why } in report.lost.iter().take(SHOWN) {
+    for LostReport { what, why } in report.lost.iter().take(SHOWN) {
         output.line(format_args!("  {what}: {why}"));
     }
     let more = report.lost.len().saturating_sub(SHOWN);
     if more > 0 {
         output.line(format_args!("  and {more} more; `--json` lists them"));
     }
-    match resume_command(found, name, workspace) {
-        Some(_) if !report.has_record => output.line(format_args!(
+    match &report.resume {
+        Some(_) if !report.resumable => output.line(format_args!(
             "The run's own record is lost. Submit the same config again with `--name {name}` to go on."
         )),
         Some(command) => output.line(format_args!(

@@ -22,13 +22,11 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
     })?;
     bar.finish_and_clear();
     tell(&verified, workspace, output);
-    let Verified {
-        run: found, report, ..
-    } = &verified;
-    let status = if report.is_whole() {
-        "whole"
+    let report = VerifiedRun::of(&verified);
+    let (status, exit) = if report.whole {
+        ("whole", Exit::Ok)
     } else {
-        "damaged"
+        ("damaged", Exit::Failed)
     };
     let checked = &report.checked;
     let damage = report.damage.iter().map(|damage| DamageReport {

@@ -182,12 +182,11 @@ impl RunReport {
         }
     }
 
-    /// The same with what another grader changed.
+    /// The same with what differs from how the source was graded.
     #[must_use]
-    pub fn with_flips(self, changes: FactChanges, flips: FlipsReport) -> Self {
+    pub fn with_changes(self, changes: FactChanges) -> Self {
         Self {
             changes: Some(changes),
-            flips: Some(flips),
             ..self
         }
     }

@@ -4,6 +4,8 @@ use camino::Utf8PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::runs::verify::Verified;
+
 /// The `resource` of `run verify --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VerifiedRun {
@@ -25,6 +27,44 @@ pub struct VerifiedRun {
     pub schema_version: Option<i64>,
     /// What a living process writes now was not checked.
     pub running: bool,
+}
+
+impl VerifiedRun {
+    pub fn of(verified: &Verified) -> Self {
+        let Verified {
+            run,
+            report,
+            checkpoints,
+            checkpoints_without_checksum,
+        } = verified;
+        let checked = &report.checked;
+        let damage = report.damage.iter().map(|damage| DamageReport {
+            place: damage.place.clone(),
+            message: damage.message.clone(),
+        });
+        Self {
+            run_name: run.name.to_string(),
+            run: run.to_string(),
+            output_path: run.folder.path.clone(),
+            whole: report.is_whole(),
+            findings: report.findings,
+            damage: damage.collect(),
+            checked: CheckedCounts {
+                rows: checked.rows,
+                rollouts: checked.rollouts,
+                samples: checked.samples,
+                calls: checked.calls,
+                body_bytes: checked.body_bytes,
+                steps: checked.steps,
+                batches: checked.batches,
+                checkpoints: *checkpoints,
+            },
+            checkpoints_without_checksum: *checkpoints_without_checksum,
+            without_checksum: report.without_checksum,
+            schema_version: report.schema_version,
+            running: report.holder.is_some(),
+        }
+    }
 }
 
 /// Something that is not as it was written.
