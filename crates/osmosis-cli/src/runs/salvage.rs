@@ -1,10 +1,8 @@
 //! `osmosis run salvage`.
 
-use osmosis_core::RunName;
 use osmosis_run::RunError;
-use osmosis_run::reports::{KeptCounts, LostReport, SalvagedRun};
-use osmosis_run::runs::salvage::{Salvaged, salvage};
-use osmosis_store::{LostRecord, RunKind, SalvageReport};
+use osmosis_run::reports::{LostReport, SalvagedRun};
+use osmosis_run::runs::salvage::salvage;
 
 use super::given_name;
 use crate::arguments::SalvageArguments;

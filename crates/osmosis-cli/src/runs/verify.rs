@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
-use osmosis_run::reports::{CheckedCounts, DamageReport, VerifiedRun};
+use osmosis_run::reports::VerifiedRun;
 use osmosis_run::runs::verify::{Verified, verify};
 use osmosis_store::Damage;
 
@@ -28,41 +28,8 @@ pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<E
     } else {
         ("damaged", Exit::Failed)
     };
-    let checked = &report.checked;
-    let damage = report.damage.iter().map(|damage| DamageReport {
-        place: damage.place.clone(),
-        message: damage.message.clone(),
-    });
-    output.operation(
-        status,
-        &VerifiedRun {
-            run_name: found.name.to_string(),
-            run: found.to_string(),
-            output_path: found.folder.path.clone(),
-            whole: report.is_whole(),
-            findings: report.findings,
-            damage: damage.collect(),
-            checked: CheckedCounts {
-                rows: checked.rows,
-                rollouts: checked.rollouts,
-                samples: checked.samples,
-                calls: checked.calls,
-                body_bytes: checked.body_bytes,
-                steps: checked.steps,
-                batches: checked.batches,
-                checkpoints: verified.checkpoints,
-            },
-            checkpoints_without_checksum: verified.checkpoints_without_checksum,
-            without_checksum: report.without_checksum,
-            schema_version: report.schema_version,
-            running: report.holder.is_some(),
-        },
-    );
-    Ok(if report.is_whole() {
-        Exit::Ok
-    } else {
-        Exit::Failed
-    })
+    output.operation(status, &report);
+    Ok(exit)
 }
 
 fn tell(verified: &Verified, workspace: &Workspace, output: &Output) {

@@ -159,13 +159,17 @@ impl Work for Regrading {
         let report = RunReport::of(store, &self.name, &self.folder).await?;
         Ok(report
             .ran_here(run.resumed, elapsed)
-            .with_withheld(Some(&self.plan.code.withheld)))
+            .with_withheld(Some(&self.plan.code.withheld))
+            .with_changes(self.plan.changes(&run.pinned)))
     }
 
     async fn write_files(&self, run: &OpenRun, report: RunReport) -> Result<RunReport, RunError> {
         let before = &*self.plan.source.store;
         let flips = FlipsReport::write(before, &*run.store, &self.folder).await?;
-        Ok(report.with_flips(self.plan.changes(&run.pinned), flips))
+        Ok(RunReport {
+            flips: Some(flips),
+            ..report
+        })
     }
 }
 
