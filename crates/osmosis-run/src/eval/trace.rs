@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::RunError;
 use osmosis_core::clock::now_ms;
 use osmosis_core::{Attempt, Outcome, Reward, RolloutId, Sample};
 use osmosis_data::conversation::{Conversation, Role};
@@ -18,6 +17,7 @@ use osmosis_store::{CallQuery, RolloutRecord, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::RunError;
 use crate::notices::Notices;
 use crate::transcripts::{self, Telling};
 

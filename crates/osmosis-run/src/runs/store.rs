@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::clock::now_ms;
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
@@ -12,6 +11,7 @@ use super::Pinned;
 use super::reference::kind_word;
 use crate::private_files;
 use crate::run_folder::RunFolder;
+use crate::{RunError, RunErrorKind};
 
 /// What a run is made with, or must have been made with.
 #[derive(Debug)]

@@ -181,7 +181,7 @@ impl Work for ScriptedRun {
     type Event = RunEvent;
     type Ready = ();
     type End = RunStatus;
-    type Report = ();
+    type Report = Value;
 
     fn identity(&self) -> RunIdentity<'_> {
         RunIdentity {
@@ -266,11 +266,8 @@ impl Work for ScriptedRun {
         *end
     }
 
-    async fn report(&self, _run: &OpenRun) -> Result<(), RunError> {
-        self.failing(Fails::Reporting)
-    }
-
-    fn metrics(&self, (): &()) -> Result<Option<Value>, RunError> {
-        Ok(Some(json!({ "pass_rate": 0.5 })))
+    async fn report(&self, _run: &OpenRun) -> Result<Value, RunError> {
+        self.failing(Fails::Reporting)?;
+        Ok(json!({ "pass_rate": 0.5 }))
     }
 }

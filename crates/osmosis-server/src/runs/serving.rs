@@ -23,7 +23,6 @@ use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use reqwest::Url;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::user_side::UserSide;
@@ -206,10 +205,6 @@ impl Work for Serving {
 
     async fn report(&self, _run: &OpenRun) -> Result<(), RunError> {
         Ok(())
-    }
-
-    fn metrics(&self, _report: &()) -> Result<Option<Value>, RunError> {
-        Ok(None)
     }
 }
 

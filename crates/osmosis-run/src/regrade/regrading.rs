@@ -8,50 +8,49 @@ use osmosis_core::frame::Manifest;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
-use osmosis_run::eval::probe::probe;
-use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
-use osmosis_run::notices::Notices;
-use osmosis_run::regrade::plan::RegradePlan;
-use osmosis_run::reports::{FactChanges, FlipsReport, RunReport};
-use osmosis_run::settings::Throughput;
-use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
 use osmosis_worker::{PoolOptions, WorkerPool};
-use serde_json::Value;
 
-use super::super::evaluation::DEFAULT_MAX_IN_FLIGHT;
+use crate::eval::evaluation::DEFAULT_MAX_IN_FLIGHT;
+use crate::eval::probe::probe;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
+use crate::notices::Notices;
 use crate::prepared::Prepared;
+use crate::regrade::plan::RegradePlan;
+use crate::reports::{FactChanges, FlipsReport, RunReport};
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
+use crate::settings::Throughput;
 use crate::stop_signals::StopSignals;
+use crate::{GatewaySessions, RunError, RunErrorKind};
 
 /// One run to be graded again.
 #[derive(Debug)]
-pub(crate) struct Regrading {
-    pub(crate) plan: RegradePlan,
-    pub(crate) name: RunName,
-    pub(crate) folder: RunFolder,
+pub struct Regrading {
+    pub plan: RegradePlan,
+    pub name: RunName,
+    pub folder: RunFolder,
     /// A resume also grades again what timed out or was not graded.
-    pub(crate) retry_failed: bool,
-    pub(crate) throughput: Throughput,
+    pub retry_failed: bool,
+    pub throughput: Throughput,
     /// Whether the judge's server is asked for one token first.
-    pub(crate) probes: bool,
+    pub probes: bool,
 }
 
 /// Graders that run.
 #[derive(Debug)]
-pub(crate) struct ReadyGraders {
+pub struct ReadyGraders {
     prepared: Prepared,
     workers: Arc<WorkerPool>,
 }
 
 /// What a check without a run found.
 #[derive(Debug)]
-pub(crate) struct RegradeCheck {
-    pub(crate) manifest: Manifest,
-    pub(crate) changes: FactChanges,
+pub struct RegradeCheck {
+    pub manifest: Manifest,
+    pub changes: FactChanges,
 }
 
 #[async_trait]
@@ -164,21 +163,19 @@ impl Work for Regrading {
             .with_changes(self.plan.changes(&run.pinned)))
     }
 
-    fn metrics(&self, report: &RunReport) -> Result<Option<Value>, RunError> {
-        Ok(serde_json::to_value(report).ok())
-    }
-
-    async fn write_files(&self, run: &OpenRun, report: &mut RunReport) -> Result<(), RunError> {
+    async fn write_files(&self, run: &OpenRun, report: RunReport) -> Result<RunReport, RunError> {
         let before = &*self.plan.source.store;
         let flips = FlipsReport::write(before, &*run.store, &self.folder).await?;
-        report.flips = Some(flips);
-        Ok(())
+        Ok(RunReport {
+            flips: Some(flips),
+            ..report
+        })
     }
 }
 
 impl Regrading {
     /// Checks everything that a run would need, and starts none.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,

@@ -1,6 +1,7 @@
 //! One training run with our own trainer: workers, the model behind a gateway, the loop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use camino::Utf8Path;
@@ -9,60 +10,58 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
-use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
-use osmosis_run::notices::Notices;
-use osmosis_run::reports::TrainingReport;
-use osmosis_run::settings::{Throughput, Trackers};
-use osmosis_run::train::plan::{Plan, PlannedModel};
-use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
-use serde_json::Value;
 
-use super::report::write_curve;
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
+use crate::notices::Notices;
 use crate::policy::{self, TokenLimits};
 use crate::prepared::Prepared;
+use crate::reports::TrainingReport;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, fresh_name};
+use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::tracking::TrackerKind;
+use crate::train::plan::{Plan, PlannedModel};
+use crate::{GatewaySessions, RunError};
 
 /// A kept sample passes from this reward on.
 const PASS_THRESHOLD: f64 = 1.0;
 
 /// One training run.
 #[derive(Debug)]
-pub(crate) struct Training<M = EmbeddedModel> {
-    pub(crate) plan: Plan<M>,
-    pub(crate) name: RunName,
-    pub(crate) folder: RunFolder,
-    pub(crate) throughput: Throughput,
+pub struct Training<M = EmbeddedModel> {
+    pub plan: Plan<M>,
+    pub name: RunName,
+    pub folder: RunFolder,
+    pub throughput: Throughput,
     /// Whether TensorBoard's files are written into the run's folder.
-    pub(crate) tensorboard: bool,
-    pub(crate) trackers: Trackers,
+    pub tensorboard: bool,
+    pub trackers: Trackers,
 }
 
 /// User code that can be put to work.
 #[derive(Debug)]
-pub(crate) struct ReadyCode {
-    pub(super) prepared: Prepared,
+pub struct ReadyCode {
+    pub prepared: Prepared,
     /// Workers that run already, because only they could say whether the rows will do.
     workers: Option<Arc<WorkerPool>>,
 }
 
 /// What a check without a run found.
 #[derive(Debug)]
-pub(crate) struct TrainCheck {
-    pub(crate) manifest: Manifest,
-    pub(crate) prepared: Prepared,
+pub struct TrainCheck {
+    pub manifest: Manifest,
+    pub prepared: Prepared,
 }
 
 impl<M: PlannedModel + Sync> Training<M> {
     /// A run of this plan, under a new name unless one is given.
-    pub(crate) fn new(plan: Plan<M>, name: Option<RunName>) -> Result<Self, RunError> {
+    pub fn new(plan: Plan<M>, name: Option<RunName>) -> Result<Self, RunError> {
         let name = if let Some(name) = name {
             name
         } else {
@@ -79,7 +78,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         })
     }
 
-    pub(super) fn identity(&self) -> RunIdentity<'_> {
+    pub fn identity(&self) -> RunIdentity<'_> {
         RunIdentity {
             kind: RunKind::Training,
             name: &self.name,
@@ -93,7 +92,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         }
     }
 
-    pub(super) fn redactor(&self) -> Redactor {
+    pub fn redactor(&self) -> Redactor {
         let secrets = self.plan.code.secrets.iter().map(|(_, value)| value);
         let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
         let of_model = self.plan.model.secrets();
@@ -101,7 +100,7 @@ impl<M: PlannedModel + Sync> Training<M> {
     }
 
     /// The user's code, with its word that the rows will do where only it can say so.
-    pub(super) async fn prepare(
+    pub async fn prepare(
         &self,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<ReadyCode, RunError> {
@@ -136,7 +135,7 @@ impl<M: PlannedModel + Sync> Training<M> {
     }
 
     /// The workers of the run, which are told of.
-    pub(super) async fn workers(
+    pub async fn workers(
         &self,
         ready: ReadyCode,
         around: &Surroundings<'_, TrainEvent>,
@@ -160,7 +159,7 @@ impl<M: PlannedModel + Sync> Training<M> {
             .unwrap_or_else(|| self.plan.default_in_flight())
     }
 
-    pub(super) fn engine_options(&self) -> EngineOptions {
+    pub fn engine_options(&self) -> EngineOptions {
         let training = &self.plan.config.training;
         let settings = DriveSettings {
             max_in_flight: self.max_in_flight(),
@@ -175,7 +174,19 @@ impl<M: PlannedModel + Sync> Training<M> {
         execution::engine_options(settings, &self.folder)
     }
 
-    pub(super) fn token_limits(&self) -> TokenLimits {
+    /// What it came to so far; `trained` is how long this process trained.
+    pub async fn numbers(
+        &self,
+        run: &OpenRun,
+        trained: Option<Duration>,
+    ) -> Result<TrainingReport, RunError> {
+        let report = TrainingReport::of(&*run.store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, trained)
+            .with_withheld(&self.plan.code.withheld))
+    }
+
+    pub fn token_limits(&self) -> TokenLimits {
         let training = &self.plan.config.training;
         TokenLimits {
             prompt: training.max_prompt_length as usize,
@@ -267,29 +278,13 @@ impl Work for Training {
     }
 
     async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
-        let (store, elapsed) = (&*run.store, run.began.elapsed());
-        let report = TrainingReport::of(store, &self.name, &self.folder).await?;
-        Ok(report
-            .ran_here(run.resumed, elapsed)
-            .with_withheld(&self.plan.code.withheld))
-    }
-
-    fn metrics(&self, report: &TrainingReport) -> Result<Option<Value>, RunError> {
-        Ok(serde_json::to_value(report).ok())
-    }
-
-    async fn write_files(
-        &self,
-        _run: &OpenRun,
-        report: &mut TrainingReport,
-    ) -> Result<(), RunError> {
-        write_curve(report)
+        self.numbers(run, Some(run.began.elapsed())).await
     }
 }
 
 impl Training {
     /// Checks everything that a run would need, and starts none.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,

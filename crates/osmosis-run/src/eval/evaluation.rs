@@ -8,63 +8,63 @@ use osmosis_core::frame::Manifest;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
-use osmosis_run::eval::live_view::LiveView;
-use osmosis_run::eval::money::Money;
-use osmosis_run::eval::plan::{EvalPlan, UserSide};
-use osmosis_run::eval::prices::{Dollars, Prices};
-use osmosis_run::eval::probe::{ProbeResult, Server, probe};
-use osmosis_run::eval::rollout_server::ReachedServer;
-use osmosis_run::eval::trace::{TracedRun, Tracer};
-use osmosis_run::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
-use osmosis_run::notices::Notices;
-use osmosis_run::reports::RunReport;
-use osmosis_run::settings::{Throughput, Trackers};
-use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
+use crate::eval::live_view::LiveView;
+use crate::eval::money::Money;
+use crate::eval::plan::{EvalPlan, UserSide};
+use crate::eval::prices::{Dollars, Prices};
+use crate::eval::probe::{ProbeResult, Server, probe};
+use crate::eval::rollout_server::ReachedServer;
+use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
+use crate::notices::Notices;
 use crate::prepared::Prepared;
+use crate::reports::RunReport;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, fresh_name};
+use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
+use crate::{GatewaySessions, RunError, RunErrorKind};
 
-pub(super) const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
+pub const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
 
 /// One evaluation to be run.
 #[derive(Debug)]
-pub(crate) struct Evaluation {
-    pub(crate) plan: EvalPlan,
-    pub(crate) name: RunName,
-    pub(crate) folder: RunFolder,
+pub struct Evaluation {
+    pub plan: EvalPlan,
+    pub name: RunName,
+    pub folder: RunFolder,
     /// A resume also runs again what failed, timed out or was not graded.
-    pub(crate) retry_failed: bool,
-    pub(crate) throughput: Throughput,
+    pub retry_failed: bool,
+    pub throughput: Throughput,
     /// `None` for those that the run was begun with.
-    pub(crate) prices: Option<Prices>,
-    pub(crate) max_cost: Option<Dollars>,
+    pub prices: Option<Prices>,
+    pub max_cost: Option<Dollars>,
     /// Whether model servers are asked for one token first.
-    pub(crate) probes: bool,
-    pub(crate) trackers: Trackers,
+    pub probes: bool,
+    pub trackers: Trackers,
     /// What can be seen of it while it goes on.
-    pub(crate) live: LiveView,
+    pub live: LiveView,
 }
 
 /// How an evaluation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EvalEnd {
-    pub(crate) end: RunEnd,
+pub struct EvalEnd {
+    pub end: RunEnd,
     /// It stopped because it has cost what it may.
-    pub(crate) over_budget: bool,
+    pub over_budget: bool,
 }
 
 /// User code that can be put to work.
 #[derive(Debug)]
-pub(crate) enum ReadySide {
+pub enum ReadySide {
     /// With workers that run already, when they had to be asked before anything else.
     Here(Box<Prepared>, Option<Arc<WorkerPool>>),
     AtServer(Box<dyn ReachedServer>),
@@ -72,13 +72,13 @@ pub(crate) enum ReadySide {
 
 /// What a check without a run found.
 #[derive(Debug)]
-pub(crate) struct EvalCheck {
-    pub(crate) model_server: ProbeResult,
-    pub(crate) side: CheckedSide,
+pub struct EvalCheck {
+    pub model_server: ProbeResult,
+    pub side: CheckedSide,
 }
 
 #[derive(Debug)]
-pub(crate) enum CheckedSide {
+pub enum CheckedSide {
     Here {
         manifest: Box<Manifest>,
         /// The interpreter or binary.
@@ -226,22 +226,18 @@ impl Work for Evaluation {
 
     async fn report(&self, run: &OpenRun) -> Result<RunReport, RunError> {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
-        let report = RunReport::of(store, &self.name, &self.folder).await?;
         let cost = self.money(&run.pinned)?.cost(store).await?;
+        let report = RunReport::of(store, &self.name, &self.folder).await?;
         Ok(report
             .ran_here(run.resumed, elapsed)
             .with_cost(cost.map(|cost| cost.report()))
             .with_withheld(self.withheld()))
     }
-
-    fn metrics(&self, report: &RunReport) -> Result<Option<Value>, RunError> {
-        Ok(serde_json::to_value(report).ok())
-    }
 }
 
 impl Evaluation {
     /// A run of this plan, under a new name unless one is given.
-    pub(crate) fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
+    pub fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
         let name = if let Some(name) = name {
             name
         } else {
@@ -263,7 +259,7 @@ impl Evaluation {
     }
 
     /// Checks everything that a run would need, and starts none.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,
@@ -450,7 +446,7 @@ impl Evaluation {
     }
 
     /// Prices and budget, as they are given now or else as the run was begun with.
-    pub(crate) fn money(&self, pinned: &Pinned) -> Result<Money, RunError> {
+    pub fn money(&self, pinned: &Pinned) -> Result<Money, RunError> {
         Money::of(self.prices, self.max_cost, pinned)
     }
 

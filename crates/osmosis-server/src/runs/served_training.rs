@@ -1,5 +1,6 @@
 //! One training run whose trainer is another process: it gets rollouts in batches, and announces weights.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,43 +8,41 @@ use async_trait::async_trait;
 use camino::Utf8Path;
 use osmosis_core::{PolicyVersion, Redactor};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
-use osmosis_policy::Sampler;
+use osmosis_run::execution;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
+use osmosis_run::policy;
 use osmosis_run::reports::TrainingReport;
+use osmosis_run::runs::Pinned;
 use osmosis_run::train::outside_model::OutsideModel;
+use osmosis_run::train::training::{ReadyCode, Training};
 use osmosis_run::{GatewaySessions, RunError};
-use osmosis_server::BatchService;
 use osmosis_store::RunStatus;
 use osmosis_train::TrainEvent;
 use osmosis_train::delivery::{
     AnnouncedVersion, OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining,
 };
-use serde_json::Value;
 
-use super::training::{ReadyCode, Training};
-use crate::execution;
-use crate::policy;
-use crate::runs::Pinned;
+use crate::BatchService;
 
 /// A training run for a trainer in another process.
-pub(crate) struct ServedTraining {
-    pub(crate) training: Training<OutsideModel>,
+pub struct ServedTraining {
+    pub training: Training<OutsideModel>,
     /// Where the trainer reaches it; any free port of this machine unless it is said.
-    pub(crate) listen: Option<SocketAddr>,
+    pub listen: Option<SocketAddr>,
     /// What opens it; made up unless it is given.
-    pub(crate) control_key: Option<Secret>,
+    pub control_key: Option<Secret>,
     /// Called when trainers can come.
-    pub(crate) serving: Box<dyn Fn(&TrainerAddress<'_>) + Send + Sync>,
+    pub serving: Box<dyn Fn(&TrainerAddress<'_>) + Send + Sync>,
 }
 
 /// Where a trainer finds a run, and how far that is.
 #[derive(Debug)]
-pub(crate) struct TrainerAddress<'a> {
-    pub(crate) url: &'a str,
-    pub(crate) control_key: &'a Secret,
-    pub(crate) version: PolicyVersion,
-    pub(crate) acknowledged: u64,
-    pub(crate) batches: u64,
+pub struct TrainerAddress<'a> {
+    pub url: &'a str,
+    pub control_key: &'a Secret,
+    pub version: PolicyVersion,
+    pub acknowledged: u64,
+    pub batches: u64,
 }
 
 /// What answers the agents.
@@ -134,16 +133,16 @@ impl Work for ServedTraining {
     }
 
     async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
-        let (training, store) = (&self.training, &*run.store);
-        let (name, folder) = (&training.name, &training.folder);
-        let report = TrainingReport::of(store, name, folder).await?;
-        Ok(report
-            .ran_here(run.resumed, None)
-            .with_withheld(&training.plan.code.withheld))
+        self.training.numbers(run, None).await
     }
+}
 
-    fn metrics(&self, report: &TrainingReport) -> Result<Option<Value>, RunError> {
-        Ok(serde_json::to_value(report).ok())
+impl fmt::Debug for ServedTraining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedTraining")
+            .field("training", &self.training)
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
     }
 }
 
@@ -186,7 +185,7 @@ impl ServedTraining {
         match &training.plan.model {
             OutsideModel::Embedded(model) => {
                 let every = config.checkpoints.checkpoint_save_freq;
-                let (policy, sampler): (_, Arc<Sampler>) = policy::trained_outside(
+                let (policy, sampler) = policy::trained_outside(
                     &config.experiment.model_path,
                     model,
                     training.plan.seed(),
