@@ -14,9 +14,9 @@ use crate::crediting::{Crediting, Records, Unit};
 use crate::group::{GroupMember, GroupName, Groups, groups};
 use crate::{SkipReason, TrainError};
 
-/// The lesson of a step.
+/// What a step's update is computed from.
 #[derive(Debug)]
-pub(crate) struct Lesson {
+pub(crate) struct StepInput {
     pub(crate) groups: Groups,
     pub(crate) batch: Batch,
     /// What the batch is made of.
@@ -27,7 +27,7 @@ pub(crate) struct Lesson {
     pub(crate) identical: u64,
 }
 
-impl Lesson {
+impl StepInput {
     /// Why there is nothing to learn, when there is not.
     pub(crate) fn skipped(&self) -> Option<SkipReason> {
         if !self.batch.rows.is_empty() {
@@ -44,7 +44,7 @@ impl Lesson {
 
 /// A rollout of a step, as far as there is something to learn from it.
 #[derive(Debug, Clone)]
-pub(crate) struct Studied {
+pub(crate) struct StepRollout {
     pub(crate) id: RolloutId,
     /// Which visit to which dataset row it belongs to.
     pub(crate) visit: GroupId,
@@ -83,16 +83,16 @@ pub(crate) async fn units_of(
     crediting.units(&rollout.id, scored).map(Some)
 }
 
-/// The lesson of a planned step: all of its rollouts were sampled by `version`, the weights that are about
+/// The input of a planned step: all of its rollouts were sampled by `version`, the weights that are about
 /// to be updated, or are left out.
-pub(crate) async fn planned_lesson(
+pub(crate) async fn planned_input(
     store: &dyn Store,
     rollouts: &[RolloutRecord],
     training: &Training,
     self_graded: bool,
     version: PolicyVersion,
-) -> Result<Lesson, TrainError> {
-    let mut studied = Vec::with_capacity(rollouts.len());
+) -> Result<StepInput, TrainError> {
+    let mut rollouts_of_step = Vec::with_capacity(rollouts.len());
     let mut stale = 0;
     for rollout in rollouts {
         let units = units_of(store, rollout, training, self_graded).await?;
@@ -105,26 +105,26 @@ pub(crate) async fn planned_lesson(
             }
             None => None,
         };
-        studied.push(Studied {
+        rollouts_of_step.push(StepRollout {
             id: rollout.id.clone(),
             // In one step a row is visited once.
             visit: GroupId(rollout.row_index),
             units,
         });
     }
-    let lesson = lesson(studied, training);
-    Ok(Lesson { stale, ..lesson })
+    let input = step_input(rollouts_of_step, training);
+    Ok(StepInput { stale, ..input })
 }
 
 /// Compares the rollouts of each visit and makes the batch of them. Their order decides how sums round.
-pub(crate) fn lesson(studied: Vec<Studied>, training: &Training) -> Lesson {
-    let members: Vec<GroupMember> = studied
+pub(crate) fn step_input(rollouts_of_step: Vec<StepRollout>, training: &Training) -> StepInput {
+    let members: Vec<GroupMember> = rollouts_of_step
         .iter()
         .map(|one| group_member(&one.id, one.visit, one.units.as_deref()))
         .collect();
     let groups = groups(&members, training.algorithm, training.incomplete_groups);
     let mut visits: BTreeMap<GroupId, Vec<&[Unit]>> = BTreeMap::new();
-    for one in &studied {
+    for one in &rollouts_of_step {
         let units = one.units.as_deref().unwrap_or_default();
         visits.entry(one.visit).or_default().push(units);
     }
@@ -134,8 +134,8 @@ pub(crate) fn lesson(studied: Vec<Studied>, training: &Training) -> Lesson {
         samples: groups.samples,
         max_response_length: training.max_response_length,
     };
-    let samples = advantaged(studied, &groups);
-    Lesson {
+    let samples = advantaged(rollouts_of_step, &groups);
+    StepInput {
         batch: batch(&samples, weighing),
         groups,
         samples,
@@ -266,9 +266,9 @@ fn refuse_untrainable(
 }
 
 /// What has an advantage, in the order of the step's rollouts: the order decides how sums round.
-fn advantaged(studied: Vec<Studied>, groups: &Groups) -> Vec<AdvantagedSample> {
+fn advantaged(rollouts_of_step: Vec<StepRollout>, groups: &Groups) -> Vec<AdvantagedSample> {
     let mut samples = Vec::new();
-    for Studied { id, visit, units } in studied {
+    for StepRollout { id, visit, units } in rollouts_of_step {
         let mut taken: BTreeMap<GroupName, usize> = BTreeMap::new();
         for unit in units.unwrap_or_default() {
             let place = taken.entry(unit.group.clone()).or_default();

@@ -23,7 +23,7 @@ use crate::learning::Learning;
 use crate::report::numbers_of;
 use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
-use crate::step::{Lesson, planned_lesson, why_flat};
+use crate::step::{StepInput, planned_input, why_flat};
 use crate::{
     EvaluationReport, SkipReason, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts,
     TrainPlan,
@@ -139,7 +139,7 @@ impl Trainer {
             tell(&events, TrainEvent::Warning { message }).await;
         }
         if self.plan.training.max_staleness > 0 {
-            return self.run_without_waiting(stop, &events).await;
+            return self.run_asynchronously(stop, &events).await;
         }
         if self.evaluation_missing() && !self.evaluate_again(stop, &events).await? {
             return self.stopped(&events).await;
@@ -182,7 +182,7 @@ impl Trainer {
 
         tell(events, TrainEvent::Updating { step }).await;
         let updating = Instant::now();
-        let lesson = planned_lesson(
+        let input = planned_input(
             &*self.parts.store,
             &results.rollouts,
             &self.plan.training,
@@ -190,8 +190,8 @@ impl Trainer {
             PolicyVersion(self.step),
         )
         .await?;
-        let mut report = self.report(&planned, &results, &lesson);
-        let update = self.learning.update(step, lesson.batch).await?;
+        let mut report = self.report(&planned, &results, &input);
+        let update = self.learning.update(step, input.batch).await?;
         report.time_update = updating.elapsed().as_secs_f64();
 
         let times = |report: &mut StepReport| report.time_step = began.elapsed().as_secs_f64();
@@ -209,7 +209,12 @@ impl Trainer {
         Ok(finished)
     }
 
-    fn report(&self, planned: &PlannedStep, results: &PhaseResults, lesson: &Lesson) -> StepReport {
+    fn report(
+        &self,
+        planned: &PlannedStep,
+        results: &PhaseResults,
+        input: &StepInput,
+    ) -> StepReport {
         let numbers = numbers_of(&results.rollouts, None);
         StepReport {
             step: planned.step,
@@ -218,17 +223,17 @@ impl Trainer {
             reward_mean: numbers.reward.mean,
             reward_std: numbers.reward.std,
             pass_rate: numbers.pass_rate,
-            groups_used: lesson.groups.used,
-            groups_no_variance: lesson.groups.no_variance,
-            groups_identical: lesson.identical,
-            groups_incomplete: lesson.groups.incomplete,
+            groups_used: input.groups.used,
+            groups_no_variance: input.groups.no_variance,
+            groups_identical: input.identical,
+            groups_incomplete: input.groups.incomplete,
             rollouts: numbers.outcomes,
-            rollouts_stale: lesson.stale,
-            rows: lesson.batch.rows.len() as u64,
-            tokens_trained: lesson.batch.tokens,
+            rollouts_stale: input.stale,
+            rows: input.batch.rows.len() as u64,
+            tokens_trained: input.batch.tokens,
             tokens_sampled: numbers.completion_tokens,
             tokens_per_second: results.tokens_per_second,
-            skipped: lesson.skipped(),
+            skipped: input.skipped(),
             lr: self.plan.training.lr,
             time_rollout: results.rollout_time.as_secs_f64(),
             time_grade: results.grade_time.as_secs_f64(),

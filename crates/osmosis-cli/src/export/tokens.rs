@@ -8,7 +8,7 @@ use osmosis_data::export::TokenRow;
 use osmosis_run::reports::LeftOutReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
-use osmosis_train::{Teaching, rows_of, visit_of};
+use osmosis_train::{RolloutRows, rows_of, visit_of};
 use serde_json::json;
 
 use crate::output::Output;
@@ -63,10 +63,10 @@ impl TokenRows {
     ) -> Result<Result<Vec<TokenRow>, LeftOut>, RunError> {
         let samples = if self.regraded { &[] } else { samples };
         let taught = match rows_of(calls, rollout, samples, &self.training).await? {
-            Teaching::Rows(taught) => taught,
-            Teaching::Unscored => return Ok(Err(LeftOut::Unscored)),
-            Teaching::NoTokens { why } => return Ok(Err(LeftOut::NoTokens(why))),
-            Teaching::Nothing { why } => return Ok(Err(LeftOut::Nothing(why))),
+            RolloutRows::Rows(taught) => taught,
+            RolloutRows::Unscored => return Ok(Err(LeftOut::Unscored)),
+            RolloutRows::NoTokens { why } => return Ok(Err(LeftOut::NoTokens(why))),
+            RolloutRows::Nothing { why } => return Ok(Err(LeftOut::Nothing(why))),
         };
         let visit = if self.visits {
             visit_of(&self.training, rollout.run_index)

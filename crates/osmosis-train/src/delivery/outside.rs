@@ -24,7 +24,7 @@ use crate::rollout_stream::{
     Happening, Recent, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
 };
 use crate::schedule::Schedule;
-use crate::step::Lesson;
+use crate::step::StepInput;
 use crate::{StepReport, TrainError, TrainEvent, clock};
 
 /// Groups in a row without anything to learn, after which somebody should be told; at least an epoch.
@@ -273,7 +273,7 @@ impl OutsideTraining {
         let waited = self.since.elapsed();
         let recent = self.stream.take_recent();
         let report = batch_report(&taken, &recent, waited, self.asynchronous);
-        let batch = delivered(&*self.store, taken.number, taken.version, &taken.lesson).await?;
+        let batch = delivered(&*self.store, taken.number, taken.version, &taken.input).await?;
         let step = taken.number;
         self.outstanding = Some(Outstanding {
             batch: Arc::new(batch),
@@ -370,14 +370,14 @@ fn batch_report(
     }
 }
 
-/// The lesson as a trainer outside reads it.
+/// The input of a step as a trainer outside reads it.
 async fn delivered(
     store: &dyn Store,
     number: u64,
     version: PolicyVersion,
-    lesson: &Lesson,
+    input: &StepInput,
 ) -> Result<DeliveredBatch, TrainError> {
-    let ids: Vec<RolloutId> = lesson.samples.iter().map(|s| s.rollout.clone()).collect();
+    let ids: Vec<RolloutId> = input.samples.iter().map(|s| s.rollout.clone()).collect();
     let rollouts = store.rollouts_by_id(&ids).await?;
     let row_of: HashMap<RolloutId, u64> = rollouts
         .into_iter()
@@ -398,7 +398,7 @@ async fn delivered(
     Ok(DeliveredBatch {
         number,
         version,
-        rows: lesson.samples.iter().flat_map(rows_of).collect(),
+        rows: input.samples.iter().flat_map(rows_of).collect(),
     })
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use osmosis_core::config::Training;
 
 use crate::crediting::Unit;
-use crate::step::{Lesson, Studied, lesson, units_of};
+use crate::step::{StepInput, StepRollout, step_input, units_of};
 use crate::{TrainError, clock};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +29,8 @@ fn is_zero(number: &u64) -> bool {
 
 /// A batch as it was when it was formed.
 #[derive(Debug)]
-pub(crate) struct LessonAgain {
-    pub(crate) lesson: Lesson,
+pub(crate) struct RepeatedInput {
+    pub(crate) input: StepInput,
     /// Of the tokens to train on.
     pub(crate) staleness: StalenessHistogram,
     pub(crate) masked_tokens: u64,
@@ -73,19 +73,19 @@ impl BatchContent {
         })
     }
 
-    /// The same lesson as when the batch was formed, from what the store has.
-    pub(crate) async fn lesson_again(
+    /// The same input as when the batch was formed, from what the store has.
+    pub(crate) async fn repeat_input(
         &self,
         store: &dyn Store,
         training: &Training,
         self_graded: bool,
         version: PolicyVersion,
-    ) -> Result<LessonAgain, TrainError> {
+    ) -> Result<RepeatedInput, TrainError> {
         let window = Window {
             version,
             max_staleness: training.max_staleness,
         };
-        let mut studied = Vec::new();
+        let mut rollouts_of_step = Vec::new();
         let mut staleness = StalenessHistogram::default();
         let mut masked_tokens = 0;
         for group in &self.groups {
@@ -105,15 +105,15 @@ impl BatchContent {
                     masked_tokens += mask(&window, &mut units);
                 }
                 count(&window, &units, &mut staleness);
-                studied.push(Studied {
+                rollouts_of_step.push(StepRollout {
                     id: member.rollout.clone(),
                     visit: group.id,
                     units: Some(units),
                 });
             }
         }
-        Ok(LessonAgain {
-            lesson: lesson(studied, training),
+        Ok(RepeatedInput {
+            input: step_input(rollouts_of_step, training),
             staleness,
             masked_tokens,
         })

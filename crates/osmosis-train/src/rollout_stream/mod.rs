@@ -35,7 +35,7 @@ use crate::TrainError;
 use crate::crediting::Unit;
 use crate::group::groups;
 use crate::schedule::Schedule;
-use crate::step::{Studied, are_identical, group_member, lesson, units_of, why_flat};
+use crate::step::{StepRollout, are_identical, group_member, step_input, units_of, why_flat};
 
 /// Rollouts in a row that could not be run, after which going on is of no use; at least a batch.
 const NOTHING_RAN: usize = 8;
@@ -342,7 +342,7 @@ impl RolloutStream {
             discarded: std::mem::take(&mut self.discarded),
             stale_rollouts: batch.stale_rollouts.0,
         };
-        let mut studied = Vec::new();
+        let mut rollouts_of_step = Vec::new();
         for group in &batch.groups {
             let mut scored = self.scored.remove(&group.id).unwrap_or_default();
             if let Some(stragglers) = &mut self.stragglers {
@@ -361,7 +361,7 @@ impl RolloutStream {
                     rollout: found.id.clone(),
                     fresh_only,
                 });
-                studied.push(Studied {
+                rollouts_of_step.push(StepRollout {
                     id: found.id,
                     visit: group.id,
                     units: Some(found.units),
@@ -380,7 +380,7 @@ impl RolloutStream {
             number,
             version: batch.version,
             epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
-            lesson: lesson(studied, &self.training),
+            input: step_input(rollouts_of_step, &self.training),
             staleness: batch.staleness,
             masked_tokens: batch.masked_tokens,
             stale_rollouts: batch.stale_rollouts.0,

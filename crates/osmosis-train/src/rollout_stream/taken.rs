@@ -8,9 +8,9 @@ use osmosis_core::staleness::{DiscardReason, StalenessHistogram};
 use osmosis_store::{BatchRecord, RolloutRecord};
 
 use super::RolloutStream;
-use super::content::{BatchContent, LessonAgain};
+use super::content::{BatchContent, RepeatedInput};
 use crate::report::numbers_of;
-use crate::step::Lesson;
+use crate::step::StepInput;
 use crate::{AsyncReport, StepReport, TrainError};
 
 /// A batch to train on.
@@ -22,7 +22,7 @@ pub(crate) struct TakenBatch {
     pub(crate) version: PolicyVersion,
     /// The pass over the rows that its first group belongs to.
     pub(crate) epoch: u64,
-    pub(crate) lesson: Lesson,
+    pub(crate) input: StepInput,
     pub(crate) staleness: StalenessHistogram,
     pub(crate) masked_tokens: u64,
     pub(crate) stale_rollouts: u64,
@@ -34,7 +34,7 @@ impl TakenBatch {
     pub(crate) fn report(&self, recent: &Recent, waited: Duration) -> StepReport {
         let numbers = numbers_of(&recent.rollouts, None);
         let given_up = |reason| recent.discarded.get(&reason).copied().unwrap_or_default();
-        let groups = &self.lesson.groups;
+        let groups = &self.input.groups;
         StepReport {
             step: self.number,
             version: self.number,
@@ -47,10 +47,10 @@ impl TakenBatch {
             groups_incomplete: groups.incomplete + given_up(DiscardReason::Incomplete),
             rollouts: numbers.outcomes,
             rollouts_stale: self.stale_rollouts,
-            rows: self.lesson.batch.rows.len() as u64,
-            tokens_trained: self.lesson.batch.tokens,
+            rows: self.input.batch.rows.len() as u64,
+            tokens_trained: self.input.batch.tokens,
             tokens_sampled: numbers.completion_tokens,
-            skipped: self.lesson.skipped(),
+            skipped: self.input.skipped(),
             asynchronous: Some(AsyncReport {
                 staleness_mean: self.staleness.mean(),
                 staleness_max: self.staleness.max(),
@@ -82,7 +82,7 @@ impl RolloutStream {
     ) -> Result<(TakenBatch, Recent), TrainError> {
         let content = BatchContent::read(record)?;
         let again = content
-            .lesson_again(
+            .repeat_input(
                 &*self.store,
                 &self.training,
                 self.self_graded,
@@ -99,8 +99,8 @@ impl RolloutStream {
         let mut rollouts = self.store.rollouts_by_id(&ids).await?;
         rollouts.retain(|rollout| rollout.outcome.is_some());
         let epoch = content.groups.first().map(|group| group.id);
-        let LessonAgain {
-            lesson,
+        let RepeatedInput {
+            input,
             staleness,
             masked_tokens,
         } = again;
@@ -108,7 +108,7 @@ impl RolloutStream {
             number: record.number,
             version: record.version,
             epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
-            lesson,
+            input,
             staleness,
             masked_tokens,
             stale_rollouts: content.stale_rollouts,

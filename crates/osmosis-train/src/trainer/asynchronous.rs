@@ -43,8 +43,8 @@ struct Update {
     work: Work,
 }
 
-/// What a run without waiting consists of.
-pub(super) struct Going<'a> {
+/// Asynchronous training under way.
+pub(super) struct AsyncTraining<'a> {
     pub(super) trainer: &'a mut Trainer,
     pub(super) stream: RolloutStream,
     pub(super) events: &'a mpsc::Sender<TrainEvent>,
@@ -69,7 +69,7 @@ struct StepClock {
 }
 
 impl Trainer {
-    pub(super) async fn run_without_waiting(
+    pub(super) async fn run_asynchronously(
         &mut self,
         stop: &Stop,
         events: &mpsc::Sender<TrainEvent>,
@@ -94,7 +94,7 @@ impl Trainer {
         let trained = Trained::Through(self.step);
         let stream = RolloutStream::open(parts, plan, version, trained, stop).await?;
         let clock = StepClock::start(self.parts.sampler.sampled_tokens());
-        let mut going = Going {
+        let mut training = AsyncTraining {
             trainer: self,
             stream,
             events,
@@ -104,16 +104,16 @@ impl Trainer {
             rests_since: Instant::now(),
             clock,
         };
-        if going.trainer.evaluation_missing() {
-            going.begin_evaluation(None).await?;
+        if training.trainer.evaluation_missing() {
+            training.begin_evaluation(None).await?;
         }
-        let end = going.go(stop).await?;
-        let Going {
+        let end = training.drive(stop).await?;
+        let AsyncTraining {
             trainer,
             stream,
             ended,
             ..
-        } = going;
+        } = training;
         if !ended {
             stream.finish().await?;
         }
@@ -136,8 +136,8 @@ impl Trainer {
     }
 }
 
-impl Going<'_> {
-    async fn go(&mut self, stop: &Stop) -> Result<TrainEnd, TrainError> {
+impl AsyncTraining<'_> {
+    async fn drive(&mut self, stop: &Stop) -> Result<TrainEnd, TrainError> {
         self.tell_step().await;
         loop {
             let stopping = stop_requested(stop);
@@ -240,7 +240,7 @@ impl Going<'_> {
             lr: self.trainer.plan.training.lr,
             ..taken.report(&self.stream.take_recent(), self.rests_since.elapsed())
         };
-        let batch = taken.lesson.batch;
+        let batch = taken.input.batch;
         let mut learning = self.trainer.learning.lend();
         let work = async move {
             let update = learning.update(step, batch).await;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use osmosis_core::RolloutId;
 
-use super::asynchronous::Going;
+use super::asynchronous::AsyncTraining;
 use super::tell;
 use crate::rollout_phase::refuse_nothing;
 use crate::{EvaluationReport, StepReport, TrainError, TrainEvent};
@@ -20,7 +20,7 @@ pub(super) struct Evaluating {
     pub(super) report: Option<Box<StepReport>>,
 }
 
-impl Going<'_> {
+impl AsyncTraining<'_> {
     /// Has the held-out rows run with the weights as they stand.
     pub(super) async fn begin_evaluation(
         &mut self,

@@ -31,12 +31,12 @@ pub(super) async fn replay(
             "repeating the update of a recorded step"
         );
         let content = BatchContent::read(&record)?;
-        let lesson = content
-            .lesson_again(&*parts.store, training, self_graded, record.version)
+        let input = content
+            .repeat_input(&*parts.store, training, self_graded, record.version)
             .await?
-            .lesson;
-        if lesson.skipped().is_none() {
-            learning.update(record.number, lesson.batch).await?;
+            .input;
+        if input.skipped().is_none() {
+            learning.update(record.number, input.batch).await?;
         }
         done = record.number;
     }

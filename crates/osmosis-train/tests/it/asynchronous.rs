@@ -10,7 +10,11 @@ use osmosis_train::{TrainEnd, TrainEvent};
 use crate::run::{Ended, Fate, Run};
 
 fn asynchronous(doing: &str, max_staleness: u32) -> Run {
-    Run::new(doing).training(|training| {
+    without_waiting(Run::new(doing), max_staleness)
+}
+
+fn without_waiting(run: Run, max_staleness: u32) -> Run {
+    run.training(|training| {
         training.max_staleness = max_staleness;
         training.rollout_batch_size = 2;
     })
@@ -129,7 +133,8 @@ fn the_weights_follow_from_the_recorded_batches() {
 
 /// A run that was killed after its third batch was recorded, and before its third step was.
 fn killed_in_the_third_update() -> Run {
-    let run = asynchronous("climb", 1);
+    // An update that takes its time: one that takes none may be recorded before the process dies.
+    let run = without_waiting(Run::with_gradients("climb"), 1);
     let ended = run.live(|event| match event {
         TrainEvent::Updating { step: 3 } => Fate::Die,
         _ => Fate::GoOn,

@@ -187,12 +187,24 @@ fn rollouts_that_could_not_be_run_end_training_and_are_tried_again_on_resume() {
 
 #[test]
 fn a_checkpoint_that_cannot_be_written_ends_training_and_a_resume_goes_on() {
-    let run = Run::new("answer");
-    // A file where the folder should be.
-    std::fs::write(run.folder.join("checkpoints"), "in the way").unwrap();
-    let error = run.live_to_the_end().error();
-    assert_eq!(error.kind(), TrainErrorKind::Resumable, "{error}");
-    std::fs::remove_file(run.folder.join("checkpoints")).unwrap();
-    run.live_to_the_end().complete();
-    assert_eq!(run.saved_steps(), [3, 4]);
+    for max_staleness in [0, 1] {
+        let run = Run::new("climb").training(|training| {
+            training.max_staleness = max_staleness;
+            training.rollout_batch_size = 2;
+        });
+        // A file where the folder should be written.
+        let in_the_way = run.folder.join("checkpoints/.step_3.partial");
+        std::fs::create_dir(run.folder.join("checkpoints")).unwrap();
+        std::fs::write(&in_the_way, "in the way").unwrap();
+        let error = run.live_to_the_end().error();
+        assert_eq!(error.kind(), TrainErrorKind::Resumable, "{error}");
+        let recorded = run.recorded_steps();
+        assert_eq!(recorded, [0, 1, 2, 3], "recorded before it is saved");
+        std::fs::remove_file(in_the_way).unwrap();
+        run.live_to_the_end().complete();
+        assert_eq!(run.saved_steps().last(), Some(&4));
+        if max_staleness == 0 {
+            assert_eq!(run.saved_steps(), [3, 4]);
+        }
+    }
 }

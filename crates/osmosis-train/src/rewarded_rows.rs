@@ -1,4 +1,4 @@
-//! What one rollout teaches, for those who train elsewhere.
+//! The training rows of one rollout with its rewards, for trainers outside.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::crediting::{Crediting, Records, Unit};
 use crate::schedule::runs_per_visit;
 use crate::step::{read_records, rewards_of};
 
-/// What a rollout teaches, or why it does not.
+/// The training rows of a rollout, or why there are none.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Teaching {
+pub enum RolloutRows {
     /// At least one row, and each of them has a token to train on.
-    Rows(Vec<TaughtRows>),
+    Rows(Vec<RewardedRows>),
     /// It has no reward.
     Unscored,
     /// Nobody told the token ids.
@@ -28,7 +28,7 @@ pub enum Teaching {
 
 /// Something with one reward, and the rows that earned it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TaughtRows {
+pub struct RewardedRows {
     pub sample: SampleId,
     /// From 0; always 0 for rewards of whole samples.
     pub turn: u32,
@@ -43,9 +43,9 @@ pub async fn rows_of(
     rollout: &RolloutRecord,
     samples: &[Sample],
     training: &Training,
-) -> Result<Teaching, TrainError> {
+) -> Result<RolloutRows, TrainError> {
     let Some(scored) = rewards_of(rollout).filter(|scored| !scored.is_empty()) else {
-        return Ok(Teaching::Unscored);
+        return Ok(RolloutRows::Unscored);
     };
     let records = read_records(calls, &rollout.id).await?;
     let why_unknown = why_unknown(rollout, &records);
@@ -59,7 +59,7 @@ pub async fn rows_of(
         .collect();
     let has_sequences = credits.values().any(|credit| !credit.sequences.is_empty());
     if let Some(why) = why_unknown.filter(|_| !has_sequences) {
-        return Ok(Teaching::NoTokens { why });
+        return Ok(RolloutRows::NoTokens { why });
     }
     let crediting = Crediting {
         training,
@@ -68,21 +68,21 @@ pub async fn rows_of(
     };
     let units = match crediting.units(&rollout.id, &scored) {
         Ok(units) => units,
-        Err(TrainError::UnusableSequence { why, .. }) => return Ok(Teaching::Nothing { why }),
+        Err(TrainError::UnusableSequence { why, .. }) => return Ok(RolloutRows::Nothing { why }),
         Err(other) => return Err(other),
     };
-    let taught: Vec<TaughtRows> = units.into_iter().filter_map(TaughtRows::of).collect();
-    if taught.is_empty() {
+    let rewarded: Vec<RewardedRows> = units.into_iter().filter_map(RewardedRows::of).collect();
+    if rewarded.is_empty() {
         let why =
             "no token was sampled whole, with logprobs at its temperature, for what has the reward";
-        return Ok(Teaching::Nothing {
+        return Ok(RolloutRows::Nothing {
             why: why.to_owned(),
         });
     }
-    Ok(Teaching::Rows(taught))
+    Ok(RolloutRows::Rows(rewarded))
 }
 
-impl TaughtRows {
+impl RewardedRows {
     /// Without rows that have nothing to train on; `None` when no other is left.
     fn of(unit: Unit) -> Option<Self> {
         let mut rows = unit.rows;
