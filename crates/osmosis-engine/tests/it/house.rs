@@ -114,8 +114,6 @@ impl House {
 
 /// The future's output, which must come.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(FOREVER, future).await {
-        Ok(output) => output,
-        Err(_) => panic!("it never ends"),
-    }
+    let ended = tokio::time::timeout(FOREVER, future).await;
+    ended.expect("it ends")
 }

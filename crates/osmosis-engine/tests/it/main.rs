@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
+    clippy::expect_used,
     reason = "a test that can't go on must fail"
 )]
 

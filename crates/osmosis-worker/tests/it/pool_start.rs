@@ -5,6 +5,9 @@ use osmosis_worker::{Listen, WorkerError, WorkerErrorKind, WorkerEvent};
 
 use crate::harness::{self, Setup, gone, loss, messages};
 
+/// An interpreter on a busy machine prints its first line within this.
+const SLOW_START: Duration = Duration::from_secs(6);
+
 async fn start_error(setup: Setup) -> WorkerError {
     match setup.start().await {
         Ok(_) => panic!("the pool must not start"),
@@ -50,7 +53,7 @@ async fn a_process_that_ends_at_start_is_reported_with_its_last_lines() {
 #[tokio::test]
 async fn a_process_that_never_says_hello_is_given_up() {
     let setup = Setup::starting("never_dials").options(|options| {
-        options.start_limit = Duration::from_secs(2);
+        options.start_limit = SLOW_START;
     });
     let error = start_error(setup).await;
     let WorkerError::NotReady { output, .. } = error else {
@@ -62,7 +65,7 @@ async fn a_process_that_never_says_hello_is_given_up() {
 #[tokio::test]
 async fn a_process_that_hangs_while_loading_is_given_up() {
     let setup = Setup::starting("hangs_in_load").options(|options| {
-        options.start_limit = Duration::from_secs(2);
+        options.start_limit = SLOW_START;
     });
     let error = start_error(setup).await;
     let WorkerError::NotReady { output, .. } = error else {
