@@ -6,7 +6,6 @@ use serde::Deserialize;
 /// How many tokens a call took, as the policy counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Counts")]
-#[expect(clippy::struct_field_names, reason = "they are the names on the wire")]
 pub struct Usage {
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
@@ -65,6 +64,7 @@ impl From<Counts> for Usage {
 
 impl Usage {
     /// What a later event of the same stream says counts for more.
+    #[must_use]
     pub fn updated_by(self, later: Self) -> Self {
         Self {
             prompt_tokens: later.prompt_tokens.or(self.prompt_tokens),

@@ -32,6 +32,10 @@ impl EventBuffer {
     }
 
     /// The next event, with the blank line that ends it.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "`None` is no end: more events come with the next piece"
+    )]
     pub fn next(&mut self) -> Option<Bytes> {
         let searched = &self.held[self.searched..];
         let plain = memmem::find(searched, b"\n\n").map(|at| at + 2);

@@ -12,9 +12,9 @@ use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_dialect::sse::{SseWatch, StreamEnd};
 use osmosis_gateway::{
     CallFormat, Capabilities, Dialect, Fault, Finding, Journey, Layer, ModelCall, ModelReply,
-    OutputLimit, Policy, PolicyChange, RelayPolicy, ReplyBody, ReportedTokens, ServerLogprobs,
-    Session, TokenPolicy, TokenSlot, UnusableWeights, UpstreamOptions, UpstreamPolicy,
-    WeightLoader,
+    OutputLimit, Policy, PolicyChange, PolicyDescription, RelayPolicy, ReplyBody, ReportedTokens,
+    ServerLogprobs, Session, TokenPolicy, TokenSlot, UnusableWeights, UpstreamOptions,
+    UpstreamPolicy, WeightLoader,
 };
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use serde_json::{Value, json};
@@ -324,4 +324,28 @@ async fn a_token_policy_conforms_with_and_without_a_loader() {
         ..expected
     };
     conforms_in_layers(policy, &expected).await;
+}
+
+/// A wrapper by hand, which forgets what the policy inside can do.
+#[derive(Debug)]
+struct Forgetful(Arc<dyn Policy>);
+
+#[async_trait]
+impl Policy for Forgetful {
+    fn describe(&self) -> PolicyDescription {
+        self.0.describe()
+    }
+
+    async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
+        self.0.answer(call).await
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "assertion `left == right` failed")]
+async fn the_suite_finds_a_wrapper_that_loses_a_capability() {
+    let (_server, options) = model_server().await;
+    let policy = UpstreamPolicy::new(options).unwrap();
+    let forgetful: Arc<dyn Policy> = Arc::new(Forgetful(Arc::new(policy)));
+    conforms(&forgetful, &of_upstream()).await;
 }
