@@ -1,7 +1,7 @@
 """What looking at a run of 100,000 rollouts costs: time and peak memory of what reads one.
 
 Run it with `cargo xtask bench big_run`. It makes two runs of 25,000 rows times 4 (and two of a
-tenth) by the store's own interface (`crates/osmosis-store/examples/make_run.rs`), with two model
+tenth) by the store's own interface (`crates/osmosis-store-sqlite/examples/make_run.rs`), with two model
 calls and their bodies each, then runs `eval info`, `compare`, `show`, `regrade` and `export` in all
 its formats on them. Commands and formats that this binary does not have are left out. Memory is
 flat when the two columns hold about the same.
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     generator = arguments.make_run
     if generator is None:
-        build = ["cargo", "build", "--release", "-p", "osmosis-store", "--example", "make_run"]
+        build = ["cargo", "build", "--release", "-p", "osmosis-store-sqlite", "--example", "make_run"]
         subprocess.run(build, cwd=ROOT, check=True)
         target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         generator = str(target / "release/examples/make_run")

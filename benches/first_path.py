@@ -25,20 +25,11 @@ import sys
 import tempfile
 import time
 
+from projects import MULTIPLY_TOOL
+
 SMALL, LARGE, CONCURRENCY = 40, 240, 32
 
-AGENT = """
-from agents import Agent, Runner, function_tool
-from osmosis_ai.rollout import AgentWorkflow, Grader
-from osmosis_ai.rollout.integrations.agents.openai_agents import (
-    OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel,
-)
-
-@function_tool
-def multiply(a: int, b: int) -> int:
-    "Return the product."
-    return a * b
-
+AGENT = MULTIPLY_TOOL + """
 class Multiply(AgentWorkflow):
     async def run(self, ctx):
         agent = OsmosisAgent(name="calc", model=OsmosisRolloutModel(), tools=[multiply])

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gateway_process import gateway
+from projects import MULTIPLY_TOOL
 
 BENCHES = pathlib.Path(__file__).resolve().parent
 ROOT = BENCHES.parent
@@ -43,18 +44,7 @@ REFERENCE = "osmosis-ai==0.3.8"
 ROLLOUTS = {64: 512, 1: 128}
 IN_FLIGHT = 64
 
-AGENT = """
-from agents import Runner, function_tool
-from osmosis_ai.rollout import AgentWorkflow, Grader
-from osmosis_ai.rollout.integrations.agents.openai_agents import (
-    OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel,
-)
-
-@function_tool
-def multiply(a: int, b: int) -> int:
-    "Return the product."
-    return a * b
-
+AGENT = MULTIPLY_TOOL + """
 class Solve(AgentWorkflow):
     async def run(self, ctx):
         agent = OsmosisAgent(name="solver", model=OsmosisRolloutModel(), tools=TOOLS)

@@ -23,53 +23,17 @@ import subprocess
 import sys
 import tempfile
 
+from projects import ASK, ECHO
 from tables import print_table
-
-BARE = """
-from osmosis_ai.rollout import AgentWorkflow, Grader
-
-class Echo(AgentWorkflow):
-    async def run(self, ctx):
-        return [*ctx.prompt, {"role": "assistant", "content": ctx.prompt[-1]["content"][4:]}]
-
-class Exact(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(1.0 if ctx.sample.messages[-1]["content"] == ctx.label else 0.0)
-"""
-
-MODEL = """
-import asyncio
-from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
-
-class Ask(AgentWorkflow):
-    async def run(self, ctx):
-        rollout = get_rollout_context()
-        host, port = rollout.chat_completions_url.split("/")[2].split(":")
-        body = b'{"model":"m","messages":[{"role":"user","content":"wait"}]}'
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer "
-            + rollout.api_key.encode() + b"\\r\\ncontent-type: application/json\\r\\ncontent-length: "
-            + str(len(body)).encode() + b"\\r\\nconnection: close\\r\\n\\r\\n" + body
-        )
-        reply = await reader.read()
-        writer.close()
-        assert b"200 OK" in reply[:40], reply[:200]
-        return [*ctx.prompt, {"role": "assistant", "content": "x"}]
-
-class Any(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(1.0)
-"""
 
 IMPORT = f"""
 import time
 BALLAST = [str(number) for number in range(1_500_000)]
 time.sleep(0.2)
-{BARE}
+{ECHO}
 """
 
-KINDS = {"bare": BARE, "model": MODEL, "import": IMPORT}
+KINDS = {"bare": ECHO, "model": ASK, "import": IMPORT}
 MODES = ("shared", "process")
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-STORE = "crates/osmosis-store/src"
+STORE = "crates/osmosis-store-sqlite/src"
 SWITCH = """
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -60,9 +60,9 @@ STRATA = [
     ),
     Stratum("osmosis-tokens", 75),
     Stratum(
-        "osmosis-store",
+        "osmosis-store-sqlite",
         45,
-        tuple(f"{STORE}/{file}" for file in ("sqlite/queue.rs", "lock.rs", "sqlite/rollouts.rs")),
+        tuple(f"{STORE}/{file}" for file in ("queue.rs", "lock.rs", "rollouts.rs")),
         slow=("the_file_is_what_was_appended", "tiny_batches", "killed", "crash"),
         integration=True,
     ),

@@ -2,7 +2,7 @@
 
 Run it with `cargo xtask bench throughput`. It builds a Rust rollout and the bare-store program first.
 
-- Bare store: claim and complete, nothing between (`crates/osmosis-store/examples/store_rate.rs`).
+- Bare store: claim and complete, nothing between (`crates/osmosis-store-sqlite/examples/store_rate.rs`).
 - Rust and Python workflow and grader without model calls, 2 workers, as a share of the bare store.
 - From a claim to user code in a warm worker; a further worker by fork.
 - 10,000 rollouts waiting on a slow model at once: memory and CPU of the engine.
@@ -25,45 +25,9 @@ import tempfile
 import time
 from datetime import datetime
 
+from projects import ASK, ECHO
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-PYTHON = """
-from osmosis_ai.rollout import AgentWorkflow, Grader
-
-class Echo(AgentWorkflow):
-    async def run(self, ctx):
-        return [*ctx.prompt, {"role": "assistant", "content": ctx.prompt[-1]["content"][4:]}]
-
-class Exact(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(1.0 if ctx.sample.messages[-1]["content"] == ctx.label else 0.0)
-"""
-
-WAITING = """
-import asyncio, os, urllib.request
-from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
-
-class Waiting(AgentWorkflow):
-    async def run(self, ctx):
-        # By hand, so that what is measured is the engine and not an HTTP client.
-        rollout = get_rollout_context()
-        host, port = rollout.chat_completions_url.split("/")[2].split(":")
-        body = b'{"model":"m","messages":[{"role":"user","content":"wait"}]}'
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer "
-            + rollout.api_key.encode() + b"\\r\\ncontent-type: application/json\\r\\ncontent-length: "
-            + str(len(body)).encode() + b"\\r\\nconnection: close\\r\\n\\r\\n" + body
-        )
-        reply = await reader.read()
-        writer.close()
-        assert b"200 OK" in reply[:40], reply[:200]
-        return [*ctx.prompt, {"role": "assistant", "content": "x"}]
-
-class Any(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(1.0)
-"""
 
 RUST = """
 use osmosis_sdk::{AgentWorkflow, Grader, GraderContext, Result, WorkflowContext, WorkflowOutput};
@@ -159,7 +123,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def bare_store(root: pathlib.Path, count: int) -> float:
-    program = ["cargo", "run", "--quiet", "--release", "-p", "osmosis-store", "--example", "store_rate"]
+    program = ["cargo", "run", "--quiet", "--release", "-p", "osmosis-store-sqlite", "--example", "store_rate"]
     with tempfile.TemporaryDirectory(dir=root) as folder:
         command = [*program, "--", folder, str(count)]
         return float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -260,8 +224,8 @@ def main() -> None:
         rows = [{"user_prompt": f"say {i}", "ground_truth": str(i)} for i in range(100_000)]
         bench.write("data/d.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         bench.write("p.toml", "[[reply]]\ntext = 'x'\n")
-        bench.rollout("python", "main.py", {"main.py": PYTHON})
-        bench.rollout("waiting", "main.py", {"main.py": WAITING})
+        bench.rollout("python", "main.py", {"main.py": ECHO})
+        bench.rollout("waiting", "main.py", {"main.py": ASK})
         cargo = (
             '[package]\nname = "echo"\nversion = "0.1.0"\nedition = "2024"\n[dependencies]\n'
             f'osmosis-sdk = {{ path = "{ROOT}/crates/osmosis-sdk" }}\nserde_json = "1"\n[workspace]\n'

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| osmosis_store::fuzzing::segments(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| osmosis_store_sqlite::fuzzing::segments(data));

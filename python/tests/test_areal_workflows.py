@@ -18,9 +18,10 @@ from osmosis_ai.areal.building import Mode
 from osmosis_ai.areal.cli_args import GenerationHyperparameters
 from osmosis_ai.areal.gateway_engine import GatewayEngine, GenerationError
 from osmosis_ai.areal.io_struct import ModelRequest
-from osmosis_ai.areal.own_grader import OwnGrader
 from osmosis_ai.areal.workflow_api import WorkflowShape
-from osmosis_ai.rollout.discovery import Discovered, discover_rollout
+from osmosis_ai.areal.workflow_kind import LoadedArealWorkflow
+from osmosis_ai.rollout.agent_workflow_kind import LoadedAgentWorkflow
+from osmosis_ai.rollout.discovery import discover
 from osmosis_ai.rollout.entrypoint import EntrypointError
 from osmosis_ai.worker.frames import Rejected, RunDone, TaskFailed
 from tests.engine import loaded_worker, run_task
@@ -65,23 +66,25 @@ def _alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def found(folder: Path, source: str, entrypoint: str = "main.py", **table: Any) -> OwnGrader:
+def found(
+    folder: Path, source: str, entrypoint: str = "main.py", **table: Any
+) -> LoadedArealWorkflow:
     (folder / "main.py").write_text(source)
-    rollout = discover_rollout(str(folder), entrypoint, table, {})
-    assert isinstance(rollout, OwnGrader)
+    rollout = discover(str(folder), entrypoint, table)
+    assert isinstance(rollout, LoadedArealWorkflow)
     return rollout
 
 
 def problems(folder: Path, source: str, entrypoint: str = "main.py", **table: Any) -> list[str]:
     (folder / "main.py").write_text(source)
     with pytest.raises(EntrypointError) as caught:
-        discover_rollout(str(folder), entrypoint, table, {})
+        discover(str(folder), entrypoint, table)
     return [f"{problem.code}: {problem.message}" for problem in caught.value.problems]
 
 
 def test_both_shapes_are_found(tmp_path: Path):
     agent = found(tmp_path, AGENT)
-    assert (agent.name, agent.shape, agent.line) == ("Agent", WorkflowShape.AGENT, 2)
+    assert (agent.name, agent.shape, agent.location.line) == ("Agent", WorkflowShape.AGENT, 2)
     assert agent.mode is Mode.INLINE
     assert found(tmp_path, EPISODE).shape is WorkflowShape.EPISODE
     assert found(tmp_path, AGENT + EPISODE).name == "Episode", "`run` may be there by chance"
@@ -97,7 +100,7 @@ def test_a_module_level_workflow_is_taken_as_it_is(tmp_path: Path):
 
 def test_a_workflow_of_our_own_is_not_disturbed_by_a_class_with_a_run(tmp_path: Path):
     (tmp_path / "main.py").write_text(OURS + AGENT)
-    assert isinstance(discover_rollout(str(tmp_path), "main.py", {}, {}), Discovered)
+    assert isinstance(discover(str(tmp_path), "main.py"), LoadedAgentWorkflow)
     (problem,) = problems(tmp_path, OURS + EPISODE)
     assert "has 2 workflows: `W` (main.py:4), `Episode`" in problem
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from osmosis_ai.rollout.discovery import Discovered, discover
+from osmosis_ai.rollout import discovery
+from osmosis_ai.rollout.agent_workflow_kind import LoadedAgentWorkflow
 from osmosis_ai.rollout.entrypoint import EntrypointError, Problem
 
 HEAD = "from osmosis_ai.rollout import *\n"
@@ -25,7 +26,15 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
 
 
-def found(folder: Path, source: str, entrypoint: str = "main.py", **overrides: Any) -> Discovered:
+def discover(*arguments: Any) -> LoadedAgentWorkflow:
+    loaded = discovery.discover(*arguments)
+    assert isinstance(loaded, LoadedAgentWorkflow)
+    return loaded
+
+
+def found(
+    folder: Path, source: str, entrypoint: str = "main.py", **overrides: Any
+) -> LoadedAgentWorkflow:
     (folder / "main.py").write_text(HEAD + source)
     return discover(str(folder), entrypoint, overrides.get("workflow"), overrides.get("grader"))
 

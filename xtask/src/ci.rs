@@ -1,83 +1,60 @@
-//! `cargo xtask ci`: the README's test command.
+//! `cargo xtask ci`: the README's test command, and its quick form for daily work.
 
-use std::process::Command;
+mod changed;
+mod site;
+mod steps;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_testkit::python_environment;
 
-type Step = (&'static str, fn(&Utf8Path) -> Result<()>);
+use self::changed::Changed;
+use self::steps::{Order, QUICK_STEPS, STEPS, Step};
 
-const STEPS: [Step; 15] = [
-    ("rust format", |root| {
-        cargo(root, &["fmt", "--all", "--check"])
-    }),
-    ("dependency direction", |_| crate::direction::check()),
-    ("dependency licences", |_| crate::licences::check()),
-    ("dependency upkeep", |_| crate::dependencies::check()),
-    ("rust lints", |root| {
-        cargo(
-            root,
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        )
-    }),
-    ("python environment", |_| {
-        python_environment::python();
-        Ok(())
-    }),
-    ("python format", |root| {
-        python(root, &["-m", "ruff", "format", "--check", "."])
-    }),
-    ("python lints", |root| {
-        python(root, &["-m", "ruff", "check", "."])
-    }),
-    ("python types", |root| python(root, &["-m", "mypy"])),
-    ("python tests", |root| python(root, &["-m", "pytest", "-q"])),
-    ("strands tests", strands_tests),
-    ("rust build", |root| {
-        cargo(root, &["build", "--workspace", "--all-targets", "--locked"])
-    }),
-    ("rust tests", rust_tests),
-    ("rust doc tests", |root| {
-        cargo(root, &["test", "--workspace", "--doc", "--locked"])
-    }),
-    ("torture", |_| {
-        crate::torture::run(&crate::torture::Options::short())
-    }),
-];
+pub(crate) use self::site::{cargo, command, root};
+
+use self::site::Site;
+
+/// How long a step took.
+type Times = Vec<(&'static str, Duration)>;
+
+/// Every step, or those whose name contains `only`.
+pub(crate) fn run(only: Option<&str>) -> Result<()> {
+    run_steps(&STEPS, only, Changed::everything()?)
+}
+
+/// The steps for daily work: what changed since `base`, and what needs no process of its own.
+#[expect(
+    clippy::print_stdout,
+    reason = "a command line program reports to the terminal"
+)]
+pub(crate) fn run_quick(base: &str, only: Option<&str>) -> Result<()> {
+    let changed = Changed::since(base)?;
+    println!("{changed}");
+    run_steps(&QUICK_STEPS, only, changed)
+}
 
 #[expect(
     clippy::print_stdout,
     reason = "a command line program reports to the terminal"
 )]
-pub(crate) fn run(only: Option<&str>) -> Result<()> {
-    let root = root()?;
-    let began = Instant::now();
-    let mut times: Vec<(&str, Duration)> = vec![];
-    for (name, step) in STEPS {
-        if only.is_some_and(|text| !name.contains(text)) {
-            continue;
-        }
-        println!("\n== {name}");
-        let start = Instant::now();
-        step(&root).with_context(|| format!("step `{name}`"))?;
-        times.push((name, start.elapsed()));
-    }
-    if times.is_empty() {
+fn run_steps(all: &[Step], only: Option<&str>, changed: Changed) -> Result<()> {
+    let site = Site::new(root()?, changed);
+    let steps: Vec<&Step> = all
+        .iter()
+        .filter(|step| only.is_none_or(|text| step.name.contains(text)))
+        .collect();
+    if steps.is_empty() {
         bail!(
             "no step has a name that contains `{}`",
             only.unwrap_or_default()
         );
     }
+    let began = Instant::now();
+    let mut times = in_sequence(&steps, Order::First, &site)?;
+    times.extend(side_by_side(&steps, &site)?);
+    times.extend(in_sequence(&steps, Order::Last, &site)?);
     println!("\n== all {} steps passed", times.len());
     for (name, time) in times {
         println!("{:>7.1} s  {name}", time.as_secs_f64());
@@ -86,68 +63,49 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn root() -> Result<Utf8PathBuf> {
-    let here = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent()
-        .map(Utf8Path::to_owned)
-        .context("xtask has no parent folder")
+fn in_sequence(steps: &[&Step], order: Order, site: &Site) -> Result<Times> {
+    let steps = steps.iter().filter(|step| step.order == order);
+    steps.map(|step| one(step, site)).collect()
 }
 
-/// With nextest when it is installed, which runs each test in a process of its own.
+/// Python's steps wait for processes much of the time: they run beside what the compiler does, and print when they are done.
 #[expect(
-    clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a command line program reports to the terminal"
 )]
-fn rust_tests(root: &Utf8Path) -> Result<()> {
-    let nextest = Command::new("cargo")
-        .args(["nextest", "--version"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if nextest {
-        return cargo(root, &["nextest", "run", "--workspace", "--locked"]);
-    }
-    println!("cargo-nextest is not installed: using cargo test");
-    cargo(root, &["test", "--workspace", "--all-targets", "--locked"])
+fn side_by_side(steps: &[&Step], site: &Site) -> Result<Times> {
+    let stop = AtomicBool::new(false);
+    let is_alone = !steps.iter().any(|step| step.order == Order::Compiling);
+    let beside = site.keeping_output(!is_alone);
+    std::thread::scope(|scope| {
+        let python = scope.spawn(|| -> Result<Times> {
+            let mut times = vec![];
+            for step in steps.iter().filter(|step| step.order == Order::Beside) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                times.push(one(step, &beside)?);
+            }
+            Ok(times)
+        });
+        let compiled = in_sequence(steps, Order::Compiling, site);
+        if let Err(error) = &compiled {
+            stop.store(true, Ordering::Relaxed);
+            eprintln!("error: {error:#}\nwaiting for the Python step that runs beside it");
+        }
+        let python = python
+            .join()
+            .map_err(|_| anyhow::anyhow!("the thread of the Python steps panicked"))?;
+        let mut times = compiled?;
+        times.extend(python?);
+        Ok(times)
+    })
 }
 
-pub(crate) fn cargo(root: &Utf8Path, arguments: &[&str]) -> Result<()> {
-    command(Command::new("cargo").current_dir(root).args(arguments))
-}
-
-fn python(root: &Utf8Path, arguments: &[&str]) -> Result<()> {
-    command(
-        Command::new(python_environment::python())
-            .current_dir(root.join("python"))
-            .args(arguments),
-    )
-}
-
-/// What the other environment, which has no Strands, can't check.
-fn strands_tests(root: &Utf8Path) -> Result<()> {
-    let python = python_environment::strands_python();
-    let files = [
-        "tests/test_contract.py",
-        "tests/test_strands.py",
-        "tests/test_troubleshooting.py",
-        "tests/test_worker_strands.py",
-    ];
-    let run = |arguments: &[&str]| {
-        command(
-            Command::new(&python)
-                .current_dir(root.join("python"))
-                .args(arguments),
-        )
-    };
-    run(&["-m", "mypy"])?;
-    run(&[&["-m", "pytest", "-q"], &files[..]].concat())
-}
-
-pub(crate) fn command(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("{} could not be started", command.get_program().display()))?;
-    if !status.success() {
-        bail!("{} {}", command.get_program().display(), status);
-    }
-    Ok(())
+fn one(step: &Step, site: &Site) -> Result<(&'static str, Duration)> {
+    site.say(&format!("\n== {}", step.name));
+    let start = Instant::now();
+    let done = (step.check)(site).with_context(|| format!("step `{}`", step.name));
+    site.show_kept();
+    done.map(|()| (step.name, start.elapsed()))
 }

@@ -4,12 +4,12 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which of our crates each of our crates may build on.
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: &[(&str, &[&str])] = &[
     ("osmosis-core", &[]),
     ("osmosis-data", &["osmosis-core"]),
     ("osmosis-sdk", &["osmosis-core"]),
     ("osmosis-store", &["osmosis-core"]),
-    ("osmosis-worker", &["osmosis-core"]),
+    ("osmosis-store-sqlite", &["osmosis-core", "osmosis-store"]),
     ("osmosis-tokens", &["osmosis-core"]),
     ("osmosis-policy", &["osmosis-core", "osmosis-tokens"]),
     (
@@ -21,22 +21,19 @@ const ALLOWED: [(&str, &[&str]); 15] = [
         &[
             "osmosis-core",
             "osmosis-data",
-            "osmosis-gateway",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
+    ("osmosis-worker", &["osmosis-core", "osmosis-engine"]),
     (
         "osmosis-train",
         &[
             "osmosis-core",
             "osmosis-engine",
             "osmosis-gateway",
-            "osmosis-policy",
             "osmosis-store",
             "osmosis-tokens",
-            "osmosis-worker",
         ],
     ),
     (
@@ -48,6 +45,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-gateway",
             "osmosis-policy",
             "osmosis-store",
+            "osmosis-store-sqlite",
             "osmosis-tokens",
             "osmosis-train",
             "osmosis-worker",
@@ -77,13 +75,17 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "osmosis-run",
             "osmosis-server",
             "osmosis-store",
+            "osmosis-store-sqlite",
             "osmosis-tokens",
             "osmosis-train",
             "osmosis-worker",
         ],
     ),
     ("osmosis-testkit", &["osmosis-core", "osmosis-store"]),
-    ("xtask", &["osmosis-store", "osmosis-testkit"]),
+    (
+        "xtask",
+        &["osmosis-store", "osmosis-store-sqlite", "osmosis-testkit"],
+    ),
 ];
 
 pub(crate) fn check() -> Result<()> {

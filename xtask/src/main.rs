@@ -6,6 +6,7 @@ mod dependencies;
 mod direction;
 mod fuzz;
 mod licences;
+mod python_direction;
 mod tiny;
 mod torture;
 
@@ -23,10 +24,19 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every check: formatting, lints, tests of Rust and Python, dependency rules
+    #[command(
+        after_help = "Example:\n  cargo xtask ci\n  cargo xtask ci --only python\n  cargo xtask ci --quick\n\nWith --quick: formatting, dependency rules, lints of the crates that changed and of those that build on\nthem, unit tests of the crates that changed (no test that starts a process), and Python's linters."
+    )]
     Ci {
         /// Only the steps whose name contains this text
         #[arg(long)]
         only: Option<String>,
+        /// Only what changed since the branch left `--base`, and only what takes seconds
+        #[arg(long)]
+        quick: bool,
+        /// With `--quick`: the branch to compare with; uncommitted files count as changed
+        #[arg(long, value_name = "REV", default_value = "main", requires = "quick")]
+        base: String,
     },
     /// Build for release and run a program of `benches/`
     Bench {
@@ -38,7 +48,7 @@ enum Command {
         /// Arguments for the program
         arguments: Vec<String>,
     },
-    /// Check that dependencies between our crates point one way
+    /// Check that dependencies between our crates, and between our Python modules, point one way
     Direction,
     /// Check that no dependency is unmaintained, or there twice without a reason
     Dependencies,
@@ -75,13 +85,18 @@ enum Command {
 )]
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Ci { only } => ci::run(only.as_deref()),
+        Command::Ci {
+            only,
+            quick: true,
+            base,
+        } => ci::run_quick(&base, only.as_deref()),
+        Command::Ci { only, .. } => ci::run(only.as_deref()),
         Command::Bench {
             name,
             markdown,
             arguments,
         } => bench::run(&name, markdown, &arguments),
-        Command::Direction => direction::check(),
+        Command::Direction => direction::check().and_then(|()| python_direction::check()),
         Command::Dependencies => dependencies::check(),
         Command::Licences => licences::check(),
         Command::Fuzz {

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_run::life::Lived;
 use osmosis_run::reports::HeldOutPoint;
+use osmosis_run::train::training::Training;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::environment;
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use crate::error::Exit;
 use crate::figures::duration_text;
 use crate::output::Output;
 use crate::train::submit;
-use crate::train::training::Training;
 use crate::train::{Plan, Request, failed_text, pass_text, report, reward_text};
 use crate::workspace::{absolute, current_dir};
 

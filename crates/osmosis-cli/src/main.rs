@@ -32,9 +32,9 @@ use osmosis_data::Taking;
 // Under their names in this crate, too.
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
-    checked_dataset, events, execution, figures, inference_server, judge, policy, prepared,
-    private_files, run_folder, run_log, secrets, source_digest, stop_signals, template_trial,
-    tracking, transcripts as talk, user_code, withheld, workspace,
+    checked_dataset, events, execution, figures, inference_server, policy, private_files,
+    run_folder, run_log, secrets, source_digest, stop_signals, template_trial,
+    transcripts as talk, workspace,
 };
 use output::Output;
 

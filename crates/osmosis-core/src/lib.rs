@@ -1,5 +1,6 @@
 //! The vocabulary and the pure decisions of Osmosis: ids, samples, rewards, outcomes, run config,
-//! worker frames, statistics and the staleness of training data.
+//! worker frames, execution jobs and results, what training needs of a learner, statistics and the staleness of
+//! training data.
 //!
 //! Nothing in here awaits, opens a file or opens a socket. Everything the other crates exchange is
 //! defined here once; they bring the I/O.
@@ -14,6 +15,7 @@
 
 pub mod config;
 pub mod credit;
+pub mod execution;
 pub mod failure_groups;
 pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -22,6 +24,7 @@ pub mod fuzzing;
 pub mod generation;
 mod id;
 mod json_text;
+pub mod learner;
 mod outcome;
 mod redact;
 mod reward;

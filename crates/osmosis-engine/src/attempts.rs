@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use osmosis_worker::{Isolation, LossCause};
+use osmosis_core::execution::{Isolation, LossCause};
 
 /// Attempts at a rollout after which there is no other, whatever the reason.
 pub const MAX_ATTEMPTS: u32 = 10;

@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use osmosis_core::{Attempt, RolloutId};
-use osmosis_gateway::Gateway;
-use osmosis_store::{Claim, Store};
+use osmosis_store::{Claim, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,10 +13,15 @@ use crate::decision::Rules;
 use crate::live::Live;
 use crate::reading::Reading;
 use crate::regrade::Recorded;
+use crate::sessions::Sessions;
 use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop, regrade, rollout};
 
 /// Most rollouts asked for in one claim: enough to fill a batch of the store's writer.
 pub(crate) const CLAIM_BATCH: usize = 64;
+
+/// A process that was stopped for a while (`SIGSTOP`) finds one wait over when it goes on, and not all of them:
+/// the store stood still as long, and may answer now.
+const LOOKS_AT_SILENCE: u32 = 3;
 
 /// Runs what is in the store's queue until nothing is left or it is asked to stop.
 #[derive(Debug, Clone)]
@@ -39,7 +44,7 @@ impl fmt::Debug for MayBegin {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) sessions: Arc<dyn Sessions>,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) options: EngineOptions,
     pub(crate) rules: Rules,
@@ -53,8 +58,8 @@ pub(crate) struct Parts {
 impl Engine {
     pub fn new(
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
@@ -63,7 +68,7 @@ impl Engine {
         } else {
             Reading::DatasetRows
         };
-        Self::reading(reading, store, gateway, executor, options, events)
+        Self::reading(reading, store, sessions, executor, options, events)
     }
 
     /// An engine for a queue of requests to a rollout server instead of dataset rows. The body of such
@@ -72,15 +77,15 @@ impl Engine {
     /// `options`. What else it holds is nobody's business here. See [`Engine::serve`].
     pub fn for_requests(
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         Self::reading(
             Reading::ServedRequests,
             store,
-            gateway,
+            sessions,
             executor,
             options,
             events,
@@ -92,13 +97,13 @@ impl Engine {
     pub fn for_regrade(
         recorded: Recorded,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
-        executor: Arc<impl Executor + 'static>,
+        sessions: Arc<dyn Sessions>,
+        executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         let reading = Reading::DatasetRows;
-        let parts = Self::parts(reading, store, gateway, executor, options, events);
+        let parts = Self::parts(reading, store, sessions, executor, options, events);
         Self {
             parts: Arc::new(Parts {
                 recorded: Some(recorded),
@@ -111,14 +116,14 @@ impl Engine {
     fn reading(
         reading: Reading,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
+        sessions: Arc<dyn Sessions>,
         executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
     ) -> Self {
         Self {
             parts: Arc::new(Self::parts(
-                reading, store, gateway, executor, options, events,
+                reading, store, sessions, executor, options, events,
             )),
             may_begin: MayBegin(Arc::new(|| true)),
         }
@@ -127,7 +132,7 @@ impl Engine {
     fn parts(
         reading: Reading,
         store: Arc<dyn Store>,
-        gateway: Arc<Gateway>,
+        sessions: Arc<dyn Sessions>,
         executor: Arc<dyn Executor>,
         options: EngineOptions,
         events: mpsc::Sender<RunEvent>,
@@ -142,7 +147,7 @@ impl Engine {
         };
         Parts {
             store,
-            gateway,
+            sessions,
             executor,
             options,
             rules,
@@ -166,7 +171,7 @@ impl Engine {
     /// Drives the run. On an error what is under way is abandoned; the store still has it queued or
     /// leased, so a resume picks it up.
     pub async fn run(&self, stop: &Stop) -> Result<RunEnd, EngineError> {
-        let counts = self.parts.store.counts().await?;
+        let counts = self.parts.answered(self.parts.store.counts()).await?;
         self.parts
             .tell(RunEvent::Began {
                 total: counts.total(),
@@ -182,7 +187,7 @@ impl Engine {
         while flight.tasks.join_next().await.is_some() {}
         driven?;
 
-        let counts = self.parts.store.counts().await?;
+        let counts = self.parts.answered(self.parts.store.counts()).await?;
         let left = counts.queued + counts.leased;
         Ok(if left == 0 {
             RunEnd::Complete
@@ -225,7 +230,8 @@ impl Engine {
     pub(crate) async fn keep_leases(&self, flight: &Flight) -> Result<(), EngineError> {
         let held: Vec<_> = flight.held.keys().cloned().collect();
         let lease = self.parts.options.lease;
-        for lost in self.parts.store.heartbeat(&held, lease).await? {
+        let renewing = self.parts.store.heartbeat(&held, lease);
+        for lost in self.parts.answered(renewing).await? {
             // Whoever has it now will record it; our result would be fenced.
             if let Some(token) = flight.held.get(&lost) {
                 token.cancel();
@@ -247,11 +253,11 @@ impl Engine {
                 return Ok(());
             }
             let wanted = room.min(CLAIM_BATCH);
-            let claims = self
+            let claiming = self
                 .parts
                 .store
-                .claim(&options.owner, wanted, options.lease)
-                .await?;
+                .claim(&options.owner, wanted, options.lease);
+            let claims = self.parts.answered(claiming).await?;
             let got = claims.len();
             for claim in claims {
                 self.launch(claim, stop, flight).await;
@@ -288,6 +294,23 @@ impl Engine {
 }
 
 impl Parts {
+    /// What the store answers. One that is silent for as long as a lease holds has let everything go that we
+    /// claimed, so that there is nothing to wait for.
+    pub(crate) async fn answered<T>(
+        &self,
+        asking: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, EngineError> {
+        let mut asking = pin!(asking);
+        for _ in 0..LOOKS_AT_SILENCE {
+            let step = self.options.lease / LOOKS_AT_SILENCE;
+            if let Ok(answer) = tokio::time::timeout(step, asking.as_mut()).await {
+                return Ok(answer?);
+            }
+        }
+        let waited = self.options.lease;
+        Err(EngineError::StoreSilent { waited })
+    }
+
     pub(crate) async fn tell(&self, event: RunEvent) {
         // Nobody listens any more: the display is gone, the run is not.
         let _ = self.events.send(event).await;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use camino::Utf8PathBuf;
 use osmosis_core::RolloutId;
 use osmosis_store::StoreError;
@@ -7,6 +9,9 @@ use osmosis_store::StoreError;
 pub enum EngineError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Whatever is claimed may be another's by now.
+    #[error("the run's database has not answered for {} s", waited.as_secs())]
+    StoreSilent { waited: Duration },
     #[error("row {row_index} of the run's own copy of the dataset can't be read: {message}")]
     Row { row_index: u64, message: String },
     #[error("cannot clear the artifacts folder `{path}` of rollout `{id}`: {message}")]
@@ -40,6 +45,7 @@ impl EngineError {
     pub fn kind(&self) -> EngineErrorKind {
         match self {
             Self::Store(_)
+            | Self::StoreSilent { .. }
             | Self::Artifacts { .. }
             | Self::CopyArtifacts { .. }
             | Self::NotRecorded { .. } => EngineErrorKind::Resumable,
@@ -50,6 +56,9 @@ impl EngineError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Store(error) => error.hint(),
+            Self::StoreSilent { .. } => {
+                Some("check the disk that the run is on, then resume the run".to_owned())
+            }
             Self::NotRecorded { .. } => {
                 Some("was that run resumed meanwhile? grade it again when it is done".to_owned())
             }

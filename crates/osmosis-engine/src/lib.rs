@@ -1,8 +1,9 @@
 //! Drives a run: claims rollouts from the store, has them run and graded by an [`Executor`]
-//! (worker processes, or a rollout server elsewhere), records results.
+//! (worker processes, or a rollout server elsewhere), records results. Model calls pass [`Sessions`].
 //!
-//! It speaks no HTTP and renders no text. What happens is told as typed [`RunEvent`]s, which the
-//! progress display and the log consume; what is decided is in [`decision`], without I/O.
+//! It speaks no HTTP, renders no text, and knows neither worker processes nor the gateway. What happens is told
+//! as typed [`RunEvent`]s, which the progress display and the log consume; what is decided is in [`decision`],
+//! without I/O.
 
 pub mod attempts;
 pub mod decision;
@@ -18,13 +19,15 @@ mod regrade;
 mod rollout;
 mod sample_depth;
 mod serving;
+mod sessions;
 
 pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
-pub use executor::{Executor, GradeReport, Terms};
+pub use executor::Executor;
 pub use options::{EngineOptions, Measuring, RunEnd, Stop};
-/// What an [`Executor`] is given and gives back.
-pub use osmosis_worker::{GradeJob, Isolation, LossCause, RunJob, TaskReport, TaskResult};
 pub use regrade::Recorded;
 pub use serving::Cancellation;
+pub use sessions::{
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, Session, SessionCalls, Sessions,
+};

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use osmosis_core::credit::{Credit, Interaction, Sequence};
 use osmosis_core::frame::InteractionReward;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Outcome, Reward, Sample, SampleId};
-use osmosis_gateway::{GivenCompletion, RolloutCalls};
 use osmosis_tokens::{MatchError, TokenRecord, TokensError, match_sequences};
 
 use crate::decision::score;
+use crate::sessions::{GivenAnswer, SessionCalls};
 
 /// How many ids an error names.
 const MAX_NAMED: usize = 8;
@@ -20,14 +20,13 @@ const MAX_NAMED: usize = 8;
 pub(crate) fn own_grade(
     mut samples: Vec<Sample>,
     interactions: Vec<InteractionReward>,
-    through: &RolloutCalls,
+    through: &SessionCalls,
     pass_threshold: f64,
 ) -> (Outcome, Vec<Sample>) {
     let graded = if interactions.is_empty() {
         hold_against_calls(&mut samples, through).map(|()| samples)
     } else {
-        rewarded(interactions, &through.completions)
-            .map_err(|failure| Outcome::AgentFailed { failure })
+        rewarded(interactions, &through.answers).map_err(|failure| Outcome::AgentFailed { failure })
     };
     match graded {
         Ok(samples) => (score(&samples, pass_threshold), samples),
@@ -37,7 +36,7 @@ pub(crate) fn own_grade(
 
 /// Checks that all that is under the loss mask of a sequence was sampled by the policy, and gives it the
 /// logprobs and versions that were recorded; an error is what becomes of the rollout.
-fn hold_against_calls(samples: &mut [Sample], through: &RolloutCalls) -> Result<(), Outcome> {
+fn hold_against_calls(samples: &mut [Sample], through: &SessionCalls) -> Result<(), Outcome> {
     let mut credits = Vec::new();
     let mut sequences: Vec<Sequence> = Vec::new();
     for (place, sample) in samples.iter().enumerate() {
@@ -83,7 +82,7 @@ fn damaged(message: &str) -> Outcome {
 
 fn rewarded(
     interactions: Vec<InteractionReward>,
-    given: &[GivenCompletion],
+    given: &[GivenAnswer],
 ) -> Result<Vec<Sample>, Failure> {
     let mut by_sample: BTreeMap<&SampleId, Vec<Interaction>> = BTreeMap::new();
     let mut unknown = Vec::new();
@@ -160,7 +159,7 @@ fn ambiguous_completion(id: &str, times: usize) -> Failure {
     )
 }
 
-fn unknown_completions(unknown: &[String], given: &[GivenCompletion]) -> Failure {
+fn unknown_completions(unknown: &[String], given: &[GivenAnswer]) -> Failure {
     let listed = |ids: Vec<&str>| {
         let named: Vec<String> = ids
             .iter()
@@ -202,18 +201,18 @@ mod tests {
         }
     }
 
-    fn given(id: &str, sample: &str, call: u32) -> GivenCompletion {
-        GivenCompletion {
+    fn given(id: &str, sample: &str, call: u32) -> GivenAnswer {
+        GivenAnswer {
             id: id.to_owned(),
             sample: SampleId::new(sample).unwrap(),
             calls: vec![call],
         }
     }
 
-    fn through(completions: &[GivenCompletion]) -> RolloutCalls {
-        RolloutCalls {
-            completions: completions.to_vec(),
-            ..RolloutCalls::default()
+    fn through(answers: &[GivenAnswer]) -> SessionCalls {
+        SessionCalls {
+            answers: answers.to_vec(),
+            ..SessionCalls::default()
         }
     }
 
@@ -232,9 +231,9 @@ mod tests {
             one_of_several: false,
             replaces: vec![],
         };
-        let calls = RolloutCalls {
+        let calls = SessionCalls {
             token_records: vec![(SampleId::main(), record.encode().into())],
-            ..RolloutCalls::default()
+            ..SessionCalls::default()
         };
         let fields = serde_json::json!({"sequences": [{
             "input_ids": ids, "loss_mask": [false, false, true, true], "reward": 1.0, "id": "mine",

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::execution::{Isolation, Terms};
 use osmosis_store::{Claim, Store};
-use osmosis_worker::Isolation;
 use tokio_util::sync::CancellationToken;
 
+use crate::EngineError;
 use crate::decision::without_grade;
 use crate::driver::Parts;
 use crate::rollout::{
     AttemptRecord, Graded, Grading, clean_artifacts_dir, finish, give_back, grade, try_again,
 };
-use crate::{EngineError, Terms};
 
 /// The run whose samples are graded. It is only read.
 #[derive(Debug, Clone)]

@@ -1,14 +1,13 @@
-//! The way of one rollout: open a door at the gateway, run the agent, grade, record.
+//! The way of one rollout: open its session, run the agent, grade, record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camino::Utf8PathBuf;
+use osmosis_core::execution::{GradeJob, RunJob, TaskResult, Terms};
 use osmosis_core::frame::JudgeAccess;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample, TaskClock};
-use osmosis_gateway::{RolloutCalls, RolloutDoor};
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
-use osmosis_worker::{GradeJob, RunJob, TaskResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempts::Tried;
@@ -17,7 +16,8 @@ use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
 use crate::sample_depth::too_deep;
-use crate::{EngineError, RunEvent, Terms};
+use crate::sessions::{AgentSession, JudgeSession, SessionCalls};
+use crate::{EngineError, RunEvent};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
 pub(crate) async fn execute(
@@ -46,15 +46,16 @@ pub(crate) async fn execute(
         None => TaskClock::new(rules.agent_limit),
         Some(_) => TaskClock::kept_elsewhere(rules.agent_limit),
     });
-    let door = parts
-        .gateway
-        .open_as(claim.id.clone(), claim.attempt, alias);
     let measuring = &parts.options.measuring;
-    if measuring.is_greedy(claim.row_index, &claim.id) {
-        door.decode_greedily();
-    }
-    door.keep_time(Arc::clone(&clock));
     let self_graded = parts.executor.self_graded();
+    let session = parts.sessions.open(AgentSession {
+        rollout: claim.id.clone(),
+        attempt: claim.attempt,
+        alias,
+        greedy: measuring.is_greedy(claim.row_index, &claim.id),
+        keeps_answers: self_graded,
+        clock: Arc::clone(&clock),
+    });
     let whole = if self_graded {
         Some(row.for_own_grader().map_err(|error| EngineError::Row {
             row_index: claim.row_index,
@@ -63,27 +64,24 @@ pub(crate) async fn execute(
     } else {
         None
     };
-    let other = self_graded.then(|| parts.gateway.open_other(claim.id.clone(), claim.attempt));
+    let other = self_graded.then(|| parts.sessions.open_other(claim.id.clone(), claim.attempt));
     let job = RunJob {
         rollout_id: claim.id.clone(),
         prompt: row.prompt.clone(),
         label: row.label.clone(),
         metadata: row.metadata.clone(),
-        chat_completions_url: parts.gateway.url().to_owned(),
-        api_key: door.key().to_owned(),
+        chat_completions_url: session.url().to_owned(),
+        api_key: session.key().to_owned(),
         artifacts_dir: artifacts_dir.clone(),
         row: whole,
         is_eval: measuring.is_eval(claim.row_index),
         clock: Some(clock),
         other_api_key: other.as_ref().map(|other| other.key().to_owned()),
     };
-    if self_graded {
-        door.keep_completions();
-    }
     let report = parts.executor.run(job, terms, cancel).await;
-    let through = door.close().await;
+    let through = session.end().await;
     if let Some(other) = other {
-        other.close().await;
+        other.end().await;
     }
 
     attempt.durations.queue = ms(queued + report.waited);
@@ -145,12 +143,6 @@ fn bare(claim: &Claim, samples: Vec<Sample>) -> Vec<Sample> {
         tracing::debug!(rollout = %claim.id, "a sample came with a grade; only a grader's counts");
     }
     samples.into_iter().map(without_grade).collect()
-}
-
-/// Gives a claimed rollout its result without running it.
-pub(crate) async fn cancel_unrun(parts: &Parts, claim: &Claim) -> Result<(), EngineError> {
-    let attempt = AttemptRecord::begun_at(now_ms());
-    finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await
 }
 
 /// What is known of an attempt before its outcome.
@@ -215,22 +207,21 @@ pub(crate) async fn grade(
             ..grading.terms
         };
         parts.enter(claim, Phase::Grade).await;
-        let (judge, door) = parts.open_judge(claim);
         let clock = Arc::new(TaskClock::new(terms.grade_limit));
-        if let Some(door) = &door {
-            door.keep_time(Arc::clone(&clock));
-        }
+        let judge = parts
+            .sessions
+            .open_judge(claim.id.clone(), claim.attempt, Arc::clone(&clock));
         let job = GradeJob {
             rollout_id: claim.id.clone(),
             label: grading.row.label.clone(),
             samples: samples.clone(),
             metadata: grading.row.metadata.clone(),
             artifacts_dir: grading.artifacts_dir.clone(),
-            judge,
+            judge: judge.as_ref().map(access),
             clock: Some(clock),
         };
         let report = parts.executor.grade(job, terms, cancel).await;
-        let asked = asked_through(door).await;
+        let asked = asked_through(judge).await;
         attempt.calls.judge.add(JudgeSummary {
             calls: asked.summary.model_calls,
             prompt_tokens: asked.summary.prompt_tokens,
@@ -300,11 +291,20 @@ pub(crate) fn tried(claim: &Claim) -> Tried {
     }
 }
 
-/// Closes a grader's door, when it had one, and says what was asked through it.
-async fn asked_through(door: Option<RolloutDoor>) -> RolloutCalls {
-    match door {
-        Some(door) => door.close().await,
-        None => RolloutCalls::default(),
+/// How a grader reaches its judge.
+fn access(judge: &JudgeSession) -> JudgeAccess {
+    JudgeAccess {
+        base_url: judge.session.url().to_owned(),
+        api_key: judge.session.key().to_owned(),
+        model: judge.model.clone(),
+    }
+}
+
+/// Ends a grader's session, when it had one, and says what was asked through it.
+async fn asked_through(judge: Option<JudgeSession>) -> SessionCalls {
+    match judge {
+        Some(judge) => judge.session.end().await,
+        None => SessionCalls::default(),
     }
 }
 
@@ -316,20 +316,6 @@ impl Parts {
             grade_limit: row.grade_limit.unwrap_or(self.rules.grade_limit),
             ..self.rules
         }
-    }
-
-    /// The grader's way to its judge, when the run has one. It ends with the grade.
-    fn open_judge(&self, claim: &Claim) -> (Option<JudgeAccess>, Option<RolloutDoor>) {
-        let opened = self.gateway.open_judge(claim.id.clone(), claim.attempt);
-        let Some((door, model)) = opened else {
-            return (None, None);
-        };
-        let access = JudgeAccess {
-            base_url: self.gateway.url().to_owned(),
-            api_key: door.key().to_owned(),
-            model,
-        };
-        (Some(access), Some(door))
     }
 
     async fn tell_of_grading_again(&self, claim: &Claim, reason: String) {
@@ -355,20 +341,18 @@ pub(crate) async fn finish(
     samples: Vec<Sample>,
 ) -> Result<(), EngineError> {
     let outcome = outcome.map_failure(|failure| parts.options.redactor.clean_failure(failure));
-    let receipt = parts
-        .store
-        .complete(Completion {
-            id: claim.id.clone(),
-            attempt: claim.attempt,
-            outcome: outcome.clone(),
-            samples,
-            metrics: attempt.metrics,
-            durations: attempt.durations,
-            calls: attempt.calls,
-            started_at_ms: attempt.started_at_ms,
-            finished_at_ms: now_ms(),
-        })
-        .await?;
+    let completing = parts.store.complete(Completion {
+        id: claim.id.clone(),
+        attempt: claim.attempt,
+        outcome: outcome.clone(),
+        samples,
+        metrics: attempt.metrics,
+        durations: attempt.durations,
+        calls: attempt.calls,
+        started_at_ms: attempt.started_at_ms,
+        finished_at_ms: now_ms(),
+    });
+    let receipt = parts.answered(completing).await?;
     parts.live.finished(&claim.id);
     match receipt {
         CompletionReceipt::Accepted => {
@@ -416,11 +400,10 @@ pub(crate) async fn try_again(
     if parts.live.is_cancelled(&claim.id) {
         return finish(parts, claim, attempt, Outcome::Cancelled, vec![]).await;
     }
-    parts
+    let releasing = parts
         .store
-        .release(&claim.id, claim.attempt, again.lost, again.failed)
-        .await?;
-    Ok(())
+        .release(&claim.id, claim.attempt, again.lost, again.failed);
+    parts.answered(releasing).await
 }
 
 /// What was cancelled by name has its result; what the run's end cuts short goes back to the queue.
@@ -433,11 +416,8 @@ pub(crate) async fn give_back(
     if parts.live.is_cancelled(&claim.id) {
         return finish(parts, claim, attempt, Outcome::Cancelled, samples).await;
     }
-    parts
-        .store
-        .release(&claim.id, claim.attempt, false, false)
-        .await?;
-    Ok(())
+    let releasing = parts.store.release(&claim.id, claim.attempt, false, false);
+    parts.answered(releasing).await
 }
 
 /// The rollout's own folder, which the SDK makes when user code first asks for it. What an earlier

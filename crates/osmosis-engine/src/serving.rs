@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
-use osmosis_core::{Phase, RolloutId};
+use osmosis_core::{Durations, Outcome, Phase, RolloutId};
+use osmosis_store::CallSummary;
 use tokio::sync::Notify;
 
 use crate::driver::{CLAIM_BATCH, Flight};
 use crate::live::Standing;
-use crate::{Engine, EngineError, RunEvent, Stop, rollout};
+use crate::{Engine, EngineError, RunEvent, Stop};
 
 /// What became of the wish to cancel a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,18 +97,20 @@ impl Engine {
     /// has not been tried.
     async fn end_cancelled(&self) -> Result<(), EngineError> {
         let parts = &self.parts;
-        let options = &parts.options;
         let waiting = parts.live.cancelled_waiting();
-        // Together, so that the store commits them together.
+        // Together, so that the store commits them together; in batches, so that others get their turn.
         for ids in waiting.chunks(CLAIM_BATCH) {
-            let claims = parts
-                .store
-                .claim_these(&options.owner, ids, options.lease)
-                .await?;
-            let ended = claims
-                .iter()
-                .map(|claim| rollout::cancel_unrun(parts, claim));
-            try_join_all(ended).await?;
+            for id in parts.store.cancel(ids).await? {
+                parts.live.finished(&id);
+                parts
+                    .tell(RunEvent::Finished {
+                        id,
+                        outcome: Outcome::Cancelled,
+                        durations: Durations::default(),
+                        calls: CallSummary::default(),
+                    })
+                    .await;
+            }
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use osmosis_core::PolicyVersion;
 use osmosis_policy::{
-    EmbeddedModel, Learner, LearnerOptions, LossRow, Objective, Sampler, SamplerOptions,
+    DecoderLearner, EmbeddedModel, LearnerOptions, LossFunction, LossRow, Sampler, SamplerOptions,
     UpdateReport,
 };
 use rand::SeedableRng;
@@ -146,7 +146,7 @@ fn train(
             cache_bytes: 1 << 30,
         },
     )?;
-    let mut learner = Learner::new(
+    let mut learner = DecoderLearner::new(
         &model.config,
         &model.weights,
         LearnerOptions {
@@ -160,7 +160,7 @@ fn train(
             tokens_per_piece: 4096,
         },
     )?;
-    let objective = Objective::ClippedPolicyGradient {
+    let objective = LossFunction::ClippedPolicyGradient {
         clip_low: arguments.clip,
         clip_high: arguments.clip,
         kl_coef: 0.0,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use osmosis_policy::{
-    Architecture, Learner, LearnerOptions, LossRow, ModelConfig, NamedTensor, Objective,
+    Architecture, DecoderLearner, LearnerOptions, LossFunction, LossRow, ModelConfig, NamedTensor,
     PolicyError, RopeScaling, UpdateReport, Weights,
 };
 use rand::{RngExt, SeedableRng};
@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 const ROWS: usize = 128;
 const UPDATES: u32 = 10;
-const POLICY_GRADIENT: Objective = Objective::ClippedPolicyGradient {
+const POLICY_GRADIENT: LossFunction = LossFunction::ClippedPolicyGradient {
     clip_low: 0.2,
     clip_high: 0.2,
     kl_coef: 0.0,
@@ -41,7 +41,7 @@ fn main() -> Result<(), PolicyError> {
         threads,
         tokens_per_piece,
     };
-    let mut learner = Learner::new(&config, &weights(&config, &mut random), options)?;
+    let mut learner = DecoderLearner::new(&config, &weights(&config, &mut random), options)?;
     let mut rows = rows(&config, &mut random);
     let logprobs = learner.logprobs(&rows)?;
     for (row, logprobs) in rows.iter_mut().zip(logprobs) {

@@ -1,7 +1,7 @@
 //! Models on disk: Hugging Face folders, GGUF files, and the one-file form of built-in models.
 
 mod digest;
-mod folder;
+pub(crate) mod folder;
 pub(crate) mod gguf;
 mod one_file;
 pub(crate) mod tensor_file;

@@ -24,7 +24,9 @@ use self::objective::Tally;
 use self::ops::RopeTable;
 use self::optimizer::{Parameter, Step};
 use self::pieces::Piece;
-use crate::{ModelConfig, NamedTensor, PolicyError, Weights};
+use crate::{
+    LossFunction, LossRow, ModelConfig, NamedTensor, PolicyError, UpdateReport, Weights, weights,
+};
 
 /// Settings of the optimizer (AdamW).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,73 +45,9 @@ pub struct LearnerOptions {
     pub tokens_per_piece: usize,
 }
 
-/// A sequence to learn from. All vectors have the length of `ids`; entry 0 is never trained on.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LossRow {
-    pub ids: Vec<u32>,
-    /// What the token counts in the objective: 0 for tokens that were not sampled.
-    pub weights: Vec<f32>,
-    /// The advantage of the token.
-    pub advantages: Vec<f32>,
-    /// The logprob it was sampled with.
-    pub sampled_logprobs: Vec<f32>,
-    /// The logprob it had before the first update with the batch, for the decoupled objective.
-    pub proximal_logprobs: Option<Vec<f32>>,
-    /// The logprob the reference model gives it, when `kl_coef` is not 0.
-    pub reference_logprobs: Option<Vec<f32>>,
-    pub temperatures: Vec<f32>,
-}
-
-/// What is minimised.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Objective {
-    /// -Σ w·min(r·A, clip(r, 1-low, 1+high)·A) + kl_coef·Σ w·k3, with r = exp(logprob - sampled_logprob).
-    ClippedPolicyGradient {
-        clip_low: f64,
-        clip_high: f64,
-        kl_coef: f64,
-    },
-    /// -Σ w·b·min(u·A, clip(u, 1-low, 1+high)·A) + kl_coef·Σ w·k3, with b = exp(proximal_logprob -
-    /// sampled_logprob) and u = exp(logprob - proximal_logprob): what is held near is the policy that the
-    /// batch finds, however old the one is that sampled. Tokens with b above the cap are left out of the
-    /// sums altogether, and the others count no more for it, as AReaL does it.
-    DecoupledPolicyGradient {
-        clip_low: f64,
-        clip_high: f64,
-        kl_coef: f64,
-        /// More than 1.
-        behaviour_weight_cap: f64,
-    },
-    /// -Σ w·logprob: plain supervised learning (the warm start).
-    Likelihood,
-}
-
-/// What an update did. Means are weighted by `weights`.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct UpdateReport {
-    pub loss: f64,
-    pub entropy: f64,
-    pub clip_fraction: f64,
-    /// k3 estimate against the policy that sampled.
-    pub kl_to_sampled: f64,
-    /// k3 estimate against the reference; 0 without one.
-    pub kl_to_reference: f64,
-    /// Mean and largest |logprob now - logprob when sampled|: on the first update of a step this is the
-    /// mismatch between sampler and learner.
-    pub mismatch_mean: f64,
-    pub mismatch_max: f64,
-    /// The mean of b over the tokens that it does not leave out; `None` unless the objective is decoupled,
-    /// or when it leaves out all.
-    pub behaviour_weight: Option<f64>,
-    /// The part of the tokens that the cap on b leaves out; `None` unless the objective is decoupled.
-    pub capped_fraction: Option<f64>,
-    pub gradient_norm: f64,
-    pub tokens: u64,
-}
-
 /// The model being trained, with its optimizer.
 #[derive(Debug)]
-pub struct Learner {
+pub struct DecoderLearner {
     config: ModelConfig,
     options: LearnerOptions,
     parameters: Vec<Parameter>,
@@ -125,33 +63,25 @@ struct BatchGradients {
     tally: Tally,
 }
 
-impl Learner {
+impl DecoderLearner {
     pub fn new(
         config: &ModelConfig,
         weights: &Weights,
         options: LearnerOptions,
     ) -> Result<Self, PolicyError> {
         check::options(&options)?;
-        let weights = Weights::checked(config, weights.tensors.clone())?;
+        let weights = finite(weights::checked(config, weights.tensors.clone())?)?;
         let parameters = weights
             .tensors
             .into_iter()
-            .map(|(name, tensor)| {
-                if tensor.values.iter().any(|value| !value.is_finite()) {
-                    return Err(PolicyError::NotFinite {
-                        what: format!("a weight in `{name}`"),
-                    });
-                }
-                let width = tensor.shape.last().copied().unwrap_or(1);
-                Ok(Parameter {
-                    value: Arc::new(Matrix::new(tensor.values.to_vec(), width)),
-                    first: vec![0.0; tensor.values.len()],
-                    second: vec![0.0; tensor.values.len()],
-                    shape: tensor.shape,
-                    name,
-                })
+            .map(|(name, tensor)| Parameter {
+                value: Arc::new(matrix_of(&tensor)),
+                first: vec![0.0; tensor.values.len()],
+                second: vec![0.0; tensor.values.len()],
+                shape: tensor.shape,
+                name,
             })
-            .collect::<Result<_, PolicyError>>()?;
+            .collect();
         let lanes = Lanes::new(options.threads)?;
         Ok(Self {
             config: config.clone(),
@@ -166,7 +96,7 @@ impl Learner {
     pub fn update(
         &mut self,
         rows: &[LossRow],
-        objective: Objective,
+        objective: LossFunction,
     ) -> Result<UpdateReport, PolicyError> {
         let never = |_: &[Vec<f32>]| None::<Infallible>;
         match self.update_unless(rows, objective, never)? {
@@ -180,7 +110,7 @@ impl Learner {
     pub fn update_unless<R>(
         &mut self,
         rows: &[LossRow],
-        objective: Objective,
+        objective: LossFunction,
         wrong: impl FnOnce(&[Vec<f32>]) -> Option<R>,
     ) -> Result<Result<UpdateReport, R>, PolicyError> {
         let computed = self.gradients(rows, objective)?;
@@ -195,7 +125,7 @@ impl Learner {
     fn gradients(
         &self,
         rows: &[LossRow],
-        objective: Objective,
+        objective: LossFunction,
     ) -> Result<BatchGradients, PolicyError> {
         check::options(&self.options)?;
         check::objective(objective)?;
@@ -278,6 +208,11 @@ impl Learner {
         Ok(all)
     }
 
+    /// Updates made so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
     /// Takes effect with the next update.
     pub fn set_lr(&mut self, lr: f64) {
         self.options.lr = lr;
@@ -307,6 +242,23 @@ impl Learner {
             })
             .collect();
         Ok((self.updates, state))
+    }
+
+    /// Goes on with these weights and this state of the optimizer. Fails, changing nothing, when one of them
+    /// is not this model's.
+    pub fn restore(
+        &mut self,
+        weights: &Weights,
+        updates: u64,
+        state: BTreeMap<String, NamedTensor>,
+    ) -> Result<(), PolicyError> {
+        let weights = finite(weights::checked(&self.config, weights.tensors.clone())?)?;
+        self.restore_optimizer(updates, state)?;
+        // Both are in the order of names.
+        for (parameter, tensor) in self.parameters.iter_mut().zip(weights.tensors.values()) {
+            parameter.value = Arc::new(matrix_of(tensor));
+        }
+        Ok(())
     }
 
     /// Goes on where [`Self::optimizer_state`] was taken. Fails, changing nothing, when the state is not
@@ -383,5 +335,19 @@ impl Learner {
             });
         }
         Ok(squares.sqrt())
+    }
+}
+
+fn matrix_of(tensor: &NamedTensor) -> Matrix<f32> {
+    let width = tensor.shape.last().copied().unwrap_or(1);
+    Matrix::new(tensor.values.to_vec(), width)
+}
+
+fn finite(weights: Weights) -> Result<Weights, PolicyError> {
+    match weights.not_finite() {
+        None => Ok(weights),
+        Some(name) => Err(PolicyError::NotFinite {
+            what: format!("a weight in `{name}`"),
+        }),
     }
 }

@@ -1,8 +1,10 @@
 //! The embedded policy: one small decoder, sampled in batches and trained by gradients.
 //!
 //! Two executions of the same [`ModelConfig`] and [`Weights`]: the [`Sampler`] has kernels of its own,
-//! whose result for a token does not depend on what else is in the batch, and the [`Learner`] records a
-//! tape of operations that each have a backward pass. It knows nothing of rollouts.
+//! whose result for a token does not depend on what else is in the batch, and the [`DecoderLearner`] records
+//! a tape of operations that each have a backward pass. To the training loop they are a
+//! [`Learner`](osmosis_core::learner::Learner) and a [`WeightSink`](osmosis_core::learner::WeightSink). It
+//! must never know of rollouts: rows come in, weights go out.
 
 mod builtin;
 mod checkpoint;
@@ -15,13 +17,15 @@ pub mod fuzzing;
 mod learner;
 mod processor;
 mod sampler;
+mod training;
 mod weights;
 
 pub use checkpoint::EmbeddedModel;
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
-pub use learner::{Learner, LearnerOptions, LossRow, Objective, UpdateReport};
+pub use learner::{DecoderLearner, LearnerOptions};
+pub use osmosis_core::learner::{LossFunction, LossRow, NamedTensor, UpdateReport, Weights};
 pub use processor::Processor;
 pub use sampler::{Sampler, SamplerOptions, SamplerRate};
-pub use weights::{NamedTensor, Weights};
+pub use training::EmbeddedLearner;

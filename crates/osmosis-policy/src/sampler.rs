@@ -27,7 +27,7 @@ use tracing::error;
 use self::inbox::{Inbox, Letter};
 use self::scheduler::Scheduler;
 use crate::decoder::{self, PackedWeights};
-use crate::{EmbeddedModel, ModelConfig, PolicyError, Weights};
+use crate::{EmbeddedModel, ModelConfig, PolicyError, Weights, weights};
 
 /// Settings of a sampler.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +114,10 @@ impl Sampler {
         swapped.recv().map_err(|_| PolicyError::SamplerEnded)
     }
 
+    pub(crate) fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
     pub fn rate(&self) -> SamplerRate {
         self.inbox.rate()
     }
@@ -132,7 +136,7 @@ impl Sampler {
 
 /// Not in the sampler's pool: its threads belong to the sampler's thread as long as that lives.
 fn pack(config: &ModelConfig, weights: &Weights) -> Result<Arc<PackedWeights>, PolicyError> {
-    let weights = Weights::checked(config, weights.tensors.clone())?;
+    let weights = weights::checked(config, weights.tensors.clone())?;
     PackedWeights::pack(config, &weights).map(Arc::new)
 }
 

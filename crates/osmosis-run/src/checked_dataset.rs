@@ -1,6 +1,5 @@
 //! A dataset whose rows are all good.
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8Path;
 use osmosis_core::config::DatasetRef;
 use osmosis_core::frame::Manifest;
@@ -9,6 +8,7 @@ use osmosis_store::NewRow;
 use serde_json::json;
 
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 #[derive(Debug)]
 pub struct CheckedDataset {

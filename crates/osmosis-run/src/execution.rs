@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig, WorkerIsolation};
 use osmosis_core::{Redactor, RewardRange};
 use osmosis_engine::{EngineOptions, Measuring};
@@ -16,6 +15,7 @@ use osmosis_worker::{Limits, PoolOptions};
 
 use crate::run_folder::RunFolder;
 use crate::settings::Throughput;
+use crate::{RunError, RunErrorKind};
 
 const MOST_DEFAULT_WORKERS: usize = 8;
 /// Importing an agent framework takes seconds; on a busy machine many.

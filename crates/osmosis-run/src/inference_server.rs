@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::{RunError, RunErrorKind};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_gateway::{
     EngineKind, Policy, RemoteEngine, RemoteEngineOptions, ReportedTokens, ServerLogprobs,
@@ -14,6 +13,7 @@ use serde_json::json;
 use crate::policy::{ReadyPolicy, is_local, upstreams, variable};
 use crate::source_digest::text_digest;
 use crate::workspace::absolute;
+use crate::{RunError, RunErrorKind};
 
 /// Which engine answers behind an upstream: `openai`, `vllm` or `sglang`.
 const ENGINE_VARIABLE: &str = "OSMOSIS_ENGINE";

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::RunError;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{Gateway, Policy};
 use serde_json::Value;
 
+use crate::RunError;
 use crate::eval::probe::Server;
 use crate::policy::{self, ReadyPolicy};
 use crate::workspace::Workspace;

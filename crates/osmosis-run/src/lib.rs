@@ -6,6 +6,7 @@
 
 mod error;
 mod error_kind;
+mod gateway_sessions;
 
 pub mod checked_dataset;
 pub mod eval;
@@ -39,3 +40,4 @@ pub mod workspace;
 
 pub use error::{RunError, io_error};
 pub use error_kind::RunErrorKind;
+pub use gateway_sessions::GatewaySessions;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::{RunError, RunErrorKind, io_error as io};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
 use osmosis_core::config::{CheckpointStep, ModelPath};
@@ -22,6 +21,7 @@ use crate::inference_server::{InferenceServer, ServerKind};
 use crate::life::RunningParts;
 use crate::run_folder::RunFolder;
 use crate::workspace::{Workspace, absolute};
+use crate::{RunError, RunErrorKind, io_error as io};
 
 /// Sequences that an embedded policy samples at once.
 const MAX_BATCH: usize = 256;

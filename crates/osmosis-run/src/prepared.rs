@@ -1,11 +1,11 @@
 //! User code that is ready to be started, whatever it is written in.
 
-use crate::RunError;
 use camino::Utf8Path;
 use osmosis_core::config::{Entrypoint, Language};
 use osmosis_worker::Launch;
 use osmosis_worker::environment::{self, BuiltRollout, PreparedEnvironment};
 
+use crate::RunError;
 use crate::notices::{Notice, Notices};
 
 #[derive(Debug)]

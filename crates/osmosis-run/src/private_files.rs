@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::{is_shared, tighten};
+use osmosis_store_sqlite::{is_shared, tighten};
 use osmosis_worker::environment::Surroundings;
 use rustix::fs::Mode;
 

@@ -4,7 +4,8 @@ use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
-use osmosis_store::{RolloutPages, RunKind, SqliteStore, Store};
+use osmosis_store::{RolloutPages, RunKind, Store};
+use osmosis_store_sqlite::SqliteStore;
 use serde::Serialize;
 
 use crate::private_files;

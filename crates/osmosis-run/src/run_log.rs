@@ -6,7 +6,6 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::{RunError, io_error as io};
 use camino::Utf8Path;
 use osmosis_core::config::LogLimits;
 use osmosis_core::{Outcome, Redactor, RolloutId};
@@ -15,6 +14,7 @@ use osmosis_worker::WorkerEvent;
 
 use crate::figures::thousands;
 use crate::log_budget::{Admission, CutOutput, Limit, LogBudget, Printer};
+use crate::{RunError, io_error as io};
 
 /// Our own lines may quote what user code said; more of it than this helps nobody.
 const MOST_OF_OUR_OWN: usize = 16 * 1024;

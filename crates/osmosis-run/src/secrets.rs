@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8Path;
 use osmosis_core::config::Secrets;
 use serde_json::json;
 
 use crate::workspace::absolute;
+use crate::{RunError, RunErrorKind};
 
 /// The values of the names that have one. They reach the worker and the redactor, nothing else. A required name
 /// without a value is an error.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::{RunError, RunErrorKind, io_error as io};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
 use osmosis_core::frame::{Load, Manifest};
@@ -17,6 +16,7 @@ use crate::secrets;
 use crate::source_digest::source_digest;
 use crate::withheld::{IN_CONFIG, Withheld};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind, io_error as io};
 
 /// A rollout that is there, with the values of its secrets.
 #[derive(Debug)]

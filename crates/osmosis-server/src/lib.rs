@@ -69,7 +69,8 @@ pub use remote::{
 /// What [`parse_url`] makes.
 pub use reqwest::Url;
 pub use runs::{
-    ServeEnd, ServerAddress, Serving, ServingLimits, UserSide, UserSideRequest, load_state_key,
+    ServeEnd, ServedTraining, ServerAddress, Serving, ServingLimits, TrainerAddress, UserSide,
+    UserSideRequest, load_state_key,
 };
 pub use sealed::StateKey;
 pub use service::{Listening, RolloutService, Served};

@@ -57,6 +57,6 @@ fn wall_ms() -> i64 {
 }
 
 /// Milliseconds of a duration, at most what fits.
-pub(crate) fn whole_ms(duration: Duration) -> i64 {
+pub fn whole_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -2,13 +2,16 @@ use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
-use rusqlite::ErrorCode;
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     #[error("run `{0}` is there already")]
     AlreadyExists(RunName),
+    #[error("there is no run `{name}` at `{at}`")]
+    NotFound { name: RunName, at: String },
+    #[error("`{url}` is no place for runs: {message}")]
+    InvalidUrl { url: String, message: String },
     #[error("the store is closed")]
     Closed,
     #[error("run is held by {holder}")]
@@ -41,6 +44,8 @@ pub enum StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreErrorKind {
     AlreadyExists,
+    NotFound,
+    InvalidUrl,
     Held,
     Closed,
     DiskFull,
@@ -51,6 +56,8 @@ impl StoreError {
     pub fn kind(&self) -> StoreErrorKind {
         match self {
             Self::AlreadyExists(_) => StoreErrorKind::AlreadyExists,
+            Self::NotFound { .. } => StoreErrorKind::NotFound,
+            Self::InvalidUrl { .. } => StoreErrorKind::InvalidUrl,
             Self::Closed => StoreErrorKind::Closed,
             Self::Held { .. } | Self::Fenced { .. } => StoreErrorKind::Held,
             Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
@@ -86,14 +93,14 @@ impl StoreError {
                  what is whole"
                     .to_owned(),
             ),
-            Self::AlreadyExists(_) | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
+            Self::AlreadyExists(_) | Self::NotFound { .. } | Self::InvalidUrl { .. } | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
         }
     }
 }
 
 impl StoreError {
     /// What the operating system said about a file.
-    pub(crate) fn io(path: &Utf8Path, error: &io::Error) -> Self {
+    pub fn io(path: &Utf8Path, error: &io::Error) -> Self {
         Self::Io {
             path: path.to_owned(),
             message: error.to_string(),
@@ -104,29 +111,8 @@ impl StoreError {
         }
     }
 
-    /// What SQLite said about the database at `path`.
-    pub(crate) fn sqlite(path: &Utf8Path, error: &rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Self::Damaged {
-                path: path.to_owned(),
-                message: error.to_string(),
-            },
-            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-                Self::Io {
-                    path: path.to_owned(),
-                    message: error.to_string(),
-                    full: false,
-                }
-            }
-            Some(_) | None => Self::Database {
-                message: error.to_string(),
-                full: is_full(error),
-            },
-        }
-    }
-
     /// A record that was read but makes no sense.
-    pub(crate) fn damaged(path: &Utf8Path, message: impl Into<String>) -> Self {
+    pub fn damaged(path: &Utf8Path, message: impl Into<String>) -> Self {
         Self::Damaged {
             path: path.to_owned(),
             message: message.into(),
@@ -134,18 +120,10 @@ impl StoreError {
     }
 
     /// A write that the database can't express.
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Into<String>) -> Self {
         Self::Database {
             message: message.into(),
             full: false,
         }
     }
-}
-
-fn is_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
-        // Growing the shared-memory file is where a full disk shows first in WAL mode.
-        || error
-            .sqlite_error()
-            .is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
 }

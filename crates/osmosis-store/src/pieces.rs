@@ -23,7 +23,8 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn slices(&self) -> Vec<&[u8]> {
+    /// The pieces, in order.
+    pub fn slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(|piece| &piece[..]).collect()
     }
 }

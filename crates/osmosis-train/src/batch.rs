@@ -14,9 +14,9 @@
 //! the tokens that are left of such a sample count more.
 
 use osmosis_core::config::Algorithm;
+use osmosis_core::learner::LossRow;
 use osmosis_core::staleness::GroupId;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
-use osmosis_policy::LossRow;
 use osmosis_tokens::TrainingRow;
 
 /// A sample to learn from.

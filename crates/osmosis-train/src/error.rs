@@ -2,12 +2,12 @@ use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
+use osmosis_core::learner::{LearnerError, LearnerErrorKind};
 use osmosis_engine::{EngineError, EngineErrorKind};
-use osmosis_policy::{PolicyError, PolicyErrorKind};
 use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_tokens::TokensError;
 
-use crate::learning::LogprobMismatch;
+use crate::LogprobMismatch;
 
 /// Why training could not go on. What is durable stays: the last good checkpoint is intact.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum TrainError {
         mismatch: LogprobMismatch,
     },
     #[error("step {step}: {source}")]
-    Update { step: u64, source: PolicyError },
+    Update { step: u64, source: LearnerError },
     #[error("the tokens of rollout `{rollout}` can't be read: {source}")]
     Tokens {
         rollout: RolloutId,
@@ -53,7 +53,7 @@ pub enum TrainError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Learner(#[from] LearnerError),
     #[error("`{path}`: {message}")]
     File {
         path: Utf8PathBuf,
@@ -99,20 +99,21 @@ impl TrainError {
             | Self::TooManySteps { .. }
             | Self::NoPolicyCall { .. }
             | Self::UnusableSequence { .. } => TrainErrorKind::Invalid,
-            Self::Update { source, .. } => match source.kind() {
-                PolicyErrorKind::NotFinite => TrainErrorKind::Diverged,
-                PolicyErrorKind::Ended => TrainErrorKind::Resumable,
-                PolicyErrorKind::Unreadable
-                | PolicyErrorKind::Unsupported
-                | PolicyErrorKind::DiskFull
-                | PolicyErrorKind::Unwritable
-                | PolicyErrorKind::Invalid
-                | PolicyErrorKind::Fault => TrainErrorKind::Internal,
+            Self::Update { source, .. } => match source.kind {
+                LearnerErrorKind::NotFinite => TrainErrorKind::Diverged,
+                LearnerErrorKind::Ended => TrainErrorKind::Resumable,
+                LearnerErrorKind::Unreadable
+                | LearnerErrorKind::Invalid
+                | LearnerErrorKind::DiskFull
+                | LearnerErrorKind::Unwritable
+                | LearnerErrorKind::Fault => TrainErrorKind::Internal,
             },
             Self::NothingRan { .. } | Self::File { full: false, .. } => TrainErrorKind::Resumable,
             Self::Store(error) => match error.kind() {
                 StoreErrorKind::DiskFull => TrainErrorKind::DiskFull,
                 StoreErrorKind::AlreadyExists
+                | StoreErrorKind::NotFound
+                | StoreErrorKind::InvalidUrl
                 | StoreErrorKind::Held
                 | StoreErrorKind::Closed
                 | StoreErrorKind::Unreadable => TrainErrorKind::Resumable,
@@ -124,14 +125,13 @@ impl TrainError {
                 EngineErrorKind::Resumable => TrainErrorKind::Resumable,
                 EngineErrorKind::Internal => TrainErrorKind::Internal,
             },
-            Self::Policy(error) => match error.kind() {
-                PolicyErrorKind::DiskFull => TrainErrorKind::DiskFull,
-                PolicyErrorKind::Unwritable | PolicyErrorKind::Ended => TrainErrorKind::Resumable,
-                PolicyErrorKind::Unreadable
-                | PolicyErrorKind::Unsupported
-                | PolicyErrorKind::Invalid
-                | PolicyErrorKind::NotFinite => TrainErrorKind::Invalid,
-                PolicyErrorKind::Fault => TrainErrorKind::Internal,
+            Self::Learner(error) => match error.kind {
+                LearnerErrorKind::DiskFull => TrainErrorKind::DiskFull,
+                LearnerErrorKind::Unwritable | LearnerErrorKind::Ended => TrainErrorKind::Resumable,
+                LearnerErrorKind::Unreadable
+                | LearnerErrorKind::Invalid
+                | LearnerErrorKind::NotFinite => TrainErrorKind::Invalid,
+                LearnerErrorKind::Fault => TrainErrorKind::Internal,
             },
             Self::File { full: true, .. } => TrainErrorKind::DiskFull,
             Self::Checkpoint { .. } | Self::NoCheckpoint { .. } => TrainErrorKind::Checkpoint,
@@ -171,12 +171,12 @@ impl TrainError {
                 "the last good checkpoint is intact: lower `lr`, or look at the rewards of the last steps"
                     .to_owned(),
             ),
-            Self::Update { source, .. } => source.hint(),
+            Self::Update { source, .. } => source.hint.clone(),
             Self::Tokens { source, .. } => source.hint(),
             Self::Store(error) => error.hint(),
             Self::Engine(error) => error.hint(),
-            Self::Policy(error) if error.kind() != PolicyErrorKind::DiskFull => error.hint(),
-            Self::Policy(_) | Self::File { full: true, .. } => Some(
+            Self::Learner(error) if error.kind != LearnerErrorKind::DiskFull => error.hint.clone(),
+            Self::Learner(_) | Self::File { full: true, .. } => Some(
                 "free some disk space, then resume the run: the last checkpoint is intact".to_owned(),
             ),
             Self::File { full: false, .. } => {

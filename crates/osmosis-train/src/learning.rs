@@ -2,200 +2,96 @@
 
 use std::sync::Arc;
 
+use camino::Utf8PathBuf;
+use osmosis_core::PolicyVersion;
 use osmosis_core::config::{self, Training};
-use osmosis_core::{PolicyVersion, RolloutId};
-use osmosis_policy::{
-    EmbeddedModel, Learner, LearnerOptions, LossRow, ModelConfig, Objective, UpdateReport, Weights,
+use osmosis_core::learner::{
+    Learner, LearnerError, LossFunction, LossRow, TrainableModel, UpdateReport, Weights,
 };
 
-use crate::TrainError;
 use crate::batch::{Batch, RowOrigin};
-use crate::checkpoints::{CheckpointState, LoadedCheckpoint};
-
-/// Logits that one piece of a batch may have at once; they are what takes the memory.
-const LOGITS_PER_PIECE: usize = 1 << 25;
-
-/// Sampler and learner compute in the same precision, from the same weights and ids: their logprobs of a
-/// token differ by about 1e-6, and by less than 1e-4 in all tests. Beyond these bounds, in nats, a
-/// ratio compares different things: other weights, another context, another temperature.
-const MAX_MEAN_MISMATCH: f64 = 0.05;
-const MAX_TOKEN_MISMATCH: f64 = 1.0;
-
-/// Tokens that the weights themselves sampled, whose logprobs they don't confirm.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogprobMismatch {
-    /// Over the tokens that these weights sampled.
-    pub mean: f64,
-    pub max: f64,
-    pub tokens: u64,
-    /// Where the largest one is.
-    pub rollout: RolloutId,
-    /// The token's place in its row.
-    pub position: usize,
-    pub sampled: f32,
-    pub learned: f32,
-}
-
-impl LogprobMismatch {
-    pub const MAX_MEAN: f64 = MAX_MEAN_MISMATCH;
-    pub const MAX_TOKEN: f64 = MAX_TOKEN_MISMATCH;
-
-    /// What is wrong with the logprobs of a batch before the first update, when something is. Only tokens
-    /// of `version`, the weights that are about to be updated, can be compared, and of these only such as
-    /// follow no token of others: a sequence that goes on over a swap keeps what older weights computed of
-    /// the tokens before it, which the learner computes anew.
-    fn find(
-        rows: &[LossRow],
-        origins: &[RowOrigin],
-        logprobs: &[Vec<f32>],
-        version: PolicyVersion,
-    ) -> Option<Self> {
-        let mut found: Option<Self> = None;
-        let (mut sum, mut tokens) = (0.0, 0_u64);
-        for ((row, origin), logprobs) in rows.iter().zip(origins).zip(logprobs) {
-            let others = |sampled: &Option<PolicyVersion>| sampled.is_some_and(|v| v != version);
-            let mixed = origin.versions.iter().position(others);
-            let own = logprobs
-                .iter()
-                .enumerate()
-                .take(mixed.unwrap_or(usize::MAX));
-            for (position, learned) in own {
-                if row.weights[position] == 0.0 || origin.versions[position] != Some(version) {
-                    continue;
-                }
-                let sampled = row.sampled_logprobs[position];
-                let size = f64::from((learned - sampled).abs());
-                // One that is not a number is the largest of all.
-                let size = if size.is_nan() { f64::INFINITY } else { size };
-                sum += size;
-                tokens += 1;
-                if found.as_ref().is_none_or(|worst| size > worst.max) {
-                    found = Some(Self {
-                        mean: 0.0,
-                        max: size,
-                        tokens: 0,
-                        rollout: origin.rollout.clone(),
-                        position,
-                        sampled,
-                        learned: *learned,
-                    });
-                }
-            }
-        }
-        let mean = sum / tokens.max(1) as f64;
-        let found = found.map(|worst| Self {
-            mean,
-            tokens,
-            ..worst
-        });
-        found.filter(|found| found.mean > Self::MAX_MEAN || found.max > Self::MAX_TOKEN)
-    }
-}
+use crate::checkpoints::{Checkpoint, CheckpointState};
+use crate::{LogprobMismatch, TrainError};
 
 /// The policy being trained, and the model it must not leave behind when `kl_coef` is not 0.
 #[derive(Debug)]
 pub(crate) struct Learning {
     /// `None` only while a thread has it, or after that thread panicked.
-    learner: Option<Learner>,
-    reference: Option<Arc<Learner>>,
+    learner: Option<Box<dyn Learner>>,
+    reference: Option<Arc<dyn Learner>>,
     updates_per_batch: u32,
-    objective: Objective,
+    loss: LossFunction,
 }
 
 /// What the updates of one step did.
 #[derive(Debug)]
 pub(crate) struct StepUpdate {
-    /// One for each update, in order; never empty.
+    /// One for each update, in order; empty when the step had nothing to learn from.
     pub(crate) reports: Vec<UpdateReport>,
     pub(crate) weights: Weights,
 }
 
 impl Learning {
-    /// Begins with the start model, or goes on from a checkpoint. The reference is the start model in
-    /// both cases.
+    /// Begins with the start model, which is also the reference.
     pub(crate) async fn begin(
         training: &Training,
-        start: EmbeddedModel,
-        checkpoint: Option<LoadedCheckpoint>,
+        start: Arc<dyn TrainableModel>,
     ) -> Result<Self, TrainError> {
-        let options = learner_options(training, &start.config);
-        let with_reference = training.kl_coef > 0.0;
+        let (lr, with_reference) = (training.lr, training.kl_coef > 0.0);
         let (learner, reference) = blocking(move || {
-            let reference = if with_reference {
-                let learner = Learner::new(&start.config, &start.weights, options)?;
-                Some(Arc::new(learner))
-            } else {
-                None
-            };
-            let learner = match checkpoint {
-                None => Learner::new(&start.config, &start.weights, options)?,
-                Some(LoadedCheckpoint { state, model }) => {
-                    let mut learner = Learner::new(&model.config, &model.weights, options)?;
-                    learner.restore_optimizer(state.updates, state.moments)?;
-                    learner
-                }
-            };
-            Ok::<_, TrainError>((learner, reference))
+            let reference = with_reference.then(|| start.learner(lr)).transpose()?;
+            Ok::<_, TrainError>((start.learner(lr)?, reference))
         })
         .await??;
         Ok(Self {
             learner: Some(learner),
-            reference,
+            reference: reference.map(Arc::from),
             updates_per_batch: training.updates_per_batch,
-            objective: objective(training),
+            loss: loss(training),
         })
     }
 
+    /// Goes on from a checkpoint. The reference stays the start model.
+    pub(crate) async fn restore(
+        &mut self,
+        checkpoint: Checkpoint,
+    ) -> Result<CheckpointState, TrainError> {
+        self.with_learner(move |learner| checkpoint.restore(learner))
+            .await
+    }
+
     /// Makes `updates_per_batch` updates, each over the whole batch, unless the logprobs of tokens that the
-    /// weights themselves sampled are not confirmed. After an error the learner may have made some of them:
-    /// training must go back to a checkpoint.
+    /// weights themselves sampled are not confirmed; none when the batch has no rows. After an error the
+    /// learner may have made some of them: training must go back to a checkpoint.
     pub(crate) async fn update(
         &mut self,
         step: u64,
         batch: Batch,
     ) -> Result<StepUpdate, TrainError> {
-        let Batch {
-            mut rows, origins, ..
-        } = batch;
-        // The weights after a step have its number.
-        let version = PolicyVersion(step.saturating_sub(1));
         let reference = self.reference.clone();
-        let (updates, objective) = (self.updates_per_batch, self.objective);
+        let (count, loss) = (self.updates_per_batch, self.loss);
         self.with_learner(move |learner| {
-            let result = (|| {
-                if let Some(reference) = reference {
-                    let logprobs = reference.logprobs(&rows)?;
-                    for (row, logprobs) in rows.iter_mut().zip(logprobs) {
-                        row.reference_logprobs = Some(logprobs);
-                    }
-                }
-                if let Objective::DecoupledPolicyGradient { .. } = objective {
-                    let logprobs = learner.logprobs(&rows)?;
-                    for (row, logprobs) in rows.iter_mut().zip(logprobs) {
-                        row.proximal_logprobs = Some(logprobs);
-                    }
-                }
-                let wrong = |logprobs: &[Vec<f32>]| {
-                    LogprobMismatch::find(&rows, &origins, logprobs, version)
+            let reports = if batch.rows.is_empty() {
+                Vec::new()
+            } else {
+                let updates = Updates {
+                    rows: batch.rows,
+                    origins: batch.origins,
+                    // The weights after a step have its number.
+                    version: PolicyVersion(step.saturating_sub(1)),
+                    loss,
+                    count,
                 };
-                let first = match learner.update_unless(&rows, objective, wrong)? {
-                    Ok(first) => first,
-                    Err(mismatch) => return Ok(Err(mismatch)),
-                };
-                let mut reports = vec![first];
-                for _ in 1..updates {
-                    reports.push(learner.update(&rows, objective)?);
+                match updates.make(learner, reference.as_deref()) {
+                    Ok(Ok(reports)) => reports,
+                    Ok(Err(mismatch)) => return Err(TrainError::Mismatch { step, mismatch }),
+                    Err(source) => return Err(TrainError::Update { step, source }),
                 }
-                Ok(Ok(StepUpdate {
-                    reports,
-                    weights: learner.weights()?,
-                }))
-            })();
-            match result {
-                Ok(Ok(update)) => Ok(update),
-                Ok(Err(mismatch)) => Err(TrainError::Mismatch { step, mismatch }),
-                Err(source) => Err(TrainError::Update { step, source }),
-            }
+            };
+            let weights = learner
+                .weights()
+                .map_err(|source| TrainError::Update { step, source })?;
+            Ok(StepUpdate { reports, weights })
         })
         .await
     }
@@ -205,22 +101,21 @@ impl Learning {
         self.with_learner(|learner| Ok(learner.weights()?)).await
     }
 
-    /// What a checkpoint holds, with the weights.
-    pub(crate) async fn state(
+    /// Writes a checkpoint below the run's folder; durable when this returns.
+    pub(crate) async fn save(
         &mut self,
         step: u64,
         seed: u64,
-    ) -> Result<(CheckpointState, Weights), TrainError> {
+        run_folder: Utf8PathBuf,
+    ) -> Result<Checkpoint, TrainError> {
         self.with_learner(move |learner| {
-            let (updates, moments) = learner.optimizer_state()?;
             let state = CheckpointState {
                 step,
                 version: PolicyVersion(step),
                 seed,
-                updates,
-                moments,
+                updates: learner.updates(),
             };
-            Ok((state, learner.weights()?))
+            state.save(&run_folder, learner)
         })
         .await
     }
@@ -241,7 +136,7 @@ impl Learning {
 
     async fn with_learner<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Learner) -> Result<T, TrainError> + Send + 'static,
+        work: impl FnOnce(&mut dyn Learner) -> Result<T, TrainError> + Send + 'static,
     ) -> Result<T, TrainError> {
         let Some(mut learner) = self.learner.take() else {
             return Err(TrainError::Internal(
@@ -249,12 +144,69 @@ impl Learning {
             ));
         };
         let (learner, result) = blocking(move || {
-            let result = work(&mut learner);
+            let result = work(&mut *learner);
             (learner, result)
         })
         .await?;
         self.learner = Some(learner);
         result
+    }
+}
+
+/// The updates of a step.
+struct Updates {
+    rows: Vec<LossRow>,
+    origins: Vec<RowOrigin>,
+    /// Of the weights that are about to be updated.
+    version: PolicyVersion,
+    loss: LossFunction,
+    count: u32,
+}
+
+impl Updates {
+    fn make(
+        mut self,
+        learner: &mut dyn Learner,
+        reference: Option<&dyn Learner>,
+    ) -> Result<Result<Vec<UpdateReport>, LogprobMismatch>, LearnerError> {
+        self.add_logprobs(learner, reference)?;
+        let Self { rows, loss, .. } = &self;
+        let mut mismatch = None;
+        let mut confirmed = |logprobs: &[Vec<f32>]| {
+            mismatch = LogprobMismatch::find(rows, &self.origins, logprobs, self.version);
+            mismatch.is_none()
+        };
+        let first = learner.update(rows, *loss, &mut confirmed)?;
+        if let Some(mismatch) = mismatch {
+            return Ok(Err(mismatch));
+        }
+        let mut reports = Vec::from_iter(first);
+        for _ in 1..self.count {
+            reports.extend(learner.update(rows, *loss, &mut |_| true)?);
+        }
+        Ok(Ok(reports))
+    }
+
+    /// What the loss needs beside the rows: their logprobs before the step, by the reference and by the
+    /// learner.
+    fn add_logprobs(
+        &mut self,
+        learner: &dyn Learner,
+        reference: Option<&dyn Learner>,
+    ) -> Result<(), LearnerError> {
+        if let Some(reference) = reference {
+            let logprobs = reference.logprobs(&self.rows)?;
+            for (row, logprobs) in self.rows.iter_mut().zip(logprobs) {
+                row.reference_logprobs = Some(logprobs);
+            }
+        }
+        if let LossFunction::DecoupledPolicyGradient { .. } = self.loss {
+            let logprobs = learner.logprobs(&self.rows)?;
+            for (row, logprobs) in self.rows.iter_mut().zip(logprobs) {
+                row.proximal_logprobs = Some(logprobs);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -267,18 +219,18 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| TrainError::Internal(format!("a computing thread ended: {error}")))
 }
 
-fn objective(training: &Training) -> Objective {
+fn loss(training: &Training) -> LossFunction {
     let (clip_low, clip_high) = (training.clip_ratio, training.clip_ratio);
     let kl_coef = training.kl_coef;
     match training.objective {
-        config::Objective::Clipped => Objective::ClippedPolicyGradient {
+        config::Objective::Clipped => LossFunction::ClippedPolicyGradient {
             clip_low,
             clip_high,
             kl_coef,
         },
         config::Objective::Decoupled {
             behaviour_weight_cap,
-        } => Objective::DecoupledPolicyGradient {
+        } => LossFunction::DecoupledPolicyGradient {
             clip_low,
             clip_high,
             kl_coef,
@@ -287,70 +239,19 @@ fn objective(training: &Training) -> Objective {
     }
 }
 
-fn learner_options(training: &Training, config: &ModelConfig) -> LearnerOptions {
-    LearnerOptions {
-        lr: training.lr,
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        // The reward says which way to go; pulling weights to 0 would only add to the distance from the
-        // start model.
-        weight_decay: 0.0,
-        max_gradient_norm: 1.0,
-        threads: 0,
-        tokens_per_piece: (LOGITS_PER_PIECE / config.vocabulary.max(1)).clamp(256, 8192),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use osmosis_core::RolloutId;
+    use osmosis_testkit::unigram::UnigramModel;
+
     use super::*;
-
-    fn found(learned: &[f32], version: u64) -> Option<LogprobMismatch> {
-        let count = learned.len();
-        let row = LossRow {
-            ids: vec![1; count],
-            weights: (0..count)
-                .map(|at| if at == 0 { 0.0 } else { 0.5 })
-                .collect(),
-            advantages: vec![1.0; count],
-            sampled_logprobs: vec![-1.0; count],
-            proximal_logprobs: None,
-            reference_logprobs: None,
-            temperatures: vec![1.0; count],
-        };
-        let origin = RowOrigin {
-            rollout: RolloutId::of(4, 2),
-            versions: vec![Some(PolicyVersion(3)); count],
-        };
-        LogprobMismatch::find(
-            &[row],
-            &[origin],
-            &[learned.to_vec()],
-            PolicyVersion(version),
-        )
-    }
-
-    #[test]
-    fn logprobs_that_the_learner_does_not_confirm_are_named() {
-        assert_eq!(found(&[0.0, -1.0, -1.000_01, -0.96], 3), None);
-        let one = found(&[0.0, -1.0, -2.5, -1.0], 3).unwrap();
-        assert_eq!((one.position, one.tokens, one.max), (2, 3, 1.5));
-        assert_eq!(one.rollout, RolloutId::of(4, 2));
-        // Of equals the first.
-        assert_eq!(found(&[0.0, -2.5, -2.5], 3).unwrap().position, 1);
-        // No token by far, all of them a little.
-        let all = found(&[0.0, -1.1, -1.1, -1.1], 3).unwrap();
-        assert!((all.mean - 0.1).abs() < 1e-6 && all.max < 1.0, "{all:?}");
-        assert!(found(&[0.0, f32::NAN, -1.0, -1.0], 3).is_some());
-    }
 
     #[tokio::test]
     async fn a_step_with_invented_logprobs_stops_before_it_changes_anything() {
-        let start = EmbeddedModel::builtin("tiny").unwrap();
-        let before = start.weights.clone();
+        let start = Arc::new(UnigramModel::new(8));
+        let before = start.weights();
         let training = Training::default();
-        let mut learning = Learning::begin(&training, start, None).await.unwrap();
+        let mut learning = Learning::begin(&training, start).await.unwrap();
         let batch = |sampled_logprobs: Vec<f32>| Batch {
             rows: vec![LossRow {
                 ids: vec![1, 2, 3],
@@ -377,45 +278,11 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         let unchanged = learning.weights().await.unwrap();
-        assert_eq!(unchanged.tensors, before.tensors);
+        assert_eq!(unchanged, *before);
         // Rows of older weights are not held to it.
         learning
             .update(9, batch(vec![0.0, -7.0, -7.0]))
             .await
             .unwrap();
-    }
-
-    #[test]
-    fn tokens_of_older_weights_may_differ() {
-        assert_eq!(found(&[0.0, -9.0, -9.0], 4), None);
-    }
-
-    #[test]
-    fn tokens_after_those_of_older_weights_may_differ() {
-        let versions = |numbers: [Option<u64>; 5]| numbers.map(|n| n.map(PolicyVersion)).to_vec();
-        let of = |versions: Vec<Option<PolicyVersion>>, learned: [f32; 5]| {
-            let row = LossRow {
-                ids: vec![1; 5],
-                weights: vec![0.0, 0.5, 0.5, 0.5, 0.5],
-                advantages: vec![1.0; 5],
-                sampled_logprobs: vec![-1.0; 5],
-                proximal_logprobs: None,
-                reference_logprobs: None,
-                temperatures: vec![1.0; 5],
-            };
-            let origin = RowOrigin {
-                rollout: RolloutId::of(4, 2),
-                versions,
-            };
-            let rows = [row];
-            LogprobMismatch::find(&rows, &[origin], &[learned.to_vec()], PolicyVersion(3))
-        };
-        // Swapped in the middle of the answer: the last two saw what older weights made of the first.
-        let mixed = versions([None, Some(2), Some(2), Some(3), Some(3)]);
-        assert_eq!(of(mixed, [0.0, -1.0, -1.0, -4.0, -4.0]), None);
-        // Before the swap they are held to it.
-        let late = versions([None, Some(3), Some(3), Some(4), Some(3)]);
-        let found = of(late, [0.0, -1.0, -4.0, -9.0, -9.0]).unwrap();
-        assert_eq!((found.position, found.tokens), (2, 2));
     }
 }

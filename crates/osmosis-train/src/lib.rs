@@ -1,8 +1,10 @@
 //! The training loop: groups, advantages, updates, checkpoints.
 //!
-//! It never knows which framework the agent used: it queues rollouts, lets the engine run them, reads the
-//! recorded tokens back as training rows, and updates the embedded policy. What is decided ([`schedule`],
-//! [`group`], [`batch`]) is decided without I/O; [`Trainer`] acts.
+//! It queues rollouts, lets the engine run them, reads the recorded tokens back as training rows, has a
+//! [`Learner`](osmosis_core::learner::Learner) update the policy and gives the weights to a
+//! [`WeightSink`](osmosis_core::learner::WeightSink). It must never know how a learner computes (no tensor
+//! library, no model), nor which framework the agent used. What is decided ([`schedule`], [`group`], [`batch`])
+//! is decided without I/O; [`Trainer`] acts.
 //!
 //! A run repeats: the rows of a step follow from the seed, the tokens from the gateway's draw keys, the
 //! weights from the tokens. A resume goes back to the last good checkpoint and repeats what came after it
@@ -34,6 +36,7 @@ mod event;
 pub mod group;
 mod journal;
 mod learning;
+mod logprob_mismatch;
 mod metrics_file;
 mod phase_clock;
 mod plan;
@@ -50,7 +53,7 @@ pub use error::{TrainError, TrainErrorKind};
 pub use evaluation::is_unseen_phrasing;
 pub use evaluation_report::{ByDecoding, EvaluationReport, HeldOutNumbers};
 pub use event::{TrainEnd, TrainEvent};
-pub use learning::LogprobMismatch;
+pub use logprob_mismatch::LogprobMismatch;
 pub use plan::{TrainParts, TrainPlan};
 pub use report::{AsyncReport, SkipReason, StepReport};
 pub use taught::{TaughtRows, Teaching, rows_of, visit_of};

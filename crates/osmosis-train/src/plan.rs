@@ -1,12 +1,12 @@
+//! What a trainer is given: the plan, and the running parts.
+
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::{Checkpoints, Training};
-use osmosis_engine::EngineOptions;
-use osmosis_gateway::Gateway;
-use osmosis_policy::{EmbeddedModel, Sampler};
+use osmosis_core::learner::{TrainableModel, WeightSink};
+use osmosis_engine::{EngineOptions, Executor, Sessions};
 use osmosis_store::{NewRow, Store};
-use osmosis_worker::WorkerPool;
 
 /// What is trained on, and how. Equal plans give equal runs.
 #[derive(Debug, Clone)]
@@ -20,15 +20,16 @@ pub struct TrainPlan {
     pub seed: u64,
 }
 
-/// The running parts a trainer works with. The gateway's policy is backed by `sampler`.
+/// The running parts a trainer works with. The policy behind the sessions is backed by `sampler`.
 #[derive(Debug, Clone)]
 pub struct TrainParts {
     pub store: Arc<dyn Store>,
-    pub gateway: Arc<Gateway>,
-    pub workers: Arc<WorkerPool>,
+    pub sessions: Arc<dyn Sessions>,
+    pub executor: Arc<dyn Executor>,
     /// What training starts from; a resume loads the last good checkpoint instead.
-    pub model: EmbeddedModel,
-    pub sampler: Arc<Sampler>,
+    pub model: Arc<dyn TrainableModel>,
+    /// Takes the weights after every step.
+    pub sampler: Arc<dyn WeightSink>,
     pub engine: EngineOptions,
     /// The run's folder: `metrics.jsonl` and `checkpoints/step_N/` go below it.
     pub folder: Utf8PathBuf,

@@ -63,9 +63,9 @@ impl RolloutPhase {
                 return Ok(None);
             }
             store.enqueue(self.rows, self.rollouts).await?;
-            let before = parts.sampler.rate();
+            let before = parts.sampler.sampled_tokens();
             clock = drive(parts, self.measuring, stop, events).await?;
-            let sampled = parts.sampler.rate().sampled_tokens - before.sampled_tokens;
+            let sampled = parts.sampler.sampled_tokens() - before;
             let seconds = (clock.rollout + clock.grade).as_secs_f64();
             tokens_per_second = (seconds > 0.0).then(|| sampled as f64 / seconds);
             rollouts = store.rollouts_by_id(&ids).await?;
@@ -142,8 +142,8 @@ async fn drive(
     };
     let engine = Engine::new(
         parts.store.clone(),
-        parts.gateway.clone(),
-        parts.workers.clone(),
+        parts.sessions.clone(),
+        parts.executor.clone(),
         options,
         sender,
     );

@@ -1,6 +1,7 @@
 //! The loop: rollouts, update, swap, record, save, evaluate; and how it begins again.
 
 mod asynchronous;
+mod completion;
 mod dropped_groups;
 mod evaluating;
 mod replay;
@@ -8,18 +9,17 @@ mod replay;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
+use camino::Utf8Path;
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::Training;
 use osmosis_engine::{Measuring, Stop};
-use osmosis_policy::{EmbeddedModel, UpdateReport, Weights};
 use osmosis_store::{NewRollout, NewRow, StepRecord};
 use tokio::sync::mpsc;
 
 use self::dropped_groups::DroppedGroups;
-use crate::checkpoints::{self, Checkpoint, LoadedCheckpoint};
+use crate::checkpoints;
 use crate::evaluation::{DueEvaluation, HeldOutSet};
 use crate::journal::Journal;
-use crate::learning::{Learning, blocking};
+use crate::learning::Learning;
 use crate::report::numbers_of;
 use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
@@ -77,17 +77,16 @@ impl Trainer {
         let evaluations = EvaluationSchedule::new(&plan.checkpoints, schedule.steps());
 
         let mut warnings = Vec::new();
-        let checkpoint = newest_good(&parts, plan.seed, &mut warnings).await?;
-        let step = checkpoint.as_ref().map_or(0, |c| c.state.step);
-        let saved = checkpoint.is_some().then_some(step);
-        let mut learning = Learning::begin(&plan.training, parts.model.clone(), checkpoint).await?;
+        let mut learning = Learning::begin(&plan.training, parts.model.clone()).await?;
+        let saved = restore_newest(&mut learning, &parts.folder, plan.seed, &mut warnings).await?;
+        let step = saved.unwrap_or(0);
         let step = if plan.training.max_staleness > 0 {
             replay::replay(&plan.training, &parts, &mut learning, step).await?
         } else {
             step
         };
         let weights = learning.weights().await?;
-        swap(&parts, weights, step).await?;
+        completion::swap(&parts, weights, step).await?;
 
         let journal = Journal::open(
             parts.store.clone(),
@@ -154,9 +153,7 @@ impl Trainer {
     }
 
     async fn stopped(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<TrainEnd, TrainError> {
-        if self.step > 0 && self.saved != Some(self.step) {
-            self.save(events).await?;
-        }
+        self.save_if_new(events).await?;
         Ok(TrainEnd::Stopped { steps: self.step })
     }
 
@@ -189,57 +186,26 @@ impl Trainer {
             &*self.parts.store,
             &results.rollouts,
             &self.plan.training,
-            self.parts.workers.manifest().self_graded,
+            self.parts.executor.self_graded(),
             PolicyVersion(self.step),
         )
         .await?;
         let mut report = self.report(&planned, &results, &lesson);
-        let weights = if lesson.skipped().is_none() {
-            let update = self.learning.update(step, lesson.batch).await?;
-            add_update(&mut report, &update.reports, &self.plan.training);
-            update.weights
-        } else {
-            self.learning.weights().await?
-        };
+        let update = self.learning.update(step, lesson.batch).await?;
         report.time_update = updating.elapsed().as_secs_f64();
 
-        let swapping = Instant::now();
-        swap(&self.parts, weights, step).await?;
-        report.time_swap = swapping.elapsed().as_secs_f64();
-        report.time_step = began.elapsed().as_secs_f64();
-
-        // Recorded before it is saved: a checkpoint never knows more than the store.
-        self.journal.record_report(&report).await?;
-        self.step = step;
-        tell(events, TrainEvent::Stepped(Box::new(report.clone()))).await;
-        self.watch_flat_steps(&report, events).await;
-        self.watch_dropped_groups(&report, events).await;
-        self.finish_step(report, stop, events).await
-    }
-
-    /// Saves and evaluates when that is due, and completes the step's record with it.
-    async fn finish_step(
-        &mut self,
-        mut report: StepReport,
-        stop: &Stop,
-        events: &mpsc::Sender<TrainEvent>,
-    ) -> Result<bool, TrainError> {
-        let step = self.step;
-        let due = step.is_multiple_of(self.plan.checkpoints.checkpoint_save_freq.max(1));
-        if due || step == self.steps() {
-            let saving = Instant::now();
-            self.save(events).await?;
-            report.time_save = Some(saving.elapsed().as_secs_f64());
-        }
-        let mut finished = true;
-        if self.evaluation_due() {
-            report.evaluation = self.evaluate(stop, events).await?;
-            finished = report.evaluation.is_some();
-        }
-        if report.time_save.is_some() || report.evaluation.is_some() {
-            self.journal.record_report(&report).await?;
-        }
-        self.journal.publish()?;
+        let times = |report: &mut StepReport| report.time_step = began.elapsed().as_secs_f64();
+        let report = self
+            .complete_step(report, update, times, None, events)
+            .await?;
+        let due = self.evaluation_due();
+        let evaluation = if due {
+            self.evaluate(stop, events).await?
+        } else {
+            None
+        };
+        let finished = !due || evaluation.is_some();
+        self.publish_step(report, evaluation).await?;
         Ok(finished)
     }
 
@@ -381,68 +347,33 @@ impl Trainer {
         let rows: Vec<u64> = self.held_out.rows.iter().map(|row| row.row_index).collect();
         self.evaluations.rollouts(self.step, &rows)
     }
-
-    async fn save(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<(), TrainError> {
-        let (state, weights) = self.learning.state(self.step, self.plan.seed).await?;
-        let model = EmbeddedModel {
-            weights: weights.into(),
-            ..self.parts.model.clone()
-        };
-        let folder = self.parts.folder.clone();
-        let Checkpoint { step, folder } = blocking(move || state.save(&folder, &model)).await??;
-        self.saved = Some(step);
-        tell(events, TrainEvent::Saved { step, folder }).await;
-        Ok(())
-    }
 }
 
-/// The newest checkpoint that is whole; those that are not are told of and passed over.
-async fn newest_good(
-    parts: &TrainParts,
+/// Restores the newest checkpoint that is whole and returns its step; those that are not are told of and
+/// passed over.
+async fn restore_newest(
+    learning: &mut Learning,
+    run_folder: &Utf8Path,
     seed: u64,
     warnings: &mut Vec<String>,
-) -> Result<Option<LoadedCheckpoint>, TrainError> {
-    for checkpoint in checkpoints::list(&parts.folder)?.into_iter().rev() {
-        match blocking(move || LoadedCheckpoint::load(&checkpoint)).await? {
-            Ok(loaded) if loaded.state.seed == seed => return Ok(Some(loaded)),
-            Ok(loaded) => {
+) -> Result<Option<u64>, TrainError> {
+    for checkpoint in checkpoints::list(run_folder)?.into_iter().rev() {
+        match learning.restore(checkpoint).await {
+            Ok(state) if state.seed == seed => return Ok(Some(state.step)),
+            Ok(state) => {
                 return Err(TrainError::Internal(format!(
                     "the run was trained with seed {}, not {seed}",
-                    loaded.state.seed
+                    state.seed
                 )));
             }
-            Err(error) => {
+            Err(error @ TrainError::Checkpoint { .. }) => {
                 tracing::warn!("{error}; going back to an earlier one");
                 warnings.push(format!("{error}; going back to an earlier one"));
             }
+            Err(error) => return Err(error),
         }
     }
     Ok(None)
-}
-
-async fn swap(parts: &TrainParts, weights: Weights, version: u64) -> Result<(), TrainError> {
-    let sampler = parts.sampler.clone();
-    let config = parts.model.config.clone();
-    blocking(move || sampler.swap(&config, &weights, PolicyVersion(version))).await??;
-    Ok(())
-}
-
-fn add_update(report: &mut StepReport, updates: &[UpdateReport], training: &Training) {
-    let mean = |of: fn(&UpdateReport) -> f64| {
-        let sum: f64 = updates.iter().map(of).sum();
-        (!updates.is_empty()).then(|| sum / updates.len() as f64)
-    };
-    report.loss = mean(|update| update.loss);
-    report.entropy = mean(|update| update.entropy);
-    report.clip_fraction = mean(|update| update.clip_fraction);
-    report.kl = mean(|update| update.kl_to_sampled);
-    report.kl_reference = mean(|update| update.kl_to_reference).filter(|_| training.kl_coef > 0.0);
-    report.gradient_norm = mean(|update| update.gradient_norm);
-    report.logprob_mismatch_mean = updates.first().map(|update| update.mismatch_mean);
-    report.logprob_mismatch_max = updates.first().map(|update| update.mismatch_max);
-    // The same in every update of a step: both logprobs were there before it.
-    report.behaviour_weight_mean = updates.first().and_then(|update| update.behaviour_weight);
-    report.behaviour_weight_capped = updates.first().and_then(|update| update.capped_fraction);
 }
 
 async fn tell(events: &mpsc::Sender<TrainEvent>, event: TrainEvent) {

@@ -7,8 +7,9 @@
 //!
 //! ```no_run
 //! # use std::time::Duration;
+//! # use osmosis_core::execution::{Isolation, RunJob};
 //! # use osmosis_core::frame::Load;
-//! # use osmosis_worker::{Isolation, PoolOptions, RunJob, WorkerPool, environment};
+//! # use osmosis_worker::{PoolOptions, WorkerPool, environment};
 //! # use tokio_util::sync::CancellationToken;
 //! # async fn example(load: Load, options: PoolOptions, job: RunJob) -> Result<(), Box<dyn std::error::Error>> {
 //! let rollout = camino::Utf8Path::new("rollouts/multiply");
@@ -27,15 +28,14 @@
 pub mod environment;
 mod error;
 mod event;
+mod executor;
 pub mod guard;
 mod options;
 mod pool;
 mod process_group;
-mod task;
 pub mod variables;
 
 pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
 pub use options::{Endpoint, Launch, Limits, PoolOptions};
 pub use pool::{Attachment, WorkerPool};
-pub use task::{GradeJob, Isolation, LossCause, RunJob, TaskReport, TaskResult};

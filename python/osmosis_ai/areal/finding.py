@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from osmosis_ai.areal import workflow_api
 from osmosis_ai.areal.workflow_api import WorkflowShape
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.workflow_kinds import Source
 
 # A module-level workflow of this name needs no building.
 INSTANCE_NAME = "workflow"
@@ -57,20 +57,16 @@ def candidate(name: str, value: Any) -> Candidate | None:
     return None
 
 
-def candidates(module: ModuleType, project: Path) -> list[Candidate]:
-    """What the module's namespace offers; more than one is for the user to choose from."""
-    instance = candidate(INSTANCE_NAME, getattr(module, INSTANCE_NAME, None))
+def candidates(source: Source) -> list[Candidate]:
+    """What the entrypoint's namespace offers; more than one is for the user to choose from."""
+    instance = candidate(INSTANCE_NAME, getattr(source.module, INSTANCE_NAME, None))
     if instance is not None and not instance.is_class:
         return [instance]
-    found: dict[int, Candidate] = {}
-    for name, value in list(vars(module).items()):
-        if isinstance(value, type) and id(value) not in found:
-            one = candidate(name, value)
-            if one is not None:
-                found[id(value)] = one
-    own = [one for one in found.values() if _inside(one.cls, project)]
+    classes = source.bound(lambda value: isinstance(value, type))
+    found = [one for name, cls in classes if (one := candidate(name, cls)) is not None]
+    own = [one for one in found if _inside(one.cls, source.entrypoint.project)]
     declared = [one for one in own if not one.by_chance]
-    imported = [one for one in found.values() if not one.by_chance]
+    imported = [one for one in found if not one.by_chance]
     return declared or imported or own
 
 

@@ -158,7 +158,8 @@ def _leave_guard(answer_fd: int, lifeline: int) -> None:
 
 def main() -> None:
     """The process: one rollout, then its end."""
-    from osmosis_ai.rollout.discovery import discover_rollout
+    import osmosis_ai.areal.workflow_kind  # noqa: F401
+    from osmosis_ai.rollout.discovery import discover
 
     answer_fd, lifeline = int(sys.argv[1]), int(sys.argv[2])
     for fd in (answer_fd, lifeline):
@@ -170,9 +171,7 @@ def main() -> None:
     load = request["load"]
     answer: dict[str, Any]
     try:
-        found: Any = discover_rollout(
-            load["project_path"], load["entrypoint"], load["workflow"], {}
-        )
+        found: Any = discover(load["project_path"], load["entrypoint"], load["workflow"])
         answer = asyncio.run(_run(found.workflow, request))
     except BaseException as error:
         text = user_traceback(error) or ""

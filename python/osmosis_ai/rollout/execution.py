@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from osmosis_ai.rollout.context import (
 )
 from osmosis_ai.rollout.errors import NoSampleError, UngradedSampleError, WorkflowReturnError
 from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.jobs import UngradedSamples
 from osmosis_ai.rollout.types import (
     AgentWorkflowConfig,
     AgentWorkflowOutput,
@@ -34,14 +34,6 @@ MAIN_SAMPLE = "main"
 
 logger = logging.getLogger("osmosis_ai.rollout")
 _warned_of_grades = False
-
-
-@dataclass(frozen=True)
-class WorkflowResult:
-    """The samples of one execution, in order of registration, and the workflow's own numbers."""
-
-    samples: list[RolloutSample]
-    metrics: dict[str, Any] | None
 
 
 class WorkflowRunner:
@@ -60,7 +52,7 @@ class WorkflowRunner:
         prompt: list[dict[str, Any]],
         metadata: dict[str, Any] | None,
         artifacts_dir: Path | None,
-    ) -> WorkflowResult:
+    ) -> UngradedSamples:
         """Runs the workflow on one row inside its rollout context and collects the samples."""
         with rollout:
             config = self._copies.make() if self._copies is not None else None
@@ -69,7 +61,7 @@ class WorkflowRunner:
             )
             returned = await _awaited(self.workflow(config).run(context), "run")
             samples = [_bare(sample) for sample in (await rollout.get_samples()).values()]
-        return WorkflowResult(samples or [_returned_sample(returned)], _metrics(returned))
+        return UngradedSamples(samples or [_returned_sample(returned)], _metrics(returned))
 
 
 class GraderRunner:

@@ -18,6 +18,7 @@ def _use_sdk_root() -> None:
 
 def _start() -> None:
     try:
+        import osmosis_ai.shipped_kinds  # noqa: F401
         from osmosis_ai.worker.main import main
     except ModuleNotFoundError as error:
         sys.stderr.write(

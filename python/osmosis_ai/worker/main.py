@@ -7,8 +7,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from osmosis_ai.areal.alias import install_alias
-from osmosis_ai.rollout import runtime
+from osmosis_ai.rollout import runtime, workflow_kinds
 from osmosis_ai.worker.children import Children
 from osmosis_ai.worker.connection import (
     Connection,
@@ -44,7 +43,8 @@ def main() -> NoReturn:
     if not address or not token:
         _give_up(f"{ADDRESS_VARIABLE} and {TOKEN_VARIABLE} must be set", _EXIT_USAGE)
     runtime.enter_worker()
-    install_alias()
+    for kind in workflow_kinds.registered():
+        kind.prepare_process()
     die_with_parent(parent)
     ignore_interrupts()
     close_input()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+from typing_extensions import assert_never
 
 from osmosis_ai.rollout.cleanup import close_all
 from osmosis_ai.rollout.errors import ResultTooLargeError
@@ -30,11 +31,19 @@ from osmosis_ai.worker.frames import (
 from osmosis_ai.worker.loading import Rollout
 from osmosis_ai.worker.output import Output, current_rollout
 from osmosis_ai.worker.separation import current_task, hide, separate_tasks
-from osmosis_ai.worker.tasks import execute_grade, execute_run, failed
+from osmosis_ai.worker.tasks import (
+    GradeAnswer,
+    RunAnswer,
+    execute_grade,
+    execute_run,
+    failed,
+)
 from osmosis_ai.worker.watchdog import Watchdog
 
 _LEAVE_SECONDS = 2.0
 _REAP_SECONDS = 0.5
+
+Answer: TypeAlias = RunAnswer | GradeAnswer | TaskCancelled
 
 
 class Server:
@@ -86,10 +95,8 @@ class Server:
 
     def _take(self, frames: list[Any]) -> None:
         for frame in frames:
-            if isinstance(frame, Run):
-                self._start(frame, execute_run)
-            elif isinstance(frame, Grade):
-                self._start(frame, execute_grade)
+            if isinstance(frame, Run | Grade):
+                self._start(frame)
             elif isinstance(frame, Cancel):
                 self._cancel(frame.task)
             elif isinstance(frame, Shutdown):
@@ -101,9 +108,9 @@ class Server:
             elif isinstance(frame, Load):
                 self._answer_load(frame)
 
-    def _start(self, frame: Run | Grade, execute: Callable[..., Awaitable[Any]]) -> None:
+    def _start(self, frame: Run | Grade) -> None:
         if self._leaving is None:
-            task = self._loop.create_task(self._task(frame, execute))
+            task = self._loop.create_task(self._task(frame))
             hide(task)
             self._tasks[frame.task] = task
 
@@ -116,15 +123,10 @@ class Server:
             # Not at once: a task cancelled before its first step would never answer.
             self._loop.call_soon(running.cancel)
 
-    async def _task(self, frame: Run | Grade, execute: Callable[..., Awaitable[Any]]) -> None:
+    async def _task(self, frame: Run | Grade) -> None:
         current_rollout.set(frame.rollout_id)
         current_task.set(frame.task)
-        answer: Any
-        try:
-            answer = await execute(self._rollout, frame, lambda: self._send(Started(frame.task)))
-        except BaseException as error:
-            # User code may raise anything, SystemExit included; it ends the task, not us.
-            answer = failed(frame.task, error)
+        answer: Answer = await self._execute(frame)
         if frame.task in self._cancelled:
             answer = TaskCancelled(frame.task)
         self._output.finish(frame.rollout_id)
@@ -133,7 +135,19 @@ class Server:
         if self._leaving is None:
             self._answer(frame.task, answer)
 
-    def _answer(self, task: int, answer: Any) -> None:
+    async def _execute(self, frame: Run | Grade) -> RunAnswer | GradeAnswer:
+        def started() -> None:
+            self._send(Started(frame.task))
+
+        match frame:
+            case Run():
+                return await execute_run(self._rollout, frame, started)
+            case Grade():
+                return await execute_grade(self._rollout, frame, started)
+            case _:
+                assert_never(frame)
+
+    def _answer(self, task: int, answer: Answer) -> None:
         try:
             self._send(answer)
         except FrameError as error:

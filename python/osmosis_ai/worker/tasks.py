@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from osmosis_ai.areal.own_grader import OwnGrader
-from osmosis_ai.rollout.context import GraderContext, Judge, RolloutContext
+from typing_extensions import assert_never
+
+from osmosis_ai.rollout.context import Judge
+from osmosis_ai.rollout.execution import MAIN_SAMPLE
 from osmosis_ai.rollout.failure import failure_of
+from osmosis_ai.rollout.jobs import (
+    CallRewards,
+    Declined,
+    GradedSamples,
+    GradeJob,
+    GradeResult,
+    NoGrader,
+    RolloutReward,
+    RunJob,
+    RunResult,
+    UngradedSamples,
+)
 from osmosis_ai.rollout.json_text import dump_json
 from osmosis_ai.rollout.types import RolloutSample
 from osmosis_ai.worker.frames import (
     Failure,
     Grade,
     GradeDone,
+    InteractionReward,
     JudgeAccess,
     Rejected,
     Run,
@@ -24,61 +38,97 @@ from osmosis_ai.worker.frames import (
     Sample,
     TaskFailed,
 )
-from osmosis_ai.worker.own_grader import run_own_grader
 
 if TYPE_CHECKING:
     from osmosis_ai.worker.loading import Rollout
 
+RunAnswer: TypeAlias = RunDone | Rejected | TaskFailed
+GradeAnswer: TypeAlias = GradeDone | TaskFailed
 
-async def execute_run(
-    rollout: Rollout, task: Run, started: Callable[[], None]
-) -> RunDone | Rejected:
-    """Runs the workflow; raises what user code raised."""
-    code = rollout.code
-    if isinstance(code, OwnGrader):
-        return await run_own_grader(code, rollout.load, task, started)
-    context = RolloutContext(
+
+async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) -> RunAnswer:
+    """Runs the workflow. What user code raises becomes `TaskFailed`."""
+    try:
+        result = await rollout.workflow.run(run_job(task), started)
+        return run_answer(task.task, result)
+    except BaseException as error:
+        # User code may raise anything, SystemExit included; it ends the task, not us.
+        return failed(task.task, error)
+
+
+async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], None]) -> GradeAnswer:
+    """Runs the grader. What user code raises, or leaves ungraded, becomes `TaskFailed`."""
+    try:
+        result = await rollout.workflow.grade(grade_job(task), started)
+        return grade_answer(task, result)
+    except BaseException as error:
+        return failed(task.task, error)
+
+
+def run_job(task: Run) -> RunJob:
+    """The frame's JSON text as values."""
+    return RunJob(
+        task=task.task,
+        rollout_id=task.rollout_id,
+        prompt=json.loads(task.prompt),
+        metadata=parse_json(task.metadata),
         chat_completions_url=task.chat_completions_url,
         api_key=task.api_key,
-        rollout_id=task.rollout_id,
-    )
-    prompt = json.loads(task.prompt)
-    metadata = parse_json(task.metadata)
-    artifacts_dir = made_folder(task.artifacts_dir)
-    started()
-    try:
-        result = await code.workflow.run(context, prompt, metadata, artifacts_dir)
-    finally:
-        remove_if_empty(artifacts_dir)
-    several = len(result.samples) > 1
-    return RunDone(
-        task=task.task,
-        samples=[sample_frame(sample, several) for sample in result.samples],
-        metrics=None if result.metrics is None else dump_json(result.metrics, "metrics"),
+        artifacts_dir=None if task.artifacts_dir is None else Path(task.artifacts_dir),
+        row=parse_json(task.row),
+        is_eval=bool(task.is_eval),
+        other_api_key=task.other_api_key,
     )
 
 
-async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], None]) -> GradeDone:
-    """Runs the grader; raises what user code raised, or what it left undone."""
-    given = {sample.id: sample for sample in task.samples}
-    artifacts_dir = made_folder(task.artifacts_dir)
-    context = GraderContext(
+def grade_job(task: Grade) -> GradeJob:
+    """The frame's JSON text as values."""
+    return GradeJob(
         label=task.label,
-        samples={name: rollout_sample(sample, task.label) for name, sample in given.items()},
+        samples={sample.id: rollout_sample(sample, task.label) for sample in task.samples},
         metadata=parse_json(task.metadata),
-        artifacts_dir=artifacts_dir,
+        artifacts_dir=None if task.artifacts_dir is None else Path(task.artifacts_dir),
         project_path=task.project_path,
         judge=None if task.judge is None else _judge(task.judge),
     )
-    started()
-    assert not isinstance(rollout.code, OwnGrader), "the engine grades nothing that grades itself"
-    try:
-        kept = await rollout.code.grader.grade(context)
-    finally:
-        remove_if_empty(artifacts_dir)
-    return GradeDone(
-        task=task.task, samples=[graded_frame(sample, given[sample.id]) for sample in kept]
-    )
+
+
+def run_answer(task: int, result: RunResult) -> RunDone | Rejected:
+    """The frame for what the workflow returned."""
+    match result:
+        case UngradedSamples(samples, metrics):
+            several = len(samples) > 1
+            frames = [sample_frame(sample, several) for sample in samples]
+            return RunDone(task, frames, _metrics(metrics))
+        case RolloutReward(reward, sequences, metrics):
+            extra = None if sequences is None else {"sequences": sequences}
+            sample = Sample(
+                id=MAIN_SAMPLE,
+                messages="[]",
+                reward=reward,
+                extra_fields=None if extra is None else dump_json(extra, "sequences"),
+            )
+            return RunDone(task, [sample], _metrics(metrics))
+        case CallRewards(rewards, metrics):
+            calls = [InteractionReward(call, reward) for call, reward in rewards.items()]
+            return RunDone(task, [], _metrics(metrics), calls)
+        case Declined(reason):
+            return Rejected(task, reason)
+        case _:
+            assert_never(result)
+
+
+def grade_answer(task: Grade, result: GradeResult) -> GradeAnswer:
+    """The frame for what the grader left."""
+    match result:
+        case GradedSamples(samples):
+            given = {sample.id: sample for sample in task.samples}
+            return GradeDone(task.task, [graded_frame(one, given[one.id]) for one in samples])
+        case NoGrader(workflow):
+            message = f"`{workflow}` grades itself: there is nothing to grade apart from a run"
+            return TaskFailed(task.task, Failure("agent_error", "no_grader", message))
+        case _:
+            assert_never(result)
 
 
 def _judge(access: JudgeAccess) -> Judge:
@@ -137,25 +187,10 @@ def _object(value: dict[str, Any], where: str) -> str | None:
     return dump_json(value, where) if value else None
 
 
+def _metrics(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else dump_json(value, "metrics")
+
+
 def parse_json(text: str | None) -> Any:
     """The value of JSON text, when there is any."""
     return None if text is None else json.loads(text)
-
-
-def made_folder(path: str | None) -> Path | None:
-    """The artifacts folder of a rollout, made when it is missing."""
-    if path is None:
-        return None
-    folder = Path(path)
-    # For their owner alone, each of them: `parents=True` would leave those above it to the umask.
-    for missing in reversed([folder, *folder.parents]):
-        if not missing.exists():
-            missing.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def remove_if_empty(folder: Path | None) -> None:
-    """Most rollouts leave nothing behind; their folders go again."""
-    if folder is not None:
-        with contextlib.suppress(OSError):
-            folder.rmdir()

@@ -1,7 +1,6 @@
 //! `osmosis eval …`.
 
 mod compare;
-mod evaluation;
 mod failures;
 pub(crate) mod gates;
 mod info;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
+use osmosis_run::eval::evaluation::{CheckedSide, EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
@@ -15,7 +16,6 @@ use osmosis_store::RunKind;
 use serde_json::{Value, json};
 
 use super::budget::Budget;
-use super::evaluation::{CheckedSide, EvalEnd, Evaluation};
 use super::gates::{self, NOT_JUDGED};
 use super::junit::JunitReport;
 use super::prices::dollars_text;
@@ -192,8 +192,8 @@ impl EvalCommand {
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
-        self.output
-            .line(report::render(&report, &self.evaluation.plan.workspace));
+        let workspace = &self.evaluation.plan.workspace;
+        self.output.line(report::render(&report, workspace));
         if self.evaluation.max_cost.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",

@@ -5,11 +5,9 @@ mod held_out_point;
 mod info;
 pub(crate) mod report;
 mod serve;
-mod served_training;
 mod sparkline;
 pub(crate) mod submit;
 mod svg;
-pub(crate) mod training;
 mod view;
 mod wording;
 

@@ -9,11 +9,11 @@ use osmosis_run::reports::{Curve, TrainingReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::plan::{Plan, Request};
+use osmosis_run::train::training::Training;
+use osmosis_server::{ServedTraining, TrainerAddress};
 use osmosis_train::delivery::OutsideEnd;
 use serde_json::json;
 
-use super::served_training::{ServedTraining, TrainerAddress};
-use super::training::Training;
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
 use crate::command_line;

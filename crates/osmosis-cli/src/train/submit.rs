@@ -6,13 +6,13 @@ use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::reports::Curve;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::plan::{Plan, Request};
+use osmosis_run::train::training::Training;
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde::Serialize;
 use serde_json::json;
 
 use super::report;
-use super::training::Training;
 use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
@@ -119,7 +119,9 @@ pub(crate) async fn run(training: &Training, output: &Output) -> Result<Lived<Tr
         observer: Box::new(TrainView::new(*output, &Curve::default())),
         resume: Some(resume_command(training)),
     };
-    live(training, front).await
+    let trained = live(training, front).await?;
+    report::write_curve(&trained.report)?;
+    Ok(trained)
 }
 
 /// Says how it ended.

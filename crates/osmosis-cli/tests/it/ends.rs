@@ -8,7 +8,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
-use osmosis_store::{RunStatus, SqliteOptions, SqliteStore, Store as _};
+use osmosis_store::{RunStatus, Store as _};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
 use rustix::process::{Pid, Signal, kill_process};

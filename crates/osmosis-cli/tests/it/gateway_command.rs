@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use osmosis_store::{SqliteStore, Store};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
 use osmosis_tokens::{Origin, TokenRecord};

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use osmosis_store::{SqliteStore, Store};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_testkit::python_environment;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_gateway::{Durability, Gateway, GatewayOptions, UpstreamOptions, UpstreamPolicy};
-use osmosis_store::{SqliteOptions, SqliteStore};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::{Options, Outcome};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use camino::Utf8Path;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::{Durability, Gateway, GatewayOptions};
-use osmosis_store::{CallQuery, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{CallQuery, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::Value;
 
 use crate::fixture::{Answer, client, script_policy, streamed, user};

@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
-    Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
-    RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord,
-    RunStatus, StepRecord, Store, StoreError,
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor,
+    ChangeSender, Changes, Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow,
+    OutcomeTally, Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage,
+    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::watch;
 
@@ -64,7 +64,7 @@ impl MemoryStore {
 }
 
 #[async_trait]
-impl Store for MemoryStore {
+impl Records for MemoryStore {
     async fn record_call(&self, call: NewCall) -> Result<(), StoreError> {
         if self.broken {
             return Err(StoreError::Database {
@@ -76,11 +76,9 @@ impl Store for MemoryStore {
         self.calls.send_modify(|calls| calls.push(call));
         Ok(())
     }
-
     async fn record_call_durably(&self, call: NewCall) -> Result<(), StoreError> {
         self.record_call(call).await
     }
-
     async fn create_run(&self, _: RunRecord) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
@@ -90,12 +88,6 @@ impl Store for MemoryStore {
     async fn set_status(&self, _: RunStatus) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
-    async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
     async fn request(&self, _: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
         Err(StoreError::Closed)
     }
@@ -103,42 +95,6 @@ impl Store for MemoryStore {
         Err(StoreError::Closed)
     }
     async fn note_request(&self, _: &RolloutId, _: RequestNote) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn claim_these(
-        &self,
-        _: &str,
-        _: &[RolloutId],
-        _: Duration,
-    ) -> Result<Vec<Claim>, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn claim(&self, _: &str, _: usize, _: Duration) -> Result<Vec<Claim>, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn heartbeat(
-        &self,
-        _: &[(RolloutId, Attempt)],
-        _: Duration,
-    ) -> Result<Vec<(RolloutId, Attempt)>, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn complete(&self, _: Completion) -> Result<CompletionReceipt, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn release(&self, _: &RolloutId, _: Attempt, _: bool, _: bool) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn recover(&self) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn requeue(&self, _: &[OutcomeKind]) -> Result<u64, StoreError> {
         Err(StoreError::Closed)
     }
     async fn counts(&self) -> Result<QueueCounts, StoreError> {
@@ -203,6 +159,66 @@ impl Store for MemoryStore {
     ) -> Result<(), StoreError> {
         Err(StoreError::Closed)
     }
+}
+
+#[async_trait]
+impl Queue for MemoryStore {
+    async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn claim(&self, _: &str, _: usize, _: Duration) -> Result<Vec<Claim>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn claim_these(
+        &self,
+        _: &str,
+        _: &[RolloutId],
+        _: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn heartbeat(
+        &self,
+        _: &[(RolloutId, Attempt)],
+        _: Duration,
+    ) -> Result<Vec<(RolloutId, Attempt)>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn complete(&self, _: Completion) -> Result<CompletionReceipt, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn release(&self, _: &RolloutId, _: Attempt, _: bool, _: bool) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn recover(&self, _: Recovery<'_>) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn requeue(&self, _: &[OutcomeKind]) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn cancel(&self, _: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn requeue_these(&self, _: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
+        Err(StoreError::Closed)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn changes(&self) -> Changes {
+        ChangeSender::new().1
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())
     }

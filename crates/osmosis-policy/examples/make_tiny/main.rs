@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
-use osmosis_policy::{EmbeddedModel, Learner, LearnerOptions, Sampler, SamplerOptions};
+use osmosis_policy::{DecoderLearner, EmbeddedModel, LearnerOptions, Sampler, SamplerOptions};
 use safetensors::SafeTensors;
 
 use dataset::Dataset;
@@ -164,7 +164,7 @@ fn make(settings: &Settings, dataset: &Dataset) -> Result<(EmbeddedModel, Vec<u8
         threads: 0,
         tokens_per_piece: settings.tokens_per_piece,
     };
-    let mut learner = Learner::new(&config, &weights, options)?;
+    let mut learner = DecoderLearner::new(&config, &weights, options)?;
     let mut conversations = conversations(Purpose::Conversations);
     let mut loss = 0.0;
     for update in 0..settings.updates {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use osmosis_policy::{Learner, LossRow, Objective};
+use osmosis_policy::{DecoderLearner, LossFunction, LossRow};
 use osmosis_tokens::ChatFormat;
 use serde_json::Map;
 
@@ -78,7 +78,7 @@ pub(crate) struct Progress {
 
 /// One update on fresh conversations.
 pub(crate) fn update(
-    learner: &mut Learner,
+    learner: &mut DecoderLearner,
     chat: &ChatFormat,
     conversations: &mut Conversations<'_>,
     batch: usize,
@@ -97,7 +97,7 @@ pub(crate) fn update(
             row
         })
         .collect();
-    let report = learner.update(&rows, Objective::Likelihood)?;
+    let report = learner.update(&rows, LossFunction::Likelihood)?;
     Ok(Progress {
         loss: report.loss,
         learnable: report.loss - chance / tokens as f64,

@@ -1,6 +1,6 @@
 //! Checkpoint folders in Hugging Face layout.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use safetensors::SafeTensorError;
 use serde_json::Value;
 
 use super::tensor_file;
-use crate::{EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Weights};
+use crate::{EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Weights, weights};
 
 const CONFIG: &str = "config.json";
 const ONE_SHARD: &str = "model.safetensors";
@@ -58,7 +58,7 @@ fn read_weights(folder: &Utf8Path, config: &ModelConfig) -> Result<Weights, Poli
     for file in weight_files(folder)? {
         read_tensors(&file, &mut tensors)?;
     }
-    Weights::checked(config, tensors)
+    weights::checked(config, tensors)
 }
 
 /// The one file, or those that the index names.
@@ -98,7 +98,7 @@ fn weight_files(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, PolicyError> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-fn read_tensors(
+pub(crate) fn read_tensors(
     file: &Utf8Path,
     into: &mut BTreeMap<String, NamedTensor>,
 ) -> Result<(), PolicyError> {
@@ -145,19 +145,23 @@ fn write_files(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyErr
     if let Some(config) = &parts.generation_config {
         write_text(&folder.join("generation_config.json"), config)?;
     }
-    let weights = folder.join(ONE_SHARD);
     // `transformers` refuses files that do not say which framework's layout they have.
     let layout = [("format".to_owned(), "pt".to_owned())].into();
-    safetensors::serialize_to_file(
-        tensor_file::views(&model.weights),
-        Some(layout),
-        weights.as_std_path(),
-    )
-    .map_err(|error| match error {
-        SafeTensorError::IoError(error) => PolicyError::io(&weights, &error),
-        other => PolicyError::damaged(&weights, other.to_string()),
-    })?;
-    sync(&weights)
+    write_tensors(&folder.join(ONE_SHARD), &model.weights, Some(layout))
+}
+
+/// Writes a safetensors file; on disk when this returns.
+pub(crate) fn write_tensors(
+    file: &Utf8Path,
+    tensors: &Weights,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<(), PolicyError> {
+    safetensors::serialize_to_file(tensor_file::views(tensors), metadata, file.as_std_path())
+        .map_err(|error| match error {
+            SafeTensorError::IoError(error) => PolicyError::io(file, &error),
+            other => PolicyError::damaged(file, other.to_string()),
+        })?;
+    sync(file)
 }
 
 /// `transformers` loads in the type that the config names, so it must be the one that was written.

@@ -11,7 +11,7 @@ use candle_core::quantized::gguf_file::{Content, Value as Metadata};
 use osmosis_tokens::{ChatFormat, GgufVocabulary};
 use serde_json::{Value, json};
 
-use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, Weights};
+use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, weights};
 
 /// The most numbers in a tensor; the largest that were published have a few billions.
 const MAX_TENSOR_NUMBERS: usize = 1 << 40;
@@ -39,7 +39,7 @@ pub(crate) fn read<R: Read + Seek>(
     let architecture = gguf.architecture()?;
     let config = gguf.config(architecture)?;
     let chat = ChatFormat::from_gguf(gguf.vocabulary()?)?;
-    let weights = Weights::checked(&config, gguf.tensors(&config)?)?;
+    let weights = weights::checked(&config, gguf.tensors(&config)?)?;
     Ok(EmbeddedModel {
         config,
         weights: Arc::new(weights),

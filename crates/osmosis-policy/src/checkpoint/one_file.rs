@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_tokens::{ChatFormat, ChatFormatParts};
 
 use super::tensor_file;
-use crate::{EmbeddedModel, ModelConfig, PolicyError, Weights};
+use crate::{EmbeddedModel, ModelConfig, PolicyError, weights};
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -82,7 +82,7 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<EmbeddedModel, PolicyErro
     })?;
     let mut tensors = BTreeMap::new();
     tensor_file::read(bytes, &mut tensors).map_err(damaged)?;
-    let weights = Weights::checked(&config, tensors)?;
+    let weights = weights::checked(&config, tensors)?;
     Ok(EmbeddedModel {
         config,
         weights: Arc::new(weights),

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::kernel::{PANEL, PanelProduct, Start};
 use super::matrix::Matrix;
-use crate::{Architecture, ModelConfig, PolicyError, Weights};
+use crate::{Architecture, ModelConfig, PolicyError, Weights, weights};
 
 /// A linear layer, its columns in panels.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ pub(crate) struct PackedWeights {
 
 impl PackedWeights {
     pub(crate) fn pack(config: &ModelConfig, weights: &Weights) -> Result<Self, PolicyError> {
-        let values = |name: &str| weights.get(name).map(|tensor| &tensor.values);
+        let values = |name: &str| weights::get(weights, name).map(|tensor| &tensor.values);
         let (width, mlp) = (config.width, config.mlp_width);
         let layer = |layer: usize| -> Result<Layer, PolicyError> {
             let values = |name: &str| values(&format!("model.layers.{layer}.{name}"));

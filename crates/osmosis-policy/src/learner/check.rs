@@ -1,6 +1,6 @@
 //! What can be wrong with settings and rows, found before anything is computed.
 
-use super::{LearnerOptions, LossRow, Objective};
+use super::{LearnerOptions, LossFunction, LossRow};
 use crate::{ModelConfig, PolicyError};
 
 pub(super) fn options(options: &LearnerOptions) -> Result<(), PolicyError> {
@@ -62,15 +62,15 @@ pub(super) fn options(options: &LearnerOptions) -> Result<(), PolicyError> {
     )
 }
 
-pub(super) fn objective(objective: Objective) -> Result<(), PolicyError> {
+pub(super) fn objective(objective: LossFunction) -> Result<(), PolicyError> {
     let (clip_low, clip_high, kl_coef) = match objective {
-        Objective::Likelihood => return Ok(()),
-        Objective::ClippedPolicyGradient {
+        LossFunction::Likelihood => return Ok(()),
+        LossFunction::ClippedPolicyGradient {
             clip_low,
             clip_high,
             kl_coef,
         } => (clip_low, clip_high, kl_coef),
-        Objective::DecoupledPolicyGradient {
+        LossFunction::DecoupledPolicyGradient {
             clip_low,
             clip_high,
             kl_coef,
@@ -129,7 +129,7 @@ pub(super) fn rows(config: &ModelConfig, rows: &[LossRow]) -> Result<(), PolicyE
 }
 
 /// What an update needs beyond [`rows`].
-pub(super) fn losses(rows: &[LossRow], objective: Objective) -> Result<(), PolicyError> {
+pub(super) fn losses(rows: &[LossRow], objective: LossFunction) -> Result<(), PolicyError> {
     for (index, row) in rows.iter().enumerate() {
         let length = row.ids.len();
         let columns = [
@@ -158,9 +158,9 @@ pub(super) fn losses(rows: &[LossRow], objective: Objective) -> Result<(), Polic
             return Err(wrong(index, message));
         }
         let (needs_reference, needs_proximal) = match objective {
-            Objective::ClippedPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, false),
-            Objective::DecoupledPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, true),
-            Objective::Likelihood => (false, false),
+            LossFunction::ClippedPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, false),
+            LossFunction::DecoupledPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, true),
+            LossFunction::Likelihood => (false, false),
         };
         if needs_proximal && row.proximal_logprobs.is_none() {
             let message = "has no `proximal_logprobs`, which the decoupled objective needs";

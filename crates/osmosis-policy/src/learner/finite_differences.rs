@@ -11,16 +11,16 @@ use super::matrix::Matrix;
 use super::objective::Tally;
 use super::ops::RopeTable;
 use super::pieces::Piece;
-use super::{LossRow, Objective, pieces};
+use super::{LossFunction, LossRow, pieces};
 use crate::{Architecture, ModelConfig, PolicyError, RopeScaling};
 
-const POLICY_GRADIENT: Objective = Objective::ClippedPolicyGradient {
+const POLICY_GRADIENT: LossFunction = LossFunction::ClippedPolicyGradient {
     clip_low: 0.2,
     clip_high: 0.3,
     kl_coef: 0.1,
 };
 
-const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
     clip_low: 0.2,
     clip_high: 0.3,
     kl_coef: 0.1,
@@ -108,11 +108,11 @@ struct Case {
     config: ModelConfig,
     parameters: BTreeMap<String, Arc<Matrix<f64>>>,
     rows: Vec<LossRow>,
-    objective: Objective,
+    objective: LossFunction,
 }
 
 impl Case {
-    fn new(config: ModelConfig, objective: Objective) -> Self {
+    fn new(config: ModelConfig, objective: LossFunction) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(11);
         let parameters = parameters(&config, &mut random);
         let rows = rows(&config, &mut random);
@@ -205,7 +205,7 @@ impl Case {
     }
 }
 
-fn check(config: ModelConfig, objective: Objective) {
+fn check(config: ModelConfig, objective: LossFunction) {
     let (error, name) = Case::new(config, objective).worst_error();
     assert!(error < 1e-6, "`{name}` is off by {error:e}");
 }
@@ -224,7 +224,7 @@ fn gradients_of_llama_match_differences() {
     );
     check(
         config(Architecture::Llama, false, llama3),
-        Objective::Likelihood,
+        LossFunction::Likelihood,
     );
 }
 
@@ -240,7 +240,7 @@ fn gradients_of_qwen2_match_differences() {
     );
     check(
         config(Architecture::Qwen2, false, RopeScaling::None),
-        Objective::Likelihood,
+        LossFunction::Likelihood,
     );
 }
 
@@ -252,7 +252,7 @@ fn gradients_of_qwen3_match_differences() {
     );
     check(
         config(Architecture::Qwen3, false, RopeScaling::None),
-        Objective::Likelihood,
+        LossFunction::Likelihood,
     );
 }
 

@@ -8,7 +8,7 @@ use super::objective::{Tally, Token};
 use super::ops::{Real, RopeTable, TokenLogprob};
 use super::pieces::Piece;
 use super::tape::{Tape, Value};
-use super::{LossRow, Objective};
+use super::{LossFunction, LossRow};
 use crate::{ModelConfig, PolicyError};
 
 /// What a piece adds to the loss and to the gradient of each parameter.
@@ -38,7 +38,7 @@ impl<T: Real> Batch<'_, T> {
     pub(super) fn loss(
         &self,
         piece: &Piece,
-        objective: Objective,
+        objective: LossFunction,
     ) -> Result<PieceLoss<T>, PolicyError> {
         let tape = Tape::recording();
         let outcome = self.outcome(&tape, piece)?;
@@ -88,7 +88,7 @@ impl<T: Real> Batch<'_, T> {
         &self,
         outcome: &Matrix<T>,
         piece: &Piece,
-        objective: Objective,
+        objective: LossFunction,
     ) -> Result<(Tally, Matrix<T>), PolicyError> {
         let (logprobs, entropies) = outcome.values()?.split_at(piece.wanted.len());
         let mut tally = Tally::default();

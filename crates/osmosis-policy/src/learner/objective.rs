@@ -1,6 +1,6 @@
 //! What a token adds to the loss, and how the loss changes with its logprob.
 
-use super::{LossRow, Objective, UpdateReport};
+use super::{LossFunction, LossRow, UpdateReport};
 
 /// One token of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ impl Tally {
     /// Adds a token and returns the derivative of the loss by its logprob.
     pub(super) fn add(
         &mut self,
-        objective: Objective,
+        objective: LossFunction,
         token: Token,
         logprob: f64,
         entropy: f64,
@@ -71,11 +71,11 @@ impl Tally {
         self.weight += size;
         self.entropy += size * entropy;
         match objective {
-            Objective::Likelihood => {
+            LossFunction::Likelihood => {
                 self.loss -= weight * logprob;
                 -weight
             }
-            Objective::ClippedPolicyGradient {
+            LossFunction::ClippedPolicyGradient {
                 clip_low,
                 clip_high,
                 kl_coef,
@@ -88,7 +88,7 @@ impl Tally {
                 self.add_distance(token, logprob);
                 self.add_policy_gradient(clip, token, logprob, (sampled_logprob, 1.0))
             }
-            Objective::DecoupledPolicyGradient {
+            LossFunction::DecoupledPolicyGradient {
                 clip_low,
                 clip_high,
                 kl_coef,
@@ -197,7 +197,7 @@ fn k3(gap: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const CLIPPED: Objective = Objective::ClippedPolicyGradient {
+    const CLIPPED: LossFunction = LossFunction::ClippedPolicyGradient {
         clip_low: 0.2,
         clip_high: 0.3,
         kl_coef: 0.5,
@@ -279,7 +279,7 @@ mod tests {
         assert!((report.kl_to_sampled - 0.25 * (-1.0_f64).exp()).abs() < 1e-12);
     }
 
-    const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+    const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
         clip_low: 0.2,
         clip_high: 0.3,
         kl_coef: 0.5,
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn likelihood_is_the_negative_logprob() {
         let mut tally = Tally::default();
-        let slope = tally.add(Objective::Likelihood, token(5.0), -3.0, 0.5);
+        let slope = tally.add(LossFunction::Likelihood, token(5.0), -3.0, 0.5);
         assert_eq!((tally.loss, slope), (6.0, -2.0));
         assert_eq!(
             (

@@ -5,14 +5,14 @@
     reason = "clippy knows tests by their attribute, not what they call"
 )]
 
-use osmosis_policy::{Architecture, Decoder, Learner, ModelConfig, RopeScaling};
+use osmosis_policy::{Architecture, Decoder, DecoderLearner, ModelConfig, RopeScaling};
 
 use crate::learner_models::{ARCHITECTURES, OPTIONS, config, rows, weights};
 
 #[track_caller]
 fn check(config: &ModelConfig) {
     let weights = weights(config, 3);
-    let learner = Learner::new(config, &weights, OPTIONS).unwrap();
+    let learner = DecoderLearner::new(config, &weights, OPTIONS).unwrap();
     let decoder = Decoder::new(config, &weights, 1).unwrap();
     let rows = rows(20, 5);
     for (row, logprobs) in rows.iter().zip(learner.logprobs(&rows).unwrap()) {
@@ -65,7 +65,7 @@ fn logprobs_agree_with_stretched_positions() {
 #[test]
 fn rows_too_short_to_have_logprobs_are_no_error() {
     let config = config(Architecture::Llama);
-    let learner = Learner::new(&config, &weights(&config, 3), OPTIONS).unwrap();
+    let learner = DecoderLearner::new(&config, &weights(&config, 3), OPTIONS).unwrap();
     let rows = [vec![], vec![5], vec![5, 6]].map(crate::learner_models::row);
     let logprobs = learner.logprobs(&rows).unwrap();
     assert_eq!(logprobs[..2], [vec![], vec![0.0]]);

@@ -6,7 +6,7 @@
 )]
 
 use osmosis_policy::{
-    Architecture, Learner, LearnerOptions, LossRow, ModelConfig, NamedTensor, Objective,
+    Architecture, DecoderLearner, LearnerOptions, LossFunction, LossRow, ModelConfig, NamedTensor,
     RopeScaling, Weights,
 };
 use rand::{RngExt, SeedableRng};
@@ -18,13 +18,13 @@ pub(crate) const ARCHITECTURES: [Architecture; 3] = [
     Architecture::Qwen3,
 ];
 
-pub(crate) const CLIPPED: Objective = Objective::ClippedPolicyGradient {
+pub(crate) const CLIPPED: LossFunction = LossFunction::ClippedPolicyGradient {
     clip_low: 0.2,
     clip_high: 0.2,
     kl_coef: 0.0,
 };
 
-pub(crate) const DECOUPLED: Objective = Objective::DecoupledPolicyGradient {
+pub(crate) const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
     clip_low: 0.2,
     clip_high: 0.2,
     kl_coef: 0.0,
@@ -80,9 +80,9 @@ pub(crate) fn weights(config: &ModelConfig, seed: u64) -> Weights {
     }
 }
 
-pub(crate) fn learner(architecture: Architecture, options: LearnerOptions) -> Learner {
+pub(crate) fn learner(architecture: Architecture, options: LearnerOptions) -> DecoderLearner {
     let config = config(architecture);
-    Learner::new(&config, &weights(&config, 7), options).unwrap()
+    DecoderLearner::new(&config, &weights(&config, 7), options).unwrap()
 }
 
 /// A row that trains on all tokens but the first.

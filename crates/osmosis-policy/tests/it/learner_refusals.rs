@@ -6,7 +6,8 @@
 )]
 
 use osmosis_policy::{
-    Architecture, Learner, LearnerOptions, LossRow, Objective, PolicyError, PolicyErrorKind,
+    Architecture, DecoderLearner, LearnerOptions, LossFunction, LossRow, PolicyError,
+    PolicyErrorKind,
 };
 
 use crate::learner_models::{CLIPPED, DECOUPLED, OPTIONS, config, learner, row, rows, weights};
@@ -59,7 +60,7 @@ fn optimizer_state_of_another_model_is_refused() {
 
 /// Does `update` and checks that it fails and that the learner is as it was.
 #[track_caller]
-fn refused(rows: &[LossRow], objective: Objective, message: &str) {
+fn refused(rows: &[LossRow], objective: LossFunction, message: &str) {
     let mut learner = learner(Architecture::Llama, OPTIONS);
     learner
         .update(&crate::learner_models::rows(4, 1), CLIPPED)
@@ -136,13 +137,13 @@ fn rows_that_make_no_sense_are_refused_and_named() {
         CLIPPED,
         "has 65 tokens, the model's context is 64",
     );
-    let pull = Objective::ClippedPolicyGradient {
+    let pull = LossFunction::ClippedPolicyGradient {
         clip_low: 0.2,
         clip_high: 0.2,
         kl_coef: 0.1,
     };
     refused(&[good()], pull, "has no `reference_logprobs`");
-    let odd = Objective::ClippedPolicyGradient {
+    let odd = LossFunction::ClippedPolicyGradient {
         clip_low: f64::NAN,
         clip_high: 0.2,
         kl_coef: 0.0,
@@ -155,7 +156,7 @@ fn rows_that_make_no_sense_are_refused_and_named() {
         "row 1 has `NaN` in `proximal_logprobs` at token 0",
     );
     for cap in [1.0, f64::INFINITY] {
-        let odd = Objective::DecoupledPolicyGradient {
+        let odd = LossFunction::DecoupledPolicyGradient {
             clip_low: 0.2,
             clip_high: 0.2,
             kl_coef: 0.0,
@@ -202,10 +203,10 @@ fn weights_that_are_not_numbers_are_refused() {
     let mut values = tensor.values.to_vec();
     values[5] = f32::NAN;
     tensor.values = values.into();
-    let error = Learner::new(&config, &weights, OPTIONS).unwrap_err();
+    let error = DecoderLearner::new(&config, &weights, OPTIONS).unwrap_err();
     assert!(error.to_string().contains(name), "{error}");
     weights.tensors.remove(name);
-    let error = Learner::new(&config, &weights, OPTIONS).unwrap_err();
+    let error = DecoderLearner::new(&config, &weights, OPTIONS).unwrap_err();
     assert!(error.to_string().contains(name), "{error}");
 }
 
@@ -213,7 +214,7 @@ fn weights_that_are_not_numbers_are_refused() {
 fn settings_that_make_no_sense_are_refused() {
     let config = config(Architecture::Llama);
     let check = |options: LearnerOptions, message: &str| {
-        let error = Learner::new(&config, &weights(&config, 1), options).unwrap_err();
+        let error = DecoderLearner::new(&config, &weights(&config, 1), options).unwrap_err();
         assert!(error.to_string().contains(message), "{error}");
         assert_eq!(error.kind(), PolicyErrorKind::Invalid);
     };

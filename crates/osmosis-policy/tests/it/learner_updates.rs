@@ -1,6 +1,8 @@
 //! What updates do to a model.
 
-use osmosis_policy::{Architecture, Learner, LearnerOptions, LossRow, Objective, UpdateReport};
+use osmosis_policy::{
+    Architecture, DecoderLearner, LearnerOptions, LossFunction, LossRow, UpdateReport,
+};
 
 use crate::learner_models::{
     ARCHITECTURES, CLIPPED, DECOUPLED, OPTIONS, config, learner, row, rows, weights,
@@ -22,10 +24,10 @@ fn likelihood_learns_sequences_by_heart() {
             vec![3, 4],
         ]
         .map(row);
-        let first = learner.update(&rows, Objective::Likelihood).unwrap();
+        let first = learner.update(&rows, LossFunction::Likelihood).unwrap();
         let mut last = first;
         for _ in 0..150 {
-            last = learner.update(&rows, Objective::Likelihood).unwrap();
+            last = learner.update(&rows, LossFunction::Likelihood).unwrap();
         }
         assert_eq!(first.tokens, 11);
         assert!(
@@ -54,7 +56,8 @@ fn policy_gradient_finds_the_rewarded_token() {
         row
     });
     let mut rows = answers.collect::<Vec<LossRow>>();
-    let chance = |learner: &Learner, rows: &[LossRow]| learner.logprobs(rows).unwrap()[17][3].exp();
+    let chance =
+        |learner: &DecoderLearner, rows: &[LossRow]| learner.logprobs(rows).unwrap()[17][3].exp();
     let before = chance(&learner, &rows);
     for _ in 0..40 {
         let logprobs = learner.logprobs(&rows).unwrap();
@@ -94,7 +97,7 @@ fn tokens_without_advantage_change_nothing_but_the_metrics() {
 
 #[test]
 fn the_pull_to_the_reference_lowers_its_divergence() {
-    let objective = Objective::ClippedPolicyGradient {
+    let objective = LossFunction::ClippedPolicyGradient {
         clip_low: 0.2,
         clip_high: 0.2,
         kl_coef: 1.0,
@@ -106,7 +109,7 @@ fn the_pull_to_the_reference_lowers_its_divergence() {
             ..OPTIONS
         },
     );
-    let other = Learner::new(
+    let other = DecoderLearner::new(
         &config(Architecture::Llama),
         &weights(&config(Architecture::Llama), 8),
         OPTIONS,
@@ -231,7 +234,7 @@ fn a_restored_optimizer_goes_on_bit_for_bit() {
     assert!(state.contains_key("m.model.embed_tokens.weight"));
     assert!(state.contains_key("v.model.layers.1.self_attn.q_norm.weight"));
     let saved = straight.weights().unwrap();
-    let mut restored = Learner::new(&config(Architecture::Qwen3), &saved, OPTIONS).unwrap();
+    let mut restored = DecoderLearner::new(&config(Architecture::Qwen3), &saved, OPTIONS).unwrap();
     restored.restore_optimizer(updates, state).unwrap();
     for seed in 4..6 {
         let reports = [&mut straight, &mut restored]

@@ -8,6 +8,7 @@
 mod builtin;
 mod checkpoints;
 mod learner_agreement;
+mod learner_conformance;
 mod learner_models;
 mod learner_refusals;
 mod learner_updates;

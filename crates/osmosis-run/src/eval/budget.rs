@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{RunError, RunErrorKind};
 use osmosis_gateway::Gateway;
 use osmosis_store::CallSummary;
 
 use super::prices::{Dollars, Prices};
+use crate::{RunError, RunErrorKind};
 
 /// A limit and the prices it is counted with.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::RunError;
 use osmosis_store::Store;
 
 use super::budget::Budget;
 use super::prices::{Cost, Dollars, Prices};
+use crate::RunError;
 use crate::runs::Pinned;
 
 #[derive(Debug)]

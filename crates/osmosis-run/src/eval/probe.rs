@@ -1,12 +1,12 @@
 //! Asks the model server for one token before any rollout: a bad key, model or address is told once.
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{Finding, Policy, ProbeError, ProbeErrorKind, Probed};
 use serde_json::json;
 
 use crate::notices::Notices;
+use crate::{RunError, RunErrorKind};
 
 /// What came of it, for people and programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

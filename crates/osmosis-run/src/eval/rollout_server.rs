@@ -6,11 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use osmosis_core::{Attempt, RolloutId};
-use osmosis_engine::{Executor, GradeJob, GradeReport, RunJob, TaskReport, Terms};
+use osmosis_engine::Executor;
 use osmosis_gateway::{Annex, Gateway};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::RunError;
 use crate::life::Part;
@@ -49,26 +47,3 @@ pub trait ReachedServer: fmt::Debug + Send + Sync {
 
 /// Runs rollouts elsewhere until it is brought down.
 pub trait RemoteExecutor: Executor + Part {}
-
-/// A remote executor as the engine takes it.
-#[derive(Debug)]
-pub struct SharedExecutor(pub Arc<dyn RemoteExecutor>);
-
-#[async_trait]
-impl Executor for SharedExecutor {
-    fn alias(&self, rollout: &RolloutId, attempt: Attempt) -> Option<RolloutId> {
-        self.0.alias(rollout, attempt)
-    }
-
-    fn self_graded(&self) -> bool {
-        self.0.self_graded()
-    }
-
-    async fn run(&self, job: RunJob, terms: Terms, cancel: &CancellationToken) -> TaskReport {
-        self.0.run(job, terms, cancel).await
-    }
-
-    async fn grade(&self, job: GradeJob, terms: Terms, cancel: &CancellationToken) -> GradeReport {
-        self.0.grade(job, terms, cancel).await
-    }
-}

@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::RunError;
 use osmosis_core::{Attempt, Outcome, Reward, RolloutId, Sample};
 use osmosis_data::conversation::{Conversation, Role};
 use osmosis_data::export::{ExportError, SampleTalk};
@@ -17,6 +16,7 @@ use osmosis_store::{CallQuery, RolloutRecord, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::RunError;
 use crate::notices::Notices;
 use crate::transcripts::{self, Telling};
 

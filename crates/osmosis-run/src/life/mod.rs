@@ -15,11 +15,11 @@ use camino::Utf8Path;
 use osmosis_core::config::LogLimits;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_store::{RunKind, RunStatus, Store};
+use serde::Serialize;
 use serde_json::Value;
 
 pub use parts::{Part, RunningParts, SHUTDOWN_GRACE, Stage};
 
-use crate::RunError;
 use crate::events::{EventSink, Observer};
 use crate::notices::Notices;
 use crate::run_folder::RunFolder;
@@ -29,6 +29,7 @@ use crate::settings::Trackers;
 use crate::stop_signals::StopSignals;
 use crate::tracking::{self, TrackedRun, Tracking};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// How long the files of a run that failed may take to be written: its error is what matters.
 const LAST_FILES: Duration = Duration::from_mins(1);
@@ -99,8 +100,8 @@ pub trait Work: Send + Sync {
     type Ready: Send + Sync;
     /// How driving it ended.
     type End: Send + Sync;
-    /// Its numbers.
-    type Report: Send + Sync;
+    /// Its numbers, which are `metrics.json`; `()` for a kind that has none.
+    type Report: Serialize + Send + Sync;
 
     fn identity(&self) -> RunIdentity<'_>;
 
@@ -148,16 +149,13 @@ pub trait Work: Send + Sync {
     /// The numbers of the run so far.
     async fn report(&self, run: &OpenRun) -> Result<Self::Report, RunError>;
 
-    /// `metrics.json`; kinds without numbers have none.
-    fn metrics(&self, report: &Self::Report) -> Result<Option<Value>, RunError>;
-
-    /// Files of this kind alone, beside `index.jsonl` and `metrics.json`.
+    /// Files of this kind alone, beside `index.jsonl` and `metrics.json`, and what they add to the numbers.
     async fn write_files(
         &self,
         _run: &OpenRun,
-        _report: &mut Self::Report,
-    ) -> Result<(), RunError> {
-        Ok(())
+        report: Self::Report,
+    ) -> Result<Self::Report, RunError> {
+        Ok(report)
     }
 }
 
@@ -348,9 +346,9 @@ impl From<RunError> for Unsettled {
 async fn settle<W: Work>(work: &W, run: &OpenRun, end: W::End) -> Result<Settled<W>, Unsettled> {
     let status = work.status(&end);
     run.store.set_status(status).await.map_err(RunError::from)?;
-    let mut report = work.report(run).await?;
-    work.write_files(run, &mut report).await?;
-    let metrics = work.metrics(&report)?;
+    let report = work.report(run).await?;
+    let report = work.write_files(run, report).await?;
+    let metrics = metrics(&report)?;
     write_results(work, run, metrics.as_ref()).await?;
     Ok(Settled {
         lived: Lived { end, report },
@@ -364,7 +362,7 @@ async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
     let left = async {
         run.store.set_status(RunStatus::Interrupted).await?;
         let report = work.report(run).await?;
-        let metrics = work.metrics(&report)?;
+        let metrics = metrics(&report)?;
         write_results(work, run, metrics.as_ref()).await?;
         Ok::<_, RunError>(metrics)
     };
@@ -375,6 +373,13 @@ async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
         );
         None
     })
+}
+
+/// The numbers as `metrics.json` has them; `None` where there are none.
+fn metrics(report: &impl Serialize) -> Result<Option<Value>, RunError> {
+    let metrics = serde_json::to_value(report)
+        .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
+    Ok((!metrics.is_null()).then_some(metrics))
 }
 
 async fn write_results<W: Work>(

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8PathBuf;
 use futures_util::future::try_join_all;
 use osmosis_core::config::EvalConfig;
@@ -17,6 +16,7 @@ use crate::reports::{FactChange, FactChanges};
 use crate::runs::{Pinned, RegradedFrom, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// What the user asked for, now or when the run was begun.
 #[derive(Debug)]

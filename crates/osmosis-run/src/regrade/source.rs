@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8PathBuf;
-use osmosis_store::{RunKind, RunRecord, SqliteStore, Store};
+use osmosis_store::{RunKind, RunRecord, Store};
+use osmosis_store_sqlite::SqliteStore;
 
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 #[derive(Debug)]
 pub struct Source {

@@ -1,11 +1,11 @@
 //! Names of runs: given by the user, or made from the config's name and the time.
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::RunName;
 use osmosis_store::RunKind;
 
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// The value of `--name`, checked.
 pub fn given_name(name: Option<&str>) -> Result<Option<RunName>, RunError> {

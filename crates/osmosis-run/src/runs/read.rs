@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use osmosis_store::{RunRecord, SqliteStore, Store};
+use osmosis_store::{RunRecord, Store};
+use osmosis_store_sqlite::SqliteStore;
 
 use crate::run_folder::RunFolder;
 use crate::{RunError, RunErrorKind};

@@ -1,11 +1,11 @@
 //! How people name a run: `NAME`, or `KIND/NAME` where runs of two kinds have the name.
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::RunName;
 use osmosis_store::RunKind;
 
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 const KINDS: [RunKind; 3] = [RunKind::Evaluation, RunKind::Training, RunKind::Serving];
 

@@ -4,7 +4,8 @@ use std::fs;
 
 use camino::Utf8Path;
 use osmosis_core::RunName;
-use osmosis_store::{SalvageReport, SqliteStore};
+use osmosis_store::SalvageReport;
+use osmosis_store_sqlite::SqliteStore;
 
 use super::FoundRun;
 use crate::private_files;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use osmosis_store::{Holder, SqliteStore};
+use osmosis_store::Holder;
+use osmosis_store_sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run_folder::RunFolder;

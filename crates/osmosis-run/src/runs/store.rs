@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{RunError, RunErrorKind};
 use osmosis_core::{OutcomeKind, RunName};
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store, StoreError};
+use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::Pinned;
 use super::reference::kind_word;
 use crate::private_files;
 use crate::run_folder::RunFolder;
+use crate::{RunError, RunErrorKind};
 
 /// What a run is made with, or must have been made with.
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl RunToOpen<'_> {
         };
         let pinned = Pinned::read(&record.pinned)?;
         pinned.check(self.pinned, self.name.as_str())?;
-        store.recover().await?;
+        store.recover(Recovery::AfterTakeover).await?;
         store.requeue(self.run_again).await?;
         store.set_status(RunStatus::Running).await?;
         Ok(Some(pinned))

@@ -1,7 +1,8 @@
 //! Checks every row, model call and checkpoint of a run against its checksum. Nothing is changed.
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::{Damage, RunKind, SqliteStore, VerifyProgress, VerifyReport};
+use osmosis_store::{Damage, RunKind, VerifyProgress, VerifyReport};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_train::checkpoints;
 
 use super::FoundRun;

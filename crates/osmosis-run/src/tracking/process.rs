@@ -3,7 +3,6 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::{RunError, RunErrorKind};
 use camino::Utf8Path;
 use osmosis_worker::variables;
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::TrackedRun;
 use super::numbers::Point;
+use crate::{RunError, RunErrorKind};
 
 const SCRIPT: &str = include_str!("tracker.py");
 /// A package that has to import half the world, on a machine with much to do.

@@ -4,5 +4,6 @@ mod held_out;
 pub mod outside_model;
 mod overlap;
 pub mod plan;
+pub mod training;
 
 pub use held_out::{held_out_rows, with_moved_rows};

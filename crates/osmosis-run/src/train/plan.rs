@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::{RunError, RunErrorKind};
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{HeldOut, Language, TrainConfig};
 use osmosis_core::frame::Manifest;
@@ -19,6 +18,7 @@ use crate::policy;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// Most rollouts that are under way at once unless asked otherwise.
 const MOST_DEFAULT_IN_FLIGHT: u32 = 256;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use osmosis_core::execution::TaskResult;
 use osmosis_core::{Phase, RolloutId, Sample};
-use osmosis_engine::TaskResult;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use osmosis_core::execution::{GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
 use osmosis_core::{Attempt, Phase, RolloutId};
-use osmosis_engine::{Executor, GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
+use osmosis_engine::Executor;
 use osmosis_gateway::{Secret, companion_key};
 use parking_lot::Mutex;
 use reqwest::Url;

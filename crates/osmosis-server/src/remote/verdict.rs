@@ -1,8 +1,8 @@
 //! What follows from what a rollout server tells: its words as results of tasks, without I/O. A reward
 //! is only ever what the server sent with a success.
 
+use osmosis_core::execution::TaskResult;
 use osmosis_core::{ErrorCategory, Failure, Sample};
-use osmosis_engine::TaskResult;
 
 use super::wire::{Told, Word};
 

@@ -19,11 +19,10 @@ use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::Pinned;
 use osmosis_run::stop_signals::StopSignals;
 use osmosis_run::workspace::Workspace;
-use osmosis_run::{RunError, RunErrorKind};
+use osmosis_run::{GatewaySessions, RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use reqwest::Url;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::user_side::UserSide;
@@ -167,8 +166,8 @@ impl Work for Serving {
         let (events, heard) = mpsc::channel(EVENT_QUEUE);
         let engine = Engine::for_requests(
             Arc::clone(&run.store),
-            gateway,
-            Arc::clone(&workers),
+            Arc::new(GatewaySessions::local(gateway)),
+            Arc::<WorkerPool>::clone(&workers),
             self.engine_options(max_in_flight),
             events,
         );
@@ -206,10 +205,6 @@ impl Work for Serving {
 
     async fn report(&self, _run: &OpenRun) -> Result<(), RunError> {
         Ok(())
-    }
-
-    fn metrics(&self, _report: &()) -> Result<Option<Value>, RunError> {
-        Ok(None)
     }
 }
 

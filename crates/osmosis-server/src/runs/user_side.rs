@@ -7,19 +7,18 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Entrypoint, WorkerIsolation};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_run::execution::pool_options;
 use osmosis_run::notices::Notices;
+use osmosis_run::prepared::Prepared;
+use osmosis_run::run_folder::RunFolder;
 use osmosis_run::settings::Throughput;
+use osmosis_run::user_code::rollout_dir;
+use osmosis_run::withheld::{BY_ARGUMENT, Withheld, passed_variables};
+use osmosis_run::workspace::Workspace;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_worker::{Attachment, PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-
-use osmosis_run::execution::pool_options;
-use osmosis_run::prepared::Prepared;
-use osmosis_run::run_folder::RunFolder;
-use osmosis_run::user_code::rollout_dir;
-use osmosis_run::withheld::{BY_ARGUMENT, Withheld, passed_variables};
-use osmosis_run::workspace::Workspace;
 
 /// What the one worker from outside shows that it is who it says.
 const TOKEN_VARIABLE: &str = "OSMOSIS_SERVE_TOKEN";

@@ -6,10 +6,10 @@ use std::time::Duration;
 use osmosis_core::{JsonText, Outcome, OutcomeKind, Redactor, RolloutId, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, ScriptedPolicy};
+use osmosis_run::GatewaySessions;
 use osmosis_server::{Callbacks, RemoteOptions, RemoteRollouts, RemoteServer, parse_url};
-use osmosis_store::{
-    NewRollout, NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store,
-};
+use osmosis_store::{NewRollout, NewRow, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::Gate;
 use serde_json::json;
 use tempfile::TempDir;
@@ -91,8 +91,8 @@ impl Evaluation {
         drop_all(&mut tasks, heard);
         let engine = Engine::new(
             Arc::clone(&store),
-            Arc::clone(&gateway),
-            Arc::clone(&rollouts),
+            Arc::new(GatewaySessions::local(Arc::clone(&gateway))),
+            Arc::<RemoteRollouts>::clone(&rollouts),
             engine_options(agent_limit),
             events,
         );

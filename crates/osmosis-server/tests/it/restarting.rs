@@ -6,7 +6,8 @@ use std::time::Duration;
 use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_server::StateKey;
-use osmosis_store::{RequestNote, SqliteOptions, SqliteStore, Store as _};
+use osmosis_store::{RequestNote, Store as _};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::Gate;
 use serde_json::json;
 

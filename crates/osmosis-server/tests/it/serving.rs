@@ -9,10 +9,12 @@ use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RunName};
 use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy, UpstreamOptions};
+use osmosis_run::GatewaySessions;
 use osmosis_server::{
     CallbackOptions, Listening, RolloutService, Served, ServerError, ServerOptions, StateKey,
 };
-use osmosis_store::{RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_worker::{Launch, Limits, PoolOptions, WorkerPool};
 use reqwest::{Client, Method, StatusCode};
@@ -105,7 +107,10 @@ impl Setting {
         if store.run().await.unwrap().is_none() {
             store.create_run(run_record()).await.unwrap();
         }
-        store.recover().await.unwrap();
+        store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
         let relay = RelayPolicy::with_options(UpstreamOptions {
             retries: 0,
             ..UpstreamOptions::new("", "osmosis-rollout")
@@ -116,8 +121,8 @@ impl Setting {
         let (events, heard) = mpsc::channel(64);
         let engine = Engine::for_requests(
             Arc::clone(&store),
-            Arc::new(gateway.await.unwrap()),
-            Arc::clone(&pool),
+            Arc::new(GatewaySessions::local(Arc::new(gateway.await.unwrap()))),
+            Arc::<WorkerPool>::clone(&pool),
             engine_options(self.server.max_in_flight, self.agent_limit),
             events,
         );

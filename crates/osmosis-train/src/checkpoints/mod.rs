@@ -2,18 +2,17 @@
 //!
 //! ```text
 //! step_20/
-//!   config.json, tokenizer.json, …, model.safetensors   what `EmbeddedModel::open` reads
-//!   trainer.safetensors                                  the optimizer's moments
+//!   config.json, tokenizer.json, …, model.safetensors   a model folder
+//!   trainer.safetensors                                  the optimizer's state, which only the learner reads
 //!   trainer.json                                         step, version, seed, updates, digests
 //! ```
 //!
 //! A checkpoint is written under another name, made durable and renamed, so a folder `step_N` is whole or
 //! not there. Random numbers need no state of their own: they are keyed by seed, row and call.
 
-mod moments;
 mod state;
 
-pub use state::{CheckpointState, LoadedCheckpoint};
+pub use state::CheckpointState;
 
 use std::fmt;
 use std::fs;

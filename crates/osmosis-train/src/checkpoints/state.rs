@@ -5,17 +5,17 @@ use std::fs;
 
 use camino::Utf8Path;
 use osmosis_core::PolicyVersion;
-use osmosis_policy::{EmbeddedModel, NamedTensor};
+use osmosis_core::learner::{Learner, LearnerError, LearnerErrorKind, LearnerFiles};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Checkpoint, FOLDER, moments};
+use super::{Checkpoint, FOLDER};
 use crate::{TrainError, durable_file};
 
 /// The number that grows when the folder's layout changes.
 const FORMAT: u32 = 1;
 const STATE_FILE: &str = "trainer.json";
-const MOMENTS_FILE: &str = "trainer.safetensors";
+const OPTIMIZER_FILE: &str = "trainer.safetensors";
 
 /// Where training stood.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,14 +26,6 @@ pub struct CheckpointState {
     pub seed: u64,
     /// Optimizer updates so far.
     pub updates: u64,
-    pub moments: BTreeMap<String, NamedTensor>,
-}
-
-/// A checkpoint that was found whole.
-#[derive(Debug)]
-pub struct LoadedCheckpoint {
-    pub state: CheckpointState,
-    pub model: EmbeddedModel,
 }
 
 /// `trainer.json`
@@ -49,21 +41,27 @@ struct StateFile {
 }
 
 impl CheckpointState {
-    /// Writes a checkpoint of `model` below a run's folder; durable when this returns. Whatever goes
+    /// Writes a checkpoint of `learner` below a run's folder; durable when this returns. Whatever goes
     /// wrong, the checkpoints that are there stay as they are.
     pub fn save(
         &self,
         run_folder: &Utf8Path,
-        model: &EmbeddedModel,
+        learner: &dyn Learner,
     ) -> Result<Checkpoint, TrainError> {
-        self.save_with(run_folder, |folder| Ok(model.save(folder)?))
+        self.save_with(run_folder, |folder| {
+            learner.save(LearnerFiles {
+                model: folder,
+                optimizer: &folder.join(OPTIMIZER_FILE),
+            })?;
+            Ok(())
+        })
     }
 
-    /// `write_model` writes the model's files into a folder that does not exist yet.
+    /// `write` writes the learner's files into a folder that does not exist yet.
     fn save_with(
         &self,
         run_folder: &Utf8Path,
-        write_model: impl FnOnce(&Utf8Path) -> Result<(), TrainError>,
+        write: impl FnOnce(&Utf8Path) -> Result<(), TrainError>,
     ) -> Result<Checkpoint, TrainError> {
         let all = run_folder.join(FOLDER);
         let step = self.step;
@@ -73,7 +71,7 @@ impl CheckpointState {
         durable_file::sync_parent(&all)?;
         remove(&partial)?;
 
-        let written = write_model(&partial).and_then(|()| self.write_state(&partial));
+        let written = write(&partial).and_then(|()| self.write_state(&partial));
         if let Err(error) = written {
             // Frees the space; what is left behind is overwritten next time.
             let _ = fs::remove_dir_all(&partial);
@@ -94,7 +92,6 @@ impl CheckpointState {
     }
 
     fn write_state(&self, folder: &Utf8Path) -> Result<(), TrainError> {
-        moments::write(&folder.join(MOMENTS_FILE), &self.moments)?;
         let mut files = BTreeMap::new();
         let entries = folder
             .read_dir_utf8()
@@ -120,31 +117,36 @@ impl CheckpointState {
     }
 }
 
-impl LoadedCheckpoint {
-    /// Reads a checkpoint and checks that it is whole.
-    pub fn load(checkpoint: &Checkpoint) -> Result<Self, TrainError> {
-        let folder = &checkpoint.folder;
-        let state = whole_state(checkpoint)?;
-        let moments = moments::read(&folder.join(MOMENTS_FILE)).map_err(|message| {
-            TrainError::Checkpoint {
-                folder: folder.clone(),
-                message: format!("`{MOMENTS_FILE}`: {message}"),
-            }
-        })?;
-        Ok(Self {
-            state: CheckpointState {
-                step: state.step,
-                version: state.version,
-                seed: state.seed,
-                updates: state.updates,
-                moments,
+impl Checkpoint {
+    /// Has `learner` go on from here. A checkpoint that is damaged is a [`TrainError::Checkpoint`], and leaves
+    /// the learner as it was.
+    pub fn restore(&self, learner: &mut dyn Learner) -> Result<CheckpointState, TrainError> {
+        let state = whole_state(self)?;
+        let files = LearnerFiles {
+            model: &self.folder,
+            optimizer: &self.folder.join(OPTIMIZER_FILE),
+        };
+        let damaged = |error: LearnerError| match error.kind {
+            LearnerErrorKind::Unreadable => TrainError::Checkpoint {
+                folder: self.folder.clone(),
+                message: error.message,
             },
-            model: EmbeddedModel::open(folder)?,
+            LearnerErrorKind::Invalid
+            | LearnerErrorKind::NotFinite
+            | LearnerErrorKind::DiskFull
+            | LearnerErrorKind::Unwritable
+            | LearnerErrorKind::Ended
+            | LearnerErrorKind::Fault => TrainError::Learner(error),
+        };
+        learner.restore(files, state.updates).map_err(damaged)?;
+        Ok(CheckpointState {
+            step: state.step,
+            version: state.version,
+            seed: state.seed,
+            updates: state.updates,
         })
     }
-}
 
-impl Checkpoint {
     /// Checks that its files are as they were saved, without opening the model.
     pub fn verify(&self) -> Result<(), TrainError> {
         whole_state(self).map(drop)
@@ -152,7 +154,7 @@ impl Checkpoint {
 
     /// It holds a model for a trainer outside or from it, which has no state of ours and no digests beside it.
     pub fn is_model_alone(&self) -> bool {
-        [STATE_FILE, MOMENTS_FILE]
+        [STATE_FILE, OPTIMIZER_FILE]
             .iter()
             .all(|name| !self.folder.join(name).exists())
     }
@@ -248,7 +250,6 @@ mod tests {
             version: PolicyVersion(step),
             seed: 7,
             updates: step * 2,
-            moments: BTreeMap::new(),
         }
     }
 
@@ -306,7 +307,7 @@ mod tests {
         let (_keep, run) = run_folder();
         let saved = state(3).save_with(&run, write_model).unwrap();
         fs::write(saved.folder.join("model.safetensors"), "wEights").unwrap();
-        let error = LoadedCheckpoint::load(&saved).unwrap_err();
+        let error = saved.verify().unwrap_err();
         assert_eq!(error.kind(), TrainErrorKind::Checkpoint);
         assert!(
             error
@@ -315,6 +316,6 @@ mod tests {
             "{error}"
         );
         fs::remove_file(saved.folder.join("trainer.json")).unwrap();
-        assert!(LoadedCheckpoint::load(&saved).is_err());
+        assert!(saved.verify().is_err());
     }
 }

@@ -9,10 +9,8 @@ use camino::Utf8PathBuf;
 use osmosis_core::config::Training;
 use osmosis_core::staleness::WaitsFor;
 use osmosis_core::{PolicyVersion, RolloutId};
-use osmosis_engine::{EngineOptions, Stop};
-use osmosis_gateway::Gateway;
+use osmosis_engine::{EngineOptions, Executor, Sessions, Stop};
 use osmosis_store::{NewRow, Store};
-use osmosis_worker::WorkerPool;
 use tokio::sync::{mpsc, watch};
 
 use super::counter::{Acknowledgement, BehindCounter, Shown, counter};
@@ -40,12 +38,14 @@ pub struct OutsidePlan {
     pub seed: u64,
 }
 
-/// The running parts. The gateway's policy stands where the run stood when it was left.
+/// The running parts. The policy behind the sessions stands where the run stood when it was left.
 #[derive(Debug, Clone)]
 pub struct OutsideParts {
     pub store: Arc<dyn Store>,
-    pub gateway: Arc<Gateway>,
-    pub workers: Arc<WorkerPool>,
+    pub sessions: Arc<dyn Sessions>,
+    pub executor: Arc<dyn Executor>,
+    /// The version of the run's policy, each time another one is announced.
+    pub versions: watch::Receiver<PolicyVersion>,
     pub engine: EngineOptions,
     /// The run's folder, for `metrics.jsonl`.
     pub folder: Utf8PathBuf,
@@ -107,15 +107,15 @@ impl OutsideTraining {
         let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
         let schedule = Schedule::new(&rows, &plan.training, plan.seed)?;
         let steps = schedule.steps();
-        let mut versions = parts.gateway.announced_versions();
+        let mut versions = parts.versions;
         let version = *versions.borrow_and_update();
         let batch_size = u64::from(plan.training.rollout_batch_size);
         let flat_limit = (FLAT_BATCHES * batch_size).max(rows.len() as u64);
         let asynchronous = plan.training.max_staleness > 0;
         let stream_parts = StreamParts {
             store: Arc::clone(&parts.store),
-            gateway: parts.gateway,
-            workers: parts.workers,
+            sessions: parts.sessions,
+            executor: parts.executor,
             engine: parts.engine,
         };
         let stream_plan = StreamPlan {

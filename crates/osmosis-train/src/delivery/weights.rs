@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
+use osmosis_core::learner::{LearnerError, ModelFiles, TrainableModel, WeightSink, Weights};
 use osmosis_gateway::{UnusableWeights, WeightLoader};
-use osmosis_policy::{EmbeddedModel, PolicyError, Sampler};
 
 use crate::TrainError;
 use crate::checkpoints::{self, Checkpoint};
@@ -15,8 +15,8 @@ use crate::checkpoints::{self, Checkpoint};
 /// trainer may do with its folder what it likes, and a resume goes on with the weights that answered last.
 #[derive(Debug)]
 pub struct AnnouncedWeights {
-    sampler: Arc<Sampler>,
-    model: EmbeddedModel,
+    sink: Arc<dyn WeightSink>,
+    files: Arc<dyn ModelFiles>,
     run: Option<Kept>,
 }
 
@@ -29,61 +29,56 @@ struct Kept {
 
 impl AnnouncedWeights {
     /// Takes weights and keeps none.
-    pub fn of(sampler: Arc<Sampler>, model: &EmbeddedModel) -> Self {
+    pub fn of(sink: Arc<impl WeightSink + 'static>, model: &impl TrainableModel) -> Self {
         Self {
-            sampler,
-            // The sampler has its own form of the weights; nobody needs these.
-            model: EmbeddedModel {
-                weights: Arc::default(),
-                ..model.clone()
-            },
+            sink,
+            files: model.files(),
             run: None,
         }
     }
 
     /// Keeps the newest weights below the run's folder, and those of every so many versions.
     pub fn kept_in(
-        sampler: Arc<Sampler>,
-        model: &EmbeddedModel,
+        sink: Arc<impl WeightSink + 'static>,
+        model: &impl TrainableModel,
         folder: Utf8PathBuf,
         every: u64,
     ) -> Self {
         Self {
             run: Some(Kept { folder, every }),
-            ..Self::of(sampler, model)
+            ..Self::of(sink, model)
         }
     }
 
     /// Goes on with the newest weights that were kept, and says which version they are. A run that has
     /// none keeps those of `first` as version 0, so that a trainer finds them.
-    pub fn restore(&self, first: &EmbeddedModel) -> Result<PolicyVersion, TrainError> {
+    pub fn restore(&self, first: &impl TrainableModel) -> Result<PolicyVersion, TrainError> {
         let Some(kept) = &self.run else {
             return Ok(PolicyVersion(0));
         };
         let Some(Checkpoint { step, folder }) = checkpoints::list(&kept.folder)?.pop() else {
-            kept.save(first, PolicyVersion(0))?;
+            kept.save(&*self.files, &first.weights(), PolicyVersion(0))?;
             return Ok(PolicyVersion(0));
         };
-        let unusable = |error: PolicyError| TrainError::Checkpoint {
-            folder: folder.clone(),
-            message: error.to_string(),
-        };
-        let model = self.model.with_weights_of(&folder).map_err(unusable)?;
         let version = PolicyVersion(step);
-        self.sampler
-            .swap(&model.config, &model.weights, version)
-            .map_err(unusable)?;
+        let weights = self.files.read(&folder);
+        weights
+            .and_then(|weights| self.sink.load(&weights, version))
+            .map_err(|error| TrainError::Checkpoint {
+                folder,
+                message: error.message,
+            })?;
         Ok(version)
     }
 
     fn swap(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), Trouble> {
-        let model = self.model.with_weights_of(folder)?;
-        refuse_not_finite(&model)?;
+        // A trainer whose numbers ran away hears of it at once, not from failing rollouts.
+        let weights = self.files.read(folder)?;
         if let Some(kept) = &self.run {
             // Before anything is sampled with them: a resume must not go back to older ones.
-            kept.save(&model, version)?;
+            kept.save(&*self.files, &weights, version)?;
         }
-        self.sampler.swap(&model.config, &model.weights, version)?;
+        self.sink.load(&weights, version)?;
         if let Some(kept) = &self.run {
             kept.clear(version)?;
         }
@@ -95,8 +90,8 @@ impl WeightLoader for AnnouncedWeights {
     fn load(&self, folder: &Utf8Path, version: PolicyVersion) -> Result<(), UnusableWeights> {
         self.swap(folder, version).map_err(|trouble| match trouble {
             Trouble::Weights(error) => UnusableWeights {
-                message: error.to_string(),
-                hint: error.hint(),
+                message: error.message,
+                hint: error.hint,
             },
             Trouble::Copy(error) => UnusableWeights {
                 message: format!("their copy for the run: {error}"),
@@ -107,12 +102,12 @@ impl WeightLoader for AnnouncedWeights {
 }
 
 enum Trouble {
-    Weights(PolicyError),
+    Weights(LearnerError),
     Copy(TrainError),
 }
 
-impl From<PolicyError> for Trouble {
-    fn from(error: PolicyError) -> Self {
+impl From<LearnerError> for Trouble {
+    fn from(error: LearnerError) -> Self {
         Self::Weights(error)
     }
 }
@@ -124,11 +119,16 @@ impl From<TrainError> for Trouble {
 }
 
 impl Kept {
-    fn save(&self, model: &EmbeddedModel, version: PolicyVersion) -> Result<(), TrainError> {
+    fn save(
+        &self,
+        files: &dyn ModelFiles,
+        weights: &Weights,
+        version: PolicyVersion,
+    ) -> Result<(), TrainError> {
         let folder = self.place(version);
         // Announced once more: what is there may be other weights, and is not the newest of before.
         remove(&folder)?;
-        model.save(&folder)?;
+        files.write(&folder, weights)?;
         Ok(())
     }
 
@@ -154,19 +154,5 @@ fn remove(folder: &Utf8Path) -> Result<(), TrainError> {
             Err(TrainError::file(folder, &error))
         }
         Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// A trainer whose numbers ran away shall hear of it at once, not from failing rollouts.
-fn refuse_not_finite(model: &EmbeddedModel) -> Result<(), PolicyError> {
-    let tensors = &model.weights.tensors;
-    let bad = tensors
-        .iter()
-        .find(|(_, tensor)| tensor.values.iter().any(|value| !value.is_finite()));
-    match bad {
-        None => Ok(()),
-        Some((name, _)) => Err(PolicyError::NotFinite {
-            what: format!("tensor `{name}`"),
-        }),
     }
 }

@@ -20,10 +20,8 @@ use osmosis_core::staleness::{
     Trainable, WaitsFor, Window,
 };
 use osmosis_core::{Outcome, Phase, PolicyVersion, RolloutId};
-use osmosis_engine::{Engine, EngineError, EngineOptions, RunEvent, Stop};
-use osmosis_gateway::Gateway;
+use osmosis_engine::{Engine, EngineError, EngineOptions, Executor, RunEvent, Sessions, Stop};
 use osmosis_store::{NewRollout, NewRow, RolloutRecord, Store};
-use osmosis_worker::WorkerPool;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -46,8 +44,8 @@ const NOTHING_RAN: usize = 8;
 #[derive(Debug, Clone)]
 pub(crate) struct StreamParts {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) workers: Arc<WorkerPool>,
+    pub(crate) sessions: Arc<dyn Sessions>,
+    pub(crate) executor: Arc<dyn Executor>,
     /// `max_in_flight` of it is for the rollouts to train on; those that measure come on top.
     pub(crate) engine: EngineOptions,
 }

@@ -68,11 +68,11 @@ impl RolloutStream {
             watched.then(|| Stragglers::new(training.straggler_factor.0, members.get()));
 
         let (sender, events) = mpsc::channel(EVENTS_WAITING);
-        let self_graded = parts.workers.manifest().self_graded;
+        let self_graded = parts.executor.self_graded();
         let engine = Engine::new(
             parts.store.clone(),
-            parts.gateway,
-            parts.workers,
+            parts.sessions,
+            parts.executor,
             options,
             sender,
         );

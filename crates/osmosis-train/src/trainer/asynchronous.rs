@@ -1,4 +1,4 @@
-//! Training without waiting: rollouts go on while the policy is updated.
+//! Asynchronous training: rollouts go on while the policy is updated.
 //!
 //! One task does it all, one thing at a time: it takes note of what happened to rollouts, begins others,
 //! takes a batch when there is one and nothing is being updated. The update itself computes on threads of
@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use osmosis_core::PolicyVersion;
 use osmosis_engine::{RunEvent, Stop};
-use osmosis_policy::Weights;
 use tokio::sync::mpsc;
 
 use super::evaluating::Evaluating;
-use super::{FLAT_STEPS, Trainer, add_update, swap, tell};
+use super::{FLAT_STEPS, Trainer, tell};
 use crate::learning::{Learning, StepUpdate};
 use crate::phase_clock::PhaseClock;
 use crate::rollout_phase::stop_requested;
@@ -24,14 +23,14 @@ use crate::rollout_stream::{Happening, RolloutStream, StreamParts, StreamPlan, T
 use crate::{StepReport, TrainEnd, TrainError, TrainEvent};
 
 /// Where the learner stands.
-enum Learner {
+enum LearnerState {
     /// It waits for a batch.
     Resting,
     Updating(Box<Update>),
     /// The new weights wait for the evaluation of those before them.
     Updated {
         report: Box<StepReport>,
-        weights: Weights,
+        update: StepUpdate,
     },
 }
 
@@ -49,18 +48,23 @@ pub(super) struct Going<'a> {
     pub(super) trainer: &'a mut Trainer,
     pub(super) stream: RolloutStream,
     pub(super) events: &'a mpsc::Sender<TrainEvent>,
-    learner: Learner,
+    learner: LearnerState,
     pub(super) evaluating: Option<Evaluating>,
     /// The engine has ended, as it was asked to.
     ended: bool,
     /// Since when the learner rests.
     rests_since: Instant,
-    /// How long rollouts were held back since the last step.
-    held_back: Duration,
-    /// Since the beginning, and what of it belongs to the step.
+    clock: StepClock,
+}
+
+/// What of the time belongs to the step that is under way.
+struct StepClock {
+    /// The beginning of it all.
     began: Instant,
-    clock: PhaseClock,
+    phases: PhaseClock,
     step_began: Instant,
+    /// How long rollouts were held back.
+    held_back: Duration,
     sampled_before: u64,
 }
 
@@ -76,8 +80,8 @@ impl Trainer {
         }
         let parts = StreamParts {
             store: self.parts.store.clone(),
-            gateway: self.parts.gateway.clone(),
-            workers: self.parts.workers.clone(),
+            sessions: self.parts.sessions.clone(),
+            executor: self.parts.executor.clone(),
             engine: self.parts.engine.clone(),
         };
         let plan = StreamPlan {
@@ -89,20 +93,16 @@ impl Trainer {
         let version = PolicyVersion(self.step);
         let trained = Trained::Through(self.step);
         let stream = RolloutStream::open(parts, plan, version, trained, stop).await?;
-        let sampled_before = self.parts.sampler.rate().sampled_tokens;
+        let clock = StepClock::start(self.parts.sampler.sampled_tokens());
         let mut going = Going {
             trainer: self,
             stream,
             events,
-            learner: Learner::Resting,
+            learner: LearnerState::Resting,
             evaluating: None,
             ended: false,
             rests_since: Instant::now(),
-            held_back: Duration::ZERO,
-            began: Instant::now(),
-            clock: PhaseClock::default(),
-            step_began: Instant::now(),
-            sampled_before,
+            clock,
         };
         if going.trainer.evaluation_missing() {
             going.begin_evaluation(None).await?;
@@ -129,13 +129,6 @@ impl Trainer {
         Ok(end)
     }
 
-    async fn save_if_new(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<(), TrainError> {
-        if self.step > 0 && self.saved != Some(self.step) {
-            self.save(events).await?;
-        }
-        Ok(())
-    }
-
     /// So many groups without anything to learn in a row that going on is of no use.
     fn most_flat_groups(&self) -> u64 {
         let batches = FLAT_STEPS * u64::from(self.plan.training.rollout_batch_size);
@@ -148,7 +141,7 @@ impl Going<'_> {
         self.tell_step().await;
         loop {
             let stopping = stop_requested(stop);
-            if matches!(self.learner, Learner::Updated { .. }) && self.evaluating.is_none() {
+            if matches!(self.learner, LearnerState::Updated { .. }) && self.evaluating.is_none() {
                 self.settle(stopping).await?;
             }
             let steps = self.trainer.step;
@@ -158,7 +151,7 @@ impl Going<'_> {
                 if let Some(end) = self.end().await {
                     return Ok(end);
                 }
-            } else if self.ended && !matches!(self.learner, Learner::Updating(_)) {
+            } else if self.ended && !matches!(self.learner, LearnerState::Updating(_)) {
                 self.leave().await?;
                 return Ok(TrainEnd::Stopped { steps });
             }
@@ -171,14 +164,14 @@ impl Going<'_> {
                 () = stop.now.cancelled(), if !stopping => {}
             }
             if held_back {
-                self.held_back += since.elapsed();
+                self.clock.held_back += since.elapsed();
             }
         }
     }
 
     // `&mut`, so that the future can be sent between threads: an update is not `Sync`.
     async fn end(&mut self) -> Option<TrainEnd> {
-        if !matches!(self.learner, Learner::Resting) || self.evaluating.is_some() {
+        if !matches!(self.learner, LearnerState::Resting) || self.evaluating.is_some() {
             return None;
         }
         let (steps, groups) = (self.trainer.step, self.stream.flat());
@@ -209,7 +202,7 @@ impl Going<'_> {
         self.stream.note(&happening).await?;
         match happening {
             Happening::Engine(event) => {
-                self.clock.note(&event, self.began.elapsed());
+                self.clock.note(&event);
                 if let RunEvent::Finished { id, .. } = &event
                     && let Some(evaluating) = &mut self.evaluating
                     && evaluating.missing.remove(id)
@@ -235,7 +228,7 @@ impl Going<'_> {
     }
 
     async fn update_when_there_is_a_batch(&mut self) -> Result<(), TrainError> {
-        if !matches!(self.learner, Learner::Resting) {
+        if !matches!(self.learner, LearnerState::Resting) {
             return Ok(());
         }
         let Some(taken) = self.stream.take_batch().await? else {
@@ -250,18 +243,10 @@ impl Going<'_> {
         let batch = taken.lesson.batch;
         let mut learning = self.trainer.learning.lend();
         let work = async move {
-            let update = if batch.rows.is_empty() {
-                let weights = learning.weights().await;
-                weights.map(|weights| StepUpdate {
-                    reports: Vec::new(),
-                    weights,
-                })
-            } else {
-                learning.update(step, batch).await
-            };
+            let update = learning.update(step, batch).await;
             (learning, update)
         };
-        self.learner = Learner::Updating(Box::new(Update {
+        self.learner = LearnerState::Updating(Box::new(Update {
             report,
             began: Instant::now(),
             work: Box::pin(work),
@@ -276,105 +261,99 @@ impl Going<'_> {
     ) -> Result<(), TrainError> {
         self.trainer.learning.take_back(learning);
         let update = update?;
-        let learner = std::mem::replace(&mut self.learner, Learner::Resting);
-        if let Learner::Updating(done) = learner {
+        let learner = std::mem::replace(&mut self.learner, LearnerState::Resting);
+        if let LearnerState::Updating(done) = learner {
             let Update {
                 mut report, began, ..
             } = *done;
             report.time_update = began.elapsed().as_secs_f64();
-            if !update.reports.is_empty() {
-                add_update(&mut report, &update.reports, &self.trainer.plan.training);
-            }
-            self.learner = Learner::Updated {
+            self.learner = LearnerState::Updated {
                 report: Box::new(report),
-                weights: update.weights,
+                update,
             };
         }
         Ok(())
     }
 
-    /// Puts new weights in place, and makes the step durable.
+    /// Completes the step whose update is made.
     async fn settle(&mut self, stopping: bool) -> Result<(), TrainError> {
-        let learner = std::mem::replace(&mut self.learner, Learner::Resting);
-        let Learner::Updated {
-            mut report,
-            weights,
-        } = learner
-        else {
+        let learner = std::mem::replace(&mut self.learner, LearnerState::Resting);
+        let LearnerState::Updated { report, update } = learner else {
             self.learner = learner;
             return Ok(());
         };
-        let step = report.step;
-        let swapping = Instant::now();
-        swap(&self.trainer.parts, weights, step).await?;
-        report.time_swap = swapping.elapsed().as_secs_f64();
-        self.close_accounts(&mut report);
-
-        // Recorded before it is saved: a checkpoint never knows more than the store.
-        self.trainer.journal.record_report(&report).await?;
-        self.trainer.step = step;
-        self.stream.trained()?;
-        self.stream.advance(PolicyVersion(step)).await?;
-        tell(self.events, TrainEvent::Stepped(report.clone())).await;
-        self.trainer
-            .watch_dropped_groups(&report, self.events)
-            .await;
-
-        let every = self.trainer.plan.checkpoints.checkpoint_save_freq.max(1);
-        if step.is_multiple_of(every) || step == self.trainer.steps() {
-            let saving = Instant::now();
-            self.trainer.save(self.events).await?;
-            report.time_save = Some(saving.elapsed().as_secs_f64());
-            self.trainer.journal.record_report(&report).await?;
-        }
+        let (clock, sampler) = (&mut self.clock, self.trainer.parts.sampler.clone());
+        let times = |report: &mut StepReport| clock.close_step(report, sampler.sampled_tokens());
+        let stream = Some(&mut self.stream);
+        let report = self
+            .trainer
+            .complete_step(*report, update, times, stream, self.events)
+            .await?;
         if self.trainer.evaluation_due() && !stopping {
-            self.begin_evaluation(Some(report)).await?;
+            self.begin_evaluation(Some(Box::new(report))).await?;
         } else {
-            self.trainer.journal.publish()?;
+            self.trainer.publish_step(report, None).await?;
         }
         self.rests_since = Instant::now();
         self.tell_step().await;
         Ok(())
     }
 
-    /// The times of the step that ends, and those of the next begin.
-    fn close_accounts(&mut self, report: &mut StepReport) {
-        self.clock.advance(self.began.elapsed());
-        report.time_rollout = std::mem::take(&mut self.clock.rollout).as_secs_f64();
-        report.time_grade = std::mem::take(&mut self.clock.grade).as_secs_f64();
-        let took = std::mem::replace(&mut self.step_began, Instant::now()).elapsed();
-        report.time_step = took.as_secs_f64();
-        let held_back = std::mem::take(&mut self.held_back);
-        if let Some(numbers) = &mut report.asynchronous {
-            numbers.time_wait_update = held_back.as_secs_f64();
-        }
-        let sampled = self.trainer.parts.sampler.rate().sampled_tokens;
-        let before = std::mem::replace(&mut self.sampled_before, sampled);
-        let seconds = took.as_secs_f64();
-        report.tokens_per_second =
-            (seconds > 0.0).then(|| sampled.saturating_sub(before) as f64 / seconds);
-    }
-
     /// Saves what can be saved when asked to stop.
     async fn leave(&mut self) -> Result<(), TrainError> {
-        if self.evaluating.take().is_some_and(|e| e.report.is_some()) {
-            self.trainer.journal.publish()?;
+        if let Some(report) = self.evaluating.take().and_then(|e| e.report) {
+            self.trainer.publish_step(*report, None).await?;
         }
         match self.learner {
             // The learner is one step ahead of what is recorded. A resume repeats the evaluation with the
             // weights that it is of, which it makes of the last checkpoint and the recorded batches.
-            Learner::Updated { .. } => Ok(()),
-            Learner::Resting | Learner::Updating(_) => self.trainer.save_if_new(self.events).await,
+            LearnerState::Updated { .. } => Ok(()),
+            LearnerState::Resting | LearnerState::Updating(_) => {
+                self.trainer.save_if_new(self.events).await
+            }
         }
     }
 }
 
-impl Learner {
+impl LearnerState {
     /// Waits for the end of the update; for ever when there is none.
     async fn updated(&mut self) -> (Learning, Result<StepUpdate, TrainError>) {
         match self {
             Self::Updating(update) => update.work.as_mut().await,
             Self::Resting | Self::Updated { .. } => std::future::pending().await,
         }
+    }
+}
+
+impl StepClock {
+    fn start(sampled_tokens: u64) -> Self {
+        Self {
+            began: Instant::now(),
+            phases: PhaseClock::default(),
+            step_began: Instant::now(),
+            held_back: Duration::ZERO,
+            sampled_before: sampled_tokens,
+        }
+    }
+
+    fn note(&mut self, event: &RunEvent) {
+        self.phases.note(event, self.began.elapsed());
+    }
+
+    /// Adds the times of the step that ends; those of the next begin.
+    fn close_step(&mut self, report: &mut StepReport, sampled_tokens: u64) {
+        self.phases.advance(self.began.elapsed());
+        report.time_rollout = std::mem::take(&mut self.phases.rollout).as_secs_f64();
+        report.time_grade = std::mem::take(&mut self.phases.grade).as_secs_f64();
+        let took = std::mem::replace(&mut self.step_began, Instant::now()).elapsed();
+        let seconds = took.as_secs_f64();
+        report.time_step = seconds;
+        let held_back = std::mem::take(&mut self.held_back);
+        if let Some(numbers) = &mut report.asynchronous {
+            numbers.time_wait_update = held_back.as_secs_f64();
+        }
+        let before = std::mem::replace(&mut self.sampled_before, sampled_tokens);
+        report.tokens_per_second =
+            (seconds > 0.0).then(|| sampled_tokens.saturating_sub(before) as f64 / seconds);
     }
 }

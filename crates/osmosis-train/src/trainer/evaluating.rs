@@ -75,14 +75,9 @@ impl Going<'_> {
             report: Box::new(numbers.clone()),
         };
         tell(self.events, told).await;
-        let journal = &mut self.trainer.journal;
         match evaluating.report {
-            Some(mut report) => {
-                report.evaluation = Some(numbers);
-                journal.record_report(&report).await?;
-                journal.publish()
-            }
-            None => journal.add_evaluation(step, &numbers).await,
+            Some(report) => self.trainer.publish_step(*report, Some(numbers)).await,
+            None => self.trainer.journal.add_evaluation(step, &numbers).await,
         }
     }
 }

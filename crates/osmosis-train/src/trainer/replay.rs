@@ -20,7 +20,7 @@ pub(super) async fn replay(
 ) -> Result<u64, TrainError> {
     let recorded = parts.store.steps().await?;
     let last = recorded.last().map_or(0, |record| record.step);
-    let self_graded = parts.workers.manifest().self_graded;
+    let self_graded = parts.executor.self_graded();
     let mut done = step;
     for record in parts.store.batches().await? {
         if record.number != done + 1 || record.number > last {

@@ -1,4 +1,4 @@
-//! Training without waiting: it learns, keeps the bound, loses nothing and trains on nothing twice.
+//! Asynchronous training: it learns, keeps the bound, loses nothing and trains on nothing twice.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ fn assert_nothing_was_trained_on_twice(run: &Run, moment: &str) {
 
 #[test]
 fn the_reward_rises_with_tokens_that_are_a_version_old() {
-    let run = Run::new("answer").training(|training| {
+    let run = Run::with_gradients("answer").training(|training| {
         training.max_staleness = 2;
         training.rollout_batch_size = 4;
         training.steps = Some(20);

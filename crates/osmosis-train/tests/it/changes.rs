@@ -13,7 +13,8 @@ use osmosis_core::generation::{
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
 use osmosis_gateway::{Gateway, GatewayOptions, RolloutDoor, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{Sampler, SamplerOptions};
-use osmosis_store::{CallQuery, CallRecord, SqliteOptions, SqliteStore, Store};
+use osmosis_store::{CallQuery, CallRecord, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_tokens::{CallTree, TokenRecord};
 use osmosis_train::batch;
 use serde_json::json;
@@ -198,7 +199,10 @@ impl House {
             attempt: None,
         };
         // Calls are queued; a write that is acknowledged comes after them.
-        self.store.recover().await.unwrap();
+        self.store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
         let call = self.store.calls(query).await.unwrap().remove(0);
         let records = self.store.token_records(&RolloutId::of(0, 0)).await;
         let (_, record) = records.unwrap().remove(0);

@@ -1,7 +1,8 @@
 //! Evaluations on held-out rows: sampled and greedy beside each other, and what is told of them.
 
 use osmosis_core::{JsonText, RolloutId};
-use osmosis_store::{RolloutQuery, SqliteStore, Store};
+use osmosis_store::{RolloutQuery, Store};
+use osmosis_store_sqlite::SqliteStore;
 use osmosis_tokens::TokenRecord;
 use osmosis_train::TrainEvent;
 use serde_json::json;

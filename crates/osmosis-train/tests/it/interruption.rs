@@ -38,7 +38,10 @@ fn assert_same(run: &Run, expected: &Run, moment: &str) {
 }
 
 fn undisturbed() -> Run {
-    let run = Run::new("climb");
+    checked_to_learn(Run::new("climb"))
+}
+
+fn checked_to_learn(run: Run) -> Run {
     run.live_to_the_end().complete();
     let updates = run.numbers("gradient_norm").len();
     assert_eq!(updates, 4, "every step must change the weights");
@@ -58,7 +61,56 @@ fn events_of(run: &Run) -> usize {
 
 #[test]
 fn two_runs_of_one_plan_are_equal() {
-    assert_same(&undisturbed(), &undisturbed(), "never interrupted");
+    let run = || checked_to_learn(Run::with_gradients("climb"));
+    assert_same(&run(), &run(), "never interrupted");
+}
+
+#[test]
+fn a_run_killed_where_a_step_is_completed_ends_as_if_it_had_not_been() {
+    let mut moments = Vec::new();
+    let expected = Run::new("climb");
+    expected
+        .live(|event| {
+            moments.extend(completion(event));
+            Fate::GoOn
+        })
+        .complete();
+    assert!(moments.contains(&"saved 3".to_owned()), "{moments:?}");
+    for moment in &moments {
+        let run = Run::new("climb");
+        let ended = run.live(|event| match completion(event) {
+            Some(here) if here == *moment => Fate::Die,
+            _ => Fate::GoOn,
+        });
+        assert!(matches!(ended, Ended::Died), "{ended:?} at {moment}");
+        // A checkpoint never knows more than the store, and the files never more than that.
+        let recorded = run.recorded_steps();
+        assert!(
+            run.saved_steps().iter().all(|step| recorded.contains(step)),
+            "killed at {moment}: {recorded:?} are recorded, {:?} saved",
+            run.saved_steps()
+        );
+        let published = run
+            .metrics()
+            .iter()
+            .map(|line| line["step"].as_u64().unwrap())
+            .max();
+        assert!(published <= recorded.last().copied(), "killed at {moment}");
+        run.live_to_the_end().complete();
+        assert_same(&run, &expected, &format!("killed at {moment}"));
+    }
+}
+
+/// What is told from the update of a step to its end.
+fn completion(event: &TrainEvent) -> Option<String> {
+    match event {
+        TrainEvent::Updating { step } => Some(format!("updating {step}")),
+        TrainEvent::Stepped(report) => Some(format!("stepped {}", report.step)),
+        TrainEvent::Saved { step, .. } => Some(format!("saved {step}")),
+        TrainEvent::Evaluating { step } => Some(format!("evaluating {step}")),
+        TrainEvent::Evaluated { step, .. } => Some(format!("evaluated {step}")),
+        TrainEvent::StepBegan { .. } | TrainEvent::Rollout(_) | TrainEvent::Warning { .. } => None,
+    }
 }
 
 #[test]
@@ -89,8 +141,8 @@ fn a_run_killed_at_any_moment_ends_as_if_it_had_not_been() {
 
 #[test]
 fn a_run_killed_again_and_again_gets_there() {
-    let expected = undisturbed();
-    let run = Run::new("climb");
+    let expected = checked_to_learn(Run::with_gradients("climb"));
+    let run = Run::with_gradients("climb");
     let mut lives = 0;
     loop {
         lives += 1;
@@ -169,7 +221,7 @@ fn a_damaged_checkpoint_is_passed_over() {
     });
     assert!(matches!(ended, Ended::Died));
     assert_eq!(run.saved_steps(), [3, 4]);
-    let weights = run.folder.join("checkpoints/step_4/model.safetensors");
+    let weights = run.folder.join("checkpoints/step_4/logits.json");
     let mut bytes = std::fs::read(&weights).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;

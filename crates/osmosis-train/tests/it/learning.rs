@@ -8,7 +8,7 @@ fn mean(numbers: &[(u64, f64)]) -> f64 {
 }
 
 fn learns(algorithm: Algorithm) {
-    let run = Run::new("answer").training(|training| {
+    let run = Run::with_gradients("answer").training(|training| {
         training.algorithm = algorithm;
         training.n_samples_per_prompt = 8;
         training.rollout_batch_size = 4;
@@ -50,7 +50,7 @@ fn updated(run: &Run) -> Vec<serde_json::Map<String, serde_json::Value>> {
 #[test]
 fn one_update_with_what_the_policy_just_sampled_is_decoupled_as_it_is_clipped() {
     let run = |objective: Objective| {
-        let run = Run::new("answer").training(|training| {
+        let run = Run::with_gradients("answer").training(|training| {
             training.objective = objective;
             training.steps = Some(1);
             training.n_samples_per_prompt = 16;
@@ -76,7 +76,7 @@ fn one_update_with_what_the_policy_just_sampled_is_decoupled_as_it_is_clipped() 
 
 #[test]
 fn the_decoupled_objective_raises_the_reward_and_measures_from_where_the_step_began() {
-    let run = Run::new("answer").training(|training| {
+    let run = Run::with_gradients("answer").training(|training| {
         training.objective = Objective::Decoupled {
             behaviour_weight_cap: 5.0,
         };
@@ -97,7 +97,7 @@ fn the_decoupled_objective_raises_the_reward_and_measures_from_where_the_step_be
 
 #[test]
 fn several_updates_per_batch_and_a_reference_are_measured() {
-    let run = Run::new("two turns").training(|training| {
+    let run = Run::with_gradients("two turns").training(|training| {
         training.updates_per_batch = 3;
         training.kl_coef = 0.1;
         training.n_samples_per_prompt = 16;

@@ -1,5 +1,5 @@
-//! Training as a whole: a real store, gateway, sampler, learner and worker process, with a model of a few
-//! thousand numbers.
+//! Training as a whole: a real store, gateway and worker process. What depends on gradients is trained with a
+//! model of a few thousand numbers, the rest with one that costs nothing.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,6 +13,7 @@ mod changes;
 mod guest;
 mod held_out;
 mod interruption;
+mod learner_conformance;
 mod learning;
 mod model;
 mod run;

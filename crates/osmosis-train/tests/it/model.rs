@@ -9,20 +9,24 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
+/// Letters, and the two marks of a message.
+pub(crate) const VOCABULARY: usize = 10;
+pub(crate) const CONTEXT: usize = 64;
+
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 pub(crate) fn tiny() -> EmbeddedModel {
     let config = ModelConfig::parse(json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": 10,
+        "vocab_size": VOCABULARY,
         "hidden_size": 16,
         "intermediate_size": 32,
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "head_dim": 8,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": true,
@@ -59,7 +63,7 @@ pub(crate) fn tiny() -> EmbeddedModel {
     }
 }
 
-fn chat() -> ChatFormat {
+pub(crate) fn chat() -> ChatFormat {
     let vocabulary: serde_json::Map<String, Value> = LETTERS
         .iter()
         .enumerate()

@@ -7,11 +7,17 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Checkpoints, Training};
 use osmosis_core::frame::Load;
+use osmosis_core::generation::TokenEngine;
+use osmosis_core::learner::{TrainableModel, WeightSink, Weights};
 use osmosis_core::{JsonText, PolicyVersion, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
-use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, SqliteOptions, SqliteStore, Store};
+use osmosis_run::GatewaySessions;
+use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
+use osmosis_testkit::unigram::{UnigramModel, UnigramSampler};
+use osmosis_tokens::ChatFormat;
 use osmosis_train::{
     TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
 };
@@ -62,9 +68,68 @@ impl Ended {
     }
 }
 
+/// What is trained. Both speak the letters `a` to `h`.
+#[derive(Debug, Clone)]
+pub(crate) enum Model {
+    /// It costs nothing, and is all that the loop needs.
+    Unigram(UnigramModel),
+    /// A decoder with real gradients.
+    Embedded(EmbeddedModel),
+}
+
+/// A model behind the gateway.
+struct Served {
+    engine: Arc<dyn TokenEngine>,
+    sink: Arc<dyn WeightSink>,
+    shut_down: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Model {
+    fn trainable(&self) -> Arc<dyn TrainableModel> {
+        match self {
+            Self::Unigram(model) => Arc::new(model.clone()),
+            Self::Embedded(model) => Arc::new(model.clone()),
+        }
+    }
+
+    fn chat(&self) -> Arc<ChatFormat> {
+        match self {
+            Self::Unigram(_) => Arc::new(model::chat()),
+            Self::Embedded(model) => model.chat.clone(),
+        }
+    }
+
+    fn serve(&self) -> Served {
+        match self {
+            Self::Unigram(model) => {
+                let sampler = Arc::new(UnigramSampler::new(model, model::CONTEXT).unwrap());
+                Served {
+                    engine: sampler.clone(),
+                    sink: sampler.clone(),
+                    shut_down: Box::new(move || sampler.shut_down()),
+                }
+            }
+            Self::Embedded(model) => {
+                let options = SamplerOptions {
+                    max_batch: 16,
+                    threads: 1,
+                    cache_bytes: 1 << 24,
+                };
+                let sampler = Sampler::start(model, PolicyVersion(0), options).unwrap();
+                let sampler = Arc::new(sampler);
+                Served {
+                    engine: sampler.clone(),
+                    sink: sampler.clone(),
+                    shut_down: Box::new(move || sampler.shut_down()),
+                }
+            }
+        }
+    }
+}
+
 pub(crate) struct Run {
     pub(crate) plan: TrainPlan,
-    pub(crate) model: EmbeddedModel,
+    pub(crate) model: Model,
     pub(crate) folder: Utf8PathBuf,
     pub(crate) tensorboard: bool,
     _keep: TempDir,
@@ -111,10 +176,18 @@ impl Run {
         };
         Self {
             plan,
-            model: model::tiny(),
+            model: Model::Unigram(UnigramModel::new(model::VOCABULARY)),
             folder,
             tensorboard: false,
             _keep: keep,
+        }
+    }
+
+    /// The same with a real model, for what depends on gradients.
+    pub(crate) fn with_gradients(doing: &str) -> Self {
+        Self {
+            model: Model::Embedded(model::tiny()),
+            ..Self::new(doing)
         }
     }
 
@@ -146,16 +219,14 @@ impl Run {
         if store.run().await.unwrap().is_none() {
             store.create_run(run_record()).await.unwrap();
         }
-        store.recover().await.unwrap();
-        let options = SamplerOptions {
-            max_batch: 16,
-            threads: 1,
-            cache_bytes: 1 << 24,
-        };
-        let sampler = Arc::new(Sampler::start(&self.model, PolicyVersion(0), options).unwrap());
+        store
+            .recover(osmosis_store::Recovery::AfterTakeover)
+            .await
+            .unwrap();
+        let served = self.model.serve();
         let policy = TokenPolicy::new(
-            sampler.clone(),
-            self.model.chat.clone(),
+            served.engine,
+            self.model.chat(),
             TokenPolicyOptions {
                 model: "letters".to_owned(),
                 endpoint: "embedded".to_owned(),
@@ -188,10 +259,10 @@ impl Run {
         .unwrap();
         let parts = TrainParts {
             store: store.clone(),
-            gateway: Arc::new(gateway),
-            workers: Arc::new(workers),
-            model: self.model.clone(),
-            sampler: sampler.clone(),
+            sessions: Arc::new(GatewaySessions::local(Arc::new(gateway))),
+            executor: Arc::new(workers),
+            model: self.model.trainable(),
+            sampler: served.sink,
             engine: engine_options(),
             folder: self.folder.clone(),
             tensorboard: self.tensorboard,
@@ -208,7 +279,7 @@ impl Run {
                     Fate::GoOn => {}
                     Fate::Drain => stop.drain.cancel(),
                     Fate::Die => return,
-                    Fate::LoseThePolicy => sampler.shut_down(),
+                    Fate::LoseThePolicy => (served.shut_down)(),
                 }
             }
             std::future::pending::<()>().await;
@@ -220,7 +291,7 @@ impl Run {
         if let Ended::Trained(_) = ended {
             store.close().await.unwrap();
         }
-        sampler.shut_down();
+        (served.shut_down)();
         ended
     }
 
@@ -312,24 +383,46 @@ impl Run {
             .collect()
     }
 
+    /// The steps that the store has.
+    pub(crate) fn recorded_steps(&self) -> Vec<u64> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let store = SqliteStore::open_read_only(&self.folder).unwrap();
+        let steps = runtime.block_on(store.steps()).unwrap();
+        steps.iter().map(|record| record.step).collect()
+    }
+
     pub(crate) fn saved_steps(&self) -> Vec<u64> {
         let all = checkpoints::list(&self.folder).unwrap();
         all.iter().map(|checkpoint| checkpoint.step).collect()
     }
 
-    /// Every bit of the weights and of the optimizer after `step`.
-    pub(crate) fn bits(&self, step: u64) -> BTreeMap<String, Vec<u32>> {
-        let checkpoint =
-            checkpoints::resolve(&self.folder, checkpoints::Which::Step(step)).unwrap();
-        let loaded = checkpoints::LoadedCheckpoint::load(&checkpoint).unwrap();
-        let weights = loaded.model.weights.tensors.iter();
-        weights
-            .chain(&loaded.state.moments)
-            .map(|(name, tensor)| {
-                let bits = tensor.values.iter().map(|value| value.to_bits()).collect();
-                (name.clone(), bits)
+    /// Every byte of the model and of the optimizer after `step`.
+    pub(crate) fn bits(&self, step: u64) -> BTreeMap<String, Vec<u8>> {
+        let folder = self.checkpoint(step).folder;
+        let files = folder.read_dir_utf8().unwrap().map(Result::unwrap);
+        files
+            .map(|file| {
+                let bytes = std::fs::read(file.path()).unwrap();
+                (file.file_name().to_owned(), bytes)
             })
             .collect()
+    }
+
+    /// The weights after `step`, as a resume would have them.
+    pub(crate) fn weights(&self, step: u64) -> Weights {
+        let mut learner = self.model.trainable().learner(1.0).unwrap();
+        self.checkpoint(step).restore(&mut *learner).unwrap();
+        learner.weights().unwrap()
+    }
+
+    pub(crate) fn start_weights(&self) -> Arc<Weights> {
+        self.model.trainable().weights()
+    }
+
+    fn checkpoint(&self, step: u64) -> checkpoints::Checkpoint {
+        checkpoints::resolve(&self.folder, checkpoints::Which::Step(step)).unwrap()
     }
 }
 

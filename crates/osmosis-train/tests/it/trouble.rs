@@ -3,7 +3,8 @@ use std::sync::Arc;
 use osmosis_core::config::{IncompleteGroups, Training};
 use osmosis_train::{TrainErrorKind, TrainEvent};
 
-use crate::run::{Fate, Run};
+use crate::model;
+use crate::run::{Fate, Model, Run};
 
 #[test]
 fn equal_rewards_make_no_update_and_training_goes_on() {
@@ -26,17 +27,10 @@ fn equal_rewards_make_no_update_and_training_goes_on() {
         warnings[0].starts_with("10 steps in a row made no update"),
         "{warnings:?}"
     );
-    let start: Vec<Vec<u32>> = run
-        .model
-        .weights
-        .tensors
-        .values()
-        .map(|tensor| tensor.values.iter().map(|v| v.to_bits()).collect())
-        .collect();
-    let end = run.bits(10);
-    let names = run.model.weights.tensors.keys();
-    let end: Vec<Vec<u32>> = names.map(|name| end[name].clone()).collect();
-    assert!(start == end, "the weights changed");
+    assert!(
+        *run.start_weights() == run.weights(10),
+        "the weights changed"
+    );
 }
 
 #[test]
@@ -126,10 +120,10 @@ fn a_reward_for_a_sample_the_policy_was_not_called_for_is_refused() {
 #[test]
 fn a_gradient_that_is_not_finite_leaves_the_last_checkpoint_intact() {
     let train = |training: &mut Training| training.updates_per_batch = 2;
-    let expected = Run::new("climb").training(train);
+    let expected = Run::with_gradients("climb").training(train);
     expected.live_to_the_end().complete();
 
-    let mut run = Run::new("climb").training(train);
+    let mut run = Run::with_gradients("climb").training(train);
     run.live(|event| match event {
         TrainEvent::StepBegan { step: 3, .. } => Fate::Drain,
         _ => Fate::GoOn,
@@ -151,12 +145,14 @@ fn a_gradient_that_is_not_finite_leaves_the_last_checkpoint_intact() {
 
 #[test]
 fn a_run_that_begins_with_a_damaged_model_says_so() {
-    let mut run = Run::new("answer");
-    let mut weights = (*run.model.weights).clone();
+    let mut run = Run::with_gradients("answer");
+    let mut damaged = model::tiny();
+    let mut weights = (*damaged.weights).clone();
     for tensor in weights.tensors.values_mut() {
         tensor.values = tensor.values.iter().map(|_| f32::NAN).collect();
     }
-    run.model.weights = Arc::new(weights);
+    damaged.weights = Arc::new(weights);
+    run.model = Model::Embedded(damaged);
     let error = run.live_to_the_end().error();
     assert_eq!(error.kind(), TrainErrorKind::Invalid);
     assert!(error.to_string().contains("is not finite"), "{error}");

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use osmosis_core::execution::ExitStatus;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait,
@@ -158,7 +159,7 @@ const MOST_ROUNDS: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Children {
     /// This one has ended, and how. It is forgotten now.
-    Ended(Pid, Option<i32>, Option<i32>),
+    Ended(Pid, ExitStatus),
     /// There are some, and none has ended.
     Living,
     None,
@@ -169,7 +170,8 @@ pub(super) enum Children {
 pub(super) fn reap() -> Children {
     match wait(WaitOptions::NOHANG) {
         Ok(Some((pid, status))) => {
-            Children::Ended(pid, status.exit_status(), status.terminating_signal())
+            let status = ExitStatus::of(status.exit_status(), status.terminating_signal());
+            Children::Ended(pid, status)
         }
         Ok(None) => Children::Living,
         Err(_) => Children::None,

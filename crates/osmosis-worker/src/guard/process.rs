@@ -203,8 +203,8 @@ mod linux {
         let mut worker_ended = false;
         loop {
             match descendants::reap() {
-                Children::Ended(pid, code, signal) if pid == worker => {
-                    report(reports, &Report::Ended { code, signal });
+                Children::Ended(pid, status) if pid == worker => {
+                    report(reports, &Report::Ended(status));
                     worker_ended = true;
                 }
                 Children::Ended(..) => {}

@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use osmosis_core::execution::ExitStatus;
+
 use crate::Limits;
 
 /// The engine to the guard. The end of the connection is an order to end everything too.
@@ -43,10 +45,8 @@ pub(crate) enum Report {
     NotStarted {
         message: String,
     },
-    Ended {
-        code: Option<i32>,
-        signal: Option<i32>,
-    },
+    /// The worker has ended.
+    Ended(ExitStatus),
 }
 
 impl Report {
@@ -57,14 +57,9 @@ impl Report {
             Self::NotStarted { message } => {
                 format!("failed {}\n", message.replace(['\n', '\r'], " "))
             }
-            Self::Ended {
-                signal: Some(signal),
-                ..
-            } => format!("signal {signal}\n"),
-            Self::Ended {
-                code: Some(code), ..
-            } => format!("code {code}\n"),
-            Self::Ended { .. } => "gone \n".to_owned(),
+            Self::Ended(ExitStatus::Signal(signal)) => format!("signal {signal}\n"),
+            Self::Ended(ExitStatus::Code(code)) => format!("code {code}\n"),
+            Self::Ended(ExitStatus::Unknown) => "gone \n".to_owned(),
         }
     }
 
@@ -77,18 +72,9 @@ impl Report {
             "failed" => Self::NotStarted {
                 message: rest.to_owned(),
             },
-            "signal" => Self::Ended {
-                code: None,
-                signal: Some(rest.parse().ok()?),
-            },
-            "code" => Self::Ended {
-                code: Some(rest.parse().ok()?),
-                signal: None,
-            },
-            "gone" => Self::Ended {
-                code: None,
-                signal: None,
-            },
+            "signal" => Self::Ended(ExitStatus::Signal(rest.parse().ok()?)),
+            "code" => Self::Ended(ExitStatus::Code(rest.parse().ok()?)),
+            "gone" => Self::Ended(ExitStatus::Unknown),
             _ => return None,
         })
     }
@@ -162,15 +148,14 @@ mod tests {
             assert_eq!(Order::parse(order.line().trim_end()), Some(order));
         }
         assert_eq!(Order::parse("leave"), None);
-        let ended = |code, signal| Report::Ended { code, signal };
         for report in [
             Report::Started { pid: 7 },
             Report::NotStarted {
                 message: "no such file".to_owned(),
             },
-            ended(Some(3), None),
-            ended(None, Some(11)),
-            ended(None, None),
+            Report::Ended(ExitStatus::Code(3)),
+            Report::Ended(ExitStatus::Signal(11)),
+            Report::Ended(ExitStatus::Unknown),
         ] {
             let line = report.line();
             let line = line.strip_suffix('\n').unwrap();

@@ -168,28 +168,28 @@ impl Inner {
     }
 
     async fn attend_attached(self: &Arc<Self>, worker: &Arc<Worker>, mut lifeline: Lifeline) {
-        let detail = loop {
+        let departure = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
-                () = worker.kill_switch.cancelled() => break "was let go".to_owned(),
-                () = self.abandon.cancelled() => break "was abandoned".to_owned(),
+                () = worker.kill_switch.cancelled() => break Departure::LetGo,
+                () = self.abandon.cancelled() => break Departure::Abandoned,
             };
             match said.map(|frame| worker.hear(frame)) {
                 Ok(Ok(_)) => {}
                 Ok(Err(what)) | Err(Ending::BrokeProtocol(what)) => {
-                    break format!("broke the protocol: {what}");
+                    break Departure::BrokeProtocol(what);
                 }
                 Err(Ending::Left(_) | Ending::Orphaned(_)) => {
-                    break "closed its connection".to_owned();
+                    break Departure::ClosedConnection;
                 }
             }
         };
         // First, so that nobody who is told looks for another worker.
-        self.close(&format!("the attached process {detail}"));
+        self.close(&format!("the attached process {departure}"));
         for role in [Role::Agent, Role::Grader] {
             self.rosters.lock().of(role).remove_worker(worker.id);
         }
-        let burial = worker.bury(Departure::own(detail), true);
+        let burial = worker.bury(departure, true);
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if !worker.is_parting() && !self.stop.is_cancelled() {

@@ -1,48 +1,75 @@
 //! How a process ended, and whether anybody but its own code can have brought that about.
 
+use std::fmt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 
-use rustix::process::Signal;
+use osmosis_core::execution::ExitStatus;
 use tokio::sync::watch;
 
-/// The end of a process, as its parent tells it.
+/// The end of a process of the pool. Displays as the predicate of a sentence, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Departure {
-    /// `exited with code 3`, `was killed by signal 11 (SIGSEGV)`.
-    pub(super) detail: String,
-    /// By a signal that any process of this user, or the kernel, may have sent.
-    pub(super) signalled: bool,
+pub(super) enum Departure {
+    /// Whoever collected it was told this.
+    Exited(ExitStatus),
+    /// It ended, and its parent could not learn how.
+    Unobserved(String),
+    /// It went with the process that it was forked from, which ended like this.
+    WithParent(Box<Departure>),
+    /// What it sent is against the protocol.
+    BrokeProtocol(String),
+    /// Its connection ended, and nothing more is known.
+    ClosedConnection,
+    /// We ended it, because of what it held when there is a reason.
+    Killed { reason: Option<String> },
+    /// It was asked to leave, and did.
+    AskedToLeave,
+    /// It is not ours, and we are through with it.
+    LetGo,
+    /// The pool is gone.
+    Abandoned,
 }
 
 impl Departure {
-    /// An end that only the process's own code brings about.
-    pub(super) fn own(detail: impl Into<String>) -> Self {
-        Self {
-            detail: detail.into(),
-            signalled: false,
+    pub(super) fn of_status(status: std::io::Result<std::process::ExitStatus>) -> Self {
+        match status {
+            Ok(status) => Self::Exited(ExitStatus::of(status.code(), status.signal())),
+            Err(error) => Self::Unobserved(error.to_string()),
         }
     }
 
-    pub(super) fn of_status(status: ExitStatus) -> Self {
-        Self::of(status.code(), status.signal())
+    /// Whether somebody else than the process's own code may have brought it about, by a signal.
+    pub(super) fn may_be_anybodys(&self) -> bool {
+        match self {
+            Self::Exited(status) => status.may_be_anybodys(),
+            Self::Unobserved(_) | Self::WithParent(_) => true,
+            Self::BrokeProtocol(_)
+            | Self::ClosedConnection
+            | Self::Killed { .. }
+            | Self::AskedToLeave
+            | Self::LetGo
+            | Self::Abandoned => false,
+        }
     }
+}
 
-    pub(super) fn of(code: Option<i32>, signal: Option<i32>) -> Self {
-        let detail = match (code, signal) {
-            (_, Some(signal)) => match signal_name(signal) {
-                Some(name) => format!("was killed by signal {signal} ({name})"),
-                None => format!("was killed by signal {signal}"),
-            },
-            (Some(code), None) => format!("exited with code {code}"),
-            (None, None) => "ended".to_owned(),
-        };
-        Self {
-            detail,
-            signalled: match signal {
-                Some(signal) => !FAULTS.iter().any(|fault| fault.as_raw() == signal),
-                None => code.is_none(),
-            },
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => status.fmt(f),
+            Self::Unobserved(error) => write!(f, "ended, and how is unknown: {error}"),
+            Self::WithParent(parent) => write!(
+                f,
+                "went with the process that it was forked from, which {parent}"
+            ),
+            Self::BrokeProtocol(what) => write!(f, "broke the protocol: {what}"),
+            Self::ClosedConnection => f.write_str("closed its connection"),
+            Self::Killed { reason: None } => f.write_str("was killed"),
+            Self::Killed {
+                reason: Some(reason),
+            } => write!(f, "was killed: {reason}"),
+            Self::AskedToLeave => f.write_str("was asked to leave"),
+            Self::LetGo => f.write_str("was let go"),
+            Self::Abandoned => f.write_str("was abandoned"),
         }
     }
 }
@@ -73,51 +100,9 @@ impl Exit {
             .map(|news| news.clone())
         {
             Ok(Some(news)) => news,
-            Ok(None) | Err(_) => ExitNews::ParentEnded(Departure::of(None, None)),
+            Ok(None) | Err(_) => ExitNews::ParentEnded(Departure::Exited(ExitStatus::Unknown)),
         }
     }
-}
-
-/// Signals that a process brings upon itself. Others could send them, but nobody does.
-const FAULTS: [Signal; 11] = [
-    Signal::ILL,
-    Signal::TRAP,
-    Signal::ABORT,
-    Signal::BUS,
-    Signal::FPE,
-    Signal::SEGV,
-    Signal::PIPE,
-    Signal::ALARM,
-    Signal::XCPU,
-    Signal::XFSZ,
-    Signal::SYS,
-];
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    let known = [
-        (Signal::HUP, "SIGHUP"),
-        (Signal::INT, "SIGINT"),
-        (Signal::QUIT, "SIGQUIT"),
-        (Signal::ILL, "SIGILL"),
-        (Signal::TRAP, "SIGTRAP"),
-        (Signal::ABORT, "SIGABRT"),
-        (Signal::BUS, "SIGBUS"),
-        (Signal::FPE, "SIGFPE"),
-        (Signal::KILL, "SIGKILL"),
-        (Signal::USR1, "SIGUSR1"),
-        (Signal::SEGV, "SIGSEGV"),
-        (Signal::USR2, "SIGUSR2"),
-        (Signal::PIPE, "SIGPIPE"),
-        (Signal::ALARM, "SIGALRM"),
-        (Signal::TERM, "SIGTERM"),
-        (Signal::XCPU, "SIGXCPU"),
-        (Signal::XFSZ, "SIGXFSZ"),
-        (Signal::SYS, "SIGSYS"),
-    ];
-    known
-        .into_iter()
-        .find(|(known, _)| known.as_raw() == signal)
-        .map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -125,24 +110,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_is_told_by_code_or_by_the_name_of_the_signal() {
-        let detail = |code, signal| Departure::of(code, signal).detail;
-        assert_eq!(detail(Some(3), None), "exited with code 3");
-        assert_eq!(detail(None, Some(11)), "was killed by signal 11 (SIGSEGV)");
-        assert_eq!(detail(None, Some(63)), "was killed by signal 63");
-        assert_eq!(detail(None, None), "ended");
-    }
-
-    #[test]
-    fn exit_codes_and_faults_are_its_own_and_other_signals_may_be_anybodys() {
-        let signalled = |code, signal| Departure::of(code, signal).signalled;
-        assert!(!signalled(Some(0), None));
-        for own in [4, 6, 7, 8, 11, 31] {
-            assert!(!signalled(None, Some(own)), "{own}");
+    fn only_what_a_signal_may_have_done_is_anybodys() {
+        let killed = Departure::Exited(ExitStatus::Signal(9));
+        let with_parent = Departure::WithParent(Box::new(killed.clone()));
+        for anybodys in [
+            &killed,
+            &with_parent,
+            &Departure::Unobserved("no such child".to_owned()),
+        ] {
+            assert!(anybodys.may_be_anybodys(), "{anybodys}");
         }
-        for sent in [1, 2, 9, 10, 15, 63] {
-            assert!(signalled(None, Some(sent)), "{sent}");
+        for own in [
+            Departure::Exited(ExitStatus::Signal(11)),
+            Departure::Exited(ExitStatus::Code(0)),
+            Departure::ClosedConnection,
+            Departure::Killed { reason: None },
+        ] {
+            assert!(!own.may_be_anybodys(), "{own}");
         }
-        assert!(signalled(None, None), "nobody knows");
+        assert_eq!(
+            with_parent.to_string(),
+            "went with the process that it was forked from, which was killed by signal 9 (SIGKILL)"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
@@ -97,7 +97,7 @@ impl Inner {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (exit_news, exit) = Exit::channel();
         self.processes.spawn(async move {
-            let departure = departure(child.wait().await);
+            let departure = Departure::of_status(child.wait().await);
             exit_news.send_replace(Some(ExitNews::Ended(departure)));
         });
         Ok(StartedProcess {
@@ -125,16 +125,14 @@ impl Inner {
         let pid = match first {
             Some(Report::Started { pid }) => checked_pid(pid),
             Some(Report::NotStarted { message }) => return Err(message),
-            Some(Report::Ended { .. }) | None => return Err("its guard has ended".to_owned()),
+            Some(Report::Ended(_)) | None => return Err("its guard has ended".to_owned()),
         };
         let pid = pid.ok_or_else(|| "it has no process id".to_owned())?;
         let (exit_news, exit) = Exit::channel();
         self.processes.spawn(async move {
             let told = loop {
                 match next_report(&mut reports).await {
-                    Some(Report::Ended { code, signal }) => {
-                        break Some(Departure::of(code, signal));
-                    }
+                    Some(Report::Ended(status)) => break Some(Departure::Exited(status)),
                     Some(Report::Started { .. } | Report::NotStarted { .. }) => {}
                     None => break None,
                 }
@@ -145,7 +143,7 @@ impl Inner {
             // It goes when nothing is left.
             let status = child.wait().await;
             if told.is_none() {
-                exit_news.send_replace(Some(ExitNews::Ended(departure(status))));
+                exit_news.send_replace(Some(ExitNews::Ended(Departure::of_status(status))));
                 // Somebody killed it; the kernel kills the worker, and nobody the rest.
                 drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
             }
@@ -201,17 +199,6 @@ impl Inner {
             .process_group(0)
             .kill_on_drop(true);
         command
-    }
-}
-
-/// How a child of ours ended.
-fn departure(status: std::io::Result<ExitStatus>) -> Departure {
-    match status {
-        Ok(status) => Departure::of_status(status),
-        Err(error) => Departure {
-            detail: format!("ended, and how is unknown: {error}"),
-            signalled: true,
-        },
     }
 }
 

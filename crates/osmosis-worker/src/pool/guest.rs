@@ -134,11 +134,11 @@ impl Inner {
     ) -> Result<Guest, WorkerError> {
         let ended = async {
             match exit.wait().await {
-                ExitNews::Ended(departure) => departure.detail,
+                ExitNews::Ended(departure) => departure.to_string(),
                 // It goes with its parent. Where the kernel doesn't see to that, it has a moment to come.
                 ExitNews::ParentEnded(parent) => {
                     tokio::time::sleep(ORPHAN_LIMIT).await;
-                    format!("was forked from a process that {}", parent.detail)
+                    format!("was forked from a process that {parent}")
                 }
             }
         };
@@ -225,7 +225,7 @@ impl Inner {
                 }
                 Ok(FromWorker::LoopBlocked { .. } | FromWorker::LoopUnblocked {}) => continue,
                 Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
-                Err(ending) => ending.departure().detail,
+                Err(ending) => ending.departure().to_string(),
             };
             guest.leash.kill();
             return Err(WorkerError::DiedAtStart {

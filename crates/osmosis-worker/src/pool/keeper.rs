@@ -165,12 +165,12 @@ impl Inner {
         let departure = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
-                () = worker.kill_switch.cancelled() => break Departure::own("was killed"),
-                () = self.abandon.cancelled() => break Departure::own("was abandoned"),
+                () = worker.kill_switch.cancelled() => break Departure::Killed { reason: None },
+                () = self.abandon.cancelled() => break Departure::Abandoned,
             };
             match said.map(|frame| worker.hear(frame)) {
                 Ok(Ok(remark)) => self.take_remark(worker, remark),
-                Ok(Err(what)) => break Departure::own(format!("broke the protocol: {what}")),
+                Ok(Err(what)) => break Departure::BrokeProtocol(what),
                 Err(ending) => {
                     orphaned = matches!(ending, Ending::Orphaned(_));
                     break ending.departure();

@@ -41,14 +41,8 @@ impl Ending {
     pub(super) fn departure(self) -> Departure {
         match self {
             Self::Left(departure) => departure,
-            Self::Orphaned(parent) => Departure {
-                detail: format!(
-                    "went with the process that it was forked from, which {}",
-                    parent.detail
-                ),
-                signalled: true,
-            },
-            Self::BrokeProtocol(what) => Departure::own(format!("broke the protocol: {what}")),
+            Self::Orphaned(parent) => Departure::WithParent(Box::new(parent)),
+            Self::BrokeProtocol(what) => Departure::BrokeProtocol(what),
         }
     }
 }
@@ -101,7 +95,7 @@ impl Lifeline {
                 Err(match news {
                     Ok(ExitNews::Ended(departure)) => Ending::Left(departure),
                     Ok(ExitNews::ParentEnded(parent)) => Ending::Orphaned(parent),
-                    Err(_) => Ending::Left(Departure::own("closed its connection")),
+                    Err(_) => Ending::Left(Departure::ClosedConnection),
                 })
             }
         }

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use osmosis_core::config::WorkerIsolation;
+use osmosis_core::execution::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
 use osmosis_core::frame::{GradeTask, Load, Manifest, RunTask, ToWorker};
 use osmosis_core::{ErrorCategory, Failure, TaskClock};
 use parking_lot::Mutex;
@@ -44,10 +45,7 @@ use self::rosters::Rosters;
 use self::supervision::Assignment;
 use self::template::{FORK_FEATURE, Template};
 use self::worker::Worker;
-use crate::{
-    Endpoint, GradeJob, Isolation, Launch, PoolOptions, Role, RunJob, TaskReport, TaskResult,
-    WorkerError, WorkerEvent, guard,
-};
+use crate::{Endpoint, Launch, PoolOptions, Role, WorkerError, WorkerEvent, guard};
 
 pub use self::attached::Attachment;
 #[cfg(target_os = "linux")]

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::Isolation;
+use osmosis_core::execution::Isolation;
 
 /// A task that waits. It may have left without telling.
 pub(super) trait Waiting {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use osmosis_core::config::WorkerIsolation;
+use osmosis_core::execution::{Isolation, LossCause, TaskReport, TaskResult};
 use osmosis_core::frame::ToWorker;
 use osmosis_core::{ErrorCategory, Failure, RolloutId, TaskClock};
 use tokio::sync::oneshot;
@@ -18,7 +19,7 @@ use super::keeper::describe;
 use super::roster::{Place, Waiting};
 use super::rosters::Next;
 use super::worker::{Answer, LoopHolder, Reply, TaskNews, Worker};
-use crate::{Isolation, LossCause, Role, TaskReport, TaskResult};
+use crate::Role;
 
 /// Beyond the cancel grace: how long a worker may take to start a task it was given.
 const UNSTARTED_LIMIT: Duration = Duration::from_secs(30);
@@ -436,7 +437,7 @@ impl Dispatch {
                     Reply::Lost { departure, by_us } => TaskResult::WorkerLost {
                         cause: match self.assignment.isolation {
                             Isolation::Alone | Isolation::Solo if !by_us => {
-                                if departure.signalled {
+                                if departure.may_be_anybodys() {
                                     LossCause::Signalled
                                 } else {
                                     LossCause::Own
@@ -446,7 +447,7 @@ impl Dispatch {
                                 LossCause::Unknown
                             }
                         },
-                        detail: departure.detail,
+                        detail: departure.to_string(),
                     },
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use osmosis_core::execution::ExitStatus;
 use osmosis_core::frame::{FromWorker, ToWorker};
 use parking_lot::Mutex;
 use rustix::process::Pid;
@@ -112,12 +113,12 @@ impl Template {
         let departure = loop {
             let said = tokio::select! {
                 said = lifeline.next() => said,
-                () = self.kill_switch.cancelled() => break Departure::own("was killed"),
+                () = self.kill_switch.cancelled() => break Departure::Killed { reason: None },
             };
             match said {
                 Ok(frame) => {
                     if let Err(what) = self.hear(frame) {
-                        break Departure::own(format!("broke the protocol: {what}"));
+                        break Departure::BrokeProtocol(what);
                     }
                 }
                 Err(ending) => break ending.departure(),
@@ -125,7 +126,7 @@ impl Template {
         };
         tracing::debug!(
             pid = self.leash.pid(),
-            departure.detail,
+            %departure,
             "the template process ended"
         );
         self.leash.finish();
@@ -164,7 +165,9 @@ impl Template {
             FromWorker::ChildExited { pid, code, signal } => {
                 // A pid that is unknown here belongs to something that user code started.
                 if let Some(exit_news) = self.forks.lock().children.remove(&pid) {
-                    exit_news.send_replace(Some(ExitNews::Ended(Departure::of(code, signal))));
+                    exit_news.send_replace(Some(ExitNews::Ended(Departure::Exited(
+                        ExitStatus::of(code, signal),
+                    ))));
                 }
                 Ok(())
             }

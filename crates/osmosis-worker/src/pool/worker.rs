@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use osmosis_core::execution::TaskResult;
 use osmosis_core::frame::{FromWorker, ToWorker};
 use osmosis_core::{ErrorCategory, Failure, RolloutId};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use super::connection::frame_bytes;
 use super::door::Expectation;
 use super::exit::Departure;
 use super::process::Leash;
-use crate::{Role, TaskResult};
+use crate::Role;
 
 /// A worker whose loop stands still reports every second who holds it. Who holds the interpreter's lock
 /// stops even that: then an older report names the wrong one.
@@ -376,7 +377,7 @@ impl Worker {
             let detail = format!("answered task {task} with the wrong kind of answer");
             drop(state.answer.send(Answer {
                 reply: Reply::Lost {
-                    departure: Departure::own(format!("broke the protocol: {detail}")),
+                    departure: Departure::BrokeProtocol(detail.clone()),
                     by_us: false,
                 },
                 at: Instant::now(),
@@ -399,11 +400,13 @@ impl Worker {
             let mut held = self.held.lock();
             let kill_reason = held.kill_reason.clone();
             let departure = match &kill_reason {
-                Some(reason) => Departure::own(format!("was killed: {reason}")),
-                None if self.is_parting() => Departure::own("was asked to leave"),
+                Some(reason) => Departure::Killed {
+                    reason: Some(reason.clone()),
+                },
+                None if self.is_parting() => Departure::AskedToLeave,
                 None => departure,
             };
-            held.lost = Some(departure.detail.clone());
+            held.lost = Some(departure.to_string());
             (std::mem::take(&mut held.tasks), kill_reason, departure)
         };
         let at = Instant::now();
@@ -420,7 +423,7 @@ impl Worker {
         }
         rollouts.sort();
         Burial {
-            detail: departure.detail,
+            detail: departure.to_string(),
             kill_reason,
             rollouts,
         }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use osmosis_core::JsonText;
+use osmosis_core::execution::{Isolation, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
 use osmosis_testkit::python_environment;
 use osmosis_worker::environment::{self, Surroundings};
-use osmosis_worker::{Isolation, PoolOptions, TaskReport, TaskResult, WorkerEvent, WorkerPool};
+use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::execution::{Isolation, LossCause, RunJob, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RolloutId};
 use osmosis_worker::guard::GuardProgram;
-use osmosis_worker::{
-    Endpoint, Isolation, Launch, LossCause, PoolOptions, RunJob, TaskReport, TaskResult,
-    WorkerError, WorkerEvent, WorkerPool,
-};
+use osmosis_worker::{Endpoint, Launch, PoolOptions, WorkerError, WorkerEvent, WorkerPool};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

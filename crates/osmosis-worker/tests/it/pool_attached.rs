@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::RolloutId;
+use osmosis_core::execution::{GradeJob, Isolation, LossCause, TaskReport, TaskResult};
 use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
-use osmosis_worker::{
-    Attachment, GradeJob, Isolation, LossCause, TaskReport, TaskResult, WorkerError, WorkerEvent,
-    WorkerPool,
-};
+use osmosis_worker::{Attachment, WorkerError, WorkerEvent, WorkerPool};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use osmosis_worker::{Isolation, TaskResult, WorkerEvent};
+use osmosis_core::execution::{Isolation, TaskResult};
+use osmosis_worker::WorkerEvent;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{LONG, Setup, job, loss, messages};

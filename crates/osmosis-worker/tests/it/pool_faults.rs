@@ -1,5 +1,6 @@
 use osmosis_core::RolloutId;
-use osmosis_worker::{Isolation, LossCause, TaskResult, WorkerEvent};
+use osmosis_core::execution::{Isolation, LossCause, TaskResult};
+use osmosis_worker::WorkerEvent;
 
 use crate::harness::{LONG, Setup, gone, loss, messages};
 

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use osmosis_worker::{Endpoint, TaskResult, WorkerError, WorkerErrorKind, WorkerEvent};
+use osmosis_core::execution::TaskResult;
+use osmosis_worker::{Endpoint, WorkerError, WorkerErrorKind, WorkerEvent};
 
 use crate::harness::{self, Setup, gone, loss, messages};
 

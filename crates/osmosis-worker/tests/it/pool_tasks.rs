@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use osmosis_core::execution::{GradeJob, Isolation, TaskResult};
 use osmosis_core::{JsonText, RolloutId, Sample, SampleId};
-use osmosis_worker::{GradeJob, Isolation, TaskResult, WorkerEvent};
+use osmosis_worker::WorkerEvent;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{LONG, Setup, gone, is_alive, job, loss, messages, refusal};

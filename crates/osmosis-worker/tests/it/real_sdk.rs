@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::execution::{GradeJob, Isolation, RunJob, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RolloutId};
 use osmosis_testkit::python_environment;
 use osmosis_worker::environment::{self, EnvironmentEvent, Surroundings};
-use osmosis_worker::{
-    GradeJob, Isolation, PoolOptions, Role, RunJob, TaskReport, TaskResult, WorkerError,
-    WorkerEvent, WorkerPool,
-};
+use osmosis_worker::{PoolOptions, Role, WorkerError, WorkerEvent, WorkerPool};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -27,3 +27,9 @@ class ExecutionBackend(ABC):
     def health(self) -> dict[str, Any]:
         """What an operator wants to know."""
         return {"status": "ok"}
+
+
+class ServedBackend:
+    """What serves a backend over HTTP (`osmosis_ai.rollout.server`); preflight looks for it."""
+
+    backend: ExecutionBackend

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
-from osmosis_ai.rollout.backend.base import ExecutionBackend
+from osmosis_ai.rollout.backend.base import ExecutionBackend, ServedBackend
 from osmosis_ai.rollout.cleanup import close_all
 from osmosis_ai.rollout.runtime import keep_traces_here
 from osmosis_ai.rollout.server.attached import AttachedWorker
@@ -47,7 +47,7 @@ def create_rollout_server(*, backend: ExecutionBackend, lifespan: Any = None) ->
     return RolloutServer(backend, lifespan)
 
 
-class RolloutServer:
+class RolloutServer(ServedBackend):
     """What `create_rollout_server` returns. `state` is for the lifespan's own use."""
 
     def __init__(self, backend: ExecutionBackend, lifespan: Any = None) -> None:

@@ -14,10 +14,13 @@ import logging
 import os
 import platform
 import struct
-from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from typing_extensions import assert_never
 
 import osmosis_ai
+from osmosis_ai.rollout.artifacts import artifacts_folder
 from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.backend.local import LocalBackend
 from osmosis_ai.rollout.context import RolloutContext
@@ -57,11 +60,11 @@ from osmosis_ai.worker.frames import (
     encode,
 )
 from osmosis_ai.worker.tasks import (
+    GradeAnswer,
+    RunAnswer,
     failed,
     graded_frame,
-    made_folder,
     parse_json,
-    remove_if_empty,
     sample_frame,
 )
 
@@ -71,6 +74,8 @@ _ANSWER_SECONDS = 30.0
 _END_SECONDS = 5.0
 # What a worker says of itself in its hello when it can neither be forked nor killed.
 ATTACHED_FEATURE = "attached"
+
+Answer: TypeAlias = RunAnswer | GradeAnswer | TaskCancelled
 
 
 class BackendContractError(OsmosisError):
@@ -110,21 +115,21 @@ class Execution:
         await asyncio.wait({self.task}, timeout=_END_SECONDS)
 
     async def _execute(self, run: Run, backend: ExecutionBackend) -> None:
-        artifacts_dir = made_folder(run.artifacts_dir)
-        context = RolloutContext(
-            chat_completions_url=run.chat_completions_url,
-            api_key=run.api_key,
-            rollout_id=run.rollout_id,
-            artifacts_dir=artifacts_dir,
-        )
-        try:
-            with context:
-                await backend.execute(self.request, self._workflow_complete, self._grader_complete)
-        except SystemExit as error:
-            # In a task of its own it would end the server instead of the rollout.
-            raise RuntimeError(f"user code called `sys.exit({error.code!r})`") from error
-        finally:
-            remove_if_empty(artifacts_dir)
+        with artifacts_folder(Path(run.artifacts_dir) if run.artifacts_dir else None) as folder:
+            context = RolloutContext(
+                chat_completions_url=run.chat_completions_url,
+                api_key=run.api_key,
+                rollout_id=run.rollout_id,
+                artifacts_dir=folder,
+            )
+            try:
+                with context:
+                    await backend.execute(
+                        self.request, self._workflow_complete, self._grader_complete
+                    )
+            except SystemExit as error:
+                # In a task of its own it would end the server instead of the rollout.
+                raise RuntimeError(f"user code called `sys.exit({error.code!r})`") from error
 
     async def _workflow_complete(self, result: ExecutionResult) -> None:
         if not self.ran.done():
@@ -201,22 +206,18 @@ class AttachedWorker:
     def _take(self, frame: Any) -> None:
         if isinstance(frame, Load):
             self._send(Loaded(_manifest(self._backend)))
-        elif isinstance(frame, Run):
-            self._start(frame.task, self._run, frame)
-        elif isinstance(frame, Grade):
-            self._start(frame.task, self._grade, frame)
+        elif isinstance(frame, Run | Grade):
+            self._tasks[frame.task] = asyncio.ensure_future(self._task(frame))
         elif isinstance(frame, Cancel):
             self._cancel(frame.task)
         elif isinstance(frame, Fork):
             self._send(ForkFailed(frame.token, "an attached process is never forked"))
 
-    def _start(self, number: int, work: Callable[[Any], Awaitable[Any]], frame: Any) -> None:
-        self._tasks[number] = asyncio.ensure_future(self._task(number, work, frame))
-
-    async def _task(self, number: int, work: Callable[[Any], Awaitable[Any]], frame: Any) -> None:
-        answer: Any
+    async def _task(self, frame: Run | Grade) -> None:
+        number = frame.task
+        answer: Answer
         try:
-            answer = await work(frame)
+            answer = await self._execute(frame)
         except BaseException as error:
             answer = failed(number, error)
         if number in self._cancelled:
@@ -229,7 +230,16 @@ class AttachedWorker:
         except FrameError as error:
             self._send(failed(number, ResultTooLargeError(str(error))))
 
-    async def _run(self, run: Run) -> Any:
+    async def _execute(self, frame: Run | Grade) -> Answer:
+        match frame:
+            case Run():
+                return await self._run(frame)
+            case Grade():
+                return await self._grade(frame)
+            case _:
+                assert_never(frame)
+
+    async def _run(self, run: Run) -> RunAnswer | TaskCancelled:
         # A rollout that runs again was given up before.
         await self._drop(run.rollout_id)
         self._send(Started(run.task))
@@ -242,7 +252,7 @@ class AttachedWorker:
         samples = list(result.samples.values())
         return RunDone(run.task, [sample_frame(s, len(samples) > 1) for s in samples], None)
 
-    async def _grade(self, grade: Grade) -> Any:
+    async def _grade(self, grade: Grade) -> GradeAnswer | TaskCancelled:
         execution = self._executions.get(grade.rollout_id)
         if execution is None or execution.wanted.done():
             message = f"this process has not run rollout `{grade.rollout_id}`"
@@ -291,7 +301,7 @@ class AttachedWorker:
         return decode_body(await self._reader.readexactly(length))
 
 
-def _not_done(task: int, result: ExecutionResult) -> Any:
+def _not_done(task: int, result: ExecutionResult) -> TaskFailed | TaskCancelled:
     if result.status is RolloutStatus.CANCELLED:
         return TaskCancelled(task)
     category = result.err_category or RolloutErrorCategory.AGENT_ERROR

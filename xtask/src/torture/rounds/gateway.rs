@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use camino::Utf8Path;
-use osmosis_store::{SqliteStore, Store as _};
+use osmosis_store::Store as _;
+use osmosis_store_sqlite::SqliteStore;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 

@@ -1,13 +1,13 @@
 //! `osmosis eval regrade`: the samples of a run, graded again by the grader as it is now.
 
 mod flips;
-mod regrading;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::regrade::plan::{Asked, RegradePlan};
+use osmosis_run::regrade::regrading::Regrading;
 use osmosis_run::regrade::source::Source;
 use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
@@ -15,7 +15,6 @@ use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord};
 use serde_json::json;
 
-use self::regrading::Regrading;
 use super::progress::{Progress, ProgressMode};
 use super::report;
 use super::submit::archive;

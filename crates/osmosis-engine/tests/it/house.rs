@@ -1,0 +1,121 @@
+//! An engine and its fakes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use osmosis_core::Redactor;
+use osmosis_core::config::ModelErrors;
+use osmosis_engine::{Engine, EngineError, EngineOptions, Measuring, RunEnd, RunEvent, Stop};
+use tokio::sync::mpsc;
+
+use crate::fake_executor::FakeExecutor;
+use crate::fake_sessions::FakeSessions;
+use crate::memory_queue::MemoryQueue;
+
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
+pub(crate) const RETRY_WAIT: Duration = Duration::from_millis(500);
+
+/// Nothing in these tests takes that long. Time is paused, so that waiting for it costs nothing.
+const FOREVER: Duration = Duration::from_hours(24);
+
+pub(crate) struct House {
+    pub(crate) queue: Arc<MemoryQueue>,
+    pub(crate) executor: Arc<FakeExecutor>,
+    pub(crate) sessions: Arc<FakeSessions>,
+    pub(crate) engine: Engine,
+    pub(crate) stop: Stop,
+    events: mpsc::Receiver<RunEvent>,
+}
+
+pub(crate) fn options(max_in_flight: usize) -> EngineOptions {
+    EngineOptions {
+        owner: "this engine".to_owned(),
+        max_in_flight,
+        agent_limit: Duration::from_secs(450),
+        grade_limit: Duration::from_secs(150),
+        pass_threshold: 1.0,
+        reward_range: None,
+        model_errors: ModelErrors::Infrastructure,
+        max_failures: 3,
+        retry_wait: RETRY_WAIT,
+        lease: LEASE,
+        artifacts_root: None,
+        measuring: Measuring::Everything,
+        redactor: Redactor::default(),
+    }
+}
+
+impl House {
+    /// With a queue of so many rollouts, of which so many run at once.
+    pub(crate) fn of(rows: u64, max_in_flight: usize) -> Self {
+        Self::with(rows, max_in_flight, FakeSessions::default())
+    }
+
+    pub(crate) fn with(rows: u64, max_in_flight: usize, sessions: FakeSessions) -> Self {
+        Self::build(rows, max_in_flight, sessions, false)
+    }
+
+    /// One whose rollouts are requests to a rollout server.
+    pub(crate) fn serving(rows: u64, max_in_flight: usize) -> Self {
+        Self::build(rows, max_in_flight, FakeSessions::default(), true)
+    }
+
+    fn build(rows: u64, max_in_flight: usize, sessions: FakeSessions, requests: bool) -> Self {
+        let queue = Arc::new(MemoryQueue::of(rows));
+        let executor = Arc::new(FakeExecutor::default());
+        let sessions = Arc::new(sessions);
+        let (told, events) = mpsc::channel(1024);
+        let make = if requests {
+            Engine::for_requests
+        } else {
+            Engine::new
+        };
+        let engine = make(
+            Arc::<MemoryQueue>::clone(&queue),
+            Arc::<FakeSessions>::clone(&sessions),
+            Arc::<FakeExecutor>::clone(&executor),
+            options(max_in_flight),
+            told,
+        );
+        Self {
+            queue,
+            executor,
+            sessions,
+            engine,
+            stop: Stop::default(),
+            events,
+        }
+    }
+
+    /// Runs the engine until it ends.
+    pub(crate) async fn run(&self) -> Result<RunEnd, EngineError> {
+        within(self.engine.run(&self.stop)).await
+    }
+
+    /// The outcomes so far, `-` for what has none.
+    pub(crate) fn outcomes(&self, rows: u64) -> Vec<String> {
+        (0..rows)
+            .map(|row| match self.queue.completion(row) {
+                Some(done) => done.outcome.kind().to_string(),
+                None => "-".to_owned(),
+            })
+            .collect()
+    }
+
+    /// What was told so far.
+    pub(crate) fn events(&mut self) -> Vec<RunEvent> {
+        let mut events = vec![];
+        while let Ok(event) = self.events.try_recv() {
+            events.push(event);
+        }
+        events
+    }
+}
+
+/// The future's output, which must come.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(FOREVER, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("it never ends"),
+    }
+}

@@ -1,0 +1,16 @@
+//! The engine alone: a queue in memory, an executor and sessions that do as they are told, and paused time.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that can't go on must fail"
+)]
+
+mod driving;
+mod fake_executor;
+mod fake_sessions;
+mod house;
+mod memory_queue;
+mod retries;
+mod serving;
+mod silent_store;

@@ -1,0 +1,365 @@
+//! A leased queue in memory. Its leases run on tokio's clock, which the tests have paused, and it can stop
+//! answering.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use osmosis_core::{Attempt, JsonText, OutcomeKind, RolloutId, Sample, SampleId};
+use osmosis_store::{
+    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Claim,
+    Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
+    RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord,
+    RunStatus, StepRecord, Store, StoreError,
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// What the engine asks of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Claim,
+    Heartbeat,
+    Complete,
+    Release,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct MemoryQueue {
+    rollouts: Mutex<BTreeMap<RolloutId, Queued>>,
+    fails: Mutex<Vec<Operation>>,
+    hangs: Mutex<Vec<Operation>>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    row_index: u64,
+    attempts: u32,
+    losses: u32,
+    failures: u32,
+    leased_until: Option<Instant>,
+    completion: Option<Completion>,
+}
+
+impl MemoryQueue {
+    /// With one rollout for each of so many rows.
+    pub(crate) fn of(rows: u64) -> Self {
+        let queue = Self::default();
+        for row in 0..rows {
+            queue.add(row);
+        }
+        queue
+    }
+
+    pub(crate) fn add(&self, row_index: u64) {
+        let queued = Queued {
+            row_index,
+            attempts: 0,
+            losses: 0,
+            failures: 0,
+            leased_until: None,
+            completion: None,
+        };
+        let id = RolloutId::of(row_index, 0);
+        self.rollouts.lock().insert(id, queued);
+    }
+
+    /// From now on this is answered with an error.
+    pub(crate) fn fails(&self, operation: Operation) {
+        self.fails.lock().push(operation);
+    }
+
+    /// From now on this is never answered.
+    pub(crate) fn hangs(&self, operation: Operation) {
+        self.hangs.lock().push(operation);
+    }
+
+    /// Another engine takes a rollout, as it may once its lease has run out.
+    pub(crate) fn taken_over(&self, row: u64) {
+        let mut rollouts = self.rollouts.lock();
+        let queued = rollouts.get_mut(&RolloutId::of(row, 0)).unwrap();
+        queued.attempts += 1;
+        queued.leased_until = Some(Instant::now() + Duration::from_hours(24));
+    }
+
+    pub(crate) fn completion(&self, row: u64) -> Option<Completion> {
+        let rollouts = self.rollouts.lock();
+        rollouts[&RolloutId::of(row, 0)].completion.clone()
+    }
+
+    /// How many attempts were claimed, and how many of them counted as losses and as failures.
+    pub(crate) fn tried(&self, row: u64) -> (u32, u32, u32) {
+        let rollouts = self.rollouts.lock();
+        let queued = &rollouts[&RolloutId::of(row, 0)];
+        (queued.attempts, queued.losses, queued.failures)
+    }
+
+    async fn answers(&self, operation: Operation) -> Result<(), StoreError> {
+        if self.hangs.lock().contains(&operation) {
+            return std::future::pending().await;
+        }
+        if self.fails.lock().contains(&operation) {
+            return Err(StoreError::Database {
+                message: "disk I/O error".to_owned(),
+                full: false,
+            });
+        }
+        Ok(())
+    }
+
+    fn hand_out(
+        &self,
+        lease: Duration,
+        wanted: impl Fn(&RolloutId) -> bool,
+        n: usize,
+    ) -> Vec<Claim> {
+        let now = Instant::now();
+        let mut rollouts = self.rollouts.lock();
+        let free = rollouts.iter_mut().filter(|(id, queued)| {
+            let leased = queued.leased_until.is_some_and(|until| until > now);
+            wanted(id) && !leased && queued.completion.is_none()
+        });
+        let claims = free.take(n).map(|(id, queued)| {
+            queued.attempts += 1;
+            queued.leased_until = Some(now + lease);
+            Claim {
+                id: id.clone(),
+                row_index: queued.row_index,
+                run_index: 0,
+                attempt: Attempt(queued.attempts),
+                losses: queued.losses,
+                failures: queued.failures,
+                row: RowRecord {
+                    row_index: queued.row_index,
+                    line: queued.row_index + 1,
+                    body: JsonText::parse(BODY).unwrap(),
+                },
+            }
+        });
+        claims.collect()
+    }
+}
+
+/// A dataset row and a served request at once.
+const BODY: &str =
+    r#"{"system_prompt": "", "user_prompt": "6*7?", "ground_truth": "42", "initial_messages": []}"#;
+
+impl Queued {
+    fn holds(&self, attempt: Attempt) -> bool {
+        self.leased_until.is_some() && self.attempts == attempt.0 && self.completion.is_none()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryQueue {
+    async fn claim(
+        &self,
+        _owner: &str,
+        n: usize,
+        lease: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        self.answers(Operation::Claim).await?;
+        Ok(self.hand_out(lease, |_| true, n))
+    }
+
+    async fn claim_these(
+        &self,
+        _owner: &str,
+        rollouts: &[RolloutId],
+        lease: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        self.answers(Operation::Claim).await?;
+        Ok(self.hand_out(lease, |id| rollouts.contains(id), usize::MAX))
+    }
+
+    async fn heartbeat(
+        &self,
+        held: &[(RolloutId, Attempt)],
+        lease: Duration,
+    ) -> Result<Vec<(RolloutId, Attempt)>, StoreError> {
+        self.answers(Operation::Heartbeat).await?;
+        let mut rollouts = self.rollouts.lock();
+        let mut lost = vec![];
+        for (id, attempt) in held {
+            match rollouts.get_mut(id) {
+                Some(queued) if queued.holds(*attempt) => {
+                    queued.leased_until = Some(Instant::now() + lease);
+                }
+                Some(_) | None => lost.push((id.clone(), *attempt)),
+            }
+        }
+        Ok(lost)
+    }
+
+    async fn complete(&self, completion: Completion) -> Result<CompletionReceipt, StoreError> {
+        self.answers(Operation::Complete).await?;
+        let mut rollouts = self.rollouts.lock();
+        let queued = rollouts.get_mut(&completion.id).unwrap();
+        if !queued.holds(completion.attempt) {
+            return Ok(CompletionReceipt::Fenced);
+        }
+        queued.leased_until = None;
+        queued.completion = Some(completion);
+        Ok(CompletionReceipt::Accepted)
+    }
+
+    async fn release(
+        &self,
+        rollout: &RolloutId,
+        attempt: Attempt,
+        lost: bool,
+        failed: bool,
+    ) -> Result<(), StoreError> {
+        self.answers(Operation::Release).await?;
+        let mut rollouts = self.rollouts.lock();
+        let queued = rollouts.get_mut(rollout).unwrap();
+        if queued.holds(attempt) {
+            queued.leased_until = None;
+            queued.losses += u32::from(lost);
+            queued.failures += u32::from(failed);
+        }
+        Ok(())
+    }
+
+    async fn counts(&self) -> Result<QueueCounts, StoreError> {
+        let rollouts = self.rollouts.lock();
+        let mut counts = QueueCounts::default();
+        for queued in rollouts.values() {
+            match (&queued.completion, queued.leased_until) {
+                (Some(_), _) => counts.done += 1,
+                (None, Some(_)) => counts.leased += 1,
+                (None, None) => counts.queued += 1,
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn rollout(&self, id: &RolloutId) -> Result<Option<RolloutRecord>, StoreError> {
+        let rollouts = self.rollouts.lock();
+        Ok(rollouts.get(id).map(|queued| RolloutRecord {
+            id: id.clone(),
+            row_index: queued.row_index,
+            run_index: 0,
+            attempts: queued.attempts,
+            failures: queued.failures,
+            outcome: queued.completion.as_ref().map(|done| done.outcome.clone()),
+            rewards: vec![],
+            metrics: None,
+            durations: osmosis_core::Durations::default(),
+            calls: CallSummary::default(),
+            started_at_ms: None,
+            finished_at_ms: None,
+        }))
+    }
+
+    async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError> {
+        let rollouts = self.rollouts.lock();
+        let completion = rollouts
+            .get(id)
+            .and_then(|queued| queued.completion.as_ref());
+        Ok(completion
+            .map(|done| done.samples.clone())
+            .unwrap_or_default())
+    }
+
+    // What an engine never asks.
+    async fn record_call(&self, _: NewCall) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn record_call_durably(&self, _: NewCall) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn create_run(&self, _: RunRecord) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn run(&self) -> Result<Option<RunRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn set_status(&self, _: RunStatus) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn enqueue(&self, _: Vec<NewRow>, _: Vec<NewRollout>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn enqueue_request(&self, _: NewRow, _: NewRollout, _: Bytes) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn request(&self, _: &RolloutId) -> Result<Option<RequestRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn unsettled_requests(&self) -> Result<Vec<RequestRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn note_request(&self, _: &RolloutId, _: RequestNote) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn hold_back(&self, _: &[RolloutId]) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn let_go(&self, _: &RolloutId) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn recover(&self) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn requeue(&self, _: &[OutcomeKind]) -> Result<u64, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn call_totals(&self) -> Result<CallSummary, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn rollouts(&self, _: RolloutQuery) -> Result<RolloutPage, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn rollouts_by_id(&self, _: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn token_records(&self, _: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn record_step(&self, _: StepRecord) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn record_batch(&self, _: BatchRecord) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn acknowledge_batch(&self, _: u64, _: i64) -> Result<bool, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn row(&self, _: u64) -> Result<Option<RowRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn rows(&self, _: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn samples_of(&self, _: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn calls(&self, _: CallQuery) -> Result<Vec<CallRecord>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn call_body(&self, _: u64) -> Result<Option<CallBody>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn visit_calls(
+        &self,
+        _: &[RolloutId],
+        _: CallPurpose,
+        _: CallVisitor,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

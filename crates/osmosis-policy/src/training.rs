@@ -1,0 +1,226 @@
+//! The embedded model as the training loop sees it: `osmosis_core::learner`'s traits, implemented.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use osmosis_core::PolicyVersion;
+use osmosis_core::learner::{
+    Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow, ModelFiles,
+    TrainableModel, UpdateReport, WeightSink, Weights,
+};
+
+use crate::checkpoint::folder;
+use crate::{
+    DecoderLearner, EmbeddedModel, LearnerOptions, ModelConfig, PolicyError, PolicyErrorKind,
+    Sampler,
+};
+
+/// Logits that one piece of a batch may have at once; they are what takes the memory.
+const LOGITS_PER_PIECE: usize = 1 << 25;
+
+/// Trains an embedded model, and keeps its state in Hugging Face folders.
+#[derive(Debug)]
+pub struct EmbeddedLearner {
+    learner: DecoderLearner,
+    /// Its weights are the learner's, not these.
+    model: EmbeddedModel,
+}
+
+impl EmbeddedLearner {
+    pub fn new(model: &EmbeddedModel, options: LearnerOptions) -> Result<Self, PolicyError> {
+        Ok(Self {
+            learner: DecoderLearner::new(&model.config, &model.weights, options)?,
+            model: without_weights(model),
+        })
+    }
+}
+
+impl LearnerOptions {
+    /// For training by rewards, with this learning rate.
+    pub fn for_rewards(lr: f64, config: &ModelConfig) -> Self {
+        Self {
+            lr,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            // The reward says which way to go; pulling weights to 0 would only add to the distance from
+            // the start model.
+            weight_decay: 0.0,
+            max_gradient_norm: 1.0,
+            threads: 0,
+            tokens_per_piece: (LOGITS_PER_PIECE / config.vocabulary.max(1)).clamp(256, 8192),
+        }
+    }
+}
+
+impl Learner for EmbeddedLearner {
+    fn update(
+        &mut self,
+        rows: &[LossRow],
+        loss: LossFunction,
+        accept: &mut dyn FnMut(&[Vec<f32>]) -> bool,
+    ) -> Result<Option<UpdateReport>, LearnerError> {
+        let refused = |logprobs: &[Vec<f32>]| (!accept(logprobs)).then_some(());
+        let updated = self.learner.update_unless(rows, loss, refused)?;
+        Ok(updated.ok())
+    }
+
+    fn logprobs(&self, rows: &[LossRow]) -> Result<Vec<Vec<f32>>, LearnerError> {
+        Ok(self.learner.logprobs(rows)?)
+    }
+
+    fn updates(&self) -> u64 {
+        self.learner.updates()
+    }
+
+    fn weights(&self) -> Result<Weights, LearnerError> {
+        Ok(self.learner.weights()?)
+    }
+
+    fn save(&self, files: LearnerFiles<'_>) -> Result<(), LearnerError> {
+        let weights = self.learner.weights()?;
+        let (_, moments) = self.learner.optimizer_state()?;
+        let model = with_weights(&self.model, weights);
+        model
+            .save(files.model)
+            .and_then(|()| {
+                folder::write_tensors(files.optimizer, &Weights { tensors: moments }, None)
+            })
+            .map_err(not_written)
+    }
+
+    fn restore(&mut self, files: LearnerFiles<'_>, updates: u64) -> Result<(), LearnerError> {
+        let model = self.model.with_weights_of(files.model)?;
+        let mut moments = BTreeMap::new();
+        folder::read_tensors(files.optimizer, &mut moments)?;
+        Ok(self.learner.restore(&model.weights, updates, moments)?)
+    }
+}
+
+impl TrainableModel for EmbeddedModel {
+    fn learner(&self, lr: f64) -> Result<Box<dyn Learner>, LearnerError> {
+        let options = LearnerOptions::for_rewards(lr, &self.config);
+        Ok(Box::new(EmbeddedLearner::new(self, options)?))
+    }
+
+    fn weights(&self) -> Arc<Weights> {
+        Arc::clone(&self.weights)
+    }
+
+    fn files(&self) -> Arc<dyn ModelFiles> {
+        Arc::new(without_weights(self))
+    }
+}
+
+impl ModelFiles for EmbeddedModel {
+    fn read(&self, folder: &Utf8Path) -> Result<Weights, LearnerError> {
+        let weights = Arc::unwrap_or_clone(self.with_weights_of(folder)?.weights);
+        match weights.not_finite() {
+            None => Ok(weights),
+            Some(name) => Err(PolicyError::NotFinite {
+                what: format!("tensor `{name}`"),
+            }
+            .into()),
+        }
+    }
+
+    fn write(&self, folder: &Utf8Path, weights: &Weights) -> Result<(), LearnerError> {
+        let model = with_weights(self, weights.clone());
+        model.save(folder).map_err(not_written)
+    }
+}
+
+impl WeightSink for Sampler {
+    fn load(&self, weights: &Weights, version: PolicyVersion) -> Result<(), LearnerError> {
+        Ok(self.swap(self.config(), weights, version)?)
+    }
+
+    fn sampled_tokens(&self) -> u64 {
+        self.rate().sampled_tokens
+    }
+}
+
+fn without_weights(model: &EmbeddedModel) -> EmbeddedModel {
+    with_weights(model, Weights::default())
+}
+
+fn with_weights(model: &EmbeddedModel, weights: Weights) -> EmbeddedModel {
+    EmbeddedModel {
+        weights: Arc::new(weights),
+        config: model.config.clone(),
+        chat: Arc::clone(&model.chat),
+        name: model.name.clone(),
+    }
+}
+
+impl From<PolicyError> for LearnerError {
+    fn from(error: PolicyError) -> Self {
+        Self {
+            kind: match error.kind() {
+                PolicyErrorKind::Unreadable | PolicyErrorKind::Unsupported => {
+                    LearnerErrorKind::Unreadable
+                }
+                PolicyErrorKind::DiskFull => LearnerErrorKind::DiskFull,
+                PolicyErrorKind::Unwritable => LearnerErrorKind::Unwritable,
+                PolicyErrorKind::Invalid => LearnerErrorKind::Invalid,
+                PolicyErrorKind::Ended => LearnerErrorKind::Ended,
+                PolicyErrorKind::NotFinite => LearnerErrorKind::NotFinite,
+                PolicyErrorKind::Fault => LearnerErrorKind::Fault,
+            },
+            message: error.to_string(),
+            hint: error.hint(),
+        }
+    }
+}
+
+/// What kept the state from being written. An [`PolicyError::Io`] does not know which way it went.
+fn not_written(error: PolicyError) -> LearnerError {
+    let unwritable = matches!(error, PolicyError::Io { full: false, .. });
+    let told = LearnerError::from(error);
+    if unwritable {
+        LearnerError {
+            kind: LearnerErrorKind::Unwritable,
+            hint: Some("check the folder and its permissions".to_owned()),
+            ..told
+        }
+    } else {
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NamedTensor;
+
+    #[test]
+    fn every_bit_of_the_optimizer_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Utf8Path::from_path(folder.path()).unwrap().join("moments");
+        let tensor = |shape: &[usize], values: &[f32]| NamedTensor {
+            shape: shape.to_vec(),
+            values: values.into(),
+        };
+        let numbers = [0.1, -0.0, f32::MIN_POSITIVE / 2.0, 3.0e38];
+        let moments = Weights {
+            tensors: BTreeMap::from([
+                ("v.second".to_owned(), tensor(&[2, 2], &numbers)),
+                ("m.first".to_owned(), tensor(&[1], &[1.0 / 3.0])),
+            ]),
+        };
+        folder::write_tensors(&path, &moments, None).unwrap();
+        let mut back = BTreeMap::new();
+        folder::read_tensors(&path, &mut back).unwrap();
+        let bits =
+            |tensors: &BTreeMap<String, NamedTensor>| -> Vec<(String, Vec<usize>, Vec<u32>)> {
+                let each = tensors.iter();
+                each.map(|(name, tensor)| {
+                    let bits = tensor.values.iter().map(|v| v.to_bits()).collect();
+                    (name.clone(), tensor.shape.clone(), bits)
+                })
+                .collect()
+            };
+        assert_eq!(bits(&back), bits(&moments.tensors));
+    }
+}

@@ -1,0 +1,515 @@
+//! One evaluation: user code here or at a server, the gateway, the engine.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::frame::Manifest;
+use osmosis_core::{OutcomeKind, Redactor, RunName};
+use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
+use osmosis_gateway::Gateway;
+use osmosis_store::{RunKind, RunStatus};
+use osmosis_worker::WorkerPool;
+use serde_json::Value;
+
+use crate::eval::live_view::LiveView;
+use crate::eval::money::Money;
+use crate::eval::plan::{EvalPlan, UserSide};
+use crate::eval::prices::{Dollars, Prices};
+use crate::eval::probe::{ProbeResult, Server, probe};
+use crate::eval::rollout_server::ReachedServer;
+use crate::eval::trace::{TracedRun, Tracer};
+use crate::execution::{self, DriveSettings, pool_options};
+use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
+use crate::notices::Notices;
+use crate::prepared::Prepared;
+use crate::reports::RunReport;
+use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, fresh_name};
+use crate::settings::{Throughput, Trackers};
+use crate::stop_signals::StopSignals;
+use crate::user_code::{PassedOn, UserCode};
+use crate::withheld::Withheld;
+use crate::{GatewaySessions, RunError, RunErrorKind};
+
+pub const DEFAULT_MAX_IN_FLIGHT: u32 = 32;
+
+/// One evaluation to be run.
+#[derive(Debug)]
+pub struct Evaluation {
+    pub plan: EvalPlan,
+    pub name: RunName,
+    pub folder: RunFolder,
+    /// A resume also runs again what failed, timed out or was not graded.
+    pub retry_failed: bool,
+    pub throughput: Throughput,
+    /// `None` for those that the run was begun with.
+    pub prices: Option<Prices>,
+    pub max_cost: Option<Dollars>,
+    /// Whether model servers are asked for one token first.
+    pub probes: bool,
+    pub trackers: Trackers,
+    /// What can be seen of it while it goes on.
+    pub live: LiveView,
+}
+
+/// How an evaluation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvalEnd {
+    pub end: RunEnd,
+    /// It stopped because it has cost what it may.
+    pub over_budget: bool,
+}
+
+/// User code that can be put to work.
+#[derive(Debug)]
+pub enum ReadySide {
+    /// With workers that run already, when they had to be asked before anything else.
+    Here(Box<Prepared>, Option<Arc<WorkerPool>>),
+    AtServer(Box<dyn ReachedServer>),
+}
+
+/// What a check without a run found.
+#[derive(Debug)]
+pub struct EvalCheck {
+    pub model_server: ProbeResult,
+    pub side: CheckedSide,
+}
+
+#[derive(Debug)]
+pub enum CheckedSide {
+    Here {
+        manifest: Box<Manifest>,
+        /// The interpreter or binary.
+        program: Utf8PathBuf,
+        withheld: Withheld,
+    },
+    AtServer {
+        url: String,
+        health: Value,
+    },
+}
+
+#[async_trait]
+impl Work for Evaluation {
+    type Event = RunEvent;
+    type Ready = ReadySide;
+    type End = EvalEnd;
+    type Report = RunReport;
+
+    fn identity(&self) -> RunIdentity<'_> {
+        RunIdentity {
+            kind: RunKind::Evaluation,
+            name: &self.name,
+            folder: &self.folder,
+            workspace: &self.plan.workspace,
+            project: self.plan.config.experiment.rollout.as_str(),
+            config_text: &self.plan.request.config_text,
+            log_limits: self.plan.config.logs,
+            run_again: self.kinds_to_run_again(),
+        }
+    }
+
+    fn redactor(&self) -> Redactor {
+        let secrets: Vec<String> = match &self.plan.side {
+            UserSide::Here(code) => code
+                .secrets
+                .iter()
+                .map(|(_, value)| value.clone())
+                .collect(),
+            UserSide::AtServer(server) => server.secrets(),
+        };
+        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
+        let of_models = self.plan.ready.secrets.iter().chain(of_judge).cloned();
+        Redactor::new(secrets.into_iter().chain(of_models))
+    }
+
+    fn trackers(&self) -> Trackers {
+        self.trackers.clone()
+    }
+
+    fn interpreter<'r>(&self, ready: &'r ReadySide) -> Option<&'r Utf8Path> {
+        match ready {
+            ReadySide::Here(prepared, _) => prepared.interpreter(),
+            ReadySide::AtServer(_) => None,
+        }
+    }
+
+    async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
+        self.plan.ready.end_with(around.parts);
+        if !self.folder.exists() {
+            self.probe(&**around.notices).await?;
+        }
+        match &self.plan.side {
+            UserSide::Here(code) => {
+                let prepared = self.prepare_code(code, around).await?;
+                // Only the workers can say whether such a dataset will do.
+                if !self.plan.dataset.depends_on_workflow() {
+                    return Ok(ReadySide::Here(Box::new(prepared), None));
+                }
+                let workers = self.start_workers(code, &prepared, around).await?;
+                self.plan.dataset.check_for(workers.manifest())?;
+                Ok(ReadySide::Here(Box::new(prepared), Some(workers)))
+            }
+            UserSide::AtServer(server) => Ok(ReadySide::AtServer(server.reach().await?)),
+        }
+    }
+
+    fn pin(&self, ready: &ReadySide) -> Result<Pinned, RunError> {
+        let environment = match ready {
+            ReadySide::Here(prepared, _) => Some(prepared.digest()),
+            // A server's is its own affair.
+            ReadySide::AtServer(_) => None,
+        };
+        let mut pinned = self.plan.pinned(environment)?;
+        pinned.remembered.prices = self.prices;
+        Ok(pinned)
+    }
+
+    async fn opened(
+        &self,
+        _ready: &ReadySide,
+        run: &OpenRun,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<(), RunError> {
+        if run.store.counts().await?.total() < self.plan.rollouts() {
+            self.plan.enqueue(&run.store).await?;
+        }
+        self.money(&run.pinned)?;
+        let counts = run.store.counts().await?;
+        if run.resumed && counts.queued + counts.leased > 0 {
+            let probing = self.probe(&**around.notices);
+            around.stop.unless_stopped(probing).await?;
+        }
+        Ok(())
+    }
+
+    async fn drive(
+        &self,
+        ready: ReadySide,
+        run: &OpenRun,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<EvalEnd, RunError> {
+        let counts = run.store.counts().await?;
+        if counts.queued + counts.leased == 0 {
+            return Ok(EvalEnd {
+                end: RunEnd::Complete,
+                over_budget: false,
+            });
+        }
+        match (&self.plan.side, ready) {
+            (UserSide::Here(code), ReadySide::Here(prepared, workers)) => {
+                let workers = match workers {
+                    Some(workers) => workers,
+                    None => {
+                        let starting = self.start_workers(code, &prepared, around);
+                        around.stop.unless_stopped(starting).await?
+                    }
+                };
+                self.drive_workers(code, workers, run, around).await
+            }
+            (_, ReadySide::AtServer(server)) => self.drive_server(server, run, around).await,
+            (UserSide::AtServer(_), ReadySide::Here(..)) => Err(RunError::failed(
+                RunErrorKind::Internal,
+                "workers were prepared for a run at a rollout server",
+            )),
+        }
+    }
+
+    fn status(&self, end: &EvalEnd) -> RunStatus {
+        match end.end {
+            RunEnd::Complete => RunStatus::Finished,
+            RunEnd::Stopped { .. } => RunStatus::Interrupted,
+        }
+    }
+
+    async fn report(&self, run: &OpenRun) -> Result<RunReport, RunError> {
+        let (store, elapsed) = (&*run.store, run.began.elapsed());
+        let cost = self.money(&run.pinned)?.cost(store).await?;
+        let report = RunReport::of(store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, elapsed)
+            .with_cost(cost.map(|cost| cost.report()))
+            .with_withheld(self.withheld()))
+    }
+}
+
+impl Evaluation {
+    /// A run of this plan, under a new name unless one is given.
+    pub fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
+        let name = if let Some(name) = name {
+            name
+        } else {
+            let stem = plan.request.config_path.file_stem().unwrap_or("eval");
+            fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
+        };
+        Ok(Self {
+            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
+            plan,
+            name,
+            retry_failed: false,
+            throughput: Throughput::default(),
+            prices: None,
+            max_cost: None,
+            probes: true,
+            trackers: Trackers::default(),
+            live: LiveView::default(),
+        })
+    }
+
+    /// Checks everything that a run would need, and starts none.
+    pub async fn check(
+        &self,
+        stop: &StopSignals,
+        notices: &Arc<dyn Notices>,
+    ) -> Result<EvalCheck, RunError> {
+        rehearse(stop, notices, async |around| {
+            self.plan.ready.end_with(around.parts);
+            let model_server = self.probe(&**around.notices).await?;
+            let side = match &self.plan.side {
+                UserSide::Here(code) => self.check_code(code, around).await?,
+                UserSide::AtServer(server) => {
+                    let reached = server.reach().await?;
+                    self.check_trackers(None).await?;
+                    self.tell_server(&*reached, &**around.notices);
+                    CheckedSide::AtServer {
+                        url: server.url().to_owned(),
+                        health: reached.health().clone(),
+                    }
+                }
+            };
+            Ok(EvalCheck { model_server, side })
+        })
+        .await
+    }
+
+    async fn check_code(
+        &self,
+        code: &UserCode,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<CheckedSide, RunError> {
+        let prepared = self.prepare_code(code, around).await?;
+        self.check_trackers(prepared.interpreter()).await?;
+        let workers = self.start_workers(code, &prepared, around).await?;
+        let manifest = workers.manifest();
+        self.plan.dataset.check_for(manifest)?;
+        code.tell(manifest, &self.amount(), &**around.notices);
+        Ok(CheckedSide::Here {
+            manifest: Box::new(manifest.clone()),
+            program: prepared.program().to_owned(),
+            withheld: code.withheld.clone(),
+        })
+    }
+
+    async fn check_trackers(&self, interpreter: Option<&Utf8Path>) -> Result<(), RunError> {
+        crate::tracking::Ready::check(&self.trackers, interpreter)
+            .await
+            .map(drop)
+    }
+
+    async fn prepare_code(
+        &self,
+        code: &UserCode,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<Prepared, RunError> {
+        let python = self.throughput.python.as_deref();
+        code.prepare(python, &**around.notices).await
+    }
+
+    async fn start_workers(
+        &self,
+        code: &UserCode,
+        prepared: &Prepared,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<Arc<WorkerPool>, RunError> {
+        let isolation = self.plan.config.workers.isolation;
+        let options = pool_options(&self.throughput, self.max_in_flight(), isolation);
+        let events = around.events.worker_events();
+        let workers = code.start_workers(prepared, options, events).await?;
+        Ok(around.parts.add_workers(workers))
+    }
+
+    async fn drive_workers(
+        &self,
+        code: &UserCode,
+        workers: Arc<WorkerPool>,
+        run: &OpenRun,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<EvalEnd, RunError> {
+        code.tell(workers.manifest(), &self.amount(), &**around.notices);
+        let sampling = execution::sampling(self.plan.config.sampling, false);
+        let policy = &self.plan.ready.policy;
+        let gateway = execution::start_gateway(None, sampling, policy, &run.store).await?;
+        let gateway = around.parts.add_gateway(gateway);
+        if let Some(judge) = &self.plan.judge {
+            judge.serve_at(&gateway);
+        }
+        self.run_engine(&gateway, workers, run, around).await
+    }
+
+    async fn drive_server(
+        &self,
+        server: Box<dyn ReachedServer>,
+        run: &OpenRun,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<EvalEnd, RunError> {
+        self.tell_server(&*server, &**around.notices);
+        let gateway = execution::start_gateway_beside(
+            server.callbacks(),
+            server.listen(),
+            execution::sampling(self.plan.config.sampling, false),
+            &self.plan.ready.policy,
+            &run.store,
+        );
+        let gateway = around.parts.add_gateway(gateway.await?);
+        let rollouts = server.executor(&gateway);
+        around
+            .parts
+            .share(Stage::Execution, Arc::clone(&rollouts) as _);
+        self.run_engine(&gateway, rollouts, run, around).await
+    }
+
+    async fn run_engine(
+        &self,
+        gateway: &Arc<Gateway>,
+        executor: Arc<dyn Executor>,
+        run: &OpenRun,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<EvalEnd, RunError> {
+        let money = self.money(&run.pinned)?;
+        let before = run.store.call_totals().await?;
+        let policy = &self.plan.ready.policy;
+        self.live.open(gateway, policy, money.prices, before);
+        let tracer = Tracer::start(
+            gateway.rollout_spans(),
+            self.traced(),
+            &run.store,
+            around.events.run_events(),
+        );
+        let mut engine = Engine::new(
+            Arc::clone(&run.store),
+            Arc::new(GatewaySessions::local(Arc::clone(gateway))),
+            executor,
+            self.engine_options(),
+            tracer.events(),
+        );
+        if let Some(budget) = &money.budget {
+            engine = engine.begins_while(budget.may_begin(gateway, before));
+        }
+        let stop = &around.stop.stop;
+        let end = engine.run(stop).await;
+        drop(engine);
+        tracer.finish(&**around.notices).await;
+        Ok(EvalEnd {
+            end: end?,
+            over_budget: money.is_spent() && !stop.now.is_cancelled(),
+        })
+    }
+
+    /// Says who runs the rollouts.
+    fn tell_server(&self, server: &dyn ReachedServer, notices: &dyn Notices) {
+        PassedOn::from(&self.plan.config).tell_of_server(notices);
+        let experiment = &self.plan.config.experiment;
+        let url = match &self.plan.side {
+            UserSide::AtServer(server) => server.url(),
+            UserSide::Here(_) => "this machine",
+        };
+        notices.note(format_args!(
+            "{} at {url} ({}) on {} ({})",
+            experiment.rollout,
+            in_short(server.health()),
+            experiment.model_path,
+            self.amount(),
+        ));
+    }
+
+    /// Asks the model servers for one token each.
+    async fn probe(&self, notices: &dyn Notices) -> Result<ProbeResult, RunError> {
+        if !self.probes {
+            return Ok(ProbeResult::NotAsked);
+        }
+        let (plan, redactor) = (&self.plan, self.redactor());
+        if let Some(judge) = plan.judge.as_ref().and_then(ReadyJudge::server) {
+            probe(&judge, &redactor, notices).await?;
+        }
+        // What runs in this process was opened, so it works.
+        if plan.ready.is_embedded() {
+            return Ok(ProbeResult::NotAsked);
+        }
+        let policy = Server {
+            key: "model_path",
+            model: &plan.config.experiment.model_path,
+            policy: &*plan.ready.policy,
+        };
+        probe(&policy, &redactor, notices).await
+    }
+
+    /// Prices and budget, as they are given now or else as the run was begun with.
+    pub fn money(&self, pinned: &Pinned) -> Result<Money, RunError> {
+        Money::of(self.prices, self.max_cost, pinned)
+    }
+
+    fn amount(&self) -> String {
+        format!("{} rollouts", self.plan.rollouts())
+    }
+
+    fn max_in_flight(&self) -> u32 {
+        self.throughput
+            .max_in_flight
+            .or(self.plan.config.evaluation.batch_size)
+            .unwrap_or(DEFAULT_MAX_IN_FLIGHT)
+    }
+
+    /// What user code here does not get; a server's is its own affair.
+    fn withheld(&self) -> Option<&Withheld> {
+        match &self.plan.side {
+            UserSide::Here(code) => Some(&code.withheld),
+            UserSide::AtServer(_) => None,
+        }
+    }
+
+    /// A resume gives what failed through no fault of the agent another chance; with
+    /// `retry_failed` the rest as well.
+    fn kinds_to_run_again(&self) -> Vec<OutcomeKind> {
+        let mut kinds = vec![OutcomeKind::InfrastructureFailed, OutcomeKind::Cancelled];
+        if self.retry_failed {
+            kinds.extend([
+                OutcomeKind::AgentFailed,
+                OutcomeKind::TimedOut,
+                OutcomeKind::Ungraded,
+            ]);
+        }
+        kinds
+    }
+
+    fn traced(&self) -> TracedRun {
+        let experiment = &self.plan.config.experiment;
+        TracedRun {
+            name: self.name.to_string(),
+            rollout: experiment.rollout.to_string(),
+            model: experiment.model_path.to_string(),
+            redactor: self.redactor(),
+        }
+    }
+
+    fn engine_options(&self) -> EngineOptions {
+        let evaluation = &self.plan.config.evaluation;
+        let in_flight = self.max_in_flight();
+        let settings = DriveSettings::of_evaluation(evaluation, in_flight, self.redactor());
+        execution::engine_options(settings, &self.folder)
+    }
+}
+
+/// What a server says of itself: its status, and how much it runs at once.
+fn in_short(health: &Value) -> String {
+    let status = health["status"].as_str().unwrap_or("no status");
+    let limits = [
+        &health["capacity"]["max_in_flight"],
+        &health["concurrency"]["max_concurrent"],
+    ];
+    match limits.into_iter().find_map(Value::as_u64) {
+        Some(limit) => format!("{status}, {limit} at once"),
+        None => status.to_owned(),
+    }
+}

@@ -1,0 +1,129 @@
+//! The gateway as the engine sees it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use osmosis_core::{Attempt, RolloutId, TaskClock};
+use osmosis_engine::{
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, Session, SessionCalls, Sessions,
+};
+use osmosis_gateway::{Fault, Gateway, RolloutCalls, RolloutDoor};
+
+/// Opens sessions at a gateway of this process.
+#[derive(Debug, Clone)]
+pub struct GatewaySessions {
+    gateway: Arc<Gateway>,
+    /// Where user code reaches the gateway, which may not be where it listens.
+    advertised_url: Arc<str>,
+}
+
+impl GatewaySessions {
+    /// For user code on this machine.
+    pub fn local(gateway: Arc<Gateway>) -> Self {
+        let advertised_url = gateway.url().into();
+        Self {
+            gateway,
+            advertised_url,
+        }
+    }
+
+    /// For user code that reaches the gateway at another address, which ends in `/v1`.
+    pub fn advertised(gateway: Arc<Gateway>, advertised_url: &str) -> Self {
+        Self {
+            gateway,
+            advertised_url: advertised_url.into(),
+        }
+    }
+
+    fn session(&self, door: RolloutDoor) -> Box<dyn Session> {
+        Box::new(GatewaySession {
+            door,
+            url: Arc::clone(&self.advertised_url),
+        })
+    }
+}
+
+impl Sessions for GatewaySessions {
+    fn open(&self, wanted: AgentSession) -> Box<dyn Session> {
+        let AgentSession {
+            rollout,
+            attempt,
+            alias,
+            greedy,
+            keeps_answers,
+            clock,
+        } = wanted;
+        let door = self.gateway.open_as(rollout, attempt, alias);
+        if greedy {
+            door.decode_greedily();
+        }
+        if keeps_answers {
+            door.keep_completions();
+        }
+        door.keep_time(clock);
+        self.session(door)
+    }
+
+    fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> Box<dyn Session> {
+        self.session(self.gateway.open_other(rollout, attempt))
+    }
+
+    fn open_judge(
+        &self,
+        rollout: RolloutId,
+        attempt: Attempt,
+        clock: Arc<TaskClock>,
+    ) -> Option<JudgeSession> {
+        let (door, model) = self.gateway.open_judge(rollout, attempt)?;
+        door.keep_time(clock);
+        let session = self.session(door);
+        Some(JudgeSession { session, model })
+    }
+}
+
+#[derive(Debug)]
+struct GatewaySession {
+    door: RolloutDoor,
+    url: Arc<str>,
+}
+
+#[async_trait]
+impl Session for GatewaySession {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn key(&self) -> &str {
+        self.door.key()
+    }
+
+    async fn end(self: Box<Self>) -> SessionCalls {
+        session_calls(self.door.close().await)
+    }
+}
+
+fn session_calls(calls: RolloutCalls) -> SessionCalls {
+    let fault = calls.fault_behind(false).map(model_fault);
+    let fault_when_late = calls.fault_behind(true).map(model_fault);
+    let answers = calls.completions.into_iter().map(|given| GivenAnswer {
+        id: given.id,
+        sample: given.sample,
+        calls: given.calls,
+    });
+    SessionCalls {
+        summary: calls.summary,
+        model_time: calls.model_time,
+        fault,
+        fault_when_late,
+        answers: answers.collect(),
+        token_records: calls.token_records,
+    }
+}
+
+fn model_fault(fault: &Fault) -> ModelFault {
+    ModelFault {
+        code: fault.kind.as_str(),
+        message: fault.message.clone(),
+        worth_retrying: fault.kind.worth_retrying(),
+    }
+}

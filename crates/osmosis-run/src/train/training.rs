@@ -1,0 +1,335 @@
+//! One training run with our own trainer: workers, the model behind a gateway, the loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use camino::Utf8Path;
+use osmosis_core::frame::Manifest;
+use osmosis_core::{Redactor, RunName};
+use osmosis_engine::{EngineOptions, Measuring};
+use osmosis_gateway::Gateway;
+use osmosis_policy::{EmbeddedModel, Processor, Sampler};
+use osmosis_store::{RunKind, RunStatus};
+use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
+use osmosis_worker::WorkerPool;
+
+use crate::execution::{self, DriveSettings, pool_options};
+use crate::judge::ReadyJudge;
+use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
+use crate::notices::Notices;
+use crate::policy::{self, TokenLimits};
+use crate::prepared::Prepared;
+use crate::reports::TrainingReport;
+use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, fresh_name};
+use crate::settings::{Throughput, Trackers};
+use crate::stop_signals::StopSignals;
+use crate::tracking::TrackerKind;
+use crate::train::plan::{Plan, PlannedModel};
+use crate::{GatewaySessions, RunError};
+
+/// A kept sample passes from this reward on.
+const PASS_THRESHOLD: f64 = 1.0;
+
+/// One training run.
+#[derive(Debug)]
+pub struct Training<M = EmbeddedModel> {
+    pub plan: Plan<M>,
+    pub name: RunName,
+    pub folder: RunFolder,
+    pub throughput: Throughput,
+    /// Whether TensorBoard's files are written into the run's folder.
+    pub tensorboard: bool,
+    pub trackers: Trackers,
+}
+
+/// User code that can be put to work.
+#[derive(Debug)]
+pub struct ReadyCode {
+    pub prepared: Prepared,
+    /// Workers that run already, because only they could say whether the rows will do.
+    workers: Option<Arc<WorkerPool>>,
+}
+
+/// What a check without a run found.
+#[derive(Debug)]
+pub struct TrainCheck {
+    pub manifest: Manifest,
+    pub prepared: Prepared,
+}
+
+impl<M: PlannedModel + Sync> Training<M> {
+    /// A run of this plan, under a new name unless one is given.
+    pub fn new(plan: Plan<M>, name: Option<RunName>) -> Result<Self, RunError> {
+        let name = if let Some(name) = name {
+            name
+        } else {
+            let stem = plan.request.config_path.file_stem().unwrap_or("train");
+            fresh_name(stem, &plan.workspace, RunKind::Training)?
+        };
+        Ok(Self {
+            folder: RunFolder::of(&plan.workspace, RunKind::Training, &name),
+            plan,
+            name,
+            throughput: Throughput::default(),
+            tensorboard: false,
+            trackers: Trackers::default(),
+        })
+    }
+
+    pub fn identity(&self) -> RunIdentity<'_> {
+        RunIdentity {
+            kind: RunKind::Training,
+            name: &self.name,
+            folder: &self.folder,
+            workspace: &self.plan.workspace,
+            project: self.plan.config.experiment.rollout.as_str(),
+            config_text: &self.plan.request.config_text,
+            log_limits: self.plan.config.logs,
+            // The weights depend on earlier results as they are; the trainer retries what it may.
+            run_again: vec![],
+        }
+    }
+
+    pub fn redactor(&self) -> Redactor {
+        let secrets = self.plan.code.secrets.iter().map(|(_, value)| value);
+        let of_judge = self.plan.judge.iter().flat_map(ReadyJudge::secrets);
+        let of_model = self.plan.model.secrets();
+        Redactor::new(secrets.chain(of_judge).chain(of_model).cloned())
+    }
+
+    /// The user's code, with its word that the rows will do where only it can say so.
+    pub async fn prepare(
+        &self,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<ReadyCode, RunError> {
+        let prepared = self.prepare_code(around).await?;
+        let mut workers = None;
+        if self.plan.depends_on_workflow() {
+            let started = self.start_workers(&prepared, around).await?;
+            self.plan.check_for(started.manifest())?;
+            workers = Some(started);
+        }
+        Ok(ReadyCode { prepared, workers })
+    }
+
+    async fn prepare_code(
+        &self,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<Prepared, RunError> {
+        let python = self.throughput.python.as_deref();
+        self.plan.code.prepare(python, &**around.notices).await
+    }
+
+    async fn start_workers(
+        &self,
+        prepared: &Prepared,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<Arc<WorkerPool>, RunError> {
+        let isolation = self.plan.config.workers.isolation;
+        let options = pool_options(&self.throughput, self.max_in_flight(), isolation);
+        let events = around.events.worker_events();
+        let workers = self.plan.code.start_workers(prepared, options, events);
+        Ok(around.parts.add_workers(workers.await?))
+    }
+
+    /// The workers of the run, which are told of.
+    pub async fn workers(
+        &self,
+        ready: ReadyCode,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<Arc<WorkerPool>, RunError> {
+        let workers = match ready.workers {
+            Some(workers) => workers,
+            None => {
+                let starting = self.start_workers(&ready.prepared, around);
+                around.stop.unless_stopped(starting).await?
+            }
+        };
+        let manifest = workers.manifest();
+        let amount = self.plan.amount();
+        self.plan.code.tell(manifest, &amount, &**around.notices);
+        Ok(workers)
+    }
+
+    fn max_in_flight(&self) -> u32 {
+        self.throughput
+            .max_in_flight
+            .unwrap_or_else(|| self.plan.default_in_flight())
+    }
+
+    pub fn engine_options(&self) -> EngineOptions {
+        let training = &self.plan.config.training;
+        let settings = DriveSettings {
+            max_in_flight: self.max_in_flight(),
+            agent_limit: training.agent_timeout(),
+            grade_limit: training.grader_timeout(),
+            pass_threshold: PASS_THRESHOLD,
+            reward_range: training.reward_range,
+            model_errors: training.model_errors,
+            measuring: Measuring::Nothing,
+            redactor: self.redactor(),
+        };
+        execution::engine_options(settings, &self.folder)
+    }
+
+    /// What it came to so far; `trained` is how long this process trained.
+    pub async fn numbers(
+        &self,
+        run: &OpenRun,
+        trained: Option<Duration>,
+    ) -> Result<TrainingReport, RunError> {
+        let report = TrainingReport::of(&*run.store, &self.name, &self.folder).await?;
+        Ok(report
+            .ran_here(run.resumed, trained)
+            .with_withheld(&self.plan.code.withheld))
+    }
+
+    pub fn token_limits(&self) -> TokenLimits {
+        let training = &self.plan.config.training;
+        TokenLimits {
+            prompt: training.max_prompt_length as usize,
+            response: training.max_response_length as usize,
+        }
+    }
+}
+
+#[async_trait]
+impl Work for Training {
+    type Event = TrainEvent;
+    type Ready = ReadyCode;
+    type End = TrainEnd;
+    type Report = TrainingReport;
+
+    fn identity(&self) -> RunIdentity<'_> {
+        Self::identity(self)
+    }
+
+    fn redactor(&self) -> Redactor {
+        Self::redactor(self)
+    }
+
+    fn trackers(&self) -> Trackers {
+        let mut elsewhere = self.trackers.clone();
+        // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
+        elsewhere
+            .kinds
+            .retain(|kind| *kind != TrackerKind::Tensorboard);
+        elsewhere
+    }
+
+    fn interpreter<'r>(&self, ready: &'r ReadyCode) -> Option<&'r Utf8Path> {
+        ready.prepared.interpreter()
+    }
+
+    async fn prepare(&self, around: &Surroundings<'_, TrainEvent>) -> Result<ReadyCode, RunError> {
+        Self::prepare(self, around).await
+    }
+
+    fn pin(&self, ready: &ReadyCode) -> Result<Pinned, RunError> {
+        self.plan.pinned(ready.prepared.digest())
+    }
+
+    async fn opened(
+        &self,
+        _ready: &ReadyCode,
+        run: &OpenRun,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<(), RunError> {
+        if run.resumed
+            && let Some(before) = &run.pinned.remembered.processor
+        {
+            compare_processors(before, &Processor::here().to_string(), &**around.notices);
+        }
+        Ok(())
+    }
+
+    async fn drive(
+        &self,
+        ready: ReadyCode,
+        run: &OpenRun,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<TrainEnd, RunError> {
+        let plan = self.plan.train_plan()?;
+        let workers = self.workers(ready, around).await?;
+        let (gateway, sampler) = self.serve_policy(run, around).await?;
+        let parts = TrainParts {
+            store: Arc::clone(&run.store),
+            sessions: Arc::new(GatewaySessions::local(gateway)),
+            executor: workers,
+            model: Arc::new(self.plan.model.clone()),
+            sampler,
+            engine: self.engine_options(),
+            folder: self.folder.path.clone(),
+            tensorboard: self.tensorboard
+                || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
+        };
+        let mut trainer = Trainer::open(plan, parts).await?;
+        let events = around.events.run_events();
+        Ok(trainer.run(&around.stop.stop, events).await?)
+    }
+
+    fn status(&self, end: &TrainEnd) -> RunStatus {
+        match end {
+            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
+            TrainEnd::Stopped { .. } => RunStatus::Interrupted,
+        }
+    }
+
+    async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
+        self.numbers(run, Some(run.began.elapsed())).await
+    }
+}
+
+impl Training {
+    /// Checks everything that a run would need, and starts none.
+    pub async fn check(
+        &self,
+        stop: &StopSignals,
+        notices: &Arc<dyn Notices>,
+    ) -> Result<TrainCheck, RunError> {
+        rehearse(stop, notices, async |around| {
+            let prepared = self.prepare_code(around).await?;
+            let workers = self.start_workers(&prepared, around).await?;
+            let manifest = workers.manifest().clone();
+            self.plan.check_for(&manifest)?;
+            let amount = self.plan.amount();
+            self.plan.code.tell(&manifest, &amount, &**around.notices);
+            Ok(TrainCheck { manifest, prepared })
+        })
+        .await
+    }
+
+    /// The model behind a gateway whose `[sampling]` wins over what agents ask for: training needs to
+    /// know the distribution that tokens were drawn from.
+    async fn serve_policy(
+        &self,
+        run: &OpenRun,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
+        let model_path = &self.plan.config.experiment.model_path;
+        let limits = Some(self.token_limits());
+        let (policy, sampler) =
+            policy::sampled(model_path, &self.plan.model, self.plan.seed(), limits)?;
+        around.parts.add_sampler(&sampler);
+        let sampling = execution::sampling(self.plan.config.sampling, true);
+        let gateway = execution::start_gateway(None, sampling, &policy, &run.store).await?;
+        let gateway = around.parts.add_gateway(gateway);
+        if let Some(judge) = &self.plan.judge {
+            judge.serve_at(&gateway);
+        }
+        Ok((gateway, sampler))
+    }
+}
+
+/// The same weights, bit for bit, are promised on one kind of processor alone.
+fn compare_processors(before: &str, here: &str, notices: &dyn Notices) {
+    if before != here {
+        tracing::warn!(before, here, "resumed on another kind of processor");
+        notices.warn(format_args!(
+            "this run was begun on another kind of processor (`{before}`; here: `{here}`): it goes on, \
+             but its weights will not be bit for bit what one kind alone would have given"
+        ));
+    }
+}

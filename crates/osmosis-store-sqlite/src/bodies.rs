@@ -1,0 +1,221 @@
+//! The bodies of model calls, read from the segments.
+
+use bytes::{Buf as _, Bytes};
+use camino::Utf8Path;
+use osmosis_core::{RolloutId, SampleId};
+use osmosis_store::{CallBody, CallPurpose, CallQuery, CallVisitor};
+use rusqlite::{Connection, params};
+
+use crate::calls::{calls, shown_attempt};
+use crate::delta::{MAX_CHAIN, Shared};
+use crate::segment::{Place, SegmentReader};
+use crate::sql::{SqlError, number, optional_number, to_sql};
+
+/// Where the bodies of a call are, and how they are told.
+struct Stored {
+    request: Place,
+    response: Place,
+    base_call_id: Option<i64>,
+    shared: Shared,
+    request_bytes: usize,
+    response_bytes: usize,
+    tokens: Option<Place>,
+    token_records: usize,
+}
+
+pub(crate) fn body(
+    connection: &Connection,
+    segments: &Utf8Path,
+    call_id: u64,
+) -> Result<Option<CallBody>, SqlError> {
+    Bodies::new(connection, segments).read(call_id)
+}
+
+/// Shows every call of a purpose that [`calls`] would list for each rollout to `visit`.
+pub(crate) fn visit(
+    connection: &Connection,
+    segments: &Utf8Path,
+    ids: &[RolloutId],
+    purpose: CallPurpose,
+    mut visit: CallVisitor,
+) -> Result<(), SqlError> {
+    // One look at the database costs less than many.
+    let _snapshot = connection.unchecked_transaction()?;
+    let mut bodies = Bodies::new(connection, segments);
+    for id in ids {
+        let query = CallQuery {
+            rollout_id: id.clone(),
+            attempt: None,
+        };
+        for call in calls(connection, &query)? {
+            if call.purpose != purpose {
+                continue;
+            }
+            if let Some(body) = bodies.read(call.call_id)? {
+                visit(&call, &body);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads bodies, one after the other.
+pub(super) struct Bodies<'s> {
+    connection: &'s Connection,
+    segments: SegmentReader<'s>,
+    /// The last call and its request, which the next one likely extends.
+    last: Option<(i64, Bytes)>,
+}
+
+impl<'s> Bodies<'s> {
+    pub(super) fn new(connection: &'s Connection, segments: &'s Utf8Path) -> Self {
+        Self {
+            connection,
+            segments: SegmentReader::new(segments),
+            last: None,
+        }
+    }
+
+    pub(super) fn read(&mut self, call_id: u64) -> Result<Option<CallBody>, SqlError> {
+        let id = to_sql(call_id)?;
+        let Some(wanted) = stored(self.connection, id)? else {
+            return Ok(None);
+        };
+        let response = self.segments.read(wanted.response)?;
+        if response.len() != wanted.response_bytes {
+            return Err(SqlError::Senseless(format!(
+                "the response of call {call_id} has the wrong length"
+            )));
+        }
+        let tokens = match wanted.tokens {
+            None => Vec::new(),
+            Some(place) => parted(self.segments.read(place)?.into(), wanted.token_records)
+                .ok_or_else(|| senseless_tokens(call_id))?,
+        };
+        let request = self.request(call_id, wanted)?;
+        self.last = Some((id, request.clone()));
+        Ok(Some(CallBody {
+            request,
+            response: response.into(),
+            tokens,
+        }))
+    }
+
+    /// From the call back to one whose request is known or stored whole, then forward again.
+    fn request(&mut self, call_id: u64, wanted: Stored) -> Result<Bytes, SqlError> {
+        let mut chain = vec![wanted];
+        let mut request = Bytes::new();
+        while let Some(base) = chain.last().and_then(|last| last.base_call_id) {
+            if let Some((_, known)) = self.last.as_ref().filter(|(id, _)| *id == base) {
+                request = known.clone();
+                break;
+            }
+            if chain.len() > MAX_CHAIN as usize {
+                return Err(SqlError::Senseless(format!(
+                    "call {call_id} is told by too many others"
+                )));
+            }
+            chain.push(stored(self.connection, base)?.ok_or_else(|| {
+                SqlError::Senseless(format!(
+                    "call {base} is missing, which call {call_id} extends"
+                ))
+            })?);
+        }
+        for link in chain.iter().rev() {
+            let middle = self.segments.read(link.request)?;
+            request = link
+                .shared
+                .join(&request, &middle)
+                .filter(|request| request.len() == link.request_bytes)
+                .ok_or_else(|| {
+                    SqlError::Senseless(format!(
+                        "the request of call {call_id} does not fit together"
+                    ))
+                })?
+                .into();
+        }
+        Ok(request)
+    }
+}
+
+fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlError> {
+    let mut select = connection.prepare_cached(
+        "SELECT segment, request_offset, response_offset, base_call_id, shared_prefix_bytes,
+            shared_suffix_bytes, request_bytes, response_bytes, tokens_offset, token_records
+         FROM calls WHERE call_id = ?1",
+    )?;
+    let mut rows = select.query([call_id])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    let segment = number(row, 0)?;
+    Ok(Some(Stored {
+        request: Place {
+            segment,
+            offset: number(row, 1)?,
+        },
+        response: Place {
+            segment,
+            offset: number(row, 2)?,
+        },
+        base_call_id: row.get(3)?,
+        shared: Shared {
+            prefix: number(row, 4)?,
+            suffix: number(row, 5)?,
+        },
+        request_bytes: number(row, 6)?,
+        response_bytes: number(row, 7)?,
+        tokens: optional_number(row, 8)?.map(|offset| Place { segment, offset }),
+        token_records: number(row, 9)?,
+    }))
+}
+
+/// The token records of the policy's calls in the attempt that [`calls`] would list.
+pub(crate) fn token_records(
+    connection: &Connection,
+    segments: &Utf8Path,
+    id: &RolloutId,
+) -> Result<Vec<(SampleId, Bytes)>, SqlError> {
+    let Some(attempt) = shown_attempt(connection, id)? else {
+        return Ok(Vec::new());
+    };
+    let mut select = connection.prepare_cached(
+        "SELECT call_id, sample_id, segment, tokens_offset, token_records FROM calls
+         WHERE rollout_id = ?1 AND attempt = ?2 AND tokens_offset IS NOT NULL AND purpose = 'policy'
+         ORDER BY call_id",
+    )?;
+    let mut rows = select.query(params![id.as_str(), attempt])?;
+    let mut segments = SegmentReader::new(segments);
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let sample = SampleId::new(row.get::<_, String>(1)?)?;
+        let place = Place {
+            segment: number(row, 2)?,
+            offset: number(row, 3)?,
+        };
+        let Some(of_call) = parted(segments.read(place)?.into(), number(row, 4)?) else {
+            return Err(senseless_tokens(number(row, 0)?));
+        };
+        records.extend(of_call.into_iter().map(|record| (sample.clone(), record)));
+    }
+    Ok(records)
+}
+
+/// The records in a payload of token records; `None` when it is none.
+fn parted(mut payload: Bytes, count: usize) -> Option<Vec<Bytes>> {
+    let mut records = Vec::new();
+    while !payload.is_empty() {
+        let length = usize::try_from(payload.try_get_u32_le().ok()?).ok()?;
+        if length > payload.len() {
+            return None;
+        }
+        records.push(payload.split_to(length));
+    }
+    (records.len() == count).then_some(records)
+}
+
+fn senseless_tokens(call_id: u64) -> SqlError {
+    SqlError::Senseless(format!(
+        "the token records of call {call_id} do not fit together"
+    ))
+}

@@ -1,0 +1,452 @@
+//! What is known about the run, its rows, its rollouts and their samples.
+
+use osmosis_core::{
+    Durations, Failure, Outcome, OutcomeKind, Phase, Reward, RolloutId, RunName, Sample, SampleId,
+};
+use osmosis_store::{
+    CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStatus, StoreError,
+};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Row, params, params_from_iter};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::checksum;
+use crate::sql::{
+    SqlError, exact_float, from_word, json, number, optional_json, optional_number, to_sql, word,
+};
+
+const DEFAULT_PAGE: usize = 1000;
+
+pub(crate) fn create_run(connection: &Connection, run: &RunRecord) -> Result<(), SqlError> {
+    if let Some(there) = self::run(connection)? {
+        return Err(StoreError::AlreadyExists(there.name).into());
+    }
+    let insert = checksum::RUN.insertion(&[
+        ("only_one", "1"),
+        ("name", "?1"),
+        ("kind", "?2"),
+        ("status", "?3"),
+        ("created_at_ms", "?4"),
+        ("finished_at_ms", "?5"),
+        ("config_toml", "?6"),
+        ("pinned", "?7"),
+    ]);
+    connection.execute(
+        &format!("INSERT {insert}"),
+        params![
+            run.name.as_str(),
+            word(&run.kind)?,
+            word(&run.status)?,
+            run.created_at_ms,
+            run.finished_at_ms,
+            run.config_toml,
+            run.pinned.as_str(),
+        ],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn run(connection: &Connection) -> Result<Option<RunRecord>, SqlError> {
+    let mut select = connection.prepare_cached("SELECT * FROM run")?;
+    let mut rows = select.query([])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some(RunRecord {
+        name: RunName::new(row.get::<_, String>("name")?)?,
+        kind: from_word(row.get("kind")?)?,
+        status: from_word(row.get("status")?)?,
+        created_at_ms: row.get("created_at_ms")?,
+        finished_at_ms: row.get("finished_at_ms")?,
+        config_toml: row.get("config_toml")?,
+        pinned: json(row, "pinned")?,
+    }))
+}
+
+pub(crate) fn set_status(
+    connection: &Connection,
+    now_ms: i64,
+    status: RunStatus,
+) -> Result<(), SqlError> {
+    let finished_at_ms = match status {
+        RunStatus::Finished => Some(now_ms),
+        RunStatus::Running | RunStatus::Interrupted => None,
+    };
+    let changes = checksum::RUN.assignments(&[("status", "?1"), ("finished_at_ms", "?2")]);
+    let changed = connection.execute(
+        &format!("UPDATE run SET {changes}"),
+        params![word(&status)?, finished_at_ms],
+    )?;
+    if changed == 0 {
+        return Err(StoreError::refused("the run has no record yet").into());
+    }
+    Ok(())
+}
+
+pub(crate) fn counts(connection: &Connection) -> Result<QueueCounts, SqlError> {
+    let mut counts = QueueCounts::default();
+    let mut select =
+        connection.prepare_cached("SELECT state, count(*) AS n FROM rollouts GROUP BY state")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let n = number(row, "n")?;
+        match row.get_ref("state")?.as_str() {
+            Ok("queued") => counts.queued = n,
+            Ok("leased") => counts.leased = n,
+            Ok("done") => counts.done = n,
+            Ok(other) => return Err(SqlError::Senseless(format!("state `{other}`"))),
+            Err(error) => return Err(SqlError::Senseless(error.to_string())),
+        }
+    }
+    Ok(counts)
+}
+
+pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlError> {
+    let mut select = connection.prepare_cached(
+        "SELECT outcome, count(*) AS rollouts, total(reward) AS reward_sum,
+            coalesce(sum(passed), 0) AS passed, sum(model_calls) AS model_calls,
+            sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens,
+            sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens,
+            sum(judge_calls) AS judge_calls, sum(judge_prompt_tokens) AS judge_prompt_tokens,
+            sum(judge_completion_tokens) AS judge_completion_tokens
+         FROM rollouts WHERE state = 'done' GROUP BY outcome",
+    )?;
+    let mut rows = select.query([])?;
+    let mut tallies = Vec::new();
+    while let Some(row) = rows.next()? {
+        tallies.push(OutcomeTally {
+            kind: outcome_kind(&row.get::<_, String>("outcome")?)?,
+            rollouts: number(row, "rollouts")?,
+            passed: number(row, "passed")?,
+            reward_sum: row.get("reward_sum")?,
+            calls: call_summary(row)?,
+        });
+    }
+    tallies.sort_by_key(|tally| tally.kind);
+    Ok(tallies)
+}
+
+pub(crate) fn rollouts(
+    connection: &Connection,
+    query: &RolloutQuery,
+) -> Result<RolloutPage, SqlError> {
+    let limit = if query.limit == 0 {
+        DEFAULT_PAGE
+    } else {
+        query.limit
+    };
+    let mut conditions = String::new();
+    let mut values: Vec<Value> = Vec::new();
+    if let Some(row_index) = query.row_index {
+        conditions.push_str(" AND row_index = ?");
+        values.push(to_sql(row_index)?.into());
+    }
+    if let Some(kind) = query.kind {
+        conditions.push_str(" AND outcome = ?");
+        values.push(kind.as_str().to_owned().into());
+    }
+    if query.finished_only {
+        // The plus keeps SQLite on the index that has the wanted order.
+        conditions.push_str(" AND +state = 'done'");
+    }
+    if let Some((row_index, run_index)) = query.after {
+        conditions.push_str(" AND (row_index, run_index) > (?, ?)");
+        values.push(to_sql(row_index)?.into());
+        values.push(i64::from(run_index).into());
+    }
+    // One more than asked for tells whether there is a next page.
+    let one_more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    values.push(one_more.into());
+
+    let mut select = connection.prepare_cached(&page_sql(&conditions))?;
+    let mut rows = select.query(params_from_iter(values))?;
+    let mut page = RolloutPage::default();
+    while let Some(row) = rows.next()? {
+        if page.items.len() == limit {
+            page.next = page
+                .items
+                .last()
+                .map(|last| (last.row_index, last.run_index));
+            break;
+        }
+        page.items.push(record(row)?);
+    }
+    Ok(page)
+}
+
+pub(crate) fn page_sql(conditions: &str) -> String {
+    format!(
+        "SELECT {COLUMNS} FROM rollouts WHERE true {conditions}
+         ORDER BY row_index, run_index LIMIT ?"
+    )
+}
+
+pub(crate) fn rollout(
+    connection: &Connection,
+    id: &RolloutId,
+) -> Result<Option<RolloutRecord>, SqlError> {
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM rollouts WHERE rollout_id = ?1"
+    ))?;
+    let mut rows = select.query([id.as_str()])?;
+    match rows.next()? {
+        None => Ok(None),
+        Some(row) => record(row).map(Some),
+    }
+}
+
+pub(crate) fn rollouts_by_id(
+    connection: &Connection,
+    ids: &[RolloutId],
+) -> Result<Vec<RolloutRecord>, SqlError> {
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        found.extend(rollout(connection, id)?);
+    }
+    Ok(found)
+}
+
+/// Read by position in [`record`]: looking names up costs more than the rest for a large report.
+pub(super) const COLUMNS: &str =
+    "rollout_id, row_index, run_index, attempt, failures, outcome, reward, passed,
+    outcome_detail, sample_rewards, metrics, queue_ms, agent_ms, model_ms, grade_ms,
+    started_at_ms, finished_at_ms, model_calls, prompt_tokens, completion_tokens, cached_tokens,
+    reasoning_tokens, judge_calls, judge_prompt_tokens, judge_completion_tokens";
+
+pub(super) fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
+    Ok(RolloutRecord {
+        id: RolloutId::new(row.get::<_, String>(0)?)?,
+        row_index: number(row, 1)?,
+        run_index: number(row, 2)?,
+        attempts: number(row, 3)?,
+        failures: number(row, 4)?,
+        outcome: outcome(row)?,
+        rewards: rewards(row.get_ref(9)?.as_str_or_null()?)?,
+        metrics: optional_json(row, 10)?,
+        durations: Durations {
+            queue: row.get(11)?,
+            agent: row.get(12)?,
+            model: row.get(13)?,
+            grade: row.get(14)?,
+        },
+        started_at_ms: row.get(15)?,
+        finished_at_ms: row.get(16)?,
+        calls: CallSummary {
+            model_calls: number(row, 17)?,
+            prompt_tokens: number(row, 18)?,
+            completion_tokens: number(row, 19)?,
+            cached_tokens: optional_number(row, 20)?,
+            reasoning_tokens: optional_number(row, 21)?,
+            judge: JudgeSummary {
+                calls: number(row, 22)?,
+                prompt_tokens: number(row, 23)?,
+                completion_tokens: number(row, 24)?,
+            },
+        },
+    })
+}
+
+/// What an outcome is besides its kind and reward. Also the wire between our types and the column
+/// `outcome_detail`, so its names are a promise.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Detail {
+    Failure(Failure),
+    Deadline { phase: Phase, limit_ms: u64 },
+    Reason { reason: String },
+}
+
+pub(crate) fn outcome_detail(outcome: &Outcome) -> Result<Option<String>, StoreError> {
+    let detail = match outcome {
+        Outcome::Scored { .. } | Outcome::Cancelled => return Ok(None),
+        Outcome::AgentFailed { failure }
+        | Outcome::Ungraded { failure }
+        | Outcome::InfrastructureFailed { failure } => Detail::Failure(failure.clone()),
+        Outcome::TimedOut { phase, limit_ms } => Detail::Deadline {
+            phase: *phase,
+            limit_ms: *limit_ms,
+        },
+        Outcome::Rejected { reason } => Detail::Reason {
+            reason: reason.clone(),
+        },
+    };
+    serde_json::to_string(&detail)
+        .map(Some)
+        .map_err(|error| StoreError::refused(error.to_string()))
+}
+
+fn outcome(row: &Row<'_>) -> Result<Option<Outcome>, SqlError> {
+    let Some(kind) = row.get_ref(5)?.as_str_or_null()? else {
+        return Ok(None);
+    };
+    let kind = outcome_kind(kind)?;
+    if kind == OutcomeKind::Scored {
+        return Ok(Some(Outcome::Scored {
+            reward: Reward::recorded(row.get(6)?)?,
+            passed: row.get(7)?,
+        }));
+    }
+    let detail = match row.get_ref(8)?.as_str_or_null()? {
+        None => None,
+        Some(text) => Some(
+            serde_json::from_str(text).map_err(|error| SqlError::Senseless(error.to_string()))?,
+        ),
+    };
+    let outcome = match (kind, detail) {
+        (OutcomeKind::AgentFailed, Some(Detail::Failure(failure))) => {
+            Outcome::AgentFailed { failure }
+        }
+        (OutcomeKind::Ungraded, Some(Detail::Failure(failure))) => Outcome::Ungraded { failure },
+        (OutcomeKind::InfrastructureFailed, Some(Detail::Failure(failure))) => {
+            Outcome::InfrastructureFailed { failure }
+        }
+        (OutcomeKind::TimedOut, Some(Detail::Deadline { phase, limit_ms })) => {
+            Outcome::TimedOut { phase, limit_ms }
+        }
+        (OutcomeKind::Rejected, Some(Detail::Reason { reason })) => Outcome::Rejected { reason },
+        (OutcomeKind::Cancelled, None) => Outcome::Cancelled,
+        (kind, _) => {
+            return Err(SqlError::Senseless(format!(
+                "`outcome_detail` does not belong to outcome `{kind}`"
+            )));
+        }
+    };
+    Ok(Some(outcome))
+}
+
+fn outcome_kind(text: &str) -> Result<OutcomeKind, SqlError> {
+    OutcomeKind::parse(text).ok_or_else(|| SqlError::Senseless(format!("outcome `{text}`")))
+}
+
+/// The rewards of the kept samples, out of the JSON object in `sample_rewards`.
+pub(super) fn rewards(text: Option<&str>) -> Result<Vec<(SampleId, Option<Reward>)>, SqlError> {
+    let Some(text) = text else {
+        return Ok(Vec::new());
+    };
+    let InOrder(pairs) =
+        serde_json::from_str(text).map_err(|error| SqlError::Senseless(error.to_string()))?;
+    pairs
+        .into_iter()
+        .map(|(id, reward)| {
+            let reward = match reward.get() {
+                "null" => None,
+                number => Some(Reward::recorded(exact_float(number)?)?),
+            };
+            Ok((id, reward))
+        })
+        .collect()
+}
+
+/// A JSON object whose order counts.
+struct InOrder(Vec<(SampleId, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for InOrder {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> serde::de::Visitor<'de> for Pairs {
+            type Value = InOrder;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object of rewards by sample id")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<InOrder, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(InOrder(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+pub(super) fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
+    Ok(CallSummary {
+        model_calls: number(row, "model_calls")?,
+        prompt_tokens: number(row, "prompt_tokens")?,
+        completion_tokens: number(row, "completion_tokens")?,
+        cached_tokens: optional_number(row, "cached_tokens")?,
+        reasoning_tokens: optional_number(row, "reasoning_tokens")?,
+        judge: JudgeSummary {
+            calls: number(row, "judge_calls")?,
+            prompt_tokens: number(row, "judge_prompt_tokens")?,
+            completion_tokens: number(row, "judge_completion_tokens")?,
+        },
+    })
+}
+
+pub(crate) fn row(connection: &Connection, row_index: u64) -> Result<Option<RowRecord>, SqlError> {
+    let mut select =
+        connection.prepare_cached("SELECT line, body FROM rows WHERE row_index = ?1")?;
+    let mut rows = select.query([to_sql(row_index)?])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some(RowRecord {
+        row_index,
+        line: number(row, "line")?,
+        body: json(row, "body")?,
+    }))
+}
+
+pub(crate) fn rows(
+    connection: &Connection,
+    row_indices: &[u64],
+) -> Result<Vec<RowRecord>, SqlError> {
+    // One look at the database costs less than many.
+    let _snapshot = connection.unchecked_transaction()?;
+    let rows = row_indices.iter();
+    let rows = rows.filter_map(|row_index| row(connection, *row_index).transpose());
+    rows.collect()
+}
+
+pub(crate) fn samples_of(
+    connection: &Connection,
+    ids: &[RolloutId],
+) -> Result<Vec<Vec<Sample>>, SqlError> {
+    let _snapshot = connection.unchecked_transaction()?;
+    ids.iter().map(|id| samples(connection, id)).collect()
+}
+
+pub(crate) fn samples(connection: &Connection, id: &RolloutId) -> Result<Vec<Sample>, SqlError> {
+    let mut select = connection
+        .prepare_cached("SELECT * FROM samples WHERE rollout_id = ?1 ORDER BY position")?;
+    let mut rows = select.query([id.as_str()])?;
+    let mut samples = Vec::new();
+    while let Some(row) = rows.next()? {
+        samples.push(Sample {
+            id: SampleId::new(row.get::<_, String>("sample_id")?)?,
+            messages: json(row, "messages")?,
+            reward: match row.get::<_, Option<f64>>("reward")? {
+                None => None,
+                Some(reward) => Some(Reward::recorded(reward)?),
+            },
+            remove_sample: row.get("removed")?,
+            metrics: optional_json(row, "metrics")?,
+            extra_fields: optional_json(row, "extra_fields")?,
+        });
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewards_keep_their_order_and_what_is_no_object_is_named() {
+        let found = rewards(Some(r#"{"b":0.1,"a":null}"#)).unwrap();
+        let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["b", "a"]);
+        let Err(SqlError::Senseless(message)) = rewards(Some("1")) else {
+            panic!("a number was read as rewards");
+        };
+        let expected = "expected an object of rewards by sample id";
+        assert!(message.contains(expected), "{message}");
+    }
+}

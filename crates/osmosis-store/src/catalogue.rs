@@ -1,0 +1,71 @@
+//! The runs of a place: which there are, and opening them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use osmosis_core::RunName;
+
+use crate::{
+    Holder, RunKind, SalvageReport, Store, StoreError, StoreUrl, VerifyProgress, VerifyReport,
+};
+
+/// Which run of a catalogue: two runs of different kinds may have the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunKey {
+    pub kind: RunKind,
+    pub name: RunName,
+}
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunEntry {
+    pub key: RunKey,
+    pub url: StoreUrl,
+}
+
+/// Is shown how far a check has come, on a thread that may block.
+pub type ProgressVisitor = Box<dyn FnMut(VerifyProgress) + Send>;
+
+/// The runs that are kept in one place: a workspace, or a database that several machines share.
+#[async_trait]
+pub trait Catalogue: Send + Sync + std::fmt::Debug {
+    /// Where the runs are.
+    fn url(&self) -> &StoreUrl;
+
+    /// Where a run is, or would be.
+    fn url_of(&self, run: &RunKey) -> Result<StoreUrl, StoreError>;
+
+    /// The runs of a kind, newest first. One that can't be read is listed like the others.
+    async fn list(&self, kind: RunKind) -> Result<Vec<RunEntry>, StoreError>;
+
+    /// Whether there is such a run.
+    async fn contains(&self, run: &RunKey) -> Result<bool, StoreError>;
+
+    /// Makes a new run and opens it for writing. `AlreadyExists` when there is one.
+    async fn create(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
+
+    /// Opens a run for writing. `NotFound` when there is none, `Held` when another process has it alone.
+    async fn open(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
+
+    /// Opens a run for reading alone, whoever writes to it. `NotFound` when there is none; every write fails.
+    async fn open_read_only(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
+
+    /// The living process that has the run alone, if there is one.
+    async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError>;
+
+    /// Takes a run out of the list without deleting anything, and returns where it is now. `Held` when a process
+    /// writes to it, `NotFound` when there is none.
+    async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError>;
+
+    /// Checks that a run is what was written. Damage is in the report; an error only where there is no run, or it
+    /// can't be read at all.
+    async fn verify(
+        &self,
+        run: &RunKey,
+        progress: ProgressVisitor,
+    ) -> Result<VerifyReport, StoreError>;
+
+    /// Makes a new run of the same kind of everything in a damaged one that verifies, which is only read.
+    /// `AlreadyExists` when there is one of the new name, `Held` when somebody writes to the damaged one.
+    async fn salvage(&self, run: &RunKey, into: &RunName) -> Result<SalvageReport, StoreError>;
+}

@@ -1,0 +1,231 @@
+//! The steps, in the order in which they run.
+
+use std::process::Command;
+
+use anyhow::Result;
+use camino::Utf8Path;
+use cargo_metadata::MetadataCommand;
+use osmosis_testkit::python_environment;
+
+use super::site::Site;
+
+/// One check.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) order: Order,
+    pub(super) check: fn(&Site) -> Result<()>,
+}
+
+/// When a step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Before all others: it takes seconds.
+    First,
+    /// It keeps the processors busy.
+    Compiling,
+    /// In a thread of its own, while others compile.
+    Beside,
+    /// After all of these, with nothing beside it.
+    Last,
+}
+
+/// The targets that are built. Examples are linted and never linked: no test starts one.
+const BUILT: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// Python tests that start no worker and no server.
+const QUICK_PYTHON_TESTS: [&str; 11] = [
+    "tests/test_areal_api.py",
+    "tests/test_areal_context.py",
+    "tests/test_areal_results.py",
+    "tests/test_cleanup.py",
+    "tests/test_contract.py",
+    "tests/test_discovery.py",
+    "tests/test_frames.py",
+    "tests/test_rubric.py",
+    "tests/test_sdk.py",
+    "tests/test_trainer.py",
+    "tests/test_workflow_kinds.py",
+];
+
+/// What the other environment, which has no Strands, can't check.
+const STRANDS_TESTS: [&str; 4] = [
+    "tests/test_contract.py",
+    "tests/test_strands.py",
+    "tests/test_troubleshooting.py",
+    "tests/test_worker_strands.py",
+];
+
+pub(super) const STEPS: [Step; 16] = [
+    RUST_FORMAT,
+    DEPENDENCY_DIRECTION,
+    step("dependency licences", Order::First, |_| {
+        crate::licences::check()
+    }),
+    step("dependency upkeep", Order::First, |_| {
+        crate::dependencies::check()
+    }),
+    step("rust lints", Order::Compiling, |site| {
+        let workspace = ["clippy", "--workspace", "--all-targets", "--locked"];
+        site.cargo(&[&workspace, &["--", "-D", "warnings"][..]].concat())
+    }),
+    step("rust build", Order::Compiling, |site| {
+        site.cargo(&[&["build", "--workspace", "--locked"], &BUILT[..]].concat())
+    }),
+    step("python environment", Order::Beside, |_| {
+        python_environment::python();
+        Ok(())
+    }),
+    PYTHON_DIRECTION,
+    PYTHON_FORMAT,
+    PYTHON_LINTS,
+    PYTHON_TYPES,
+    step("python tests", Order::Beside, |site| {
+        site.python(&["-m", "pytest", "-q"])
+    }),
+    step("strands tests", Order::Beside, |site| {
+        let python = python_environment::strands_python();
+        site.python_of(&python, &["-m", "mypy"])?;
+        site.python_of(
+            &python,
+            &[&["-m", "pytest", "-q"], &STRANDS_TESTS[..]].concat(),
+        )
+    }),
+    step("rust tests", Order::Last, |site| {
+        let built = [&["--workspace", "--locked"], &BUILT[..]].concat();
+        rust_tests(site, &built)
+    }),
+    step("rust doc tests", Order::Last, |site| {
+        let packages = selected(&documented_crates()?);
+        let crates: Vec<&str> = packages.iter().map(String::as_str).collect();
+        site.cargo(&[&["test", "--doc", "--locked"], &crates[..]].concat())
+    }),
+    step("torture", Order::Last, |_| {
+        crate::torture::run(&crate::torture::Options::short())
+    }),
+];
+
+/// For daily work: under two minutes when little has changed.
+pub(super) const QUICK_STEPS: [Step; 9] = [
+    RUST_FORMAT,
+    DEPENDENCY_DIRECTION,
+    step("rust lints", Order::Compiling, |site| {
+        let packages = selected(&site.changed.with_dependents);
+        if packages.is_empty() {
+            return Ok(());
+        }
+        let crates: Vec<&str> = packages.iter().map(String::as_str).collect();
+        let clippy = ["clippy", "--all-targets", "--locked"];
+        site.cargo(&[&clippy, &crates[..], &["--", "-D", "warnings"]].concat())
+    }),
+    step("rust unit tests", Order::Compiling, |site| {
+        let packages = selected(&site.changed.crates);
+        if packages.is_empty() {
+            return Ok(());
+        }
+        let mut arguments: Vec<&str> = packages.iter().map(String::as_str).collect();
+        arguments.extend(["--bins", "--locked"]);
+        if site.changed.has_library {
+            arguments.push("--lib");
+        }
+        rust_tests(site, &arguments)
+    }),
+    PYTHON_DIRECTION,
+    PYTHON_FORMAT,
+    PYTHON_LINTS,
+    PYTHON_TYPES,
+    step("python unit tests", Order::Beside, |site| {
+        if !site.changed.python {
+            return Ok(());
+        }
+        site.python(&[&["-m", "pytest", "-q"], &QUICK_PYTHON_TESTS[..]].concat())
+    }),
+];
+
+const RUST_FORMAT: Step = step("rust format", Order::First, |site| {
+    site.cargo(&["fmt", "--all", "--check"])
+});
+const DEPENDENCY_DIRECTION: Step = step("dependency direction", Order::First, |_| {
+    crate::direction::check()
+});
+const PYTHON_DIRECTION: Step = step("python direction", Order::Beside, |_| {
+    crate::python_direction::check()
+});
+const PYTHON_FORMAT: Step = step("python format", Order::Beside, |site| {
+    site.python(&["-m", "ruff", "format", "--check", "."])
+});
+const PYTHON_LINTS: Step = step("python lints", Order::Beside, |site| {
+    site.python(&["-m", "ruff", "check", "."])
+});
+const PYTHON_TYPES: Step = step("python types", Order::Beside, |site| {
+    site.python(&["-m", "mypy"])
+});
+
+const fn step(name: &'static str, order: Order, check: fn(&Site) -> Result<()>) -> Step {
+    Step { name, order, check }
+}
+
+/// `--package` for each of them.
+fn selected(crates: &[String]) -> Vec<String> {
+    let package = |name| format!("--package={name}");
+    crates.iter().map(package).collect()
+}
+
+/// Libraries with an example in a comment: rustdoc need not read the others.
+fn documented_crates() -> Result<Vec<String>> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let mut found = vec![];
+    for package in metadata.packages {
+        let is_library = package.targets.iter().any(cargo_metadata::Target::is_lib);
+        if is_library && has_example(&package.manifest_path.with_file_name("src"))? {
+            found.push(package.name.to_string());
+        }
+    }
+    Ok(found)
+}
+
+fn has_example(folder: &Utf8Path) -> Result<bool> {
+    for entry in folder.read_dir_utf8()? {
+        let path = entry?.into_path();
+        let found = if path.is_dir() {
+            has_example(&path)?
+        } else {
+            let text = std::fs::read(&path)?;
+            text.split(|byte| *byte == b'\n').any(|line| {
+                let line = line.trim_ascii_start();
+                line.starts_with(b"/// ```") || line.starts_with(b"//! ```")
+            })
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// With nextest when it is installed, which runs each test in a process of its own.
+fn rust_tests(site: &Site, arguments: &[&str]) -> Result<()> {
+    let nextest = Command::new("cargo")
+        .args(["nextest", "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if nextest {
+        // A crate may have no tests yet.
+        let run = ["nextest", "run", "--no-tests=pass"];
+        return site.cargo(&[&run, arguments].concat());
+    }
+    site.say("cargo-nextest is not installed: using cargo test");
+    site.cargo(&[&["test"], arguments].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rustdoc_reads_the_crates_with_examples_and_no_others() {
+        let found = documented_crates().unwrap();
+        assert!(found.contains(&"osmosis-core".to_owned()));
+        assert!(!found.contains(&"osmosis-testkit".to_owned()));
+        assert!(!found.contains(&"osmosis-cli".to_owned()), "no library");
+    }
+}
