@@ -43,4 +43,4 @@ pub use error::{WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
 pub use launcher::{Invitation, JoinedProcess, LaunchedProcess, Launcher, LocalLauncher};
 pub use options::{Launch, Limits, PoolOptions};
-pub use pool::{Attachment, WorkerPool};
+pub use pool::{Attachment, WorkerPool, end_leftovers};

@@ -1,5 +1,7 @@
 //! Nothing lingers: whatever an agent started, and however the engine ends, processes and folders are gone.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -114,6 +116,18 @@ fn after_a_normal_end_nothing_is_left_the_moment_it_returns() {
     let pids = left(&workspace);
     assert_eq!(pids.len(), 6);
     assert!(!pids.iter().any(|pid| is_alive(*pid)), "{pids:?}");
+    assert_eq!(folders(&workspace), 0);
+}
+
+#[test]
+fn a_start_that_has_nothing_left_to_run_removes_folders_too() {
+    let workspace = workspace(&[]);
+    workspace.submit(&["--name", "t"]).expect(0);
+    let folder = workspace.root.join("osmosis-killed");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+    std::fs::write(folder.join("lock"), "").unwrap();
+    workspace.submit(&["--name", "t"]).expect(0);
     assert_eq!(folders(&workspace), 0);
 }
 

@@ -2,6 +2,7 @@ mod guard;
 mod leaf;
 mod pages;
 mod shape;
+mod source;
 mod value;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use self::guard::guarded;
 use self::leaf::{Damage, Leaf, Levels};
 use self::pages::Pages;
 use self::shape::{Field, Node, Shape};
+use self::source::Source;
 use crate::{Row, RowError, RowProblem, Taking};
 
 /// About how many bytes of rows are held at a time.
@@ -26,7 +28,7 @@ const MAX_BATCH_ROWS: i64 = 1024;
 
 /// Rows out of a parquet file. Holds a few of them, and of each column a page.
 pub struct ParquetRows {
-    file: Option<SerializedFileReader<File>>,
+    file: Option<SerializedFileReader<Source>>,
     shape: Option<Shape>,
     /// What keeps the file from being read.
     problem: Option<RowProblem>,
@@ -69,8 +71,9 @@ impl ParquetRows {
             batch_left: 0,
             next_index: 0,
         };
-        let opened = check_marks(&file)
-            .and_then(|()| guarded(|| SerializedFileReader::new(file).map_err(Damage::from)));
+        let opened = check_marks(&file).and_then(|()| {
+            guarded(|| SerializedFileReader::new(Source(file)).map_err(Damage::from))
+        });
         match opened {
             Ok(file) => {
                 match Shape::of(file.metadata().file_metadata().schema(), taking) {

@@ -182,6 +182,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         events: &events,
         parts: &parts,
     };
+    osmosis_worker::end_leftovers().await;
     let begun = begin(work, &around).await;
     let (ready, trackers, run) = match begun {
         Ok(begun) => begun,

@@ -107,14 +107,16 @@ impl Inner {
         let Ok(_only_one_at_a_time) = self.template_start.acquire().await else {
             return Ok(None);
         };
-        match &*self.source.lock() {
+        let is_new = match &*self.source.lock() {
             Source::Spawn => return Ok(None),
             Source::Fork { template, .. } if !template.has_ended() => {
                 return Ok(Some(Arc::clone(template)));
             }
-            Source::Fork { .. } => {}
+            Source::Fork { template, .. } => template.count_end(),
+        };
+        if is_new {
+            self.note_early_death("because the template process ended");
         }
-        self.note_early_death("because the template process ended");
         let mut guest = self.spawn_guest(deadline).await?;
         let manifest = self.load_guest(&mut guest, deadline).await?;
         let can_fork = guest.features.iter().any(|feature| feature == FORK_FEATURE);

@@ -463,8 +463,9 @@ impl Inner {
     }
 }
 
-/// Ends the processes and removes the folders of engines that are gone.
-async fn end_leftovers() {
+/// Ends the processes and removes the folders of engines that are gone. A pool does it when it starts; a run that
+/// has nothing left to do starts none.
+pub async fn end_leftovers() {
     let ended = tokio::task::spawn_blocking(|| {
         (
             guard::end_abandoned(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,7 @@ pub(super) struct Template {
     outgoing: mpsc::Sender<Bytes>,
     forks: Mutex<Forks>,
     ended: CancellationToken,
+    end_counted: AtomicBool,
     kill_switch: CancellationToken,
     _expectation: Expectation,
 }
@@ -60,6 +62,7 @@ impl Template {
             outgoing,
             forks: Mutex::default(),
             ended: CancellationToken::new(),
+            end_counted: AtomicBool::new(false),
             kill_switch: CancellationToken::new(),
             _expectation: expectation,
         });
@@ -77,6 +80,11 @@ impl Template {
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
+    }
+
+    /// Whether its end is counted now; it is one death, however often a next template fails to start.
+    pub(super) fn count_end(&self) -> bool {
+        !self.end_counted.swap(true, Ordering::Relaxed)
     }
 
     /// A new process, which dials in with `token`.

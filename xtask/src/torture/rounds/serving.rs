@@ -39,6 +39,8 @@ impl Round<'_> {
                 Ok(answer) if answer.status == 202 => {
                     accepted.insert(number);
                 }
+                // It ends, because its workers were killed too often: not accepted, so it is sent again.
+                Ok(answer) if answer.status == 503 => unknown.push(number),
                 Ok(answer) => bail!("{}: {}", answer.status, answer.json()),
                 // Nobody knows whether it arrived; it is sent again.
                 Err(_) => unknown.push(number),
