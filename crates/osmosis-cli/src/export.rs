@@ -2,6 +2,8 @@
 
 mod tokens;
 
+use std::sync::Arc;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,16 +17,15 @@ use osmosis_data::export::{
 use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
-    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus,
+    RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
 };
-use osmosis_store_sqlite::SqliteStore;
 
 use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::checked_dataset::data_error;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::runs::{FoundRun, Pinned};
+use crate::runs::{FoundRun, Pinned, ReadRun};
 use crate::secrets;
 use crate::talk::{self, Telling};
 use crate::terminal;
@@ -43,20 +44,16 @@ pub(crate) async fn run(
     let workspace = Workspace::find(workspace, None)?;
     let kinds = [RunKind::Evaluation, RunKind::Training];
     let folder = FoundRun::among(&kinds, &workspace, &arguments.run)?.folder;
-    let store = SqliteStore::open_read_only(&folder.path)?;
-    let record = store.run().await?.ok_or_else(|| {
-        RunError::failed(
-            RunErrorKind::RunDamaged,
-            format!("run `{}` was never begun", arguments.run),
-        )
-    })?;
+    let read = ReadRun::open(folder)?;
+    let record = read.record(&arguments.run).await?;
+    let store = read.store;
     let redactor = redactor(arguments, &record.config_toml, output);
     let mut writer = Writer::begin(arguments, &record, redactor)?;
     let query = RolloutQuery {
         finished_only: !arguments.all,
         ..RolloutQuery::default()
     };
-    let bar = progress_bar(output, &store).await?;
+    let bar = progress_bar(output, &*store).await?;
     let telling = writer.telling();
     let token_rows = match &writer.export {
         Either::Tokens(..) => Some(TokenRows::of(&record)?),
@@ -80,7 +77,7 @@ pub(crate) async fn run(
         held_out,
         calls_in,
     };
-    let mut pages = RolloutPages::new(&source.store, query);
+    let mut pages = RolloutPages::new(&*source.store, query);
     let mut rollouts = 0;
     let mut left_out = LeftOutCounts::default();
     while let Some(page) = pages.next().await? {
@@ -145,7 +142,7 @@ async fn elsewhere(
     run: &RunRecord,
     workspace: &Workspace,
     output: &Output,
-) -> Result<Option<SqliteStore>, RunError> {
+) -> Result<Option<Arc<dyn Store>>, RunError> {
     let Some(from) = Pinned::read(&run.pinned)?.regraded_from else {
         return Ok(None);
     };
@@ -338,7 +335,7 @@ fn run_facts(run: &RunRecord) -> RunFacts {
 }
 
 /// Moves on a terminal, and is not there elsewhere.
-async fn progress_bar(output: &Output, store: &SqliteStore) -> Result<ProgressBar, RunError> {
+async fn progress_bar(output: &Output, store: &dyn Store) -> Result<ProgressBar, RunError> {
     if !output.moves() {
         return Ok(ProgressBar::hidden());
     }
@@ -394,7 +391,7 @@ struct Batch {
 
 /// Where rollouts are read.
 struct Source {
-    store: SqliteStore,
+    store: Arc<dyn Store>,
     run_name: RunName,
     /// `None` when records are all that is wanted.
     telling: Option<Telling>,
@@ -402,7 +399,7 @@ struct Source {
     token_rows: Option<TokenRows>,
     held_out: HeldOutRows,
     /// The run that has the calls, when it is another.
-    calls_in: Option<SqliteStore>,
+    calls_in: Option<Arc<dyn Store>>,
 }
 
 impl Source {
@@ -423,7 +420,7 @@ impl Source {
             })?;
             records.push(exported(self.run_name.clone(), rollout, row, samples));
         }
-        let store = self.calls_in.as_ref().unwrap_or(&self.store);
+        let store = &**self.calls_in.as_ref().unwrap_or(&self.store);
         let mut rows = vec![];
         for (rollout, record) in rollouts.iter().zip(&records) {
             rows.push(match &self.token_rows {

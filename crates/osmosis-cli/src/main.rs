@@ -33,8 +33,8 @@ use osmosis_data::Taking;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
     checked_dataset, events, execution, figures, inference_server, policy, private_files,
-    run_folder, run_log, secrets, source_digest, stop_signals, template_trial,
-    transcripts as talk, workspace,
+    run_folder, run_log, secrets, source_digest, stop_signals, template_trial, transcripts as talk,
+    workspace,
 };
 use output::Output;
 

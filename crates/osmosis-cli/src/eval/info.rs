@@ -1,10 +1,9 @@
 //! `osmosis eval info RUN`.
 
 use osmosis_core::Redactor;
+use osmosis_run::RunError;
 use osmosis_run::reports::{RunInfo, RunRecordReport, RunReport};
-use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
-use osmosis_store_sqlite::SqliteStore;
 
 use super::gates::{self, NOT_JUDGED};
 use super::junit::JunitReport;
@@ -14,7 +13,7 @@ use crate::arguments::InfoArguments;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::runs::Pinned;
+use crate::runs::{Pinned, ReadRun};
 use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn run(
@@ -24,14 +23,13 @@ pub(crate) async fn run(
 ) -> Result<Exit, RunError> {
     let run = arguments.run.as_str();
     let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
-    let store = SqliteStore::open_read_only(&folder.path)?;
-    let record = store.run().await?.ok_or_else(|| {
-        RunError::failed(
-            RunErrorKind::RunDamaged,
-            format!("run `{run}` was never begun"),
-        )
-    })?;
-    let holder = SqliteStore::holder(&folder.path);
+    let read = ReadRun::open(folder)?;
+    let record = read.record(run).await?;
+    let ReadRun {
+        folder,
+        store,
+        held,
+    } = read;
     let pinned = Pinned::read(&record.pinned)?;
     let n = pinned.rollouts_per_row().unwrap_or(1);
     let fail_under = &arguments.gates.fail_under;
@@ -39,13 +37,13 @@ pub(crate) async fn run(
         gate.check_for(n)?;
     }
     let money = Money::of(arguments.prices.prices(), None, &pinned)?;
-    let cost = money.cost(&store).await?;
+    let cost = money.cost(&*store).await?;
     let info = RunInfo {
-        report: RunReport::of(&store, &record.name, &folder)
+        report: RunReport::of(&*store, &record.name, &folder)
             .await?
             .with_cost(cost.map(|cost| cost.report()))
             .judged_by(fail_under),
-        record: RunRecordReport::of(&record, holder.is_some()),
+        record: RunRecordReport::of(&record, held),
     };
     output.line(report::render(&info.report, workspace));
     output.line(format_args!(
@@ -55,8 +53,8 @@ pub(crate) async fn run(
     output.details(&info);
     if let Some(file) = &arguments.gates.junit {
         // What the run recorded is without its secrets already.
-        let report = JunitReport::of(&store, workspace, Redactor::default()).await?;
-        report.write(&store, &absolute(file)?).await?;
+        let report = JunitReport::of(&*store, workspace, Redactor::default()).await?;
+        report.write(&*store, &absolute(file)?).await?;
     }
     if fail_under.is_empty() {
         return Ok(Exit::Ok);

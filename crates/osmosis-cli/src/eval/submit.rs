@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
-use osmosis_run::eval::evaluation::{CheckedSide, EvalEnd, Evaluation};
+use osmosis_run::eval::check::CheckedSide;
+use osmosis_run::eval::evaluation::{EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
@@ -13,7 +14,6 @@ use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
 use osmosis_store::RunKind;
-use osmosis_store_sqlite::SqliteStore;
 use serde_json::{Value, json};
 
 use super::budget::Budget;
@@ -28,7 +28,7 @@ use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, given_name, record_of};
+use crate::runs::{Pinned, ReadRun, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
@@ -245,11 +245,11 @@ impl EvalCommand {
         let Some(file) = &self.gates.junit else {
             return Ok(());
         };
-        let store = SqliteStore::open_read_only(&self.evaluation.folder.path)?;
+        let store = ReadRun::open(self.evaluation.folder.clone())?.store;
         let workspace = &self.evaluation.plan.workspace;
-        JunitReport::of(&store, workspace, self.evaluation.redactor())
+        JunitReport::of(&*store, workspace, self.evaluation.redactor())
             .await?
-            .write(&store, &absolute(file)?)
+            .write(&*store, &absolute(file)?)
             .await
     }
 

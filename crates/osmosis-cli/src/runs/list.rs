@@ -2,8 +2,8 @@
 
 use osmosis_run::RunError;
 use osmosis_run::reports::RunSummary;
+use osmosis_run::runs::ReadRun;
 use osmosis_store::RunKind;
-use osmosis_store_sqlite::SqliteStore;
 
 use crate::error::Exit;
 use crate::output::Output;
@@ -39,9 +39,8 @@ pub(crate) async fn run(
 }
 
 async fn summary(folder: &RunFolder) -> Result<Option<RunSummary>, RunError> {
-    let store = SqliteStore::open_read_only(&folder.path)?;
-    let held = SqliteStore::holder(&folder.path).is_some();
-    RunSummary::of(&store, folder, held).await
+    let run = ReadRun::open(folder.clone())?;
+    RunSummary::of(&run).await
 }
 
 fn line(summary: &RunSummary) -> String {

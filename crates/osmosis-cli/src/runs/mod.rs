@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::workspace::Workspace;
 
 pub(crate) use osmosis_run::runs::{
-    FoundRun, Opened, Pinned, RegradedFrom, RunToOpen, fresh_name, given_name, record_of,
+    FoundRun, Opened, Pinned, ReadRun, RegradedFrom, RunToOpen, fresh_name, given_name, record_of,
 };
 
 /// `osmosis run …`.

@@ -7,9 +7,9 @@ use osmosis_data::conversation::Conversation;
 use osmosis_run::reports::{
     CallDetails, Entry, RolloutDetails, SampleDetails, Transcriber, Versions, Wanted,
 };
+use osmosis_run::runs::ReadRun;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{CallPurpose, RunKind};
-use osmosis_store_sqlite::SqliteStore;
 use owo_colors::Style;
 
 use super::artifacts;
@@ -30,9 +30,9 @@ pub(crate) async fn run(
 ) -> Result<Exit, RunError> {
     let (row_index, run_index) = parse_row(row)?;
     let folder = RunFolder::existing(workspace, kind, run)?;
-    let store = SqliteStore::open_read_only(&folder.path)?;
+    let store = ReadRun::open(folder.clone())?.store;
     let wanted = Wanted::default();
-    let found = RolloutDetails::of_row(&store, &folder, row_index, run_index, wanted).await?;
+    let found = RolloutDetails::of_row(&*store, &folder, row_index, run_index, wanted).await?;
     if found.is_empty() {
         let total = store.counts().await?.total();
         return Err(RunError::failed(

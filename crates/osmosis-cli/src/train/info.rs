@@ -2,8 +2,8 @@
 
 use osmosis_run::RunError;
 use osmosis_run::reports::{RunRecordReport, TrainingInfo, TrainingReport};
+use osmosis_run::runs::ReadRun;
 use osmosis_store::RunKind;
-use osmosis_store_sqlite::SqliteStore;
 
 use super::report;
 use crate::error::Exit;
@@ -19,10 +19,13 @@ pub(crate) async fn run(
 ) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
     let record = record_of(&folder, run).await?;
-    let store = SqliteStore::open_read_only(&folder.path)?;
-    let held = SqliteStore::holder(&folder.path).is_some();
+    let ReadRun {
+        folder,
+        store,
+        held,
+    } = ReadRun::open(folder)?;
     let info = TrainingInfo {
-        report: TrainingReport::of(&store, &record.name, &folder).await?,
+        report: TrainingReport::of(&*store, &record.name, &folder).await?,
         record: RunRecordReport::of(&record, held),
     };
     output.line(report::render(&info.report, workspace));

@@ -25,8 +25,8 @@ mod verified;
 pub use commands::suggested_command;
 pub use comparison::{
     ChangedRow, ChangedRows, ComparedRun, ComparedWith, Comparison, ComparisonDefinitions,
-    Difference, FoundBy, PairedRows, RowSide, RunToCompare, UsageDifference, failed_counts, p_text,
-    points, signed, signed_one,
+    Difference, FoundBy, PairedRows, RowSide, UsageDifference, failed_counts, p_text, points,
+    signed, signed_one,
 };
 pub use cost::CostReport;
 pub use exported::{ExportReport, LeftOutReport};

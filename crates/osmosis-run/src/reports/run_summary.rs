@@ -1,14 +1,14 @@
 //! One run in a list of runs.
 
 use camino::Utf8PathBuf;
-use osmosis_store::{RunKind, Store};
+use osmosis_store::RunKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::RunState;
 use crate::RunError;
 use crate::figures::time_text;
-use crate::run_folder::RunFolder;
+use crate::runs::ReadRun;
 
 /// An item of `eval list --json` and `train list --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -29,12 +29,13 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// `None` for a run that was never begun. `held`: whether a living process writes to the run.
-    pub async fn of(
-        store: &dyn Store,
-        folder: &RunFolder,
-        held: bool,
-    ) -> Result<Option<Self>, RunError> {
+    /// `None` for a run that was never begun.
+    pub async fn of(run: &ReadRun) -> Result<Option<Self>, RunError> {
+        let ReadRun {
+            folder,
+            store,
+            held,
+        } = run;
         let Some(run) = store.run().await? else {
             return Ok(None);
         };
@@ -45,7 +46,7 @@ impl RunSummary {
         };
         Ok(Some(Self {
             run_name: folder.name().to_owned(),
-            status: RunState::of(run.status, held),
+            status: RunState::of(run.status, *held),
             done: counts.done,
             total: counts.total(),
             created_at: time_text(run.created_at_ms),

@@ -2,6 +2,7 @@
 
 mod names;
 mod pinned;
+mod read;
 mod reference;
 mod regraded;
 pub mod salvage;
@@ -11,6 +12,7 @@ pub mod verify;
 
 pub use names::{fresh_name, given_name};
 pub use pinned::{Pinned, Remembered};
+pub use read::ReadRun;
 pub use reference::{FoundRun, RunReference, kind_word};
 pub use regraded::RegradedFrom;
 pub use store::{Opened, RunToOpen, record_of};

@@ -1,10 +1,11 @@
 //! What a run that only grades knows of the one whose samples it grades.
 
-use osmosis_core::RunName;
-use osmosis_store::{RunKind, RunRecord};
-use osmosis_store_sqlite::SqliteStore;
+use std::sync::Arc;
 
-use super::Pinned;
+use osmosis_core::RunName;
+use osmosis_store::{RunKind, RunRecord, Store};
+
+use super::{Pinned, ReadRun};
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 
@@ -35,12 +36,12 @@ impl RegradedFrom {
 
     /// The run that has the policy's calls. `None` when it is gone, or another has its name by now; for
     /// what was regraded several times, also when one of the runs between is.
-    pub async fn open_calls(&self, workspace: &Workspace) -> Option<SqliteStore> {
+    pub async fn open_calls(&self, workspace: &Workspace) -> Option<Arc<dyn Store>> {
         let mut from = self.clone();
         loop {
             let name = RunName::new(from.run).ok()?;
             let folder = RunFolder::of(workspace, RunKind::Evaluation, &name);
-            let store = SqliteStore::open_read_only(&folder.path).ok()?;
+            let store = ReadRun::open(folder).ok()?.store;
             let record = store.run().await.ok()??;
             if record.created_at_ms != from.created_at_ms {
                 return None;

@@ -2,12 +2,10 @@
 
 mod render;
 
-use std::sync::Arc;
-
-use osmosis_run::reports::{Comparison, RunToCompare};
+use osmosis_run::reports::Comparison;
+use osmosis_run::runs::ReadRun;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
-use osmosis_store_sqlite::SqliteStore;
 
 use crate::arguments::CompareArguments;
 use crate::error::Exit;
@@ -35,11 +33,7 @@ pub(crate) async fn run(
     for name in names {
         // All names are checked before anything large is read.
         let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
-        runs.push(RunToCompare {
-            name: name.clone(),
-            store: Arc::new(SqliteStore::open_read_only(&folder.path)?),
-            held: SqliteStore::holder(&folder.path).is_some(),
-        });
+        runs.push(ReadRun::open(folder)?);
     }
     let comparison = Comparison::of(runs, arguments.shared_rows, workspace).await?;
     let first = &comparison.first.run_name;

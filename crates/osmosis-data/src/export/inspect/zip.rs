@@ -4,6 +4,9 @@
 //! Entries are compressed in memory, so their sizes are known before their bytes are written, and the
 //! archive may go anywhere. The 64-bit form of the directory is always there: a log of 100,000 rollouts
 //! has more entries than the old form can count.
+//!
+//! Written by hand: when an export fails, the `zip` crate's writer (9.2) ends the archive as it is dropped, so that
+//! half a log at the end of a pipe looks like a whole one, and writes to standard error when it can't.
 
 use std::io::{self, Write};
 

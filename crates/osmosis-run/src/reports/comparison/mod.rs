@@ -7,10 +7,7 @@ mod pairing;
 mod run_rows;
 mod summary;
 
-use std::sync::Arc;
-
 use osmosis_core::statistics::definition;
-use osmosis_store::Store;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +20,7 @@ pub use summary::{failed_counts, p_text, points, signed, signed_one};
 use self::compared_with::Findings;
 use self::pairing::Paired;
 use self::run_rows::RunRows;
+use crate::runs::ReadRun;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
@@ -72,27 +70,17 @@ impl Default for ComparisonDefinitions {
     }
 }
 
-/// A run that is to be compared.
-#[derive(Debug, Clone)]
-pub struct RunToCompare {
-    /// What it was asked for by.
-    pub name: String,
-    pub store: Arc<dyn Store>,
-    /// Whether a living process writes to it.
-    pub held: bool,
-}
-
 impl Comparison {
     /// Compares every run after the first with the first. Where the datasets differ, `shared_rows` allows to
     /// compare the rows with the same content.
     pub async fn of(
-        runs: Vec<RunToCompare>,
+        runs: Vec<ReadRun>,
         shared_rows: bool,
         workspace: &Workspace,
     ) -> Result<Self, RunError> {
         let mut opened = vec![];
         for run in runs {
-            opened.push(RunRows::open(run.store, &run.name, run.held).await?);
+            opened.push(RunRows::open(run).await?);
         }
         let Some((first, others)) = opened.split_first_mut() else {
             return Err(RunError::usage(RunErrorKind::Usage, "no runs were given"));

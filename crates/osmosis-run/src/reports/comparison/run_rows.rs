@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::RunState;
-use crate::runs::Pinned;
-use crate::{RunError, RunErrorKind};
+use crate::RunError;
+use crate::runs::{Pinned, ReadRun};
 
 /// A run of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -83,18 +83,9 @@ impl RowResult {
 }
 
 impl RunRows {
-    /// `name` is what the run was asked for by, `held` whether a living process writes to it.
-    pub(super) async fn open(
-        store: Arc<dyn Store>,
-        name: &str,
-        held: bool,
-    ) -> Result<Self, RunError> {
-        let record = store.run().await?.ok_or_else(|| {
-            RunError::failed(
-                RunErrorKind::RunDamaged,
-                format!("run `{name}` was never begun"),
-            )
-        })?;
+    pub(super) async fn open(run: ReadRun) -> Result<Self, RunError> {
+        let record = run.record(run.folder.name()).await?;
+        let ReadRun { store, held, .. } = run;
         Ok(Self {
             name: record.name,
             status: RunState::of(record.status, held),
