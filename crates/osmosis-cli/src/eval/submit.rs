@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
-use osmosis_run::eval::evaluation::{CheckedSide, EvalEnd, Evaluation};
+use osmosis_run::eval::check::CheckedSide;
+use osmosis_run::eval::evaluation::{EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};

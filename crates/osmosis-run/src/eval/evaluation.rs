@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::frame::Manifest;
+use camino::Utf8Path;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
@@ -21,14 +20,13 @@ use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
-use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work, rehearse};
+use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
 use crate::notices::Notices;
 use crate::prepared::Prepared;
 use crate::reports::RunReport;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, fresh_name};
 use crate::settings::{Throughput, Trackers};
-use crate::stop_signals::StopSignals;
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
 use crate::{GatewaySessions, RunError, RunErrorKind};
@@ -68,27 +66,6 @@ pub enum ReadySide {
     /// With workers that run already, when they had to be asked before anything else.
     Here(Box<Prepared>, Option<Arc<WorkerPool>>),
     AtServer(Box<dyn ReachedServer>),
-}
-
-/// What a check without a run found.
-#[derive(Debug)]
-pub struct EvalCheck {
-    pub model_server: ProbeResult,
-    pub side: CheckedSide,
-}
-
-#[derive(Debug)]
-pub enum CheckedSide {
-    Here {
-        manifest: Box<Manifest>,
-        /// The interpreter or binary.
-        program: Utf8PathBuf,
-        withheld: Withheld,
-    },
-    AtServer {
-        url: String,
-        health: Value,
-    },
 }
 
 #[async_trait]
@@ -258,57 +235,7 @@ impl Evaluation {
         })
     }
 
-    /// Checks everything that a run would need, and starts none.
-    pub async fn check(
-        &self,
-        stop: &StopSignals,
-        notices: &Arc<dyn Notices>,
-    ) -> Result<EvalCheck, RunError> {
-        rehearse(stop, notices, async |around| {
-            self.plan.ready.end_with(around.parts);
-            let model_server = self.probe(&**around.notices).await?;
-            let side = match &self.plan.side {
-                UserSide::Here(code) => self.check_code(code, around).await?,
-                UserSide::AtServer(server) => {
-                    let reached = server.reach().await?;
-                    self.check_trackers(None).await?;
-                    self.tell_server(&*reached, &**around.notices);
-                    CheckedSide::AtServer {
-                        url: server.url().to_owned(),
-                        health: reached.health().clone(),
-                    }
-                }
-            };
-            Ok(EvalCheck { model_server, side })
-        })
-        .await
-    }
-
-    async fn check_code(
-        &self,
-        code: &UserCode,
-        around: &Surroundings<'_, RunEvent>,
-    ) -> Result<CheckedSide, RunError> {
-        let prepared = self.prepare_code(code, around).await?;
-        self.check_trackers(prepared.interpreter()).await?;
-        let workers = self.start_workers(code, &prepared, around).await?;
-        let manifest = workers.manifest();
-        self.plan.dataset.check_for(manifest)?;
-        code.tell(manifest, &self.amount(), &**around.notices);
-        Ok(CheckedSide::Here {
-            manifest: Box::new(manifest.clone()),
-            program: prepared.program().to_owned(),
-            withheld: code.withheld.clone(),
-        })
-    }
-
-    async fn check_trackers(&self, interpreter: Option<&Utf8Path>) -> Result<(), RunError> {
-        crate::tracking::Ready::check(&self.trackers, interpreter)
-            .await
-            .map(drop)
-    }
-
-    async fn prepare_code(
+    pub(super) async fn prepare_code(
         &self,
         code: &UserCode,
         around: &Surroundings<'_, RunEvent>,
@@ -317,7 +244,7 @@ impl Evaluation {
         code.prepare(python, &**around.notices).await
     }
 
-    async fn start_workers(
+    pub(super) async fn start_workers(
         &self,
         code: &UserCode,
         prepared: &Prepared,
@@ -408,7 +335,7 @@ impl Evaluation {
     }
 
     /// Says who runs the rollouts.
-    fn tell_server(&self, server: &dyn ReachedServer, notices: &dyn Notices) {
+    pub(super) fn tell_server(&self, server: &dyn ReachedServer, notices: &dyn Notices) {
         PassedOn::from(&self.plan.config).tell_of_server(notices);
         let experiment = &self.plan.config.experiment;
         let url = match &self.plan.side {
@@ -425,7 +352,7 @@ impl Evaluation {
     }
 
     /// Asks the model servers for one token each.
-    async fn probe(&self, notices: &dyn Notices) -> Result<ProbeResult, RunError> {
+    pub(super) async fn probe(&self, notices: &dyn Notices) -> Result<ProbeResult, RunError> {
         if !self.probes {
             return Ok(ProbeResult::NotAsked);
         }
@@ -450,7 +377,7 @@ impl Evaluation {
         Money::of(self.prices, self.max_cost, pinned)
     }
 
-    fn amount(&self) -> String {
+    pub(super) fn amount(&self) -> String {
         format!("{} rollouts", self.plan.rollouts())
     }
 

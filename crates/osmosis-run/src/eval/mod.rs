@@ -1,6 +1,7 @@
 //! Evaluations: prices and budgets, the probe of model servers, what can be seen while one is under way.
 
 pub mod budget;
+pub mod check;
 pub mod evaluation;
 pub mod live_view;
 pub mod money;

@@ -7,6 +7,7 @@
 
 mod parts;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -160,10 +161,18 @@ pub trait Work: Send + Sync {
 }
 
 /// A run that has come to its end, which is not always its aim.
-#[derive(Debug)]
 pub struct Lived<W: Work> {
     pub end: W::End,
     pub report: W::Report,
+}
+
+impl<W: Work<End: Debug, Report: Debug>> Debug for Lived<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lived")
+            .field("end", &self.end)
+            .field("report", &self.report)
+            .finish()
+    }
 }
 
 /// Has a run done from its beginning, or from where it stands, to its end.

@@ -97,6 +97,15 @@ impl ScriptedRun {
         live(self, front).await
     }
 
+    /// How it ended: what happened, without its beginning. Its only event comes before the observer's end.
+    pub(crate) fn end(&self) -> Vec<&'static str> {
+        let mut all = self.journal.lock().clone();
+        let place = |what| all.iter().position(|noted| *noted == what);
+        assert!(place("event") <= place("observed"), "{all:?}");
+        all.retain(|what| !matches!(*what, "prepares" | "event"));
+        all
+    }
+
     fn note(&self, what: &'static str) {
         self.journal.lock().push(what);
     }
@@ -208,6 +217,7 @@ impl Work for ScriptedRun {
     }
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<(), RunError> {
+        self.note("prepares");
         let workers = NotedPart(Arc::clone(&self.journal), "workers");
         around.parts.add(Stage::Execution, workers);
         if self.prepares_for_ever {

@@ -13,12 +13,7 @@ const PARTS: [&str; 4] = ["workers", "gateway", "sampler", "observed"];
 async fn a_complete_run_is_finished_and_everything_is_told_so() {
     let run = ScriptedRun::new(Fails::Nowhere);
     run.live(&Stop::default()).await.unwrap();
-    let expected: Vec<_> = ["event"]
-        .into_iter()
-        .chain(PARTS)
-        .chain(["status"])
-        .collect();
-    assert_eq!(*run.journal.lock(), expected);
+    assert_eq!(run.end(), [&PARTS[..], &["status"]].concat());
     assert_eq!(run.status_left().await, RunStatus::Finished);
     assert_eq!(run.tracker_was_told(), Some(true));
     assert!(run.has_index());
@@ -33,7 +28,7 @@ async fn a_run_that_was_stopped_is_interrupted() {
     assert_eq!(run.status_left().await, RunStatus::Interrupted);
     assert_eq!(run.tracker_was_told(), Some(false));
     assert!(run.metrics().is_some() && run.has_index());
-    assert_eq!(run.journal.lock()[1..5], PARTS);
+    assert_eq!(run.end()[..4], PARTS);
 }
 
 #[tokio::test]
@@ -42,8 +37,7 @@ async fn an_error_while_it_is_driven_leaves_an_interrupted_run_with_its_numbers(
     let error = run.live(&Stop::default()).await.unwrap_err();
     assert_eq!(error.kind(), RunErrorKind::Engine);
     assert_eq!(error.hint_text(), Some("resume with `again t`"));
-    let expected: Vec<_> = ["event"].into_iter().chain(PARTS).collect();
-    assert_eq!(*run.journal.lock(), expected);
+    assert_eq!(run.end(), PARTS);
     assert_eq!(run.status_left().await, RunStatus::Interrupted);
     assert_eq!(run.tracker_was_told(), Some(false));
     assert!(run.has_index());
@@ -55,7 +49,7 @@ async fn an_error_in_what_is_run_leaves_an_interrupted_run_and_no_hint_to_resume
     let run = ScriptedRun::new(Fails::Filling);
     let error = run.live(&Stop::default()).await.unwrap_err();
     assert_eq!(error.hint_text(), None);
-    assert_eq!(*run.journal.lock(), ["workers"]);
+    assert_eq!(run.end(), ["workers"]);
     assert_eq!(run.status_left().await, RunStatus::Interrupted);
     assert_eq!(run.tracker_was_told(), None, "it never began to track");
     assert!(run.has_index());
@@ -83,7 +77,7 @@ async fn a_file_that_cannot_be_written_still_closes_everything() {
 async fn an_error_while_it_is_prepared_leaves_no_run_and_no_workers() {
     let run = ScriptedRun::new(Fails::Preparing);
     run.live(&Stop::default()).await.unwrap_err();
-    assert_eq!(*run.journal.lock(), ["workers"]);
+    assert_eq!(run.end(), ["workers"]);
     assert!(!run.path().exists());
 }
 
@@ -106,7 +100,7 @@ async fn a_request_to_stop_ends_the_preparation_at_once() {
     };
     let (ended, ()) = tokio::join!(run.live(&stop), later);
     assert_eq!(ended.unwrap_err().kind(), RunErrorKind::Interrupted);
-    assert_eq!(*run.journal.lock(), ["workers"]);
+    assert_eq!(run.end(), ["workers"]);
     assert!(!run.path().exists());
 }
 
