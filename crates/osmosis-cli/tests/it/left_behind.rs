@@ -122,12 +122,12 @@ fn after_a_normal_end_nothing_is_left_the_moment_it_returns() {
 #[test]
 fn a_start_that_has_nothing_left_to_run_removes_folders_too() {
     let workspace = workspace(&[]);
-    workspace.submit(&["--name", "t"]).expect(0);
+    workspace.submit(&[]).expect(0);
     let folder = workspace.root.join("osmosis-killed");
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
     std::fs::write(folder.join("lock"), "").unwrap();
-    workspace.submit(&["--name", "t"]).expect(0);
+    workspace.submit(&[]).expect(0);
     assert_eq!(folders(&workspace), 0);
 }
 
