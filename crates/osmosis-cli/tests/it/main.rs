@@ -46,6 +46,7 @@ mod regrade;
 mod remote_server;
 mod run_files;
 mod rust_rollout;
+mod schemas;
 mod serve;
 mod serve_doors;
 mod serve_kills;

@@ -1,0 +1,188 @@
+//! What the program prints with `--json`, and what it leaves in a run's folder, is what `docs/schema/` says.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use camino::Utf8Path;
+use osmosis_testkit::python_environment;
+use serde_json::{Value, json};
+
+use crate::training::{OFTEN, SHORT};
+use crate::workspace::{CHECKSUM, ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
+
+/// Documents to be held against the schemas, all by one process.
+#[derive(Default)]
+struct Documents(Vec<Value>);
+
+impl Documents {
+    fn add(&mut self, schema: &str, document: Value) {
+        self.0.push(json!({"schema": schema, "document": document}));
+    }
+
+    fn add_lines(&mut self, schema: &str, lines: &str) {
+        assert!(!lines.is_empty(), "no {schema}");
+        for line in lines.lines() {
+            self.add(schema, serde_json::from_str(line).unwrap());
+        }
+    }
+
+    fn add_all(&mut self, schema: &str, documents: &Value) {
+        let documents = documents.as_array().unwrap();
+        assert!(!documents.is_empty(), "no {schema}");
+        for document in documents {
+            self.add(schema, document.clone());
+        }
+    }
+
+    /// What the validator says; empty when all is well.
+    fn complaints(&self) -> String {
+        let schemas = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
+        let mut python = Command::new(python_environment::python())
+            .args(["-c", include_str!("validate.py"), schemas.as_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let documents = serde_json::to_vec(&self.0).unwrap();
+        let mut input = python.stdin.take().unwrap();
+        input.write_all(&documents).unwrap();
+        drop(input);
+        let output = python.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+#[test]
+fn documents_of_an_evaluation_are_as_their_schemas_say() {
+    let main = PLAIN.replace(
+        "        return [*ctx.prompt",
+        "        if ctx.prompt[-1]['content'] == 'say 1':\n            raise RuntimeError('broken')\n        \
+         return [*ctx.prompt",
+    );
+    let workspace = Workspace::new(&main, ECHO_SCRIPT, &echo_rows(4));
+    workspace.config("[evaluation]\nn = 2\n");
+    let python = python_environment::python();
+    let osmosis = |arguments: &[&str]| workspace.osmosis(arguments).json();
+    let mut documents = Documents::default();
+
+    let prices = ["--price-prompt", "1", "--price-completion", "2"];
+    let gates = ["--fail-under", "reward=0.1", "--fail-under", "pass@2=0.1"];
+    let report = workspace.submit_json(&[&prices[..], &gates[..]].concat());
+    assert_eq!(report["gates"][1]["holds"], true, "{report}");
+    documents.add("run-report", report);
+    let metrics = workspace.read(".osmosis/evals/t/metrics.json");
+    documents.add("run-report", serde_json::from_str(&metrics).unwrap());
+    documents.add_lines(
+        "rollout-line",
+        &workspace.read(".osmosis/evals/t/index.jsonl"),
+    );
+    documents.add(
+        "run-info",
+        osmosis(&["eval", "info", "t", "--json"])["data"].clone(),
+    );
+    let judged = [&["eval", "info", "t", "--json"], &gates[..]].concat();
+    documents.add("run-info", osmosis(&judged)["data"].clone());
+    for row in ["0", "1"] {
+        let shown = osmosis(&["eval", "show", "t", row, "--json"]);
+        documents.add_all("rollout-details", &shown["data"]);
+    }
+    documents.add_all(
+        "run-summary",
+        &osmosis(&["eval", "list", "--json"])["items"],
+    );
+
+    // Another grader.
+    let stricter = main.replace(
+        "1.0 if ctx.label in",
+        "1.0 if int(ctx.label) % 2 == 0 and ctx.label in",
+    );
+    workspace.write("rollouts/r/main.py", &stricter);
+    let regrade = [
+        "eval",
+        "regrade",
+        "t",
+        "--name",
+        "g",
+        "--json",
+        "--python",
+        python.as_str(),
+    ];
+    let regraded = osmosis(&regrade)["resource"].clone();
+    assert_eq!(regraded["flips"]["broken"], 2, "{regraded}");
+    documents.add("run-report", regraded);
+    documents.add_lines("flip", &workspace.read(".osmosis/evals/g/flips.jsonl"));
+    documents.add(
+        "run-info",
+        osmosis(&["eval", "info", "g", "--json"])["data"].clone(),
+    );
+    let shown = osmosis(&["eval", "show", "g", "3", "--json"]);
+    documents.add_all("rollout-details", &shown["data"]);
+    let compared = osmosis(&["eval", "compare", "t", "g", "--json"]);
+    assert_ne!(compared["data"]["others"][0]["broken"]["count"], 0);
+    documents.add("comparison", compared["data"].clone());
+
+    let exported = osmosis(&["export", "t", "--format", "sft", "--json"]);
+    documents.add("export-report", exported["resource"].clone());
+    let verified = osmosis(&["run", "verify", "eval/t", "--json"]);
+    documents.add("verified-run", verified["resource"].clone());
+    let salvaged = osmosis(&["run", "salvage", "eval/t", "--json"]);
+    documents.add("salvaged-run", salvaged["resource"].clone());
+    assert_eq!(documents.complaints(), "");
+}
+
+#[test]
+fn documents_of_a_training_are_as_their_schemas_say() {
+    let workspace = Workspace::new(CHECKSUM, "[[reply]]\ntext = \"x\"\n", &echo_rows(8));
+    workspace.training(
+        "builtin/tiny",
+        &format!("{SHORT}max_staleness = 1\n"),
+        OFTEN,
+    );
+    let osmosis = |arguments: &[&str]| workspace.osmosis(arguments).json();
+    let mut documents = Documents::default();
+    let report = workspace.train(&["--json"]).expect(0).json()["resource"].clone();
+    assert!(report["staleness"].is_object(), "{report}");
+    documents.add("training-report", report);
+    let metrics = workspace.read(".osmosis/training/t/metrics.json");
+    documents.add("training-report", serde_json::from_str(&metrics).unwrap());
+    documents.add(
+        "training-info",
+        osmosis(&["train", "info", "t", "--json"])["data"].clone(),
+    );
+    documents.add_all(
+        "run-summary",
+        &osmosis(&["train", "list", "--json"])["items"],
+    );
+    let shown = osmosis(&["train", "show", "t", "0", "--json"]);
+    documents.add_all("rollout-details", &shown["data"]);
+    let exported = osmosis(&["export", "t", "--format", "verl", "--json"]);
+    documents.add("export-report", exported["resource"].clone());
+    let verified = osmosis(&["run", "verify", "training/t", "--json"]);
+    documents.add("verified-run", verified["resource"].clone());
+    assert_eq!(documents.complaints(), "");
+}
+
+#[test]
+fn the_schemas_reject_what_is_no_report() {
+    let mut documents = Documents::default();
+    let summary = json!({
+        "run_name": "t", "status": "finished", "done": 1, "total": 1, "created_at": "now",
+        "output_path": "/x",
+    });
+    documents.add("run-summary", summary.clone());
+    assert_eq!(documents.complaints(), "");
+    for (key, value) in [
+        ("done", json!("1")),
+        ("status", json!("asleep")),
+        ("of_tomorrow", json!(1)),
+    ] {
+        let mut documents = Documents::default();
+        let mut other = summary.clone();
+        other[key] = value;
+        documents.add("run-summary", other);
+        assert!(documents.complaints().contains("run-summary"), "{key}");
+    }
+}
