@@ -47,6 +47,7 @@ pub(crate) enum Fails {
 const TRACKER: &str =
     "#!/bin/sh\necho '{}'\nwhile read -r line; do\n  echo \"$line\" >> TOLD\n  echo '{}'\ndone\n";
 
+#[derive(Debug)]
 pub(crate) struct ScriptedRun {
     _folder: tempfile::TempDir,
     workspace: Workspace,
