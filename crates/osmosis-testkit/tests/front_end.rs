@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::RunName;
 use osmosis_engine::{RunEnd, Stop};
 use osmosis_run::RunError;
 use osmosis_run::eval::evaluation::Evaluation;
@@ -19,7 +20,7 @@ use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::events::LogOnly;
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::NoNotices;
-use osmosis_run::reports::{Comparison, RolloutDetails, RunReport, RunSummary, Wanted};
+use osmosis_run::reports::{Comparison, RolloutDetails, RunReport, Wanted};
 use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::ReadRun;
 use osmosis_run::settings::Throughput;
@@ -64,7 +65,7 @@ impl Page {
         let (path, text) = read_config(&path)?;
         let request = EvalRequest::of_config(path, text);
         let plan = EvalPlan::check(request, Some(&self.workspace.root))?;
-        let name = name.parse().unwrap();
+        let name = RunName::new(name).unwrap();
         let evaluation = Evaluation {
             throughput: Throughput {
                 python: Some(python_environment::python()),
