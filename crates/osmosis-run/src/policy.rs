@@ -63,6 +63,7 @@ impl ReadyPolicy {
     }
 
     /// The same with a policy in front that records token ids.
+    #[must_use]
     pub fn behind(self, front: impl FnOnce(Arc<dyn Policy>) -> Arc<dyn Policy>) -> Self {
         Self {
             policy: front(self.policy),

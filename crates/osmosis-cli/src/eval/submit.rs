@@ -93,7 +93,7 @@ pub(crate) async fn resume(
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
     if let Some(from) = &pinned.regraded_from {
-        return regrade::resume(arguments, workspace, &record, from, output).await;
+        return Box::pin(regrade::resume(arguments, workspace, &record, from, output)).await;
     }
     let request = EvalRequest {
         // Where the config was; only messages name it, the text is the run's own.

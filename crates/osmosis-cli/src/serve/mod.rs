@@ -118,7 +118,7 @@ struct Announced {
 impl Announced {
     /// Says where it is. When attached, before the one worker comes, which needs to know.
     fn tell(&self, address: &ServerAddress<'_>) {
-        self.output.line(&address.url);
+        self.output.line(address.url);
         if let ApiKey::Made(key) = &self.api_key {
             let key = key.expose();
             self.output.line(format_args!("{KEY_VARIABLE}={key}"));

@@ -177,12 +177,11 @@ impl Work for Evaluation {
         }
         match (&self.plan.side, ready) {
             (UserSide::Here(code), ReadySide::Here(prepared, workers)) => {
-                let workers = match workers {
-                    Some(workers) => workers,
-                    None => {
-                        let starting = self.start_workers(code, &prepared, around);
-                        around.stop.unless_stopped(starting).await?
-                    }
+                let workers = if let Some(workers) = workers {
+                    workers
+                } else {
+                    let starting = self.start_workers(code, &prepared, around);
+                    around.stop.unless_stopped(starting).await?
                 };
                 self.drive_workers(code, workers, run, around).await
             }

@@ -45,7 +45,7 @@ impl PlannedModel for OutsideModel {
     fn pin(&self, facts: &mut Pinned) {
         facts.trainer = Some("outside".to_owned());
         match self {
-            Self::Embedded(model) => facts.model_sha256 = Some(model.digest().to_owned()),
+            Self::Embedded(model) => facts.model_sha256 = Some(model.digest()),
             Self::Servers(ready) => facts.model = Some(ready.identity.clone()),
         }
     }

@@ -64,7 +64,7 @@ impl PlannedModel for EmbeddedModel {
     }
 
     fn pin(&self, facts: &mut Pinned) {
-        facts.model_sha256 = Some(self.digest().to_owned());
+        facts.model_sha256 = Some(self.digest());
     }
 
     fn secrets(&self) -> &[String] {

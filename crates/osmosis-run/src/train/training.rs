@@ -140,12 +140,11 @@ impl<M: PlannedModel + Sync> Training<M> {
         ready: ReadyCode,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<Arc<WorkerPool>, RunError> {
-        let workers = match ready.workers {
-            Some(workers) => workers,
-            None => {
-                let starting = self.start_workers(&ready.prepared, around);
-                around.stop.unless_stopped(starting).await?
-            }
+        let workers = if let Some(workers) = ready.workers {
+            workers
+        } else {
+            let starting = self.start_workers(&ready.prepared, around);
+            around.stop.unless_stopped(starting).await?
         };
         let manifest = workers.manifest();
         let amount = self.plan.amount();
