@@ -6,11 +6,7 @@ use osmosis_testkit::python_environment;
 use crate::python_guide::{guide, succeed};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/judge.md");
-const SECTIONS: [&str; 3] = [
-    "A judge in a grader",
-    "What a judge is asked, and what it may answer",
-    "Grading again",
-];
+const SECTIONS: [&str; 3] = ["A judge in a grader", "Arguments and replies", "Regrading"];
 
 #[track_caller]
 fn run(section: &str) {
