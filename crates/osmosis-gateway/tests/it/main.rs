@@ -1,6 +1,10 @@
 //! The gateway as agents and the engine see it: over HTTP, through doors, into a store.
 
-#![expect(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a fixture that fails is a failed test"
+)]
 
 mod announcing;
 mod connections;

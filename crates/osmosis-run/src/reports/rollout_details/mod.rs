@@ -184,17 +184,20 @@ impl RolloutDetails {
             artifacts: Artifacts::of(&folder.artifacts().join(rollout.id.as_str())),
             regraded_from,
             policy_calls_in,
-            ground_truth: match wanted.ground_truth {
-                true => ground_truth(store, rollout.row_index).await?,
-                false => None,
+            ground_truth: if wanted.ground_truth {
+                ground_truth(store, rollout.row_index).await?
+            } else {
+                None
             },
-            tokens: match wanted.tokens {
-                true => Some(sampled_tokens(store, &rollout.id).await?),
-                false => None,
+            tokens: if wanted.tokens {
+                Some(sampled_tokens(store, &rollout.id).await?)
+            } else {
+                None
             },
-            logs: match wanted.logs {
-                true => Some(logs_of(folder, rollout.id.as_str())?),
-                false => None,
+            logs: if wanted.logs {
+                Some(logs_of(folder, rollout.id.as_str())?)
+            } else {
+                None
             },
         })
     }
