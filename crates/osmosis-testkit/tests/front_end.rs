@@ -137,14 +137,12 @@ fn write(root: &Utf8Path, path: &str, text: &str) {
 
 fn workspace(root: &Utf8Path) {
     write(root, "rollouts/r/main.py", AGENT);
-    let rows: String = (0..4)
-        .map(|n| {
-            format!(
-                "{{\"user_prompt\": \"say w{n}\", \"system_prompt\": \"s\", \"ground_truth\": \"w{n}\"}}\n"
-            )
-        })
-        .collect();
-    write(root, "data/d.jsonl", &rows);
+    let row = |n: u32| {
+        format!(
+            "{{\"user_prompt\": \"say w{n}\", \"system_prompt\": \"s\", \"ground_truth\": \"w{n}\"}}"
+        )
+    };
+    write(root, "data/d.jsonl", &[0, 1, 2, 3].map(row).join("\n"));
     for (name, script) in [("right", RIGHT), ("wrong", WRONG)] {
         write(root, &format!("policies/{name}.toml"), script);
         let config = format!(

@@ -16,7 +16,9 @@ struct Documents(Vec<Value>);
 
 impl Documents {
     fn add(&mut self, schema: &str, document: Value) {
-        self.0.push(json!({"schema": schema, "document": document}));
+        let mut pair = json!({"schema": schema});
+        pair["document"] = document;
+        self.0.push(pair);
     }
 
     fn add_lines(&mut self, schema: &str, lines: &str) {

@@ -183,7 +183,9 @@ impl Policy for Noting {
 
     async fn answer(&self, _: ModelCall) -> Result<ModelReply, Fault> {
         let span = tracing::Span::current();
-        self.0.lock().extend(span.metadata().map(tracing::Metadata::name));
+        self.0
+            .lock()
+            .extend(span.metadata().map(tracing::Metadata::name));
         Ok(ModelReply {
             status: 200,
             content_type: "application/json".to_owned(),

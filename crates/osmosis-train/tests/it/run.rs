@@ -74,7 +74,7 @@ pub(crate) enum Model {
     /// It costs nothing, and is all that the loop needs.
     Unigram(UnigramModel),
     /// A decoder with real gradients.
-    Embedded(EmbeddedModel),
+    Embedded(Box<EmbeddedModel>),
 }
 
 /// A model behind the gateway.
@@ -88,7 +88,7 @@ impl Model {
     fn trainable(&self) -> Arc<dyn TrainableModel> {
         match self {
             Self::Unigram(model) => Arc::new(model.clone()),
-            Self::Embedded(model) => Arc::new(model.clone()),
+            Self::Embedded(model) => Arc::new((**model).clone()),
         }
     }
 
@@ -186,7 +186,7 @@ impl Run {
     /// The same with a real model, for what depends on gradients.
     pub(crate) fn with_gradients(doing: &str) -> Self {
         Self {
-            model: Model::Embedded(model::tiny()),
+            model: Model::Embedded(Box::new(model::tiny())),
             ..Self::new(doing)
         }
     }

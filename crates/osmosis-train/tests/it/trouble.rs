@@ -152,7 +152,7 @@ fn a_run_that_begins_with_a_damaged_model_says_so() {
         tensor.values = tensor.values.iter().map(|_| f32::NAN).collect();
     }
     damaged.weights = Arc::new(weights);
-    run.model = Model::Embedded(damaged);
+    run.model = Model::Embedded(Box::new(damaged));
     let error = run.live_to_the_end().error();
     assert_eq!(error.kind(), TrainErrorKind::Invalid);
     assert!(error.to_string().contains("is not finite"), "{error}");

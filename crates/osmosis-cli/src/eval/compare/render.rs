@@ -14,6 +14,9 @@ use serde_json::Value;
 use crate::figures::{ms_text, number, percent};
 use crate::output::paint;
 
+/// How a number is written.
+type NumberText = fn(f64) -> String;
+
 /// Rows that are named in each list.
 const MOST_ROWS: usize = 10;
 /// Longest value of a difference that is shown in a line.
@@ -49,7 +52,7 @@ pub(super) fn text(first: &RunName, compared: &ComparedWith) -> String {
         Some(reward) => row("reward", &reward_line(reward, compared.reward_decides)),
     }
     let usage = &compared.usage;
-    let shown: [(_, &str, &str, fn(f64) -> String); 4] = [
+    let shown: [(_, &str, &str, NumberText); 4] = [
         (&usage.model_calls, "model calls", "", number),
         (&usage.prompt_tokens, "prompt", " tokens", one_decimal),
         (
