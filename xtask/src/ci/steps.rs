@@ -79,10 +79,11 @@ pub(super) const STEPS: [Step; 16] = [
     PYTHON_FORMAT,
     PYTHON_LINTS,
     PYTHON_TYPES,
-    step("python tests", Order::Beside, |site| {
+    // Not beside a compiler: they start workers, and have deadlines.
+    step("python tests", Order::Last, |site| {
         site.python(&["-m", "pytest", "-q"])
     }),
-    step("strands tests", Order::Beside, |site| {
+    step("strands tests", Order::Last, |site| {
         let python = python_environment::strands_python();
         site.python_of(&python, &["-m", "mypy"])?;
         site.python_of(
