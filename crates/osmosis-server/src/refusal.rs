@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -129,18 +129,17 @@ impl IntoResponse for Refusal {
             Self::Unauthorized => {
                 let scheme = HeaderValue::from_static("Bearer");
                 headers.insert(header::WWW_AUTHENTICATE, scheme);
+                close(headers);
             }
-            Self::Invalid(_)
-            | Self::TooLarge(_)
-            | Self::Conflict(_)
+            Self::TooLarge(_)
             | Self::NotFound
             | Self::WrongMethod
             | Self::BrokenOff(_)
             | Self::TooSlow
             | Self::ForeignOrigin(_)
             | Self::WrongHost(_)
-            | Self::NotJson
-            | Self::Failed(_) => {}
+            | Self::NotJson => close(headers),
+            Self::Invalid(_) | Self::Conflict(_) | Self::Failed(_) => {}
         }
         response
     }
@@ -154,4 +153,9 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
         HeaderValue::from_static("application/json"),
     );
     response
+}
+
+/// The body was not read, so the connection ends: a client that is not told sends its next request into nothing.
+fn close(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
