@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, header};
+use http_body::Body as _;
 use osmosis_dialect::{Dialect, model_list};
 
 use super::control::{self, Control};
@@ -41,9 +42,18 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
         return annex(request).await;
     }
     let dialect = dialect_of(request.uri().path(), request.headers());
+    let has_body = !request.body().is_end_stream();
     match answer(shared, dialect, request).await {
         Ok(response) => response,
-        Err(refusal) => refusal.response(dialect),
+        Err(refusal) => {
+            let mut response = refusal.response(dialect);
+            if has_body {
+                // It was not read, so the connection ends: a client must not send its next request into it.
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            response
+        }
     }
 }
 

@@ -152,6 +152,21 @@ async fn a_head_that_drips_is_cut_off_however_steadily_it_comes() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_leaves_a_body_unread_announces_the_end_of_the_connection() {
+    let a = Peer::start("a").await;
+    let fleet = Fleet::start(options_for(&[&a])).await;
+    let mut caller = raw(&fleet).await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n";
+    caller.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![];
+    let ended = tokio::time::timeout(Duration::from_secs(20), caller.read_to_end(&mut answer));
+    ended.await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 401"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_body_that_is_declared_too_large_is_refused_before_it_is_sent() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
