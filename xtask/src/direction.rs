@@ -81,7 +81,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "osmosis-run",
             "osmosis-server",
             "osmosis-store",
-            "osmosis-store-sqlite",
             "osmosis-tokens",
             "osmosis-train",
             "osmosis-worker",
