@@ -22,6 +22,11 @@ impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         while let Some(page) = self.inner.get_next_page()? {
             if page.is_dictionary_page() {
+                // The library makes room for all that are declared, before it reads one.
+                if page.num_values() as usize > page.buffer().len() {
+                    let message = "a dictionary declares more values than it has bytes";
+                    return Err(ParquetError::General(message.to_owned()));
+                }
                 self.has_dictionary = true;
                 return Ok(Some(page));
             }
