@@ -115,10 +115,10 @@ async fn serve(
     output: &Output,
 ) {
     let rollout = RolloutId::new(ROLLOUT).unwrap_or_else(|_| RolloutId::of(0, 0));
-    let door = gateway.open_standing(rollout);
+    let session = gateway.open_standing(rollout);
     let described = ready.policy.describe();
     output.line(format_args!("OPENAI_BASE_URL={}", gateway.url()));
-    output.line(format_args!("OPENAI_API_KEY={}", door.key()));
+    output.line(format_args!("OPENAI_API_KEY={}", session.key()));
     output.line(format_args!(
         "{CONTROL_KEY_VARIABLE}={}",
         gateway.control_key().expose()
@@ -131,7 +131,7 @@ async fn serve(
         "serving",
         &json!({
             "url": gateway.url(),
-            "api_key": door.key(),
+            "api_key": session.key(),
             "control_key": gateway.control_key().expose(),
             "model": described.model,
             "output_path": folder.path,
@@ -140,7 +140,7 @@ async fn serve(
     signals.stop.drain.cancelled().await;
     output.note("stopping: calls under way get a few seconds");
     gateway.shut_down(SHUTDOWN_GRACE).await;
-    let calls = door.close().await.summary;
+    let calls = session.close().await.summary;
     output.note(format_args!(
         "{} calls, {} prompt + {} completion tokens",
         calls.model_calls, calls.prompt_tokens, calls.completion_tokens

@@ -41,7 +41,7 @@ impl JsonText {
     }
 
     /// Whether arrays and objects stand within each other more than [`MAX_JSON_DEPTH`] levels deep.
-    /// Doors refuse such a document; one that was recorded before they did is carried as text.
+    /// The servers reject such a document; one that an older version recorded is carried as text.
     pub fn is_too_deep(&self) -> bool {
         json_is_too_deep(self.as_str())
     }

@@ -9,14 +9,14 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct TaskClock {
     limit: Duration,
-    kept: Kept,
+    kept: DeadlineKeeper,
     started: OnceLock<Instant>,
     lost: Mutex<Lost>,
 }
 
 /// Who keeps the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum DeadlineKeeper {
     /// We do, by this clock.
     Here,
     /// A server does, which knows nothing of this clock.
@@ -32,15 +32,15 @@ struct Lost {
 
 impl TaskClock {
     pub fn new(limit: Duration) -> Self {
-        Self::kept(limit, Kept::Here)
+        Self::kept(limit, DeadlineKeeper::Here)
     }
 
     /// For a task whose deadline somebody else keeps, without regard to what is lost.
     pub fn kept_elsewhere(limit: Duration) -> Self {
-        Self::kept(limit, Kept::Elsewhere)
+        Self::kept(limit, DeadlineKeeper::Elsewhere)
     }
 
-    fn kept(limit: Duration, kept: Kept) -> Self {
+    fn kept(limit: Duration, kept: DeadlineKeeper) -> Self {
         Self {
             limit,
             kept,
@@ -80,8 +80,8 @@ impl TaskClock {
     /// Whether a task that ends now may have been ended by its deadline.
     pub fn may_be_over(&self, now: Instant) -> bool {
         match self.kept {
-            Kept::Here => self.deadline().is_some_and(|deadline| now >= deadline),
-            Kept::Elsewhere => true,
+            DeadlineKeeper::Here => self.deadline().is_some_and(|deadline| now >= deadline),
+            DeadlineKeeper::Elsewhere => true,
         }
     }
 
@@ -110,8 +110,8 @@ impl TaskClock {
 
     fn returned(&self) -> Duration {
         match self.kept {
-            Kept::Here => self.lost().min(self.limit),
-            Kept::Elsewhere => Duration::ZERO,
+            DeadlineKeeper::Here => self.lost().min(self.limit),
+            DeadlineKeeper::Elsewhere => Duration::ZERO,
         }
     }
 }

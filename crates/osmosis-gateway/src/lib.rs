@@ -1,7 +1,7 @@
-//! The policy gateway: the HTTP door through which every model call of every agent goes to the policy, in
+//! The policy gateway: the HTTP service through which every model call of every agent goes to the policy, in
 //! the dialect the agent speaks, is identified and is recorded exactly.
 //!
-//! It never decides what is run; the engine opens a [`RolloutDoor`] for each rollout it runs, and what
+//! It never decides what is run; the engine opens a [`RolloutSession`] for each rollout it runs, and what
 //! answers is a [`Policy`]: a [`ScriptedPolicy`], an [`UpstreamPolicy`], or a [`TokenPolicy`], which
 //! samples tokens with an engine and knows each of them. The engine is one of this process, or a
 //! [`RemoteEngine`]. [`ReportedTokens`] records the ids that an upstream reports with its chat replies.
@@ -45,7 +45,7 @@ mod sessions;
 mod telemetry;
 mod tokens;
 
-pub use calls::journey::Journey;
+pub use calls::call_trace::CallTrace;
 pub use error::{GatewayError, GatewayErrorKind};
 pub use options::{ConnectionLimits, Durability, GatewayOptions};
 pub use osmosis_dialect::{Dialect, OutputLimit, Sampling};
@@ -69,10 +69,10 @@ pub use serving::body::{BodyError, read_body};
 pub use serving::connection::serve_connections;
 pub use serving::control_service::{ControlRefusal, ControlService};
 pub use serving::origin::{foreign_origin, host_of};
-pub use serving::server::{Annex, Gateway};
-pub use sessions::door::{GivenCompletion, RolloutCalls, RolloutDoor, companion_key};
+pub use serving::server::{ExtraRoutes, Gateway};
+pub use sessions::call_history::CallHistory;
 pub use sessions::live::{LiveRollout, LiveStatus};
-pub use sessions::session::Session;
+pub use sessions::rollout_session::{GivenCompletion, RolloutCalls, RolloutSession, companion_key};
 pub use telemetry::spans::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
 pub use tokens::engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
 pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};

@@ -11,7 +11,7 @@
 
 mod draw;
 mod inbox;
-mod kept;
+mod prefix_caches;
 mod scheduler;
 mod sequence;
 

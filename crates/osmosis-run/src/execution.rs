@@ -8,7 +8,7 @@ use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig, 
 use osmosis_core::{Redactor, RewardRange};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
-    Annex, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
+    ExtraRoutes, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
 };
 use osmosis_store::Store;
 use osmosis_worker::{Limits, PoolOptions};
@@ -146,14 +146,14 @@ pub async fn start_gateway_with(
 
 /// A gateway that shares its address with something else.
 pub async fn start_gateway_beside(
-    annex: Annex,
+    extra_routes: ExtraRoutes,
     listen: SocketAddr,
     sampling: Sampling,
     policy: &Arc<dyn Policy>,
     store: &Arc<dyn Store>,
 ) -> Result<Gateway, RunError> {
     let options = gateway_options(Some(listen), sampling);
-    Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), annex)
+    Gateway::start_beside(options, Arc::clone(policy), Arc::clone(store), extra_routes)
         .await
         .map_err(no_gateway)
 }

@@ -7,7 +7,7 @@ use osmosis_core::{Attempt, RolloutId, TaskClock};
 use osmosis_engine::{
     AgentSession, GivenAnswer, JudgeSession, ModelFault, Session, SessionCalls, Sessions,
 };
-use osmosis_gateway::{Fault, Gateway, RolloutCalls, RolloutDoor};
+use osmosis_gateway::{Fault, Gateway, RolloutCalls, RolloutSession};
 
 /// Opens sessions at a gateway of this process.
 #[derive(Debug, Clone)]
@@ -35,9 +35,9 @@ impl GatewaySessions {
         }
     }
 
-    fn session(&self, door: RolloutDoor) -> Box<dyn Session> {
+    fn session(&self, session: RolloutSession) -> Box<dyn Session> {
         Box::new(GatewaySession {
-            door,
+            session,
             url: Arc::clone(&self.advertised_url),
         })
     }
@@ -53,15 +53,15 @@ impl Sessions for GatewaySessions {
             keeps_answers,
             clock,
         } = wanted;
-        let door = self.gateway.open_as(rollout, attempt, alias);
+        let session = self.gateway.open_as(rollout, attempt, alias);
         if greedy {
-            door.decode_greedily();
+            session.decode_greedily();
         }
         if keeps_answers {
-            door.keep_completions();
+            session.keep_completions();
         }
-        door.keep_time(clock);
-        self.session(door)
+        session.keep_time(clock);
+        self.session(session)
     }
 
     fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> Box<dyn Session> {
@@ -74,16 +74,16 @@ impl Sessions for GatewaySessions {
         attempt: Attempt,
         clock: Arc<TaskClock>,
     ) -> Option<JudgeSession> {
-        let (door, model) = self.gateway.open_judge(rollout, attempt)?;
-        door.keep_time(clock);
-        let session = self.session(door);
+        let (session, model) = self.gateway.open_judge(rollout, attempt)?;
+        session.keep_time(clock);
+        let session = self.session(session);
         Some(JudgeSession { session, model })
     }
 }
 
 #[derive(Debug)]
 struct GatewaySession {
-    door: RolloutDoor,
+    session: RolloutSession,
     url: Arc<str>,
 }
 
@@ -94,11 +94,11 @@ impl Session for GatewaySession {
     }
 
     fn key(&self) -> &str {
-        self.door.key()
+        self.session.key()
     }
 
     async fn end(self: Box<Self>) -> SessionCalls {
-        session_calls(self.door.close().await)
+        session_calls(self.session.close().await)
     }
 }
 

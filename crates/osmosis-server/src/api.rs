@@ -141,7 +141,7 @@ fn word(disposition: Cancellation) -> Value {
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    let counts = shared.desk.counts();
+    let counts = shared.registry.counts();
     let options = &shared.options;
     let running = shared.engine.in_flight().min(counts.open);
     let capacity = options.max_in_flight + options.max_queued;

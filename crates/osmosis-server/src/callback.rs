@@ -19,7 +19,7 @@ use crate::request::shown;
 const MAX_ON_THEIR_WAY: usize = 64;
 
 /// Delivers callbacks.
-pub(crate) struct Courier {
+pub(crate) struct CallbackSender {
     options: CallbackOptions,
     clients: HttpClients,
     on_their_way: Semaphore,
@@ -63,7 +63,7 @@ struct FailedTry {
     retry_after: Option<Duration>,
 }
 
-impl Courier {
+impl CallbackSender {
     pub(crate) fn new(
         options: CallbackOptions,
         rules: AddressRules,
@@ -168,9 +168,9 @@ impl Courier {
     }
 }
 
-impl fmt::Debug for Courier {
+impl fmt::Debug for CallbackSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Courier").finish_non_exhaustive()
+        f.debug_struct("CallbackSender").finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,7 @@
 //! | `GET /health` | capacity and what is under way; the one request that needs no key |
 //!
 //! The way of a rollout, module by module: `guard` says who may ask, `request` reads and checks it, `shared` and
-//! `desk` admit it, `sealed` encrypts what it needs after a restart, `api` is the HTTP around them, `herald` follows
+//! `registry` admit it, `sealed` encrypts what it needs after a restart, `api` is the HTTP around them, `rollout_callbacks` follows
 //! it and builds the callbacks, `callback` delivers them, `resuming` goes on with what was accepted before,
 //! `service` holds everything together from the first request to the end of the drain.
 //!
@@ -40,19 +40,19 @@
 mod api;
 mod body;
 mod callback;
-mod desk;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod guard;
-mod herald;
 mod options;
 mod refusal;
+mod registry;
 mod remote;
 mod report;
 mod request;
 mod resuming;
+mod rollout_callbacks;
 mod runs;
 mod sealed;
 mod service;

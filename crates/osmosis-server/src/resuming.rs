@@ -8,11 +8,11 @@ use osmosis_store::{RequestNote, RequestRecord, RolloutQuery, RolloutRecord, Sto
 use tokio::sync::watch;
 
 use crate::ServerError;
-use crate::desk::{Progress, conflict};
 use crate::refusal::Refusal;
+use crate::registry::{Progress, conflict};
 use crate::request::{RequestDigest, RolloutRequest};
 use crate::sealed::Access;
-use crate::shared::{Shared, Told, Written};
+use crate::shared::{CallbackProgress, Shared, Written};
 
 /// What is in a store when a server starts.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Shared {
             going_on += 1;
             let row = self.store.row(record.row_index).await?;
             let digest = row.and_then(|row| RequestDigest::of_row(&row.body));
-            let progress = self.desk.resume(
+            let progress = self.registry.resume(
                 record.id.clone(),
                 digest.unwrap_or_default(),
                 standing(&record, request.agent_done),
@@ -151,7 +151,7 @@ impl Shared {
         }
         let told = kept.as_ref().map(told).unwrap_or_default();
         let at = standing(&record, told.agent_done);
-        self.desk.stands_at(&record.id, at);
+        self.registry.stands_at(&record.id, at);
         self.send_herald(
             record.id.clone(),
             record.row_index,
@@ -166,7 +166,7 @@ impl Shared {
         let now = self.store.rollout(&record.id).await?.unwrap_or(record);
         if let Some(outcome) = &now.outcome {
             self.relay.forget(&now.id);
-            self.desk.finished(&now.id, outcome.clone());
+            self.registry.finished(&now.id, outcome.clone());
         }
         let standing = self.standing_of(&now.id, &now).await?;
         Ok(Written::GoesOn(standing.status))
@@ -184,8 +184,8 @@ fn standing(record: &RolloutRecord, agent_done: bool) -> Progress {
     }
 }
 
-fn told(request: &RequestRecord) -> Told {
-    Told {
+fn told(request: &RequestRecord) -> CallbackProgress {
+    CallbackProgress {
         agent_done: request.agent_done,
         completion_delivered: request.completion_delivered,
     }

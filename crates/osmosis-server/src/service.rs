@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 
-use crate::callback::Courier;
-use crate::desk::Desk;
+use crate::callback::CallbackSender;
 use crate::guard::Guard;
+use crate::registry::RolloutRegistry;
 use crate::resuming::Found;
 use crate::sealed::StateKey;
 use crate::shared::Shared;
@@ -115,14 +115,14 @@ impl RolloutService {
         let over = CancellationToken::new();
         let capacity = self.options.max_in_flight + self.options.max_queued;
         let found = Found::in_store(&*self.store).await?;
-        let courier = Courier::new(
+        let sender = CallbackSender::new(
             self.options.callbacks,
             self.options.address_rules.clone(),
             over.clone(),
         );
         let shared = Arc::new(Shared {
-            desk: Desk::new(capacity, found.next_row),
-            courier: Arc::new(courier),
+            registry: RolloutRegistry::new(capacity, found.next_row),
+            sender: Arc::new(sender),
             guard: Guard::new(&self.options, listening.loopback),
             state_key: self.state_key,
             without_keys: Mutex::default(),
@@ -194,7 +194,7 @@ impl Shared {
             }
         }
         let deadline = Instant::now() + self.options.drain_limit;
-        self.desk.close();
+        self.registry.close();
         tokio::select! {
             biased;
             () = stop.now.cancelled() => {}
@@ -216,10 +216,10 @@ impl Shared {
 
     /// Waits until everything that was accepted has its result; cancels what has not at the deadline.
     async fn drain(&self, deadline: Instant) -> Result<(), ServerError> {
-        // Requests that were half accepted when the desk was closed.
+        // Requests that were half accepted when the registry was closed.
         self.admissions.close();
         self.admissions.wait().await;
-        if tokio::time::timeout_at(deadline, self.desk.all_finished())
+        if tokio::time::timeout_at(deadline, self.registry.all_finished())
             .await
             .is_ok()
         {
@@ -230,7 +230,7 @@ impl Shared {
             cancelled,
             "the drain took too long; what was left is cancelled"
         );
-        if tokio::time::timeout(CANCEL_LIMIT, self.desk.all_finished())
+        if tokio::time::timeout(CANCEL_LIMIT, self.registry.all_finished())
             .await
             .is_err()
         {
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     async fn cancel_all(&self) -> Result<usize, ServerError> {
-        let open = self.desk.open_ones(|_| true);
+        let open = self.registry.open_ones(|_| true);
         for (id, _) in &open {
             self.engine.cancel(id).await?;
         }
@@ -272,10 +272,10 @@ async fn follow(
             RunEvent::PhaseBegan {
                 id,
                 phase: Phase::Grade,
-            } => shared.desk.agent_done(id),
+            } => shared.registry.agent_done(id),
             RunEvent::Finished { id, outcome, .. } => {
                 shared.relay.forget(id);
-                shared.desk.finished(id, outcome.clone());
+                shared.registry.finished(id, outcome.clone());
             }
             RunEvent::Began { .. }
             | RunEvent::Claimed { .. }

@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::ServerOptions;
-use crate::callback::Courier;
-use crate::desk::{Desk, Progress, Reservation};
+use crate::callback::CallbackSender;
 use crate::guard::Guard;
-use crate::herald::Herald;
 use crate::refusal::Refusal;
+use crate::registry::{Progress, Reservation, RolloutRegistry};
 use crate::report::{self, Status};
 use crate::request::{Callbacks, RolloutRequest};
+use crate::rollout_callbacks::RolloutCallbacks;
 use crate::sealed::{Access, StateKey};
 
 /// What every request and every task needs.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) desk: Desk,
+    pub(crate) registry: RolloutRegistry,
     pub(crate) engine: Engine,
     pub(crate) relay: Arc<RelayPolicy>,
     pub(crate) options: ServerOptions,
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     /// Names this process; a controller sees that a server was started anew.
     pub(crate) process_id: String,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) courier: Arc<Courier>,
+    pub(crate) sender: Arc<CallbackSender>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) admissions: TaskTracker,
     pub(crate) heralds: TaskTracker,
@@ -79,7 +79,7 @@ pub(crate) enum Written {
 
 /// What is on the disk about a request's callbacks.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Told {
+pub(crate) struct CallbackProgress {
     pub(crate) agent_done: bool,
     pub(crate) completion_delivered: bool,
 }
@@ -91,7 +91,7 @@ impl Shared {
         request: RolloutRequest,
     ) -> Result<Status, Refusal> {
         loop {
-            match self.desk.reserve(&request.id, &request.digest)? {
+            match self.registry.reserve(&request.id, &request.digest)? {
                 Reservation::Repeated(mut progress) => {
                     if written_down(&mut progress).await {
                         let standing = self.standing(&request.id).await?;
@@ -111,11 +111,11 @@ impl Shared {
                             Ok(Written::New) => Ok(Status::Queued),
                             Ok(Written::GoesOn(status)) => Ok(status),
                             Ok(Written::Known(status)) => {
-                                shared.desk.refused(&id);
+                                shared.registry.refused(&id);
                                 Ok(status)
                             }
                             Err(refusal) => {
-                                shared.desk.refused(&id);
+                                shared.registry.refused(&id);
                                 Err(refusal)
                             }
                         }
@@ -148,13 +148,13 @@ impl Shared {
             self.relay.forget(&id);
             return Err(error.into());
         }
-        self.desk.accepted(&id);
+        self.registry.accepted(&id);
         self.send_herald(
             id,
             row_index,
             access.callbacks,
             progress.subscribe(),
-            Told::default(),
+            CallbackProgress::default(),
         );
         self.wake.notify_one();
         Ok(Written::New)
@@ -173,15 +173,15 @@ impl Shared {
         row_index: u64,
         callbacks: Callbacks,
         progress: watch::Receiver<Progress>,
-        told: Told,
+        told: CallbackProgress,
     ) {
-        let herald = Herald {
+        let rollout_callbacks = RolloutCallbacks {
             id: id.clone(),
             row_index,
             callbacks,
             progress,
             store: Arc::clone(&self.store),
-            courier: Arc::clone(&self.courier),
+            sender: Arc::clone(&self.sender),
             agent_done: told.agent_done,
             completion_delivered: told.completion_delivered,
         };
@@ -189,11 +189,11 @@ impl Shared {
         self.heralds.spawn(async move {
             if shared
                 .over
-                .run_until_cancelled(herald.run())
+                .run_until_cancelled(rollout_callbacks.run())
                 .await
                 .is_some()
             {
-                shared.desk.forget(&id);
+                shared.registry.forget(&id);
             }
         });
     }
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     pub(crate) async fn cancel(&self, id: &RolloutId) -> Result<Cancellation, Refusal> {
-        for (_, mut progress) in self.desk.open_ones(|open| open == id) {
+        for (_, mut progress) in self.registry.open_ones(|open| open == id) {
             written_down(&mut progress).await;
         }
         let cancelled = self.cancel_for_good(id).await?;
@@ -274,7 +274,7 @@ impl Shared {
             let cancellation = self.cancel_for_good(&id).await?;
             cancelled.push((id, cancellation));
         }
-        for (id, mut progress) in self.desk.open_ones(wanted) {
+        for (id, mut progress) in self.registry.open_ones(wanted) {
             written_down(&mut progress).await;
             let cancellation = self.cancel_for_good(&id).await?;
             cancelled.push((id, cancellation));

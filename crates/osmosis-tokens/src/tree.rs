@@ -52,7 +52,7 @@ pub enum Given {
 
 /// What the caller was told.
 #[derive(Debug, Clone, Copy)]
-enum Told<'a> {
+enum Delivered<'a> {
     Message(&'a Value),
     Ids,
     Nothing,
@@ -197,8 +197,8 @@ impl CallTree {
         given: Given,
     ) -> TokenRecord {
         let told = match given {
-            Given::Whole => Told::Ids,
-            Given::CutOff => Told::Nothing,
+            Given::Whole => Delivered::Ids,
+            Given::CutOff => Delivered::Nothing,
         };
         self.finish(prompt, sampled, logprobs, versions, temperature, told)
     }
@@ -216,7 +216,7 @@ impl CallTree {
         temperature: f32,
         reply: Option<&Value>,
     ) -> TokenRecord {
-        let told = reply.map_or(Told::Nothing, Told::Message);
+        let told = reply.map_or(Delivered::Nothing, Delivered::Message);
         self.finish(prompt, sampled, logprobs, versions, temperature, told)
     }
 
@@ -227,7 +227,7 @@ impl CallTree {
         logprobs: Vec<f32>,
         versions: Vec<PolicyVersion>,
         temperature: f32,
-        told: Told<'_>,
+        told: Delivered<'_>,
     ) -> TokenRecord {
         let PlannedPrompt {
             call,
@@ -245,7 +245,7 @@ impl CallTree {
             Origin::Root { .. } => (None, ids),
         };
         let whole = logprobs.len() == sampled.len() && versions.len() == sampled.len();
-        let complete = whole && !matches!(told, Told::Nothing);
+        let complete = whole && !matches!(told, Delivered::Nothing);
         if complete {
             let before = origin_place.map_or(0, |place| self.finished[place].text_length);
             let finished = Finished {
@@ -263,11 +263,11 @@ impl CallTree {
                     .map(|asked| asked.tools)
                     .unwrap_or_default(),
                 reasoning: match told {
-                    Told::Message(reply) => fingerprint::reasoning(reply).map(str::to_owned),
-                    Told::Ids | Told::Nothing => None,
+                    Delivered::Message(reply) => fingerprint::reasoning(reply).map(str::to_owned),
+                    Delivered::Ids | Delivered::Nothing => None,
                 },
             };
-            if let (Some(request), Told::Message(reply)) = (&request, told) {
+            if let (Some(request), Delivered::Message(reply)) = (&request, told) {
                 self.find_by_messages(request, fingerprint::of_message(reply));
             }
             self.places.insert(finished.call, self.finished.len());

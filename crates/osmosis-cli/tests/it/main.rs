@@ -48,7 +48,7 @@ mod run_files;
 mod rust_rollout;
 mod schemas;
 mod serve;
-mod serve_doors;
+mod serve_access;
 mod serve_kills;
 mod small_commands;
 mod terminal;

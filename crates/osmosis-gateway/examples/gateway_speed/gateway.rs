@@ -34,7 +34,7 @@ pub(crate) async fn serve(options: &Options) -> Outcome<()> {
         }
         Err(_) => Gateway::start_unrecorded(gateway_options, policy).await?,
     };
-    let door = gateway.open_standing(RolloutId::new("gateway")?);
-    println!("{} {}", gateway.url(), door.key());
+    let session = gateway.open_standing(RolloutId::new("gateway")?);
+    println!("{} {}", gateway.url(), session.key());
     std::future::pending().await
 }

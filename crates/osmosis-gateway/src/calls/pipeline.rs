@@ -13,11 +13,11 @@ use osmosis_store::CallPurpose;
 use serde_json::Value;
 use tracing::Instrument;
 
+use crate::calls::call_trace::CallTrace;
 use crate::calls::error::{CallError, ErrorCode};
-use crate::calls::journey::Journey;
 use crate::calls::prepared::PreparedCall;
 use crate::calls::record::{Ending, OpenCall, unrecordable};
-use crate::calls::replay::{self, Claim, Kept};
+use crate::calls::replay::{self, Claim, StoredAnswer};
 use crate::calls::reply_stream::ReplyStream;
 use crate::policy::registry::Served;
 use crate::policy::{CallFormat, Fault, FaultKind, ModelCall, ModelReply, ReplyBody, TokenSlot};
@@ -25,8 +25,8 @@ use crate::serving::body::{BodyError, read_body};
 use crate::serving::error_reply::ErrorReply;
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
-use crate::sessions::door::Visit;
 use crate::sessions::fault_tally::CallOutcome;
+use crate::sessions::rollout_session::Visit;
 
 /// Answers a call that has been identified.
 pub(crate) async fn answer(
@@ -39,7 +39,7 @@ pub(crate) async fn answer(
     let format = arrival.format;
     let dialect = format.error_dialect();
     let ended = visit.ended().clone();
-    let (rollout_id, session) = (visit.rollout().clone(), visit.session());
+    let (rollout_id, history) = (visit.rollout().clone(), visit.history());
     let replays = visit.replays();
     let (judge, purpose) = (visit.judge(), visit.purpose());
     let (of_run, greedy) = (visit.sampling(shared.sampling), visit.decodes_greedily());
@@ -119,8 +119,8 @@ pub(crate) async fn answer(
     };
     let answering = pass.policy_for(&rollout_id);
     let policy = answering.describe();
-    let journey = Journey::of_task(clock);
-    call.is_let_in(pass, &policy, journey.clone(), first_use);
+    let trace = CallTrace::of_task(clock);
+    call.is_let_in(pass, &policy, trace.clone(), first_use);
     // `[sampling]` is for the policy under study, not for what else is asked.
     let sampling = if served.is_the_runs && purpose == CallPurpose::Policy {
         of_run
@@ -160,9 +160,9 @@ pub(crate) async fn answer(
             dialect_headers: arrival.dialect_headers.clone(),
             body: std::mem::take(&mut prepared.body),
             streamed: prepared.streamed,
-            session: Arc::clone(&session),
+            history: Arc::clone(&history),
             tokens: tokens.clone(),
-            journey: journey.clone(),
+            trace: trace.clone(),
         });
         let answer = tokio::select! {
             biased;
@@ -170,7 +170,7 @@ pub(crate) async fn answer(
                 let outcome = call.given_up();
                 return refuse(call, dialect, &ErrorReply::rollout_ended(), outcome).await;
             }
-            answer = in_time.keep(&journey, asked.instrument(span.clone())) => answer,
+            answer = in_time.keep(&trace, asked.instrument(span.clone())) => answer,
         };
         // The name of the limit is ours in a translated call, and the policy has just said that it wants
         // the other.
@@ -227,7 +227,7 @@ pub(crate) async fn answer(
                 watch: SseWatch::new(spoken, !prepared.wants_usage),
                 dialect,
                 translator: prepared.translator,
-                endpoint: journey.endpoint().unwrap_or(policy.endpoint),
+                endpoint: trace.endpoint().unwrap_or(policy.endpoint),
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
                 aborting: false,
@@ -264,7 +264,7 @@ fn garbage(endpoint: &str, what: &str) -> Fault {
 }
 
 /// The answer of an earlier call, given again.
-fn replayed(kept: Kept) -> Response {
+fn replayed(kept: StoredAnswer) -> Response {
     let content_type = if kept.streamed {
         "text/event-stream"
     } else {

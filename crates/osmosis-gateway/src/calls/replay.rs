@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-/// How many keys of one door are remembered.
+/// How many keys of one session are remembered.
 const REMEMBERED_KEYS: usize = 256;
 /// An answer beyond this is not kept, and a repeated call is a call of its own.
 const MAX_KEPT_BYTES: usize = 1 << 20;
-/// What all kept answers of one door may take.
+/// What all kept answers of one session may take.
 const MAX_ALL_BYTES: usize = 8 << 20;
 /// A key beyond this is none.
 const MAX_KEY_BYTES: usize = 255;
@@ -26,7 +26,7 @@ const MAX_KEY_BYTES: usize = 255;
 /// What a key stands for, so that a reused one is noticed.
 pub(crate) type RequestDigest = [u8; 32];
 
-/// The answers of one door, by key.
+/// The answers of one session, by key.
 #[derive(Default)]
 pub(crate) struct Replays(Mutex<Known>);
 
@@ -45,12 +45,12 @@ struct Entry {
 enum State {
     /// Being answered. The channel closes when that ends.
     UnderWay(watch::Receiver<()>),
-    Answered(Kept),
+    Answered(StoredAnswer),
 }
 
 /// An answer as it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct StoredAnswer {
     pub(crate) status: u16,
     pub(crate) streamed: bool,
     pub(crate) body: Bytes,
@@ -62,7 +62,7 @@ pub(crate) enum Claim {
     /// The first; say how it went.
     First(FirstUse),
     /// A repetition of one that was answered.
-    Again(Kept),
+    Again(StoredAnswer),
     /// Another call under a key that is taken.
     OtherRequest,
 }
@@ -160,7 +160,7 @@ pub(crate) struct FirstUse {
 }
 
 impl FirstUse {
-    pub(crate) fn answered(self, kept: Kept) {
+    pub(crate) fn answered(self, kept: StoredAnswer) {
         if kept.body.len() > MAX_KEPT_BYTES {
             return;
         }
@@ -197,8 +197,8 @@ impl fmt::Debug for FirstUse {
 mod tests {
     use super::*;
 
-    fn kept(body: &'static str) -> Kept {
-        Kept {
+    fn kept(body: &'static str) -> StoredAnswer {
+        StoredAnswer {
             status: 200,
             streamed: false,
             body: Bytes::from_static(body.as_bytes()),
@@ -247,7 +247,7 @@ mod tests {
             let Claim::First(first) = replays.claim(&format!("k{n}"), one).await else {
                 panic!("nothing came before");
             };
-            first.answered(Kept {
+            first.answered(StoredAnswer {
                 body: Bytes::from(vec![0; 100_000]),
                 ..kept("")
             });
@@ -257,7 +257,7 @@ mod tests {
         let Claim::First(first) = replays.claim("large", one).await else {
             panic!("nothing came before");
         };
-        first.answered(Kept {
+        first.answered(StoredAnswer {
             body: Bytes::from(vec![0; MAX_KEPT_BYTES + 1]),
             ..kept("")
         });

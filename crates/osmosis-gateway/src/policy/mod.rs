@@ -31,10 +31,10 @@ pub use self::capabilities::{Capabilities, DialectSet, PolicyChange, Servers, Up
 pub use self::fault::{Fault, FaultKind};
 pub use self::layer::Layer;
 pub use self::tokens::{TokenAccount, TokenLedger, TokenSlot};
-use crate::calls::journey::Journey;
+use crate::calls::call_trace::CallTrace;
 use crate::policy::probe::Probed;
 use crate::policy::upstream::PoolLoad;
-use crate::sessions::session::Session;
+use crate::sessions::call_history::CallHistory;
 
 /// Something that answers model calls: a script, an upstream server, an embedded model.
 #[async_trait]
@@ -148,11 +148,11 @@ pub struct ModelCall {
     pub body: Bytes,
     pub streamed: bool,
     /// What the calls of this rollout's attempt said before.
-    pub session: Arc<Session>,
+    pub history: Arc<CallHistory>,
     /// Where a policy that knows its tokens says who tells them.
     pub tokens: TokenSlot,
     /// Where a policy with several servers says which one it asked.
-    pub journey: Journey,
+    pub trace: CallTrace,
 }
 
 /// The answer in the wire format of the call.

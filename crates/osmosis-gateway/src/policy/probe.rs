@@ -11,10 +11,10 @@ use osmosis_core::{RolloutId, SampleId};
 use osmosis_dialect::{Dialect, OutputLimit};
 use serde_json::{Value, json};
 
-use crate::calls::journey::Journey;
+use crate::calls::call_trace::CallTrace;
 use crate::policy::upstream::said;
 use crate::policy::{CallFormat, Fault, FaultKind, ModelCall, ModelReply, ReplyBody, TokenSlot};
-use crate::sessions::session::Session;
+use crate::sessions::call_history::CallHistory;
 
 /// A server that takes longer to say one token may be loading its model: no reason to give up.
 const PROBE_LIMIT: Duration = Duration::from_secs(30);
@@ -156,7 +156,7 @@ pub(crate) struct Target<'a> {
 
 /// What was found out, and which name of the limit went through.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ProbeOutcome {
     pub(crate) finding: Finding,
     pub(crate) limit: Option<OutputLimit>,
 }
@@ -169,7 +169,7 @@ enum Judged {
 
 impl Target<'_> {
     /// Asks for one token, with the limit under this name first, then the other, then none.
-    pub(crate) async fn ask<F>(&self, first: OutputLimit, ask: impl Fn(Bytes) -> F) -> Asked
+    pub(crate) async fn ask<F>(&self, first: OutputLimit, ask: impl Fn(Bytes) -> F) -> ProbeOutcome
     where
         F: Future<Output = Result<ModelReply, Fault>>,
     {
@@ -187,11 +187,11 @@ impl Target<'_> {
                 Ok(answer) => self.judge(answer),
             };
             match judged {
-                Judged::Is(finding) => return Asked { finding, limit },
+                Judged::Is(finding) => return ProbeOutcome { finding, limit },
                 Judged::LimitRefused(message) => refusal = message,
             }
         }
-        Asked {
+        ProbeOutcome {
             finding: Finding::Doubtful { why: refusal },
             limit: None,
         }
@@ -340,9 +340,9 @@ pub(crate) fn tiny_call(body: Bytes) -> ModelCall {
         dialect_headers: HeaderMap::new(),
         body,
         streamed: false,
-        session: Arc::new(Session::default()),
+        history: Arc::new(CallHistory::default()),
         tokens: TokenSlot::default(),
-        journey: Journey::default(),
+        trace: CallTrace::default(),
     }
 }
 

@@ -63,7 +63,7 @@ pub struct PolicyUpdate {
 
 pub(crate) struct Registry {
     main: Arc<Served>,
-    /// What graders ask, through doors of their own.
+    /// What graders ask, through sessions of their own.
     judge: RwLock<Option<Arc<Served>>>,
     named: RwLock<BTreeMap<String, Arc<Served>>>,
 }

@@ -8,7 +8,7 @@ use osmosis_dialect::Usage;
 
 /// Knows what a call was in tokens.
 pub trait TokenLedger: Send + Sync + fmt::Debug {
-    /// Ends what is still sampled for the call, and tells what it was. Asked once, when the call is
+    /// Ends what is still sampled for the call, and tells what it was. ProbeOutcome once, when the call is
     /// recorded: nothing is sampled for it afterwards.
     fn close(&self) -> TokenAccount;
 }

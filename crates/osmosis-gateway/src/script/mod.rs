@@ -349,7 +349,7 @@ fn completion_id(call: &ModelCall, turn: u64) -> String {
         &turn.to_string(),
         &body,
     ]);
-    let before = call.session.given_before(hash);
+    let before = call.history.given_before(hash);
     if before > 0 {
         hash = digest(&[&hex(&hash, 32), &before.to_string()]);
     }

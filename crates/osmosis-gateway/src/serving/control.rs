@@ -81,7 +81,7 @@ impl ControlKey {
         let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         if digest.ct_eq(&self.digest).into() {
             Ok(())
-        } else if shared.opens_a_door(key) {
+        } else if shared.opens_a_session(key) {
             Err(ErrorReply::forbidden(
                 "this key opens a rollout; the control API has a key of its own",
             ))

@@ -12,7 +12,7 @@ use osmosis_dialect::{Dialect, model_list};
 use super::control::{self, Control};
 use super::error_reply::ErrorReply;
 use super::identity::{Endpoint, Route, dialect_of, key_of};
-use super::server::{Annex, Shared};
+use super::server::{ExtraRoutes, Shared};
 use crate::calls::record::now_ms;
 use crate::calls::{pipeline, replay};
 use crate::policy::CallFormat;
@@ -36,10 +36,10 @@ pub(crate) struct Arrival {
 
 /// Answers one request, whatever it is.
 pub(crate) async fn serve(shared: Arc<Shared>, request: Request) -> Response {
-    if let Some(Annex(annex)) = &shared.annex
+    if let Some(ExtraRoutes(extra_routes)) = &shared.extra_routes
         && !request.uri().path().starts_with("/v1/")
     {
-        return annex(request).await;
+        return extra_routes(request).await;
     }
     let dialect = dialect_of(request.uri().path(), request.headers());
     let has_body = !request.body().is_end_stream();
@@ -75,7 +75,7 @@ async fn answer(
     let key = key_of(&parts.headers).ok_or_else(|| {
         ErrorReply::unauthorized("no key: send the rollout's key as `Authorization: Bearer KEY`")
     })?;
-    let visit = shared.doors.enter(key).ok_or_else(|| {
+    let visit = shared.sessions.enter(key).ok_or_else(|| {
         ErrorReply::unauthorized("this key opens nothing: it is wrong, or its rollout has ended")
     })?;
     let sample = route.sample_for(&parts.headers, visit.rollout(), visit.alias())?;

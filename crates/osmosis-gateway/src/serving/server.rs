@@ -27,18 +27,20 @@ use crate::serving::connection;
 use crate::serving::control::ControlKey;
 use crate::serving::control_service::Services;
 use crate::serving::requests::serve;
-use crate::sessions::door::{Doors, RolloutDoor, Whose};
+use crate::sessions::call_history::CallHistory;
 use crate::sessions::live::LiveStatus;
-use crate::sessions::session::Session;
+use crate::sessions::rollout_session::{RolloutSession, SessionRegistry, Whose};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::{RolloutSpans, Telemetry};
 
 /// Answers what is not for the gateway itself, on the same address: every request whose path is not
 /// below `/v1/`.
 #[derive(Clone)]
-pub struct Annex(pub(super) Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>);
+pub struct ExtraRoutes(
+    pub(super) Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>,
+);
 
-impl Annex {
+impl ExtraRoutes {
     pub fn new<F>(answer: impl Fn(Request) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Response> + Send + 'static,
@@ -47,9 +49,9 @@ impl Annex {
     }
 }
 
-impl fmt::Debug for Annex {
+impl fmt::Debug for ExtraRoutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Annex(..)")
+        f.write_str("ExtraRoutes(..)")
     }
 }
 
@@ -79,12 +81,12 @@ pub(crate) struct Shared {
     /// Fields of calls that were warned of.
     warned_of: Mutex<Vec<&'static str>>,
     pub(crate) max_body_bytes: usize,
-    pub(super) annex: Option<Annex>,
+    pub(super) extra_routes: Option<ExtraRoutes>,
     pub(crate) services: Services,
-    pub(super) doors: Doors,
+    pub(super) sessions: SessionRegistry,
     /// Nothing is waited for any more.
     pub(crate) stop: CancellationToken,
-    /// Ends every door.
+    /// Ends every session.
     everything: CancellationToken,
     /// The accept loop, the connections, and records whose caller is gone.
     pub(crate) tasks: TaskTracker,
@@ -105,9 +107,9 @@ impl Gateway {
         options: GatewayOptions,
         policy: Arc<dyn Policy>,
         store: Arc<dyn Store>,
-        annex: Annex,
+        extra_routes: ExtraRoutes,
     ) -> Result<Self, GatewayError> {
-        Self::start_with(options, policy, Some(store), Some(annex)).await
+        Self::start_with(options, policy, Some(store), Some(extra_routes)).await
     }
 
     /// A gateway that keeps no record of what passes through it.
@@ -122,7 +124,7 @@ impl Gateway {
         options: GatewayOptions,
         policy: Arc<dyn Policy>,
         store: Option<Arc<dyn Store>>,
-        annex: Option<Annex>,
+        extra_routes: Option<ExtraRoutes>,
     ) -> Result<Self, GatewayError> {
         let cannot_listen = |error: std::io::Error| GatewayError::Listen {
             address: options.listen,
@@ -155,9 +157,9 @@ impl Gateway {
             sampling: options.sampling,
             warned_of: Mutex::default(),
             max_body_bytes: options.max_body_bytes,
-            annex,
+            extra_routes,
             services: Services(options.services),
-            doors: Doors::default(),
+            sessions: SessionRegistry::default(),
             stop: stop.clone(),
             everything: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -253,18 +255,18 @@ impl Gateway {
         Ok(())
     }
 
-    /// The rollouts whose doors are open, and all calls so far.
+    /// The rollouts whose sessions are open, and all calls so far.
     pub fn live(&self) -> LiveStatus {
-        self.shared.doors.live()
+        self.shared.sessions.live()
     }
 
     /// All calls so far, of every rollout and attempt.
     pub fn call_totals(&self) -> CallSummary {
-        self.shared.doors.totals()
+        self.shared.sessions.totals()
     }
 
     /// Makes a key for one attempt of a rollout.
-    pub fn open(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
+    pub fn open(&self, rollout: RolloutId, attempt: Attempt) -> RolloutSession {
         self.open_as(rollout, attempt, None)
     }
 
@@ -274,8 +276,8 @@ impl Gateway {
         rollout: RolloutId,
         attempt: Attempt,
         alias: Option<RolloutId>,
-    ) -> RolloutDoor {
-        self.shared.doors.open(
+    ) -> RolloutSession {
+        self.shared.sessions.open(
             Whose {
                 rollout,
                 attempt,
@@ -283,7 +285,7 @@ impl Gateway {
                 purpose: CallPurpose::Policy,
                 judge: None,
             },
-            Session::default(),
+            CallHistory::default(),
             &self.shared.everything,
         )
     }
@@ -291,8 +293,8 @@ impl Gateway {
     /// Makes a second key for one attempt of a rollout, for clients of its agent that were given no address.
     /// The run's policy answers, with the sampling that is asked for. Calls are recorded as
     /// [`CallPurpose::Other`]: they are in no sum, and nothing of them is trained on.
-    pub fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> RolloutDoor {
-        self.shared.doors.open(
+    pub fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> RolloutSession {
+        self.shared.sessions.open(
             Whose {
                 rollout,
                 attempt,
@@ -300,12 +302,12 @@ impl Gateway {
                 purpose: CallPurpose::Other,
                 judge: None,
             },
-            Session::apart(),
+            CallHistory::apart(),
             &self.shared.everything,
         )
     }
 
-    /// From now on graders have a judge: [`Gateway::open_judge`] opens its doors.
+    /// From now on graders have a judge: [`Gateway::open_judge`] opens its sessions.
     pub fn set_judge(&self, policy: Arc<dyn Policy>) {
         self.shared.registry.set_judge(policy);
     }
@@ -316,10 +318,10 @@ impl Gateway {
         &self,
         rollout: RolloutId,
         attempt: Attempt,
-    ) -> Option<(RolloutDoor, String)> {
+    ) -> Option<(RolloutSession, String)> {
         let judge = self.shared.registry.judge()?;
         let model = judge.policy().describe().model;
-        let door = self.shared.doors.open(
+        let session = self.shared.sessions.open(
             Whose {
                 rollout,
                 attempt,
@@ -327,18 +329,18 @@ impl Gateway {
                 purpose: CallPurpose::Judge,
                 judge: Some(judge),
             },
-            Session::default(),
+            CallHistory::default(),
             &self.shared.everything,
         );
-        Some((door, model))
+        Some((session, model))
     }
 
     /// Makes a key that is no rollout's and stays open for as long as it is kept, for any number of
     /// callers. Calls are recorded under `name`, attempt 1. Of their conversations the latest are
     /// remembered; one that is forgotten begins anew with its next call, which costs the policy the work
     /// of reading it again, and the record the knowledge that it goes on.
-    pub fn open_standing(&self, name: RolloutId) -> RolloutDoor {
-        self.shared.doors.open(
+    pub fn open_standing(&self, name: RolloutId) -> RolloutSession {
+        self.shared.sessions.open(
             Whose {
                 rollout: name,
                 attempt: Attempt(1),
@@ -346,7 +348,7 @@ impl Gateway {
                 purpose: CallPurpose::Policy,
                 judge: None,
             },
-            Session::bounded(),
+            CallHistory::bounded(),
             &self.shared.everything,
         )
     }
@@ -395,9 +397,9 @@ impl fmt::Debug for Gateway {
 }
 
 impl Shared {
-    /// Whether a rollout's door opens with this key.
-    pub(crate) fn opens_a_door(&self, key: &str) -> bool {
-        self.doors.enter(key).is_some()
+    /// Whether a rollout's session opens with this key.
+    pub(crate) fn opens_a_session(&self, key: &str) -> bool {
+        self.sessions.enter(key).is_some()
     }
 
     /// Reports once for each field that calls don't get the sampling they ask for.

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_store::{CallSummary, JudgeSummary};
 
-/// The rollouts whose doors are open, and all calls so far.
+/// The rollouts whose sessions are open, and all calls so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveStatus {
     pub rollouts: Vec<LiveRollout>,
-    /// Of every rollout and attempt that ever had a door, recorded calls alone.
+    /// Of every rollout and attempt that ever had a session, recorded calls alone.
     pub totals: CallSummary,
 }
 
@@ -24,24 +24,24 @@ pub struct LiveRollout {
     pub under_way: u32,
 }
 
-/// Sums over the calls of all doors. Every call adds to it, so it takes no lock.
+/// Sums over the calls of all sessions. Every call adds to it, so it takes no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     model_calls: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
-    cached: Told,
-    reasoning: Told,
+    cached: OptionalSum,
+    reasoning: OptionalSum,
 }
 
 /// A sum of what only some replies tell.
 #[derive(Debug, Default)]
-struct Told {
+struct OptionalSum {
     sum: AtomicU64,
     is_known: AtomicBool,
 }
 
-impl Told {
+impl OptionalSum {
     fn add(&self, more: Option<u64>) {
         if let Some(more) = more {
             self.sum.fetch_add(more, Ordering::Relaxed);

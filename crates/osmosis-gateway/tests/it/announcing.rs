@@ -255,7 +255,7 @@ async fn a_service_of_the_control_api_is_asked_with_the_control_key_alone() {
     for (path, key, status) in [
         ("/v1/echo", control, 200),
         ("/v1/echo/deep/er", control, 200),
-        ("/v1/echo", house.door.key(), 403),
+        ("/v1/echo", house.session.key(), 403),
         ("/v1/echo", "osm-control-guess", 401),
         ("/v1/echoes", control, 404),
     ] {

@@ -36,12 +36,12 @@ async fn a_caller_that_does_not_read_holds_little_and_is_cut_off() {
         ..ConnectionLimits::default()
     };
     let fleet = Fleet::start_with(options_for(&[&a]), limited(limits)).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let mut caller = raw(&fleet).await;
     let body = streamed("hi").to_string();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
-        door.key(),
+        session.key(),
         body.len()
     );
     caller.write_all(head.as_bytes()).await.unwrap();
@@ -74,8 +74,8 @@ async fn a_caller_that_reads_slowly_gets_everything() {
         ..ConnectionLimits::default()
     };
     let fleet = Fleet::start_with(options_for(&[&a]), limited(limits)).await;
-    let door = fleet.door(0);
-    let mut response = fleet.post(&door, &streamed("hi")).send().await.unwrap();
+    let session = fleet.session(0);
+    let mut response = fleet.post(&session, &streamed("hi")).send().await.unwrap();
     let mut bytes = 0;
     while let Ok(Some(chunk)) = response.chunk().await {
         bytes += chunk.len();
@@ -88,9 +88,9 @@ async fn a_caller_that_reads_slowly_gets_everything() {
 async fn a_head_that_is_too_large_is_refused() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let fits = fleet
-        .post(&door, &user("hi"))
+        .post(&session, &user("hi"))
         .header("x-padding", "x".repeat(30_000));
     assert_eq!(fits.send().await.unwrap().status(), 200);
     let mut caller = raw(&fleet).await;
@@ -170,10 +170,10 @@ async fn a_refusal_that_leaves_a_body_unread_announces_the_end_of_the_connection
 async fn a_body_that_is_declared_too_large_is_refused_before_it_is_sent() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let control = fleet.gateway.control_key().expose().to_owned();
     for (path, key, bytes) in [
-        ("/v1/chat/completions", door.key(), (64 << 20) + 1),
+        ("/v1/chat/completions", session.key(), (64 << 20) + 1),
         ("/v1/policy", &control, (1 << 20) + 1),
         ("/v1/policy/pause", &control, usize::MAX / 2),
     ] {
@@ -211,13 +211,13 @@ async fn a_connection_without_a_request_is_closed_after_a_while() {
     }
     // A call that takes longer than that is no idle connection.
     a.set(Mode::Held);
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let release = async {
         a.wait_for_arrivals(1).await;
         tokio::time::sleep(Duration::from_millis(150)).await;
         a.set(Mode::Answers);
     };
-    assert_eq!(tokio::join!(fleet.ask(&door), release).0.status, 200);
+    assert_eq!(tokio::join!(fleet.ask(&session), release).0.status, 200);
 }
 
 #[tokio::test]
@@ -225,9 +225,9 @@ async fn a_call_that_is_repeated_under_its_key_is_answered_again_and_recorded_on
     for body in [user("hi"), streamed("hi")] {
         let a = Peer::start("a").await;
         let fleet = Fleet::start(options_for(&[&a])).await;
-        let door = fleet.door(0);
+        let session = fleet.session(0);
         let send = || async {
-            let call = fleet.post(&door, &body).header("idempotency-key", "k1");
+            let call = fleet.post(&session, &body).header("idempotency-key", "k1");
             Answer::of(call.send().await.unwrap()).await
         };
         let first = send().await;
@@ -238,18 +238,18 @@ async fn a_call_that_is_repeated_under_its_key_is_answered_again_and_recorded_on
         assert_eq!(again.headers["idempotent-replayed"], "true");
         assert_eq!((a.arrivals(), fleet.store.calls().len()), (1, 1));
         // The key of one rollout means nothing in another.
-        let other = fleet.door(1);
+        let other = fleet.session(1);
         let call = fleet.post(&other, &body).header("idempotency-key", "k1");
         assert_eq!(call.send().await.unwrap().status(), 200);
         assert_eq!(a.arrivals(), 2);
         // Another request under the same key is a mistake, and recorded as one.
         let call = fleet
-            .post(&door, &user("other"))
+            .post(&session, &user("other"))
             .header("idempotency-key", "k1");
         assert_eq!(call.send().await.unwrap().status(), 422);
         let error = fleet.store.calls()[2].error.clone().unwrap();
         assert!(error.starts_with("idempotency_key_reused: "), "{error}");
-        assert_eq!(door.close().await.summary.model_calls, 2);
+        assert_eq!(session.close().await.summary.model_calls, 2);
     }
 }
 
@@ -257,10 +257,10 @@ async fn a_call_that_is_repeated_under_its_key_is_answered_again_and_recorded_on
 async fn a_duplicate_waits_for_the_first_and_stands_in_for_it_when_its_caller_hangs_up() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let send = || {
         fleet
-            .post(&door, &user("hi"))
+            .post(&session, &user("hi"))
             .header("idempotency-key", "k1")
             .send()
     };
@@ -283,7 +283,7 @@ async fn a_duplicate_waits_for_the_first_and_stands_in_for_it_when_its_caller_ha
     a.set(Mode::Held);
     let send = || {
         fleet
-            .post(&door, &user("hi"))
+            .post(&session, &user("hi"))
             .header("idempotency-key", "k2")
             .send()
     };
@@ -314,11 +314,11 @@ async fn a_failed_call_is_not_repeated_from_memory_and_a_request_id_is_no_promis
     let mut options = options_for(&[&a]);
     options.retries = 0;
     let fleet = Fleet::start(options).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     a.set(Mode::Refuses(500));
     for status in [500, 200] {
         let call = fleet
-            .post(&door, &user("hi"))
+            .post(&session, &user("hi"))
             .header("idempotency-key", "k1");
         assert_eq!(call.send().await.unwrap().status(), status);
         a.set(Mode::Answers);
@@ -326,7 +326,7 @@ async fn a_failed_call_is_not_repeated_from_memory_and_a_request_id_is_no_promis
     // What OpenAI's clients send with a retry, and what tracing sends with a whole conversation.
     for count in ["0", "1"] {
         let call = fleet
-            .post(&door, &user("hi"))
+            .post(&session, &user("hi"))
             .header("x-request-id", "conversation-1")
             .header("x-stainless-retry-count", count);
         assert_eq!(call.send().await.unwrap().status(), 200);

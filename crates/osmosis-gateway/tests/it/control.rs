@@ -18,9 +18,9 @@ use crate::fleet::{Fleet, Mode, Peer, options_for};
 async fn the_control_api_has_a_key_of_its_own() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     let control = fleet.gateway.control_key().expose().to_owned();
-    assert_ne!(control, door.key());
+    assert_ne!(control, session.key());
     assert!(!format!("{:?}", fleet.gateway).contains(&control));
     for (path, body) in [
         ("/v1/policy", None),
@@ -29,7 +29,7 @@ async fn the_control_api_has_a_key_of_its_own() {
         ("/v1/policy/resume", Some("{}")),
         ("/metrics", None),
     ] {
-        for (key, expected) in [("", 401), ("osm-control-guess", 401), (door.key(), 403)] {
+        for (key, expected) in [("", 401), ("osm-control-guess", 401), (session.key(), 403)] {
             let answer = Answer::of(fleet.control(path, body, key).send().await.unwrap()).await;
             assert_eq!(answer.status, expected, "{path} {key}");
             answer.error_message();
@@ -137,7 +137,7 @@ async fn a_paused_policy_holds_calls_and_lets_those_under_way_finish() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
     a.set(Mode::Held);
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let operator = async {
         a.wait_for_arrivals(1).await;
         let paused = fleet.command("/v1/policy/pause", Some("")).await;
@@ -197,7 +197,7 @@ async fn a_call_is_held_no_longer_than_its_limit_and_so_are_their_number() {
     };
     let fleet = Fleet::start_with(options_for(&[&a]), options).await;
     fleet.gateway.pause(None).unwrap();
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let too_many = async {
         fleet.until(|status| status.held == 1).await;
         fleet.ask(&second).await
@@ -224,7 +224,7 @@ async fn a_held_call_ends_with_its_caller_and_with_its_rollout() {
     let a = Peer::start("a").await;
     let fleet = Fleet::start(options_for(&[&a])).await;
     fleet.gateway.pause(None).unwrap();
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let mut gone = Box::pin(fleet.ask(&first));
     tokio::select! {
         _ = &mut gone => panic!("it was answered"),
@@ -259,10 +259,10 @@ async fn every_call_carries_the_version_that_answered_it_while_policies_are_swit
         Peer::start("v3").await,
     ];
     let fleet = Fleet::start(options_for(&[&peers[0]])).await;
-    let doors: Vec<_> = (0..16).map(|row| fleet.door(row)).collect();
-    let calls = join_all(doors.iter().map(|door| async {
+    let sessions: Vec<_> = (0..16).map(|row| fleet.session(row)).collect();
+    let calls = join_all(sessions.iter().map(|session| async {
         for _ in 0..25 {
-            fleet.who_answers(door).await;
+            fleet.who_answers(session).await;
         }
     }));
     let switching = async {
@@ -302,7 +302,7 @@ async fn a_call_under_way_finishes_with_what_it_began_with() {
     let (a, b) = (Peer::start("a").await, Peer::start("b").await);
     let fleet = Fleet::start(options_for(&[&a])).await;
     a.set(Mode::Held);
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let switch = async {
         a.wait_for_arrivals(1).await;
         let endpoints = Some(vec![osmosis_gateway::EndpointOptions::new(&*b.url)]);
@@ -363,7 +363,7 @@ async fn a_registered_name_goes_to_its_own_policy_and_all_others_to_the_runs() {
         );
     }
     fleet.gateway.register("judge", policy).unwrap();
-    let door = fleet.door(0);
+    let session = fleet.session(0);
     for (model, who) in [
         ("judge", "judge"),
         ("openai/judge", "judge"),
@@ -372,7 +372,7 @@ async fn a_registered_name_goes_to_its_own_policy_and_all_others_to_the_runs() {
         ("", "a"),
     ] {
         let body = json!({"model": model, "messages": []});
-        let answer = Answer::of(fleet.post(&door, &body).send().await.unwrap()).await;
+        let answer = Answer::of(fleet.post(&session, &body).send().await.unwrap()).await;
         assert_eq!(
             answer.json()["choices"][0]["message"]["content"],
             who,
@@ -388,7 +388,7 @@ async fn a_registered_name_goes_to_its_own_policy_and_all_others_to_the_runs() {
     );
     assert_eq!(a.bodies()[0]["temperature"], 0.5);
     let models = fleet.client.get(format!("{}/models", fleet.gateway.url()));
-    let models = Answer::of(models.bearer_auth(door.key()).send().await.unwrap()).await;
+    let models = Answer::of(models.bearer_auth(session.key()).send().await.unwrap()).await;
     let ids: Vec<Value> = models.json()["data"]
         .as_array()
         .unwrap()
@@ -400,7 +400,7 @@ async fn a_registered_name_goes_to_its_own_policy_and_all_others_to_the_runs() {
     fleet
         .command("/v1/policy/pause", Some(r#"{"name": "judge"}"#))
         .await;
-    assert_eq!(fleet.who_answers(&door).await, "a");
+    assert_eq!(fleet.who_answers(&session).await, "a");
     let status = fleet.command("/v1/policy", None).await;
     assert_eq!(status["named"]["judge"]["paused"], true);
 }

@@ -14,7 +14,7 @@ async fn timed(behaviour: Behaviour, limit: Duration) -> (House, ModelServer, Ar
     let (house, server) = House::upstream(behaviour).await;
     let clock = Arc::new(TaskClock::new(limit));
     clock.start(Instant::now());
-    house.door.keep_time(Arc::clone(&clock));
+    house.session.keep_time(Arc::clone(&clock));
     (house, server, clock)
 }
 
@@ -37,7 +37,7 @@ async fn a_silent_upstream_is_given_up_before_the_deadline_of_the_task_and_named
         // The time was not the task's: it has as much again.
         assert!(clock.lost() > limit / 10, "{clock:?}");
         assert!(!clock.may_be_over(Instant::now()));
-        let calls = house.door.close().await;
+        let calls = house.session.close().await;
         assert_eq!(calls.last_fault.unwrap().kind, FaultKind::TimedOut);
     }
 }
@@ -52,7 +52,7 @@ async fn whoever_gives_up_on_a_silent_upstream_suffered_it() {
             () = server.wait_for_requests(1) => drop(call),
         }
         house.store.wait_for(1).await;
-        let calls = house.door.close().await;
+        let calls = house.session.close().await;
         let fault = calls.last_fault.clone().unwrap();
         assert_eq!(fault.kind, FaultKind::TimedOut);
         assert!(fault.message.contains("had sent no answer"), "{fault}");
@@ -72,7 +72,7 @@ async fn a_call_that_waits_when_the_door_is_closed_counts_like_one_that_was_give
     let mut call = JoinSet::new();
     call.spawn(house.post(user("hi").to_string()).send());
     server.wait_for_requests(1).await;
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.last_fault.unwrap().kind, FaultKind::TimedOut);
     let answer = call.join_next().await.unwrap().unwrap();
     assert_eq!(answer.unwrap().status(), 410);
@@ -83,11 +83,11 @@ async fn an_answer_that_is_slow_when_the_task_ends_is_no_fault_of_a_task_that_ti
     let over = Arc::new(TaskClock::new(Duration::from_hours(1)));
     over.start(Instant::now().checked_sub(Duration::from_hours(1)).unwrap());
     let (house, server) = House::upstream(silent()).await;
-    house.door.keep_time(over);
+    house.session.keep_time(over);
     let mut call = JoinSet::new();
     call.spawn(house.post(user("hi").to_string()).send());
     server.wait_for_requests(1).await;
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     drop(call);
     assert_eq!(calls.last_fault, None);
     assert_eq!(calls.fault_behind(true), None);
@@ -106,7 +106,7 @@ async fn retries_and_their_waits_are_not_the_tasks_time() {
     let lost = clock.lost();
     assert!(lost >= Duration::from_millis(400), "{lost:?}");
     assert!(lost < Duration::from_secs(30), "{lost:?}");
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.fault_behind(true), None);
 }
 
@@ -119,9 +119,9 @@ async fn a_task_that_others_time_is_late_because_of_what_its_calls_lost() {
     };
     let (house, _server) = House::upstream(behaviour).await;
     let clock = Arc::new(TaskClock::kept_elsewhere(Duration::from_secs(2)));
-    house.door.keep_time(clock);
+    house.session.keep_time(clock);
     assert_eq!(house.send(&user("hi")).await.status, 200);
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.fault_behind(false), None);
     let fault = calls.fault_behind(true).unwrap();
     assert_eq!(fault.kind, FaultKind::ServerError);
@@ -139,7 +139,7 @@ async fn connections_that_break_and_answers_in_turn_are_ridden_out() {
         assert_eq!(house.send(&user("hi")).await.status, 200);
     }
     assert_eq!(server.requests().len(), 9);
-    assert_eq!(house.door.close().await.last_fault, None);
+    assert_eq!(house.session.close().await.last_fault, None);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn the_last_call_of_each_sample_decides() {
     assert_eq!(send("a").await, 401);
     assert_eq!(send("b").await, 200);
     assert_eq!(send("b").await, 400);
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.last_fault.unwrap().kind, FaultKind::Misconfigured);
 
     let behaviour = Behaviour::InTurn(vec![
@@ -169,7 +169,7 @@ async fn the_last_call_of_each_sample_decides() {
     assert_eq!(house.send(&user("hi")).await.status, 401);
     assert_eq!(house.send(&user("hi")).await.status, 413);
     assert_eq!(
-        house.door.close().await.last_fault,
+        house.session.close().await.last_fault,
         None,
         "the last one was the agent's"
     );

@@ -8,15 +8,15 @@ use tokio::process::Command;
 
 use crate::fixture::House;
 
-/// Runs a program with the door's key in the variables of every client.
+/// Runs a program with the session's key in the variables of every client.
 async fn run(house: &House, program: &str) {
     let url = house.gateway.url();
     let output = Command::new(python_environment::python())
         .args(["-c", program])
         .env("OPENAI_BASE_URL", url)
-        .env("OPENAI_API_KEY", house.door.key())
+        .env("OPENAI_API_KEY", house.session.key())
         .env("ANTHROPIC_BASE_URL", url)
-        .env("ANTHROPIC_API_KEY", house.door.key())
+        .env("ANTHROPIC_API_KEY", house.session.key())
         .env("OPENAI_AGENTS_DISABLE_TRACING", "1")
         // It would fetch a list of prices.
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")

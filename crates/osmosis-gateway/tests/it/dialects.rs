@@ -10,7 +10,7 @@ use crate::fixture::{Answer, House, script_policy};
 use crate::memory_store::MemoryStore;
 use crate::toy::Engine;
 
-/// A call in another dialect with the door's key, as that dialect's clients send it.
+/// A call in another dialect with the session's key, as that dialect's clients send it.
 async fn call(house: &House, path: &str, body: &Value) -> Answer {
     Answer::of(send(house, path, body.to_string()).await).await
 }
@@ -23,10 +23,10 @@ async fn send(house: &House, path: &str, body: String) -> reqwest::Response {
         .body(body);
     let request = if path.ends_with("messages") {
         request
-            .header("x-api-key", house.door.key())
+            .header("x-api-key", house.session.key())
             .header("anthropic-version", "2023-06-01")
     } else {
-        request.bearer_auth(house.door.key())
+        request.bearer_auth(house.session.key())
     };
     request.send().await.unwrap()
 }
@@ -239,7 +239,7 @@ async fn a_stream_that_breaks_tells_the_caller_in_its_dialect() {
                 .unwrap()
                 .starts_with(kind.as_str())
         );
-        assert_eq!(house.door.close().await.last_fault.unwrap().kind, kind);
+        assert_eq!(house.session.close().await.last_fault.unwrap().kind, kind);
     }
 }
 
@@ -264,7 +264,7 @@ async fn bodies_that_are_no_requests_are_refused_in_the_callers_dialect() {
             let request = house
                 .client
                 .post(url)
-                .bearer_auth(house.door.key())
+                .bearer_auth(house.session.key())
                 .body(body.to_vec());
             let answer = Answer::of(request.send().await.unwrap()).await;
             assert_eq!(answer.status, 400, "{path} {}", answer.text);
@@ -308,7 +308,10 @@ async fn identity_is_the_same_in_every_dialect() {
     let house = House::scripted("[[reply]]\ntext = 'Hello.'\n").await;
     let base = format!("{}/rollouts/r1-0/samples/solver", house.gateway.url());
     for url in [format!("{base}/messages"), format!("{base}/v1/messages")] {
-        let request = house.client.post(url).header("x-api-key", house.door.key());
+        let request = house
+            .client
+            .post(url)
+            .header("x-api-key", house.session.key());
         let answer = Answer::of(
             request
                 .body(message("hi").to_string())
@@ -320,7 +323,7 @@ async fn identity_is_the_same_in_every_dialect() {
         assert_eq!(answer.status, 200, "{}", answer.text);
     }
     let url = format!("{base}/responses");
-    let request = house.client.post(url).bearer_auth(house.door.key());
+    let request = house.client.post(url).bearer_auth(house.session.key());
     let answer = Answer::of(request.body("{\"input\":\"hi\"}").send().await.unwrap()).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let recorded = house.store.calls();
@@ -353,7 +356,7 @@ async fn identity_is_the_same_in_every_dialect() {
         let url = format!("{}/{path}", house.gateway.url());
         let mut request = house.client.post(url).header(header.0, header.1);
         if header.0 != "x-api-key" {
-            request = request.header("x-api-key", house.door.key());
+            request = request.header("x-api-key", house.session.key());
         }
         let answer = Answer::of(
             request
@@ -402,7 +405,7 @@ async fn one_rollout_is_decoded_greedily_and_others_as_the_run_says() {
     body["temperature"] = json!(0.9);
     body["top_p"] = json!(0.5);
     assert_eq!(call(&house, "messages", &body).await.status, 200);
-    house.door.decode_greedily();
+    house.session.decode_greedily();
     assert_eq!(call(&house, "messages", &body).await.status, 200);
     let responses = json!({"input": "hi", "temperature": 0.1});
     assert_eq!(call(&house, "responses", &responses).await.status, 200);

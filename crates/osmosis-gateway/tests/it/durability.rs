@@ -28,11 +28,11 @@ async fn recorded_after(durability: Durability, calls: &[Value]) -> usize {
     };
     let policy = Arc::new(script_policy("[[reply]]\ntext = 'Hello, hello.'\n"));
     let gateway = Gateway::start(options, policy, store).await.unwrap();
-    let door = gateway.open(RolloutId::of(0, 0), Attempt(1));
+    let session = gateway.open(RolloutId::of(0, 0), Attempt(1));
     for body in calls {
         let response = client()
             .post(format!("{}/chat/completions", gateway.url()))
-            .bearer_auth(door.key())
+            .bearer_auth(session.key())
             .body(body.to_string())
             .send()
             .await

@@ -280,7 +280,7 @@ async fn what_cannot_be_served_is_refused_with_the_reason() {
             .iter()
             .all(|call| call.tokens.is_empty())
     );
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.last_fault, None, "it is not the policy's fault");
 }
 

@@ -13,7 +13,8 @@ use osmosis_core::generation::{
 };
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_gateway::{
-    CallFormat, Dialect, ModelCall, ModelReply, Policy, ReplyBody, Session, TokenPolicy, TokenSlot,
+    CallFormat, CallHistory, Dialect, ModelCall, ModelReply, Policy, ReplyBody, TokenPolicy,
+    TokenSlot,
 };
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -29,8 +30,8 @@ fn call(body: &Value) -> ModelCall {
         dialect_headers: HeaderMap::new(),
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
-        session: Arc::new(Session::default()),
-        journey: osmosis_gateway::Journey::default(),
+        history: Arc::new(CallHistory::default()),
+        trace: osmosis_gateway::CallTrace::default(),
         tokens: TokenSlot::default(),
     }
 }

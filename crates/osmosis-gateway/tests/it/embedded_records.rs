@@ -98,10 +98,10 @@ async fn samples_and_attempts_remember_nothing_of_each_other() {
             .body(body.to_string())
             .send()
     };
-    post(house.door.key(), "judge").await.unwrap();
+    post(house.session.key(), "judge").await.unwrap();
     let next_attempt = house.gateway.open(RolloutId::of(1, 0), Attempt(4));
     post(next_attempt.key(), "main").await.unwrap();
-    post(house.door.key(), "main").await.unwrap();
+    post(house.session.key(), "main").await.unwrap();
     let calls = house.store.wait_for(4).await;
     let origins: Vec<_> = calls
         .iter()
@@ -232,7 +232,7 @@ async fn a_caller_that_hangs_up_ends_the_sampling_and_is_recorded_with_what_ther
             tokio::task::yield_now().await;
         }
         assert_eq!(log.ended.lock()[0].1, StopReason::Cancelled);
-        let calls = house.door.close().await;
+        let calls = house.session.close().await;
         assert_eq!(calls.summary.model_calls, 1);
     }
 }
@@ -248,7 +248,7 @@ async fn a_door_that_closes_records_what_was_sampled_by_then() {
         .await
         .unwrap();
     response.chunk().await.unwrap().unwrap();
-    house.door.close().await;
+    house.session.close().await;
     let call = &house.store.calls()[0];
     let record = records(call).remove(0);
     assert_eq!(
@@ -286,7 +286,7 @@ async fn an_engine_that_fails_is_a_fault() {
             }
             let call = &house.store.calls()[0];
             assert!(!records(call)[0].complete);
-            let fault = house.door.close().await.last_fault.unwrap();
+            let fault = house.session.close().await.last_fault.unwrap();
             assert_eq!(fault.status, status);
         }
     }
@@ -329,11 +329,11 @@ async fn a_standing_door_serves_without_a_store_and_forgets_the_oldest() {
     let gateway = Gateway::start_unrecorded(GatewayOptions::default(), Arc::new(policy))
         .await
         .unwrap();
-    let door = gateway.open_standing(RolloutId::new("gateway").unwrap());
+    let session = gateway.open_standing(RolloutId::new("gateway").unwrap());
     let client = client();
     let url = format!("{}/chat/completions", gateway.url());
     for _ in 0..CALLS {
-        let request = client.post(&url).bearer_auth(door.key());
+        let request = client.post(&url).bearer_auth(session.key());
         let response = request
             .body(user("hello").to_string())
             .send()
@@ -348,5 +348,5 @@ async fn a_standing_door_serves_without_a_store_and_forgets_the_oldest() {
         .map(|request| request.key)
         .collect();
     assert_eq!(keys.len(), CALLS, "what is forgotten is not drawn again");
-    assert_eq!(door.close().await.summary.model_calls, CALLS as u64);
+    assert_eq!(session.close().await.summary.model_calls, CALLS as u64);
 }

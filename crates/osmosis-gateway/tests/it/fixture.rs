@@ -4,7 +4,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::{
-    Gateway, GatewayOptions, Policy, RolloutDoor, Sampling, ScriptedPolicy, Secret,
+    Gateway, GatewayOptions, Policy, RolloutSession, Sampling, ScriptedPolicy, Secret,
     UpstreamOptions, UpstreamPolicy,
 };
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
@@ -14,10 +14,10 @@ use crate::memory_store::MemoryStore;
 
 pub(crate) const API_KEY: &str = "sk-upstream-secret";
 
-/// A gateway with one open door and a client.
+/// A gateway with one open session and a client.
 pub(crate) struct House {
     pub(crate) gateway: Gateway,
-    pub(crate) door: RolloutDoor,
+    pub(crate) session: RolloutSession,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) client: reqwest::Client,
 }
@@ -32,10 +32,10 @@ impl House {
         let gateway = Gateway::start(options, Arc::new(policy), store.clone())
             .await
             .unwrap();
-        let door = gateway.open(RolloutId::of(1, 0), Attempt(3));
+        let session = gateway.open(RolloutId::of(1, 0), Attempt(3));
         Self {
             gateway,
-            door,
+            session,
             store,
             client: client(),
         }
@@ -84,11 +84,11 @@ impl House {
         format!("{}/chat/completions", self.gateway.url())
     }
 
-    /// A chat call with the door's key.
+    /// A chat call with the session's key.
     pub(crate) fn post(&self, body: impl Into<reqwest::Body>) -> reqwest::RequestBuilder {
         self.client
             .post(self.chat_url())
-            .bearer_auth(self.door.key())
+            .bearer_auth(self.session.key())
             .header("content-type", "application/json")
             .body(body)
     }

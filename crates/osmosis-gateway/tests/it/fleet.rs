@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::{
-    EndpointOptions, Gateway, GatewayOptions, PolicyStatus, RolloutDoor, UpstreamOptions,
+    EndpointOptions, Gateway, GatewayOptions, PolicyStatus, RolloutSession, UpstreamOptions,
     UpstreamPolicy,
 };
 use parking_lot::Mutex;
@@ -228,24 +228,24 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn door(&self, row: u64) -> RolloutDoor {
+    pub(crate) fn session(&self, row: u64) -> RolloutSession {
         self.gateway.open(RolloutId::of(row, 0), Attempt(1))
     }
 
-    pub(crate) fn post(&self, door: &RolloutDoor, body: &Value) -> reqwest::RequestBuilder {
+    pub(crate) fn post(&self, session: &RolloutSession, body: &Value) -> reqwest::RequestBuilder {
         self.client
             .post(format!("{}/chat/completions", self.gateway.url()))
-            .bearer_auth(door.key())
+            .bearer_auth(session.key())
             .body(body.to_string())
     }
 
-    pub(crate) async fn ask(&self, door: &RolloutDoor) -> Answer {
-        Answer::of(self.post(door, &user("hi")).send().await.unwrap()).await
+    pub(crate) async fn ask(&self, session: &RolloutSession) -> Answer {
+        Answer::of(self.post(session, &user("hi")).send().await.unwrap()).await
     }
 
     /// Which peer answers.
-    pub(crate) async fn who_answers(&self, door: &RolloutDoor) -> String {
-        let answer = self.ask(door).await;
+    pub(crate) async fn who_answers(&self, session: &RolloutSession) -> String {
+        let answer = self.ask(session).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let content = &answer.json()["choices"][0]["message"]["content"];
         content.as_str().unwrap().to_owned()

@@ -19,7 +19,7 @@ fn post(house: &House, path: &str, body: &Value) -> reqwest::RequestBuilder {
     house
         .client
         .post(format!("{}{path}", house.gateway.url()))
-        .bearer_auth(house.door.key())
+        .bearer_auth(house.session.key())
         .body(body.to_string())
 }
 
@@ -120,7 +120,7 @@ async fn a_rollout_that_is_decoded_greedily_is_in_ids_too() {
         ..GatewayOptions::default()
     };
     let (house, log) = house_with(Engine::saying(&["a"]), toy::options(), options).await;
-    house.door.decode_greedily();
+    house.session.decode_greedily();
     let body = json!({"input_ids": [1], "sampling_params": {"temperature": 0.7, "top_p": 0.5}});
     assert_eq!(generate(&house, &body).await.status, 200);
     let request = log.requests.lock()[0].clone();
@@ -181,7 +181,11 @@ async fn what_cannot_be_asked_is_refused_and_recorded() {
     );
     assert_eq!(other.send().await.unwrap().status().as_u16(), 403);
     let url = format!("{}/generate", house.gateway.url());
-    let got = house.client.get(url).bearer_auth(house.door.key()).send();
+    let got = house
+        .client
+        .get(url)
+        .bearer_auth(house.session.key())
+        .send();
     assert_eq!(got.await.unwrap().status().as_u16(), 405);
 }
 
@@ -214,7 +218,7 @@ async fn a_caller_that_hangs_up_and_a_rollout_that_ends_end_the_sampling() {
         }
         let store = house.store.clone();
         if rollout_ends {
-            let (_, answer) = tokio::join!(house.door.close(), calling);
+            let (_, answer) = tokio::join!(house.session.close(), calling);
             assert_eq!(answer.unwrap().status().as_u16(), 410);
         } else {
             drop(calling);
@@ -260,9 +264,9 @@ async fn the_sampling_of_the_run_is_not_for_a_judge_that_is_asked_in_ids() {
     let (judge, log) = toy::policy_with(Engine::saying(&["a"]), toy::options());
     house.gateway.set_judge(Arc::new(judge));
     let judged = (RolloutId::of(1, 0), Attempt(3));
-    let (door, _) = house.gateway.open_judge(judged.0, judged.1).unwrap();
+    let (session, _) = house.gateway.open_judge(judged.0, judged.1).unwrap();
     let url = format!("{}/generate", house.gateway.url());
-    let asked = house.client.post(url).bearer_auth(door.key()).body(COOL);
+    let asked = house.client.post(url).bearer_auth(session.key()).body(COOL);
     assert_eq!(asked.send().await.unwrap().status().as_u16(), 200);
     assert!((log.requests.lock()[0].temperature - 0.25).abs() < 1e-9);
     assert!(of_run.requests.lock().is_empty());

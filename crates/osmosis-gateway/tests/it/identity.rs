@@ -11,7 +11,7 @@ const HELLO: &str = "[[reply]]\ntext = 'Hello.'\n";
 async fn ids_that_contradict_the_key_are_refused_and_leave_no_record() {
     let house = House::scripted(HELLO).await;
     let other = house.gateway.open(RolloutId::of(2, 0), Attempt(1));
-    let mine = house.door.key();
+    let mine = house.session.key();
     #[rustfmt::skip]
     let cases: &[(Option<&str>, &str, Pairs<'_>, u16)] = &[
         (None, "", &[], 401),
@@ -64,7 +64,7 @@ async fn a_key_also_works_as_x_api_key() {
     let response = house
         .client
         .post(house.chat_url())
-        .header("x-api-key", house.door.key())
+        .header("x-api-key", house.session.key())
         .body(user("hi").to_string())
         .send()
         .await
@@ -87,7 +87,7 @@ async fn calls_are_recorded_under_the_sample_they_name() {
     let by_url = house
         .client
         .post(url)
-        .bearer_auth(house.door.key())
+        .bearer_auth(house.session.key())
         .body(user("hi").to_string());
     assert_eq!(by_url.send().await.unwrap().status(), 200);
     let samples: Vec<String> = house
@@ -110,7 +110,7 @@ async fn models_are_listed_to_those_with_a_key() {
             house
                 .client
                 .get(&url)
-                .bearer_auth(house.door.key())
+                .bearer_auth(house.session.key())
                 .send()
                 .await
                 .unwrap(),
@@ -124,7 +124,7 @@ async fn models_are_listed_to_those_with_a_key() {
     let wrong = house
         .client
         .get(house.chat_url())
-        .bearer_auth(house.door.key())
+        .bearer_auth(house.session.key())
         .send()
         .await
         .unwrap();

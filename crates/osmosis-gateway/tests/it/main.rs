@@ -1,4 +1,4 @@
-//! The gateway as agents and the engine see it: over HTTP, through doors, into a store.
+//! The gateway as agents and the engine see it: over HTTP, through sessions, into a store.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,7 +12,6 @@ mod control;
 mod deadlines;
 mod dialect_clients;
 mod dialects;
-mod doors;
 mod durability;
 mod embedded;
 mod embedded_properties;
@@ -35,6 +34,7 @@ mod reported_tokens;
 mod rust_client;
 mod sampled;
 mod scripted;
+mod session_keys;
 mod spans;
 mod streaming;
 mod toy;

@@ -89,7 +89,7 @@ async fn call(house: &House, path: &str, body: &str) -> Answer {
     let request = house
         .client
         .post(format!("{}/{path}", house.gateway.url()))
-        .header("x-api-key", house.door.key())
+        .header("x-api-key", house.session.key())
         .header("anthropic-beta", "novelty-2026")
         .body(body.to_owned());
     Answer::of(request.send().await.unwrap()).await

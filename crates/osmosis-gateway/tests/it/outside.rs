@@ -55,13 +55,13 @@ async fn metrics_tell_of_calls_by_upstream_and_never_of_rollouts() {
     let (a, b) = (Peer::start("a").await, Peer::start("b").await);
     a.set(Mode::Refuses(500));
     let fleet = Fleet::start(options_for(&[&a, &b])).await;
-    let door = fleet.door(77);
-    fleet.who_answers(&door).await;
-    let sent = fleet.post(&door, &streamed("hi")).send().await.unwrap();
+    let session = fleet.session(77);
+    fleet.who_answers(&session).await;
+    let sent = fleet.post(&session, &streamed("hi")).send().await.unwrap();
     sent.bytes().await.unwrap();
     fleet.store.wait_for(2).await;
     b.set(Mode::Held);
-    let mut waiting = Box::pin(fleet.ask(&door));
+    let mut waiting = Box::pin(fleet.ask(&session));
     tokio::select! {
         _ = &mut waiting => panic!("it was answered"),
         () = b.wait_for_arrivals(3) => {}
@@ -76,7 +76,7 @@ async fn metrics_tell_of_calls_by_upstream_and_never_of_rollouts() {
     );
     let page = page.text().await.unwrap();
     assert!(
-        !page.contains("r77") && !page.contains(door.key()),
+        !page.contains("r77") && !page.contains(session.key()),
         "{page}"
     );
     let values = parsed(&page);
@@ -191,21 +191,21 @@ async fn calls_are_exported_as_spans_with_the_genai_names() {
     let mut upstream = options_for(&[&a]);
     upstream.retries = 0;
     let fleet = Fleet::start_with(upstream, options).await;
-    let door = fleet.door(3);
+    let session = fleet.session(3);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
     let call = fleet
-        .post(&door, &user("the prompt"))
+        .post(&session, &user("the prompt"))
         .header("traceparent", &parent);
     assert_eq!(call.send().await.unwrap().status(), 200);
     // A trace that its caller does not keep is not ours to keep.
     let unsampled = parent.replace("-01", "-00");
     let call = fleet
-        .post(&door, &user("hi"))
+        .post(&session, &user("hi"))
         .header("traceparent", unsampled);
     assert_eq!(call.send().await.unwrap().status(), 200);
     a.set(Mode::Refuses(503));
-    assert_eq!(fleet.ask(&door).await.status, 503);
+    assert_eq!(fleet.ask(&session).await.status, 503);
     let mut received = inbox.subscribe();
     let limit = Duration::from_secs(20);
     let both = received.wait_for(|received| spans(received).len() >= 2);
@@ -268,6 +268,6 @@ async fn a_collector_that_is_gone_costs_spans_and_nothing_else() {
     };
     let a = Peer::start("a").await;
     let fleet = Fleet::start_with(options_for(&[&a]), options).await;
-    assert_eq!(fleet.who_answers(&fleet.door(0)).await, "a");
+    assert_eq!(fleet.who_answers(&fleet.session(0)).await, "a");
     assert!(fleet.gateway.shut_down(Duration::from_secs(5)).await);
 }

@@ -45,7 +45,7 @@ async fn a_call_is_recorded_raw_with_its_usage_and_times() {
         received.raw,
         "{ \"model\": \"real-model\", \"messages\": [{\"role\":\"user\",\"content\":\"What is 6 times 7?\"}], \"seed\": 9007199254740993 ,\"temperature\":1.0,\"top_p\":1.0}"
     );
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.summary.model_calls, 1);
     assert_eq!(
         (calls.summary.prompt_tokens, calls.summary.completion_tokens),
@@ -83,7 +83,7 @@ async fn a_bad_request_is_refused_and_recorded() {
         assert!(calls[index].error.is_some());
     }
     // It is the agent's fault, not the policy's.
-    assert_eq!(house.door.close().await.last_fault, None);
+    assert_eq!(house.session.close().await.last_fault, None);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_call_that_cannot_be_recorded_is_not_answered() {
     assert!(answer.aborted);
     assert!(!answer.text.contains("[DONE]"));
     assert!(answer.text.contains("could not be recorded"));
-    assert!(house.door.close().await.last_fault.is_some());
+    assert!(house.session.close().await.last_fault.is_some());
 }
 
 #[tokio::test]

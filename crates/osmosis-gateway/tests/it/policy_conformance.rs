@@ -11,9 +11,9 @@ use http::HeaderMap;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
 use osmosis_dialect::sse::{SseWatch, StreamEnd};
 use osmosis_gateway::{
-    CallFormat, Capabilities, Dialect, Fault, Finding, Journey, Layer, ModelCall, ModelReply,
-    OutputLimit, Policy, PolicyChange, PolicyDescription, RelayPolicy, ReplyBody, ReportedTokens,
-    ServerLogprobs, Session, TokenPolicy, TokenSlot, UnusableWeights, UpstreamOptions,
+    CallFormat, CallHistory, CallTrace, Capabilities, Dialect, Fault, Finding, Layer, ModelCall,
+    ModelReply, OutputLimit, Policy, PolicyChange, PolicyDescription, RelayPolicy, ReplyBody,
+    ReportedTokens, ServerLogprobs, TokenPolicy, TokenSlot, UnusableWeights, UpstreamOptions,
     UpstreamPolicy, WeightLoader,
 };
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
@@ -35,9 +35,9 @@ fn call(format: CallFormat, body: &Value) -> ModelCall {
         dialect_headers: HeaderMap::new(),
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
-        session: Arc::new(Session::default()),
+        history: Arc::new(CallHistory::default()),
         tokens: TokenSlot::default(),
-        journey: Journey::default(),
+        trace: CallTrace::default(),
     }
 }
 

@@ -15,20 +15,20 @@ async fn a_rollout_stays_with_an_endpoint_and_rollouts_are_spread() {
     let fleet = Fleet::start(options_for(&[&a, &b])).await;
     let mut used = BTreeSet::new();
     for row in 0..6 {
-        let door = fleet.door(row);
-        let first = fleet.who_answers(&door).await;
+        let session = fleet.session(row);
+        let first = fleet.who_answers(&session).await;
         for _ in 0..4 {
-            assert_eq!(fleet.who_answers(&door).await, first);
+            assert_eq!(fleet.who_answers(&session).await, first);
         }
         used.insert(first);
     }
     assert_eq!(used.len(), 2, "both are used");
     // A key that is many callers' is not pinned.
     let name = osmosis_core::RolloutId::new("standing").unwrap();
-    let door = fleet.gateway.open_standing(name);
+    let session = fleet.gateway.open_standing(name);
     let mut used = BTreeSet::new();
     for _ in 0..4 {
-        used.insert(fleet.who_answers(&door).await);
+        used.insert(fleet.who_answers(&session).await);
     }
     assert_eq!(used.len(), 2);
 }
@@ -44,8 +44,8 @@ async fn calls_under_way_are_spread_by_load() {
     for peer in &peers {
         peer.set(Mode::Held);
     }
-    let doors: Vec<_> = (0..9).map(|row| fleet.door(row)).collect();
-    let calls = join_all(doors.iter().map(|door| fleet.who_answers(door)));
+    let sessions: Vec<_> = (0..9).map(|row| fleet.session(row)).collect();
+    let calls = join_all(sessions.iter().map(|session| fleet.who_answers(session)));
     let release = async {
         for peer in &peers {
             peer.wait_for_arrivals(3).await;
@@ -72,9 +72,9 @@ async fn a_call_that_fails_at_one_endpoint_is_answered_by_another_at_once() {
         a.set(Mode::Refuses(status));
         // Waiting before the retry would take an hour.
         let fleet = Fleet::start(options_for(&[&a, &b])).await;
-        let door = fleet.door(0);
+        let session = fleet.session(0);
         for body in [user("hi"), streamed("hi")] {
-            let answer = Answer::of(fleet.post(&door, &body).send().await.unwrap()).await;
+            let answer = Answer::of(fleet.post(&session, &body).send().await.unwrap()).await;
             assert_eq!(answer.status, 200, "{}", answer.text);
         }
         // The first call went to `a` first; the rollout then stays where it was answered.
@@ -86,7 +86,7 @@ async fn a_call_that_fails_at_one_endpoint_is_answered_by_another_at_once() {
                 .iter()
                 .all(|call| call.upstream == b.url && call.error.is_none())
         );
-        assert_eq!(door.close().await.last_fault, None);
+        assert_eq!(session.close().await.last_fault, None);
     }
 }
 
@@ -97,7 +97,7 @@ async fn an_endpoint_that_is_gone_is_failed_over_too() {
     let options = options_for(&[&gone, &b]);
     drop(gone);
     let fleet = Fleet::start(options).await;
-    assert_eq!(fleet.who_answers(&fleet.door(0)).await, "b");
+    assert_eq!(fleet.who_answers(&fleet.session(0)).await, "b");
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn a_breaker_opens_and_closes_again_when_a_health_check_and_a_call_succeed
     a.set(Mode::Refuses(500));
     // Every new rollout begins at the endpoint whose turn it is.
     for row in 0..20 {
-        assert_eq!(fleet.who_answers(&fleet.door(row)).await, "b");
+        assert_eq!(fleet.who_answers(&fleet.session(row)).await, "b");
     }
     assert_eq!(a.arrivals(), 3, "no call goes there while it is open");
     let seen = fleet.status().endpoints[0].clone();
@@ -128,7 +128,7 @@ async fn a_breaker_opens_and_closes_again_when_a_health_check_and_a_call_succeed
         .await;
     let mut row = 100;
     while fleet.status().endpoints[0].health != Health::Closed {
-        fleet.who_answers(&fleet.door(row)).await;
+        fleet.who_answers(&fleet.session(row)).await;
         row += 1;
         assert!(row < 110, "nobody tried it");
     }
@@ -147,9 +147,9 @@ async fn when_all_are_open_calls_fail_without_asking() {
     };
     let fleet = Fleet::start(options).await;
     a.set(Mode::Refuses(500));
-    let door = fleet.door(0);
-    assert_eq!(fleet.ask(&door).await.status, 500);
-    let answer = fleet.ask(&door).await;
+    let session = fleet.session(0);
+    assert_eq!(fleet.ask(&session).await.status, 500);
+    let answer = fleet.ask(&session).await;
     assert_eq!(answer.status, 503);
     let message = answer.error_message();
     assert!(
@@ -159,7 +159,7 @@ async fn when_all_are_open_calls_fail_without_asking() {
     assert_eq!(a.arrivals(), 1);
     assert_eq!(fleet.store.calls()[1].sent_at_ms, None);
     assert_eq!(
-        door.close().await.last_fault.unwrap().kind,
+        session.close().await.last_fault.unwrap().kind,
         FaultKind::Unreachable
     );
 }
@@ -174,14 +174,14 @@ async fn an_endpoint_that_complains_of_too_many_is_given_fewer() {
     options.longest_retry_wait = Duration::from_millis(5);
     let fleet = Fleet::start(options).await;
     assert_eq!(fleet.status().endpoints[0].limit, None);
-    let doors: Vec<_> = (0..64).map(|row| fleet.door(row)).collect();
+    let sessions: Vec<_> = (0..64).map(|row| fleet.session(row)).collect();
     for _ in 0..3 {
-        join_all(doors.iter().map(|door| fleet.who_answers(door))).await;
+        join_all(sessions.iter().map(|session| fleet.who_answers(session))).await;
     }
     let first_waves = a.arrivals();
     let limit = fleet.status().endpoints[0].limit.unwrap();
     assert!(limit <= 8, "{limit}");
-    join_all(doors.iter().map(|door| fleet.who_answers(door))).await;
+    join_all(sessions.iter().map(|session| fleet.who_answers(session))).await;
     let refused = a.arrivals() - first_waves - 64;
     assert!(refused < 64, "{refused} refusals in a wave of 64");
     assert_eq!(
@@ -203,7 +203,7 @@ async fn beyond_the_queue_a_call_is_refused_with_a_time_to_come_back() {
     };
     let fleet = Fleet::start(options).await;
     a.set(Mode::Held);
-    let (first, second, third) = (fleet.door(0), fleet.door(1), fleet.door(2));
+    let (first, second, third) = (fleet.session(0), fleet.session(1), fleet.session(2));
     let rest = async {
         a.wait_for_arrivals(1).await;
         let queued = fleet.ask(&second);
@@ -247,7 +247,7 @@ async fn nobody_waits_longer_than_the_queue_allows_and_those_who_leave_make_room
     options.queue.wait = Duration::from_millis(30);
     let fleet = Fleet::start(options).await;
     a.set(Mode::Held);
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let rest = async {
         a.wait_for_arrivals(1).await;
         let answer = fleet.ask(&second).await;
@@ -266,7 +266,7 @@ async fn nobody_waits_longer_than_the_queue_allows_and_those_who_leave_make_room
     options.endpoints[0].max_in_flight = Some(1);
     let fleet = Fleet::start(options).await;
     a.set(Mode::Held);
-    let (first, second) = (fleet.door(0), fleet.door(1));
+    let (first, second) = (fleet.session(0), fleet.session(1));
     let before = a.arrivals();
     let rest = async {
         a.wait_for_arrivals(before + 1).await;
@@ -280,5 +280,5 @@ async fn nobody_waits_longer_than_the_queue_allows_and_those_who_leave_make_room
     };
     assert_eq!(tokio::join!(fleet.ask(&first), rest).0.status, 200);
     assert_eq!(fleet.status().endpoints[0].in_flight, 0);
-    assert_eq!(fleet.who_answers(&fleet.door(2)).await, "a");
+    assert_eq!(fleet.who_answers(&fleet.session(2)).await, "a");
 }

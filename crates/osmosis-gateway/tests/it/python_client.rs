@@ -60,7 +60,7 @@ async fn the_openai_client_talks_with_the_embedded_policy() {
     let output = Command::new(python_environment::python())
         .args(["-c", PROGRAM])
         .env("OPENAI_BASE_URL", house.gateway.url())
-        .env("OPENAI_API_KEY", house.door.key())
+        .env("OPENAI_API_KEY", house.session.key())
         .env("NO_PROXY", "*")
         .stdin(Stdio::null())
         .output()

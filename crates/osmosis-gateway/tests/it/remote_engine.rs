@@ -163,7 +163,7 @@ async fn a_stream_that_is_cut_leaves_what_came_and_is_not_tried_again() {
         let record = records(&calls[0]).remove(0);
         assert!(!record.complete);
         assert!(ids_of("abc").starts_with(&record.sampled) && !record.sampled.is_empty());
-        let fault = house.door.close().await.last_fault.unwrap();
+        let fault = house.session.close().await.last_fault.unwrap();
         assert_eq!(fault.kind, FaultKind::CutShort);
     }
 }
@@ -183,7 +183,7 @@ async fn passing_troubles_are_tried_again_before_the_first_token() {
             assert_eq!(answer.status, 200, "{}", answer.text);
             assert_eq!(server.asked().len(), 3);
             assert_eq!(records(&house.store.calls()[0])[0].sampled.len(), 3);
-            assert_eq!(house.door.close().await.last_fault, None);
+            assert_eq!(house.session.close().await.last_fault, None);
         }
     }
 }
@@ -214,7 +214,7 @@ async fn every_fault_has_its_kind_and_status() {
                 assert_eq!(answer.status, status, "{kind:?} {}", answer.text);
                 assert!(answer.error_message().contains(part), "{}", answer.text);
                 assert_eq!(server.asked().len(), tries, "{part}");
-                let fault = house.door.close().await.last_fault.unwrap();
+                let fault = house.session.close().await.last_fault.unwrap();
                 assert_eq!(fault.kind, fault_kind, "{part}");
             }
         }
@@ -228,21 +228,21 @@ async fn a_silent_server_is_given_up_before_the_deadline_and_retries_are_lost_ti
         let house = house(kind, &server).await;
         let clock = Arc::new(TaskClock::new(Duration::from_secs(1)));
         clock.start(Instant::now());
-        house.door.keep_time(Arc::clone(&clock));
+        house.session.keep_time(Arc::clone(&clock));
         let answer = house.send(&user("hello")).await;
         assert_eq!(answer.status, 504, "{}", answer.text);
         let message = answer.error_message();
         assert!(message.contains("deadline is near"), "{message}");
         assert!(message.contains("had sent no answer after"), "{message}");
         assert!(clock.lost() > Duration::from_millis(100), "{clock:?}");
-        let fault = house.door.close().await.last_fault.unwrap();
+        let fault = house.session.close().await.last_fault.unwrap();
         assert_eq!(fault.kind, FaultKind::TimedOut);
 
         let says = [Says::Status(429, Some("0.2")), Says::Text("hi")];
         let server = EngineServer::start(says).await;
         let house = self::house(kind, &server).await;
         let clock = Arc::new(TaskClock::new(Duration::from_mins(1)));
-        house.door.keep_time(Arc::clone(&clock));
+        house.session.keep_time(Arc::clone(&clock));
         assert_eq!(house.send(&user("hello")).await.status, 200);
         assert!(clock.lost() >= Duration::from_millis(200), "{clock:?}");
     }
@@ -321,7 +321,7 @@ async fn a_caller_that_hangs_up_ends_the_generation_there() {
             () = server.wait_for_arrival() => {}
         }
         server.wait_for_hang_up().await;
-        house.door.close().await;
+        house.session.close().await;
         let call = &house.store.calls()[0];
         assert!(call.error.as_deref().unwrap().starts_with("caller_hung_up"));
         assert!(!records(call)[0].complete);

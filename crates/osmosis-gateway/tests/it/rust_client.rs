@@ -13,7 +13,7 @@ use crate::fixture::House;
 fn client(house: &House) -> Client<OpenAIConfig> {
     let config = OpenAIConfig::new()
         .with_api_base(house.gateway.url())
-        .with_api_key(house.door.key());
+        .with_api_key(house.session.key());
     Client::build(house.client.clone(), config)
 }
 

@@ -2,7 +2,7 @@
 //! agent, and given to it.
 
 use osmosis_core::{Attempt, RolloutId};
-use osmosis_gateway::{GatewayOptions, RolloutDoor, Sampling};
+use osmosis_gateway::{GatewayOptions, RolloutSession, Sampling};
 use osmosis_store::CallPurpose;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ async fn seed_and_top_k_of_a_call_never_reach_the_sampler_in_training() {
             let engine = Engine::saying(&["a", "b"]);
             let (house, log) = house_with(engine, toy::options(), options).await;
             for _ in 0..2 {
-                let answer = ask(&house, house.door.key(), path, body).await;
+                let answer = ask(&house, house.session.key(), path, body).await;
                 assert_eq!(answer.status, 200, "{path}: {}", answer.text);
             }
             let requests = log.requests.lock();
@@ -57,7 +57,7 @@ async fn seed_and_top_k_of_a_call_never_reach_the_sampler_in_training() {
     }
 }
 
-fn open_other(house: &House) -> RolloutDoor {
+fn open_other(house: &House) -> RolloutSession {
     let calls = house.store.calls();
     let (rollout, attempt) = calls
         .first()
@@ -74,7 +74,7 @@ async fn calls_through_the_second_door_are_apart_from_those_of_the_policy() {
     let mut body = user("hello");
     body["temperature"] = json!(0.5);
     let path = "chat/completions";
-    let first = ask(&house, house.door.key(), path, &body).await.json();
+    let first = ask(&house, house.session.key(), path, &body).await.json();
     let other = open_other(&house);
     let second = ask(&house, other.key(), path, &body).await.json();
     assert_ne!(first["id"], second["id"]);
@@ -89,17 +89,17 @@ async fn calls_through_the_second_door_are_apart_from_those_of_the_policy() {
     assert_eq!(house.gateway.call_totals().model_calls, 1);
     assert_eq!(house.gateway.live().rollouts.len(), 1);
     other.close().await;
-    assert_eq!(house.door.close().await.summary.model_calls, 1);
+    assert_eq!(house.session.close().await.summary.model_calls, 1);
 }
 
 #[tokio::test]
 async fn a_door_that_is_asked_to_keeps_what_was_sampled() {
     let (house, _) = house(Engine::saying(&["a", "b"])).await;
     house.send(&user("before")).await;
-    house.door.keep_completions();
+    house.session.keep_completions();
     house.send(&user("hello")).await;
     let recorded = house.store.calls()[1].clone();
-    let through = house.door.close().await;
+    let through = house.session.close().await;
     let kept: Vec<_> = through.token_records.iter().map(|(_, r)| r).collect();
     assert_eq!(kept, recorded.tokens.iter().collect::<Vec<_>>());
     assert_eq!(through.token_records[0].0, recorded.sample_id);

@@ -136,7 +136,7 @@ async fn a_call_that_no_rule_answers_fails_loudly() {
     let answer = house.send(&user("What now?")).await;
     assert_eq!(answer.status, 400);
     insta::assert_snapshot!(answer.error_message(), @"script `test.toml`: no rule answers turn 1 of sample `main`, whose last message is `user`: `What now?`");
-    let fault = house.door.close().await.last_fault.unwrap();
+    let fault = house.session.close().await.last_fault.unwrap();
     assert_eq!(fault.kind, FaultKind::Misconfigured);
     assert!(!fault.kind.worth_retrying());
 }
@@ -167,7 +167,7 @@ async fn scripted_errors_fail_like_an_upstream_as_often_as_they_say() {
     let fault = other.close().await.last_fault.unwrap();
     assert_eq!(fault.kind, FaultKind::ServerError);
     assert!(fault.message.contains("scripted failure"));
-    assert_eq!(house.door.close().await.last_fault, None);
+    assert_eq!(house.session.close().await.last_fault, None);
 }
 
 #[tokio::test]
@@ -213,14 +213,14 @@ async fn variants_differ_between_rollouts_and_never_within_one() {
         let house = House::scripted(script).await;
         let mut said = Vec::new();
         for run in 0..60 {
-            let door = house.gateway.open(
+            let session = house.gateway.open(
                 osmosis_core::RolloutId::of(0, run),
                 osmosis_core::Attempt(1),
             );
             let call = house
                 .client
                 .post(house.chat_url())
-                .bearer_auth(door.key())
+                .bearer_auth(session.key())
                 .body(user("hi").to_string());
             let answer = crate::fixture::Answer::of(call.send().await.unwrap()).await;
             said.push(content(&answer.json()).to_owned());

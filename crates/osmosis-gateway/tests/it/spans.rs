@@ -108,7 +108,7 @@ async fn every_call_is_a_span_that_says_whose_it_was_and_how_it_ended() {
             "{}/rollouts/r1-0/samples/judge/messages",
             house.gateway.url()
         ))
-        .header("x-api-key", house.door.key())
+        .header("x-api-key", house.session.key())
         .body(r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}"#);
     assert_eq!(Answer::of(messages.send().await.unwrap()).await.status, 200);
     assert_eq!(
@@ -157,8 +157,8 @@ async fn no_key_is_ever_traced_and_no_prompt_by_the_gateway() {
     let everything = kept.0.lock().everything.clone();
     assert!(everything.contains("r1-0"), "nothing was traced");
     for secret in [
-        house.door.key(),
-        failing.door.key(),
+        house.session.key(),
+        failing.session.key(),
         API_KEY,
         "osm-key-of-a-stranger",
         "not-to-be-seen",
@@ -205,7 +205,7 @@ async fn what_a_policy_logs_belongs_to_its_call_in_every_format() {
     let ids = house
         .client
         .post(format!("{}/generate", house.gateway.url()))
-        .bearer_auth(house.door.key())
+        .bearer_auth(house.session.key())
         .body(r#"{"input_ids": [1]}"#);
     ids.send().await.unwrap();
     assert_eq!(*noting.0.lock(), ["model_call", "model_call"]);

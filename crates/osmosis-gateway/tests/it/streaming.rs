@@ -88,7 +88,7 @@ async fn a_caller_that_hangs_up_is_recorded_and_the_upstream_is_told() {
     assert_eq!(call.status, 200);
     assert_eq!(call.response, first);
     server.wait_for_hang_ups(1).await;
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!((calls.summary.model_calls, calls.last_fault), (1, None));
 }
 
@@ -140,7 +140,7 @@ async fn a_stream_that_is_cut_short_reaches_the_caller_as_an_error() {
         );
         // It began, so it was not tried again.
         assert_eq!(server.requests().len(), 1);
-        let fault = house.door.close().await.last_fault.unwrap();
+        let fault = house.session.close().await.last_fault.unwrap();
         assert_eq!(fault.kind, osmosis_gateway::FaultKind::CutShort);
     }
 }
@@ -151,7 +151,7 @@ async fn an_error_within_a_stream_passes_on_and_is_a_fault() {
     let answer = house.send(&streamed("hi")).await;
     assert!(answer.text.contains("out of memory"));
     assert!(answer.text.ends_with("data: [DONE]\n\n"));
-    let fault = house.door.close().await.last_fault.unwrap();
+    let fault = house.session.close().await.last_fault.unwrap();
     assert!(fault.message.contains("out of memory"), "{fault}");
     assert_eq!(house.store.calls()[0].response, answer.text.as_bytes());
 }

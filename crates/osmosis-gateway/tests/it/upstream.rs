@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::fixture::{API_KEY, House, streamed, user};
 
-/// Sends one call, plain or streamed, and returns the status, the message and the door's fault.
+/// Sends one call, plain or streamed, and returns the status, the message and the session's fault.
 async fn failing(behaviour: Behaviour, as_stream: bool) -> (u16, String, Option<Fault>, usize) {
     let (house, server) = House::upstream_with(behaviour, |options| {
         options.first_byte_limit = Duration::from_millis(300);
@@ -29,7 +29,7 @@ async fn failing(behaviour: Behaviour, as_stream: bool) -> (u16, String, Option<
     (
         answer.status,
         message,
-        house.door.close().await.last_fault,
+        house.session.close().await.last_fault,
         tries,
     )
 }
@@ -87,7 +87,7 @@ async fn a_stream_that_falls_silent_is_a_fault() {
     assert!(answer.aborted);
     assert!(answer.text.contains("upstream_timed_out"));
     server.wait_for_hang_ups(1).await;
-    let fault = house.door.close().await.last_fault.unwrap();
+    let fault = house.session.close().await.last_fault.unwrap();
     assert_eq!(fault.kind, FaultKind::TimedOut);
 }
 
@@ -106,7 +106,7 @@ async fn passing_troubles_are_tried_again_before_the_first_byte() {
             assert_eq!(server.requests().len(), 3);
             // The caller asked once, so there is one record.
             assert_eq!(house.store.calls().len(), 1);
-            assert_eq!(house.door.close().await.last_fault, None);
+            assert_eq!(house.session.close().await.last_fault, None);
         }
     }
 }
@@ -135,7 +135,7 @@ async fn the_fault_of_a_door_is_forgotten_when_a_later_call_succeeds() {
     let (house, _server) = House::upstream(behaviour).await;
     assert_eq!(house.send(&user("hi")).await.status, 500);
     assert_eq!(house.send(&user("hi")).await.status, 200);
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.summary.model_calls, 2);
     assert_eq!(calls.last_fault, None);
 }
@@ -153,7 +153,7 @@ async fn a_refusal_that_is_the_callers_fault_passes_as_it_is_without_the_key() {
         assert_eq!(server.requests().len(), 1);
         let call = &house.store.calls()[0];
         assert!(call.error.as_deref().unwrap().contains(&status.to_string()));
-        assert_eq!(house.door.close().await.last_fault, None);
+        assert_eq!(house.session.close().await.last_fault, None);
     }
 }
 
@@ -169,7 +169,7 @@ async fn the_upstream_is_told_who_asks_and_gets_its_own_key() {
     assert_eq!(headers["x-rollout-id"], "r1-0");
     assert_eq!(headers["x-sample-id"], "judge %E2%9C%93%25");
     assert_eq!(headers["content-type"], "application/json");
-    assert!(!format!("{headers:?}").contains(house.door.key()));
+    assert!(!format!("{headers:?}").contains(house.session.key()));
     assert_eq!(server.requests()[0].body["model"], "real-model");
 }
 

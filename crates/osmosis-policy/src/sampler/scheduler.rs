@@ -16,7 +16,7 @@ use tracing::{debug, error};
 use super::SamplerOptions;
 use super::draw::{Drawn, draw};
 use super::inbox::{Arrived, Inbox, Letter};
-use super::kept::{KeptCaches, common_prefix};
+use super::prefix_caches::{PrefixCaches, common_prefix};
 use super::sequence::{Job, Sequence};
 use crate::ModelConfig;
 use crate::decoder::{Batch, KvCache, Logits, PackedWeights, PagePool, Span, check_prompt};
@@ -41,7 +41,7 @@ pub(super) struct Scheduler {
     prompt_tokens_per_step: usize,
     waiting: VecDeque<Job>,
     active: Vec<Sequence>,
-    kept: KeptCaches,
+    kept: PrefixCaches,
 }
 
 impl Scheduler {
@@ -69,7 +69,7 @@ impl Scheduler {
             prompt_tokens_per_step: (PRODUCTS_PER_STEP / config.parameters().max(1)).clamp(32, 512),
             waiting: VecDeque::new(),
             active: Vec::new(),
-            kept: KeptCaches::default(),
+            kept: PrefixCaches::default(),
         }
     }
 
@@ -275,7 +275,7 @@ impl Scheduler {
             let mut ready = self
                 .kept
                 .best(wanted)
-                .map(|(entry, common)| (common, Donor::Kept(entry)));
+                .map(|(entry, common)| (common, Donor::CachedPrefix(entry)));
             let mut coming = 0;
             for (donor_index, donor) in donors {
                 let common = common_prefix(&donor.ids, wanted);
@@ -293,7 +293,7 @@ impl Scheduler {
             }
             let cache = match donor {
                 Some(Donor::Active(donor)) => Some(self.active[donor].cache.prefix(most)),
-                Some(Donor::Kept(entry)) => self.kept.prefix(entry, most),
+                Some(Donor::CachedPrefix(entry)) => self.kept.prefix(entry, most),
                 None => None,
             };
             let sequence = &mut self.active[index];
@@ -342,7 +342,7 @@ fn is_unwanted(sink: &mut dyn TokenSink) -> bool {
 /// Who has what a newcomer can use.
 enum Donor {
     Active(usize),
-    Kept(usize),
+    CachedPrefix(usize),
 }
 
 /// How many of the next `count` tokens belong to the prompt.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use osmosis_engine::Executor;
-use osmosis_gateway::{Annex, Gateway};
+use osmosis_gateway::{ExtraRoutes, Gateway};
 use serde_json::Value;
 
 use crate::RunError;
@@ -36,7 +36,7 @@ pub trait ReachedServer: fmt::Debug + Send + Sync {
     fn health(&self) -> &Value;
 
     /// What our gateway has to serve beside model calls, for the server to call us back.
-    fn callbacks(&self) -> Annex;
+    fn callbacks(&self) -> ExtraRoutes;
 
     /// Where our gateway has to listen for the server to reach it.
     fn listen(&self) -> SocketAddr;

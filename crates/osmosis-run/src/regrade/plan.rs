@@ -20,7 +20,7 @@ use crate::{RunError, RunErrorKind};
 
 /// What the user asked for, now or when the run was begun.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RegradeRequest {
     pub config_path: Utf8PathBuf,
     pub config_text: String,
     pub rows: Option<String>,
@@ -33,7 +33,7 @@ pub struct Asked {
 pub struct RegradePlan {
     pub workspace: Workspace,
     pub source: Source,
-    pub asked: Asked,
+    pub asked: RegradeRequest,
     pub config: EvalConfig,
     pub code: UserCode,
     pub judge: Option<ReadyJudge>,
@@ -53,7 +53,7 @@ const FACTS_OF_THE_SAMPLES: &[&str] = &[
 
 impl RegradePlan {
     pub async fn check(
-        asked: Asked,
+        asked: RegradeRequest,
         workspace: Workspace,
         source: Source,
     ) -> Result<Self, RunError> {

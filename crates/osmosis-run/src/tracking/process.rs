@@ -40,7 +40,7 @@ impl Process {
             .hint("name an interpreter that has the package with `--log-python PATH`")
         };
         let mut command = Command::new(python);
-        // It runs where agents do; what opens our own doors is none of its business.
+        // It runs where agents do; it gets none of our own keys.
         for (variable, _) in std::env::vars_os() {
             if variable.to_str().is_some_and(variables::is_ours) {
                 command.env_remove(variable);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use osmosis_gateway::{Annex, Gateway, Secret};
+use osmosis_gateway::{ExtraRoutes, Gateway, Secret};
 use osmosis_run::eval::rollout_server::{ReachedServer, RemoteExecutor, RolloutServer};
 use osmosis_run::life::Part;
 use osmosis_run::runs::Pinned;
@@ -130,8 +130,8 @@ impl ReachedServer for MetServer {
         self.server.health()
     }
 
-    fn callbacks(&self) -> Annex {
-        self.callbacks.annex()
+    fn callbacks(&self) -> ExtraRoutes {
+        self.callbacks.extra_routes()
     }
 
     fn listen(&self) -> SocketAddr {

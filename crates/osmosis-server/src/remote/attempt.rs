@@ -12,7 +12,7 @@ use super::client::{Answer, Down};
 use super::verdict::{
     agent_result, grade_result, is_of_the_grader, out_of_reach, refused, unreadable,
 };
-use super::wire::{Admission, Told, Word};
+use super::wire::{Admission, RolloutNotice, Word};
 use super::{RemoteOptions, RemoteRollouts};
 
 /// How often a server must say that it does not know a rollout. The first time it may just not have
@@ -42,7 +42,7 @@ pub(super) struct RemoteAttempt {
     /// When it was first seen to have ended.
     ended_at: Option<Instant>,
     /// The end of the grader, when it was told together with the workflow's.
-    end: Option<Box<Told>>,
+    end: Option<Box<RolloutNotice>>,
     /// One of as many as the server runs at once.
     seat: Option<OwnedSemaphorePermit>,
 }
@@ -63,7 +63,7 @@ impl Followed {
         }
     }
 
-    fn graded(told: &Told) -> Self {
+    fn graded(told: &RolloutNotice) -> Self {
         let (result, samples) = grade_result(told);
         Self { result, samples }
     }
@@ -167,13 +167,18 @@ impl RemoteAttempt {
                 return Some(Followed::plain(out_of_reach(detail)));
             }
             Answer::NotFound => self.has_status = false,
-            Answer::Told(told) => return self.standing(&told, server, phase),
+            Answer::RolloutNotice(told) => return self.standing(&told, server, phase),
         }
         None
     }
 
     /// What follows from where it stands.
-    fn standing(&mut self, told: &Told, server: &RemoteRollouts, phase: Phase) -> Option<Followed> {
+    fn standing(
+        &mut self,
+        told: &RolloutNotice,
+        server: &RemoteRollouts,
+        phase: Phase,
+    ) -> Option<Followed> {
         self.heed(told.status, server);
         match told.status {
             Word::Queued | Word::Running => None,
@@ -207,7 +212,7 @@ impl RemoteAttempt {
     ) -> Option<Followed> {
         let asked = Instant::now();
         match server.client.result(self.id.as_str(), lease, wait).await {
-            Answer::Told(told) => {
+            Answer::RolloutNotice(told) => {
                 let grading_seen = self.word == Word::Grading;
                 let before = self.word;
                 self.heed(told.status, server);

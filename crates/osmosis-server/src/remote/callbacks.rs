@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use http::{Method, StatusCode};
-use osmosis_gateway::Annex;
+use osmosis_gateway::ExtraRoutes;
 use parking_lot::Mutex;
 use rand::distr::{Alphanumeric, SampleString};
 use serde_json::json;
@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use super::wire::Told;
+use super::wire::RolloutNotice;
 use crate::body;
 use crate::guard::{bearer, check_origin};
 use crate::refusal::{Refusal, json_response};
@@ -30,7 +30,7 @@ const TOKEN_LENGTH: usize = 32;
 /// What every path here begins with.
 const PATH: &str = "/callbacks/";
 
-/// The callbacks of a run: an [`Annex`] for its gateway, and the other end of it.
+/// The callbacks of a run: an [`ExtraRoutes`] for its gateway, and the other end of it.
 #[derive(Debug, Clone, Default)]
 pub struct Callbacks {
     expected: Arc<Mutex<HashMap<String, Expected>>>,
@@ -50,8 +50,8 @@ struct Expected {
 /// What has been called so far; an `Err` was called and can't be read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heard {
-    pub(super) completion: Option<Result<Arc<Told>, String>>,
-    pub(super) grader: Option<Result<Arc<Told>, String>>,
+    pub(super) completion: Option<Result<Arc<RolloutNotice>, String>>,
+    pub(super) grader: Option<Result<Arc<RolloutNotice>, String>>,
 }
 
 /// Which of the two callbacks.
@@ -85,9 +85,9 @@ impl Awaited {
 
 impl Callbacks {
     /// To be served beside the run's gateway.
-    pub fn annex(&self) -> Annex {
+    pub fn extra_routes(&self) -> ExtraRoutes {
         let callbacks = self.clone();
-        Annex::new(move |request| {
+        ExtraRoutes::new(move |request| {
             let callbacks = callbacks.clone();
             async move {
                 match callbacks.take(request).await {
@@ -124,7 +124,7 @@ impl Callbacks {
             return Err(Refusal::Unauthorized);
         }
         let told = match body::read(body, MAX_BODY_BYTES, &self.tasks).await {
-            Ok(body) => serde_json::from_slice::<Told>(&body)
+            Ok(body) => serde_json::from_slice::<RolloutNotice>(&body)
                 .map(Arc::new)
                 .map_err(|error| error.to_string()),
             // It will not be smaller when it comes again.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::RemoteOptions;
-use super::wire::{Admission, Told, detail_of};
+use super::wire::{Admission, RolloutNotice, detail_of};
 use crate::callback::{chain, retry_after};
 use crate::request::shown;
 
@@ -50,7 +50,7 @@ pub(super) enum Posted {
 /// An answer to a question.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Told(Box<Told>),
+    RolloutNotice(Box<RolloutNotice>),
     /// It has no such question, or knows nothing about what was asked for.
     NotFound,
     Refused(String),
@@ -172,7 +172,7 @@ impl Client {
         };
         match response.status {
             StatusCode::OK => match serde_json::from_slice(&response.body) {
-                Ok(told) => Answer::Told(Box::new(told)),
+                Ok(told) => Answer::RolloutNotice(Box::new(told)),
                 Err(error) => Answer::Refused(format!("its answer can't be read: {error}")),
             },
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Answer::NotFound,

@@ -101,7 +101,7 @@ impl RemoteServer {
         match client.status(&probe).await {
             Answer::Refused(detail) => return Err(told(detail)),
             Answer::Down(down) => return Err(told(down.detail)),
-            Answer::Told(_) | Answer::NotFound => {}
+            Answer::RolloutNotice(_) | Answer::NotFound => {}
         }
         Ok(Self {
             client,
@@ -380,7 +380,7 @@ impl Executor for RemoteRollouts {
 pub(crate) fn fuzzing(body: &[u8]) {
     let _ = wire::Admission::read(body);
     assert!(wire::detail_of(body).chars().count() <= 300);
-    if let Ok(told) = serde_json::from_slice::<wire::Told>(body)
+    if let Ok(told) = serde_json::from_slice::<wire::RolloutNotice>(body)
         && let Ok(samples) = told.samples()
     {
         assert_eq!(samples.is_empty(), !told.has_samples());

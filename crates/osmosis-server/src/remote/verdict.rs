@@ -4,7 +4,7 @@
 use osmosis_core::execution::TaskResult;
 use osmosis_core::{ErrorCategory, Failure, Sample};
 
-use super::wire::{Told, Word};
+use super::wire::{RolloutNotice, Word};
 
 /// What our own server writes before the reason of a rollout that was rejected.
 const REJECTED: &str = "rejected";
@@ -14,7 +14,7 @@ const NO_WORKER: &str = "no_worker";
 const CANCELLED: &str = "cancelled";
 
 /// How the workflow ended, from the completion callback.
-pub(super) fn agent_result(told: &Told) -> TaskResult {
+pub(super) fn agent_result(told: &RolloutNotice) -> TaskResult {
     match told.status {
         // The samples come with the grade.
         Word::Success => TaskResult::Done {
@@ -29,7 +29,7 @@ pub(super) fn agent_result(told: &Told) -> TaskResult {
 }
 
 /// How the grader ended, from its callback, with the samples as they are without a grade.
-pub(super) fn grade_result(told: &Told) -> (TaskResult, Vec<Sample>) {
+pub(super) fn grade_result(told: &RolloutNotice) -> (TaskResult, Vec<Sample>) {
     let samples = match told.samples() {
         Ok(samples) => samples,
         Err(message) => return (unreadable(&message), vec![]),
@@ -59,7 +59,7 @@ pub(super) fn grade_result(told: &Told) -> (TaskResult, Vec<Sample>) {
 /// Whether an end that was told only once, as a whole, is the grader's: the workflow is known to have
 /// ended before it, there are samples, or nothing at all is said, which is how a server reports that it
 /// has no grader.
-pub(super) fn is_of_the_grader(told: &Told, grading_seen: bool) -> bool {
+pub(super) fn is_of_the_grader(told: &RolloutNotice, grading_seen: bool) -> bool {
     let says_nothing = told.err_message.is_none() && told.err_category.is_none();
     match told.status {
         Word::Success => true,
@@ -90,7 +90,7 @@ pub(super) fn refused(detail: impl Into<String>) -> TaskResult {
     }
 }
 
-fn failure(told: &Told) -> TaskResult {
+fn failure(told: &RolloutNotice) -> TaskResult {
     let message = told.err_message.as_deref().unwrap_or_default();
     let category = match told.err_category.as_deref() {
         Some("timeout") => return TaskResult::TimedOut,
@@ -134,7 +134,7 @@ fn cancelled() -> TaskResult {
     out_of_reach("the rollout server cancelled it")
 }
 
-fn out_of_place(told: &Told) -> TaskResult {
+fn out_of_place(told: &RolloutNotice) -> TaskResult {
     refused(format!(
         "the rollout server ended it with the status {:?}",
         told.status
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn told(value: &Value) -> Told {
+    fn told(value: &Value) -> RolloutNotice {
         serde_json::from_str(&value.to_string()).unwrap()
     }
 

@@ -74,7 +74,7 @@ pub(super) enum Word {
 
 /// What a server tells of a rollout: a callback, a status or a result.
 #[derive(Debug, Deserialize)]
-pub(super) struct Told {
+pub(super) struct RolloutNotice {
     pub(super) status: Word,
     #[serde(default)]
     pub(super) err_message: Option<String>,
@@ -102,7 +102,7 @@ struct WireSample {
     extra_fields: Option<Box<RawValue>>,
 }
 
-impl Told {
+impl RolloutNotice {
     /// The samples, with the rewards they were sent with.
     pub(super) fn samples(&self) -> Result<Vec<Sample>, String> {
         let named = self.samples.iter().flatten();

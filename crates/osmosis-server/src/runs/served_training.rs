@@ -113,8 +113,8 @@ impl Work for ServedTraining {
             version: served.version,
         };
         let stop = &around.stop.stop;
-        let (training, desk) = OutsideTraining::open(plan, parts, stop).await?;
-        served.service.open(desk);
+        let (training, registry) = OutsideTraining::open(plan, parts, stop).await?;
+        served.service.open(registry);
         (self.serving)(&TrainerAddress {
             url: served.gateway.url(),
             control_key: served.gateway.control_key(),

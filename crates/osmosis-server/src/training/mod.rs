@@ -5,9 +5,9 @@
 //! | `GET /v1/training/batches?wait=S&after=N` | 200 and the oldest batch that is not acknowledged (JSON, or Arrow as `Accept` asks); 204 with `osmosis-waiting-for` when there is none in time |
 //! | `POST /v1/training/batches/{number}/ack` | 200, also the second time; 404 for a number that there is not, 409 for a batch that nobody was given |
 //!
-//! What is given out and what was acknowledged is the [`BatchDesk`]'s to know; here is the HTTP around it.
+//! What is given out and what was acknowledged is the [`BatchSource`]'s to know; here is the HTTP around it.
 
-mod asked;
+mod trainer_request;
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,10 +18,10 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use osmosis_gateway::{ControlRefusal, ControlService};
 use osmosis_train::TrainError;
-use osmosis_train::delivery::{Acknowledged, BatchDesk, DeliveredBatch, Handed, to_arrow};
+use osmosis_train::delivery::{Acknowledged, BatchSource, DeliveredBatch, NextBatch, to_arrow};
 use serde_json::json;
 
-use self::asked::{ARROW, Asked, Form, Poll};
+use self::trainer_request::{ARROW, Form, Poll, TrainerRequest};
 
 /// Says why there is no batch.
 const WAITING_FOR: &str = "osmosis-waiting-for";
@@ -32,56 +32,57 @@ const VERSION: &str = "osmosis-version";
 
 /// Serves [`BatchService::PATH`] of a gateway's control API.
 ///
-/// It is there before the desk is, so that a trainer that comes too early is told to come again.
+/// It is there before the registry is, so that a trainer that comes too early is told to come again.
 #[derive(Debug, Default)]
 pub struct BatchService {
-    desk: OnceLock<Arc<dyn BatchDesk>>,
+    registry: OnceLock<Arc<dyn BatchSource>>,
 }
 
 impl BatchService {
     /// Where it belongs, in `GatewayOptions::services`.
     pub const PATH: &'static str = "/v1/training";
 
-    /// From now on batches are to be had. The first desk stays.
-    pub fn open(&self, desk: Arc<dyn BatchDesk>) {
-        let _ = self.desk.set(desk);
+    /// From now on batches are to be had. The first registry stays.
+    pub fn open(&self, registry: Arc<dyn BatchSource>) {
+        let _ = self.registry.set(registry);
     }
 
-    fn desk(&self) -> Result<&dyn BatchDesk, ControlRefusal> {
-        let desk = self.desk.get();
-        desk.map(|desk| &**desk)
+    fn registry(&self) -> Result<&dyn BatchSource, ControlRefusal> {
+        let registry = self.registry.get();
+        registry
+            .map(|registry| &**registry)
             .ok_or_else(|| not_now("starting", "the engine is starting; ask again in a moment"))
     }
 
     async fn batch(&self, poll: Poll) -> Result<Response, ControlRefusal> {
-        let desk = self.desk()?;
+        let registry = self.registry()?;
         let until = tokio::time::Instant::now() + poll.wait;
         loop {
             let wait = until.saturating_duration_since(tokio::time::Instant::now());
-            let handed = desk.next(poll.after, wait).await;
+            let handed = registry.next(poll.after, wait).await;
             match handed.map_err(|error| failed(&error))? {
-                Handed::Batch(batch) => {
+                NextBatch::Batch(batch) => {
                     let number = batch.number;
                     let response = written(batch, poll.form).await?;
                     // Writing takes a while, in which another client may have acknowledged it.
-                    if desk.is_outstanding(number) {
+                    if registry.is_outstanding(number) {
                         return Ok(response);
                     }
                 }
-                Handed::Nothing(waiting_for) => {
+                NextBatch::Nothing(waiting_for) => {
                     let mut response = Response::new(Body::empty());
                     *response.status_mut() = StatusCode::NO_CONTENT;
                     let reason = HeaderValue::from_static(waiting_for.as_str());
                     response.headers_mut().insert(WAITING_FOR, reason);
                     return Ok(response);
                 }
-                Handed::Stopping => return Err(stopping()),
+                NextBatch::Stopping => return Err(stopping()),
             }
         }
     }
 
     async fn acknowledge(&self, number: u64) -> Result<Response, ControlRefusal> {
-        let done = self.desk()?.acknowledge(number).await;
+        let done = self.registry()?.acknowledge(number).await;
         let again = match done.map_err(|error| failed(&error))? {
             Acknowledged::Now => false,
             Acknowledged::Before => true,
@@ -110,7 +111,7 @@ impl BatchService {
 impl ControlService for BatchService {
     async fn serve(&self, parts: Parts, _body: Body) -> Result<Response, ControlRefusal> {
         let below = parts.uri.path().strip_prefix(Self::PATH);
-        let asked = Asked::at(below.unwrap_or_default()).ok_or_else(|| {
+        let asked = TrainerRequest::at(below.unwrap_or_default()).ok_or_else(|| {
             ControlRefusal::new(
                 StatusCode::NOT_FOUND,
                 "unknown_url",
@@ -122,13 +123,15 @@ impl ControlService for BatchService {
             )
         })?;
         match (asked, parts.method) {
-            (Asked::Batches, Method::GET) => {
+            (TrainerRequest::Batches, Method::GET) => {
                 let poll = Poll::read(parts.uri.query(), &parts.headers)?;
                 self.batch(poll).await
             }
-            (Asked::Acknowledgement(number), Method::POST) => self.acknowledge(number).await,
-            (Asked::Batches, _) => Err(wrong_method("batches are asked for with GET")),
-            (Asked::Acknowledgement(_), _) => {
+            (TrainerRequest::Acknowledgement(number), Method::POST) => {
+                self.acknowledge(number).await
+            }
+            (TrainerRequest::Batches, _) => Err(wrong_method("batches are asked for with GET")),
+            (TrainerRequest::Acknowledgement(_), _) => {
                 Err(wrong_method("a batch is acknowledged with POST"))
             }
         }

@@ -80,7 +80,7 @@ impl Evaluation {
             GatewayOptions::default(),
             policy,
             Arc::clone(&store),
-            callbacks.annex(),
+            callbacks.extra_routes(),
         );
         let gateway = Arc::new(gateway.await.unwrap());
         let base = gateway.url().strip_suffix("/v1").unwrap().to_owned();

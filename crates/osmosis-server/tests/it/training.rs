@@ -11,7 +11,7 @@ use osmosis_gateway::{Gateway, GatewayOptions, ScriptedPolicy};
 use osmosis_server::BatchService;
 use osmosis_train::TrainError;
 use osmosis_train::delivery::{
-    Acknowledged, BatchDesk, DeliveredBatch, DeliveredRow, Handed, WaitingFor,
+    Acknowledged, BatchSource, DeliveredBatch, DeliveredRow, NextBatch, WaitingFor,
 };
 use parking_lot::Mutex;
 use reqwest::{Method, Response};
@@ -23,15 +23,15 @@ const ARROW: &str = "application/vnd.apache.arrow.stream";
 
 /// Gives out what it was given.
 #[derive(Debug, Default)]
-struct Desk {
-    handed: Mutex<Vec<Handed>>,
+struct ScriptedBatches {
+    handed: Mutex<Vec<NextBatch>>,
     asked: Mutex<Vec<(Option<u64>, Duration)>>,
     /// Somebody acknowledges it while it is written.
     acknowledged_meanwhile: Option<u64>,
 }
 
-impl Desk {
-    fn with(handed: impl IntoIterator<Item = Handed>) -> Arc<Self> {
+impl ScriptedBatches {
+    fn with(handed: impl IntoIterator<Item = NextBatch>) -> Arc<Self> {
         let mut handed: Vec<_> = handed.into_iter().collect();
         handed.reverse();
         Arc::new(Self {
@@ -43,8 +43,8 @@ impl Desk {
 }
 
 #[async_trait]
-impl BatchDesk for Desk {
-    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<Handed, TrainError> {
+impl BatchSource for ScriptedBatches {
+    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<NextBatch, TrainError> {
         self.asked.lock().push((after, wait));
         let handed = self.handed.lock().pop();
         handed.ok_or_else(|| TrainError::Internal("nothing is left".to_owned()))
@@ -92,7 +92,7 @@ struct Served {
 }
 
 impl Served {
-    async fn start(desk: Arc<Desk>) -> Self {
+    async fn start(batches: Arc<ScriptedBatches>) -> Self {
         let script = "[[reply]]\ntext = 'hi'\n";
         let policy = ScriptedPolicy::parse(Utf8Path::new("hi.toml"), script).unwrap();
         let service = Arc::new(BatchService::default());
@@ -109,7 +109,7 @@ impl Served {
         let early = served.get("/batches").await;
         assert_eq!(early.status(), 503);
         assert_eq!(early.headers()["retry-after"], "1");
-        service.open(desk);
+        service.open(batches);
         served
     }
 
@@ -135,8 +135,11 @@ async fn message(response: Response) -> String {
 #[tokio::test]
 async fn a_batch_comes_as_json_or_as_arrow_and_names_itself() {
     let given = Arc::new(batch(7));
-    let desk = Desk::with([Handed::Batch(Arc::clone(&given)), Handed::Batch(given)]);
-    let served = Served::start(Arc::clone(&desk)).await;
+    let batches = ScriptedBatches::with([
+        NextBatch::Batch(Arc::clone(&given)),
+        NextBatch::Batch(given),
+    ]);
+    let served = Served::start(Arc::clone(&batches)).await;
 
     let plain = served.get("/batches").await;
     assert_eq!(plain.status(), 200);
@@ -153,7 +156,7 @@ async fn a_batch_comes_as_json_or_as_arrow_and_names_itself() {
     assert_eq!(arrow.headers()["content-type"], ARROW);
     let bytes = arrow.bytes().await.unwrap();
     assert_eq!(bytes, osmosis_train::delivery::to_arrow(&batch(7)).unwrap());
-    let asked = desk.asked.lock();
+    let asked = batches.asked.lock();
     assert_eq!([asked[0].0, asked[1].0], [None, Some(6)]);
     for ((_, wait), most) in asked.iter().zip([30, 2].map(Duration::from_secs)) {
         assert!(*wait <= most && *wait + Duration::from_secs(1) > most);
@@ -162,12 +165,12 @@ async fn a_batch_comes_as_json_or_as_arrow_and_names_itself() {
 
 #[tokio::test]
 async fn a_batch_that_is_acknowledged_while_it_is_written_is_not_sent() {
-    let desk = Desk {
-        handed: Mutex::new([8, 7].map(|n| Handed::Batch(Arc::new(batch(n)))).into()),
+    let batches = ScriptedBatches {
+        handed: Mutex::new([8, 7].map(|n| NextBatch::Batch(Arc::new(batch(n)))).into()),
         acknowledged_meanwhile: Some(7),
-        ..Desk::default()
+        ..ScriptedBatches::default()
     };
-    let served = Served::start(Arc::new(desk)).await;
+    let served = Served::start(Arc::new(batches)).await;
     let answer = served.get("/batches").await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["osmosis-batch"], "8");
@@ -181,7 +184,7 @@ async fn without_a_batch_the_answer_says_what_is_waited_for() {
         WaitingFor::Acknowledgement,
         WaitingFor::End,
     ];
-    let served = Served::start(Desk::with(reasons.map(Handed::Nothing))).await;
+    let served = Served::start(ScriptedBatches::with(reasons.map(NextBatch::Nothing))).await;
     for expected in ["rollouts", "version", "acknowledgement", "end"] {
         let answer = served.get("/batches?wait=0").await;
         assert_eq!(answer.status(), 204);
@@ -191,7 +194,7 @@ async fn without_a_batch_the_answer_says_what_is_waited_for() {
 
 #[tokio::test]
 async fn a_trainer_that_asks_an_engine_which_stops_is_told_to_come_again() {
-    let served = Served::start(Desk::with([Handed::Stopping])).await;
+    let served = Served::start(ScriptedBatches::with([NextBatch::Stopping])).await;
     let answer = served.get("/batches").await;
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.headers()["retry-after"], "1");
@@ -201,7 +204,7 @@ async fn a_trainer_that_asks_an_engine_which_stops_is_told_to_come_again() {
 
 #[tokio::test]
 async fn an_acknowledgement_says_whether_it_was_the_first() {
-    let served = Served::start(Desk::with([])).await;
+    let served = Served::start(ScriptedBatches::with([])).await;
     for (number, status, again) in [(1, 200, json!(false)), (2, 200, json!(true))] {
         let path = format!("/batches/{number}/ack");
         let answer = served.ask(Method::POST, &path, "*/*").await;
@@ -226,8 +229,8 @@ async fn an_acknowledgement_says_whether_it_was_the_first() {
 
 #[tokio::test]
 async fn what_is_asked_wrongly_is_refused_in_the_shape_of_the_control_api() {
-    let desk = Desk::with([]);
-    let served = Served::start(Arc::clone(&desk)).await;
+    let batches = ScriptedBatches::with([]);
+    let served = Served::start(Arc::clone(&batches)).await;
     for (method, path, accept, status) in [
         (Method::GET, "/batches?wait=1000", "*/*", 400),
         (Method::GET, "/batches?after=last", "*/*", 400),
@@ -244,5 +247,5 @@ async fn what_is_asked_wrongly_is_refused_in_the_shape_of_the_control_api() {
     let url = format!("{}/training/batches", served.gateway.url());
     let keyless = served.client.get(url).send().await.unwrap();
     assert_eq!(keyless.status(), 401);
-    assert!(desk.asked.lock().is_empty());
+    assert!(batches.asked.lock().is_empty());
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Acknowledged, BatchDesk, DeliveredBatch, Handed, WaitingFor};
+use super::{Acknowledged, BatchSource, DeliveredBatch, NextBatch, WaitingFor};
 use crate::TrainError;
 
 /// Acknowledgements that may wait; there is one batch at a time to acknowledge.
@@ -114,18 +114,18 @@ impl BehindCounter {
 
 impl Counter {
     /// What is to be had now; `None` when it is worth waiting.
-    fn look(&self, shown: &Shown, after: Option<u64>) -> Option<Handed> {
+    fn look(&self, shown: &Shown, after: Option<u64>) -> Option<NextBatch> {
         if shown.stopping {
-            return Some(Handed::Stopping);
+            return Some(NextBatch::Stopping);
         }
         match &shown.batch {
             Some(batch) if after.is_none_or(|after| batch.number > after) => {
                 self.handed.fetch_max(batch.number, Ordering::SeqCst);
-                Some(Handed::Batch(Arc::clone(batch)))
+                Some(NextBatch::Batch(Arc::clone(batch)))
             }
             None if shown.waiting_for == WaitingFor::End => {
                 self.told_the_end.cancel();
-                Some(Handed::Nothing(WaitingFor::End))
+                Some(NextBatch::Nothing(WaitingFor::End))
             }
             Some(_) | None => None,
         }
@@ -133,8 +133,8 @@ impl Counter {
 }
 
 #[async_trait]
-impl BatchDesk for Counter {
-    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<Handed, TrainError> {
+impl BatchSource for Counter {
+    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<NextBatch, TrainError> {
         let mut shown = self.shown.clone();
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -144,10 +144,10 @@ impl BatchDesk for Counter {
             }
             match tokio::time::timeout_at(until, shown.changed()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Ok(Handed::Stopping),
+                Ok(Err(_)) => return Ok(NextBatch::Stopping),
                 Err(_) => {
                     let shown = shown.borrow();
-                    return Ok(Handed::Nothing(match shown.batch {
+                    return Ok(NextBatch::Nothing(match shown.batch {
                         Some(_) => WaitingFor::Acknowledgement,
                         None => shown.waiting_for,
                     }));
@@ -185,8 +185,8 @@ mod tests {
         }
     }
 
-    fn nothing(waiting_for: WaitingFor) -> Handed {
-        Handed::Nothing(waiting_for)
+    fn nothing(waiting_for: WaitingFor) -> NextBatch {
+        NextBatch::Nothing(waiting_for)
     }
 
     #[tokio::test]
@@ -200,7 +200,7 @@ mod tests {
         assert!(!behind.was_handed(2));
         for after in [None, None, Some(1)] {
             let handed = counter.next(after, NO_TIME).await.unwrap();
-            assert_eq!(handed, Handed::Batch(Arc::new(batch())));
+            assert_eq!(handed, NextBatch::Batch(Arc::new(batch())));
         }
         assert!(behind.was_handed(2));
         let next = counter.next(Some(2), NO_TIME).await.unwrap();
@@ -222,7 +222,7 @@ mod tests {
         };
         let wait = Duration::from_hours(1);
         let (handed, ()) = tokio::join!(counter.next(None, wait), forming);
-        assert_eq!(handed.unwrap(), Handed::Batch(Arc::new(batch())));
+        assert_eq!(handed.unwrap(), NextBatch::Batch(Arc::new(batch())));
     }
 
     #[tokio::test]
@@ -231,7 +231,7 @@ mod tests {
         behind.show(with_batch());
         assert!(matches!(
             counter.next(None, NO_TIME).await.unwrap(),
-            Handed::Batch(_)
+            NextBatch::Batch(_)
         ));
         for done in [Acknowledged::NotHandedOut, Acknowledged::Unknown] {
             let answering = async {
@@ -275,12 +275,12 @@ mod tests {
             stopping: true,
             ..with_batch()
         });
-        assert_eq!(counter.next(None, long).await.unwrap(), Handed::Stopping);
+        assert_eq!(counter.next(None, long).await.unwrap(), NextBatch::Stopping);
         drop(behind);
         assert_eq!(
             counter.acknowledge(1).await.unwrap(),
             Acknowledged::Stopping
         );
-        assert_eq!(counter.next(None, long).await.unwrap(), Handed::Stopping);
+        assert_eq!(counter.next(None, long).await.unwrap(), NextBatch::Stopping);
     }
 }

@@ -99,10 +99,10 @@ pub struct RowOwner<'a> {
 
 /// Where a trainer gets its batches.
 #[async_trait]
-pub trait BatchDesk: Send + Sync + fmt::Debug {
+pub trait BatchSource: Send + Sync + fmt::Debug {
     /// The oldest batch that is not acknowledged, of those with a number above `after`, as soon as there
     /// is one. May be dropped at any time: what was to be given is given to the next who asks.
-    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<Handed, TrainError>;
+    async fn next(&self, after: Option<u64>, wait: Duration) -> Result<NextBatch, TrainError>;
 
     /// Whether this is the batch that `next` gives out, not acknowledged yet. Who takes a while between
     /// `next` and its answer looks again, because somebody else may have acknowledged it meanwhile.
@@ -115,7 +115,7 @@ pub trait BatchDesk: Send + Sync + fmt::Debug {
 
 /// What whoever asks for a batch gets.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Handed {
+pub enum NextBatch {
     Batch(Arc<DeliveredBatch>),
     /// In the time that was given there was none.
     Nothing(WaitingFor),

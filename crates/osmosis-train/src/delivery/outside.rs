@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::counter::{Acknowledgement, BehindCounter, Shown, counter};
 use super::{
-    Acknowledged, AnnouncedVersion, BatchDesk, DeliveredBatch, DeliveredRow, RowOwner, WaitingFor,
+    Acknowledged, AnnouncedVersion, BatchSource, DeliveredBatch, DeliveredRow, RowOwner, WaitingFor,
 };
 use crate::batch::AdvantagedSample;
 use crate::journal::Journal;
@@ -96,14 +96,14 @@ struct Outstanding {
 }
 
 impl OutsideTraining {
-    /// Goes on where an earlier process stood, or begins. The desk is where a trainer gets its batches.
+    /// Goes on where an earlier process stood, or begins. The source is where a trainer gets its batches.
     ///
     /// The caller has taken hold of the store and called `recover`.
     pub async fn open(
         plan: OutsidePlan,
         parts: OutsideParts,
         stop: &Stop,
-    ) -> Result<(Self, Arc<dyn BatchDesk>), TrainError> {
+    ) -> Result<(Self, Arc<dyn BatchSource>), TrainError> {
         let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
         let schedule = Schedule::new(&rows, &plan.training, plan.seed)?;
         let steps = schedule.steps();

@@ -17,12 +17,12 @@ use crate::checkpoints::{self, Checkpoint};
 pub struct AnnouncedWeights {
     sink: Arc<dyn WeightSink>,
     files: Arc<dyn ModelFiles>,
-    run: Option<Kept>,
+    run: Option<WeightCopies>,
 }
 
 /// Where copies are kept, and which of them for good.
 #[derive(Debug)]
-struct Kept {
+struct WeightCopies {
     folder: Utf8PathBuf,
     every: u64,
 }
@@ -45,7 +45,7 @@ impl AnnouncedWeights {
         every: u64,
     ) -> Self {
         Self {
-            run: Some(Kept { folder, every }),
+            run: Some(WeightCopies { folder, every }),
             ..Self::of(sink, model)
         }
     }
@@ -118,7 +118,7 @@ impl From<TrainError> for Trouble {
     }
 }
 
-impl Kept {
+impl WeightCopies {
     fn save(
         &self,
         files: &dyn ModelFiles,

@@ -11,7 +11,7 @@ use osmosis_core::generation::{
     GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
 };
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
-use osmosis_gateway::{Gateway, GatewayOptions, RolloutDoor, TokenPolicy, TokenPolicyOptions};
+use osmosis_gateway::{Gateway, GatewayOptions, RolloutSession, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{Sampler, SamplerOptions};
 use osmosis_store::{CallQuery, CallRecord};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
@@ -116,7 +116,7 @@ struct House {
     store: Arc<SqliteStore>,
     gateway: Gateway,
     /// Until it is closed.
-    door: Option<RolloutDoor>,
+    session: Option<RolloutSession>,
     sampled3: tokio_mpsc::Receiver<()>,
     ends: mpsc::Receiver<(usize, Result<StopReason, GenerationError>)>,
     _folder: TempDir,
@@ -153,12 +153,12 @@ impl House {
         let options = GatewayOptions::default();
         let gateway = Gateway::start(options, Arc::new(policy), store.clone());
         let gateway = gateway.await.unwrap();
-        let door = gateway.open(RolloutId::of(0, 0), Attempt(1));
+        let session = gateway.open(RolloutId::of(0, 0), Attempt(1));
         Self {
             sampler,
             store,
             gateway,
-            door: Some(door),
+            session: Some(session),
             sampled3: heard3,
             ends: ended,
             _folder: folder,
@@ -177,7 +177,7 @@ impl House {
             "POST /{path}/chat/completions HTTP/1.0\r\nhost: {address}\r\n\
              authorization: Bearer {}\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
-            self.door.as_ref().unwrap().key(),
+            self.session.as_ref().unwrap().key(),
             body.len(),
         );
         let mut connection = TcpStream::connect(address).await.unwrap();
@@ -261,7 +261,7 @@ async fn a_door_that_closes_ends_the_sequence_in_the_sampler() {
     for stream in [false, true] {
         let mut house = House::new(After3::CallerLeaves).await;
         let _connection = house.ask(stream).await;
-        house.door.take().unwrap().close().await;
+        house.session.take().unwrap().close().await;
         let (call, record) = house.recorded().await;
         assert!(call.error.is_some(), "{call:?}");
         assert_eq!((record.sampled.len(), record.complete), (3, false));

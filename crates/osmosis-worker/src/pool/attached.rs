@@ -11,8 +11,8 @@ use osmosis_core::{JsonText, RolloutId};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use super::connected_process::{ConnectedProcess, Invited, StartDeadline};
 use super::connection::frame_bytes;
-use super::guest::{Guest, Invited, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
 use super::worker::Worker;
 use super::{Inner, Owner, WorkerPool};
@@ -74,10 +74,10 @@ impl Attachment {
     pub async fn admit(self) -> Result<WorkerPool, WorkerError> {
         let Self { inner, invited, .. } = self;
         let deadline = StartDeadline::after(inner.options.start_limit);
-        let mut guest = inner.launch_guest(invited, deadline).await?;
-        let manifest = inner.load_guest(&mut guest, deadline).await?;
+        let mut connected = inner.launch_guest(invited, deadline).await?;
+        let manifest = inner.load_guest(&mut connected, deadline).await?;
         inner.limit_concurrency(&manifest);
-        inner.employ_attached(guest);
+        inner.employ_attached(connected);
         Ok(WorkerPool { inner, manifest })
     }
 }
@@ -92,8 +92,8 @@ impl fmt::Debug for Attachment {
 
 impl Inner {
     /// Gives the process a seat in both rosters, and ends the pool when it goes.
-    fn employ_attached(self: &Arc<Self>, guest: Guest) {
-        let (worker, lifeline) = self.register(Role::Agent, guest);
+    fn employ_attached(self: &Arc<Self>, connected: ConnectedProcess) {
+        let (worker, lifeline) = self.register(Role::Agent, connected);
         if let Some(attached) = &self.attached {
             *attached.worker.lock() = Some(Arc::clone(&worker));
         }
@@ -128,15 +128,15 @@ impl Inner {
         for role in [Role::Agent, Role::Grader] {
             self.rosters.lock().of(role).remove_worker(worker.id);
         }
-        let burial = worker.bury(departure, true);
+        let end = worker.bury(departure, true);
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if !worker.is_parting() && !self.stop.is_cancelled() {
             self.announce(WorkerEvent::Died {
                 worker: worker.id,
                 role: worker.role,
-                detail: burial.detail,
-                held: burial.rollouts,
+                detail: end.detail,
+                held: end.rollouts,
             });
         }
         self.stop.cancel();

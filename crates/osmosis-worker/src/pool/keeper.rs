@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::guest::{Guest, StartDeadline};
+use super::connected_process::{ConnectedProcess, StartDeadline};
 use super::lifeline::{Ending, Lifeline};
 use super::template::{FORK_FEATURE, Template};
 use super::worker::{Remark, Worker};
@@ -29,21 +29,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Fills one place in the pool, again and again, until the pool stops.
-    pub(super) fn employ(self: &Arc<Self>, role: Role, first: Option<Guest>) {
+    pub(super) fn employ(self: &Arc<Self>, role: Role, first: Option<ConnectedProcess>) {
         let inner = Arc::clone(self);
         self.tasks.spawn(async move {
             let mut next = first;
             while !inner.stop.is_cancelled() {
-                let guest = match next.take() {
-                    Some(guest) => Ok(guest),
+                let connected = match next.take() {
+                    Some(connected) => Ok(connected),
                     None => match inner.stop.run_until_cancelled(inner.start_guest()).await {
                         Some(started) => started,
                         None => return,
                     },
                 };
-                match guest {
-                    Ok(guest) => {
-                        let (worker, lifeline) = inner.register(role, guest);
+                match connected {
+                    Ok(connected) => {
+                        let (worker, lifeline) = inner.register(role, connected);
                         inner.seat(role, &worker);
                         inner.attend(&worker, lifeline).await;
                     }
@@ -58,13 +58,13 @@ impl Inner {
     }
 
     /// A loaded process, from the template when there is one.
-    pub(super) async fn start_guest(&self) -> Result<Guest, WorkerError> {
+    pub(super) async fn start_guest(&self) -> Result<ConnectedProcess, WorkerError> {
         let deadline = StartDeadline::after(self.options.start_limit);
         while let Some(template) = self.living_template(deadline).await? {
             match self.fork_guest(&template, deadline).await {
-                Ok(guest) => {
+                Ok(connected) => {
                     self.note_fork(true);
-                    return Ok(guest);
+                    return Ok(connected);
                 }
                 // Many may be forking when it ends. Its end is counted once, by whoever starts the next.
                 Err(_) if template.has_ended() => {}
@@ -74,9 +74,9 @@ impl Inner {
                 }
             }
         }
-        let mut guest = self.spawn_guest(deadline).await?;
-        self.load_guest(&mut guest, deadline).await?;
-        Ok(guest)
+        let mut connected = self.spawn_guest(deadline).await?;
+        self.load_guest(&mut connected, deadline).await?;
+        Ok(connected)
     }
 
     /// Notes how a fork went; `false` when it is time to give forking up.
@@ -117,14 +117,17 @@ impl Inner {
         if is_new {
             self.note_early_death("because the template process ended");
         }
-        let mut guest = self.spawn_guest(deadline).await?;
-        let manifest = self.load_guest(&mut guest, deadline).await?;
-        let can_fork = guest.features.iter().any(|feature| feature == FORK_FEATURE);
+        let mut connected = self.spawn_guest(deadline).await?;
+        let manifest = self.load_guest(&mut connected, deadline).await?;
+        let can_fork = connected
+            .features
+            .iter()
+            .any(|feature| feature == FORK_FEATURE);
         if !can_fork || manifest.not_forkable.is_some() {
             *self.source.lock() = Source::Spawn;
             return Ok(None);
         }
-        let template = Template::install(self, guest);
+        let template = Template::install(self, connected);
         *self.source.lock() = Source::Fork {
             template: Arc::clone(&template),
             failures: 0,
@@ -133,15 +136,19 @@ impl Inner {
     }
 
     /// Makes a worker of a loaded process.
-    pub(super) fn register(&self, role: Role, guest: Guest) -> (Arc<Worker>, Lifeline) {
-        let Guest {
+    pub(super) fn register(
+        &self,
+        role: Role,
+        connected: ConnectedProcess,
+    ) -> (Arc<Worker>, Lifeline) {
+        let ConnectedProcess {
             id,
             process,
             lifeline,
             outgoing,
             expectation,
             ..
-        } = guest;
+        } = connected;
         let worker = Arc::new(Worker::new(id, role, process, outgoing, expectation));
         self.workers.lock().insert(id, Arc::clone(&worker));
         self.announce(WorkerEvent::Started {
@@ -180,7 +187,7 @@ impl Inner {
             }
         };
         self.rosters.lock().of(worker.role).remove_worker(worker.id);
-        let burial = worker.bury(departure, self.stop.is_cancelled());
+        let end = worker.bury(departure, self.stop.is_cancelled());
         self.workers.lock().remove(&worker.id);
         worker.ended.cancel();
         if worker.is_parting() || self.stop.is_cancelled() {
@@ -188,9 +195,9 @@ impl Inner {
         }
         if !worker.has_worked.load(Ordering::Relaxed) && since.elapsed() < EARLY && !orphaned {
             // When forked workers go because their parent did, they say nothing about themselves.
-            self.note_early_death(&burial.detail);
+            self.note_early_death(&end.detail);
         }
-        self.announce(match burial.kill_reason {
+        self.announce(match end.kill_reason {
             Some(reason) => WorkerEvent::Killed {
                 worker: worker.id,
                 role: worker.role,
@@ -199,8 +206,8 @@ impl Inner {
             None => WorkerEvent::Died {
                 worker: worker.id,
                 role: worker.role,
-                detail: burial.detail,
-                held: burial.rollouts,
+                detail: end.detail,
+                held: end.rollouts,
             },
         });
     }

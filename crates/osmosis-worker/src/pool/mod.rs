@@ -4,8 +4,8 @@
 //! `roster` decides who runs what. All of them are tracked, and end when the pool does.
 
 mod attached;
+mod connected_process;
 mod connection;
-mod guest;
 mod keeper;
 mod lifeline;
 mod listener;
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::attached::Attached;
-use self::guest::StartDeadline;
+use self::connected_process::StartDeadline;
 use self::listener::Listener;
 use self::output::OutputSink;
 use self::process::ProcessTable;

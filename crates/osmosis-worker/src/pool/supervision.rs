@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
+use super::connected_process::ConnectedProcess;
 use super::connection::frame_bytes;
-use super::guest::Guest;
 use super::keeper::describe;
 use super::roster::{Place, Waiting};
 use super::rosters::Next;
@@ -169,10 +169,10 @@ impl Inner {
     }
 
     /// Tries until it succeeds or there is no point any more; the error says why.
-    async fn start_own_worker(&self) -> Result<Guest, String> {
+    async fn start_own_worker(&self) -> Result<ConnectedProcess, String> {
         loop {
             match self.stop.run_until_cancelled(self.start_guest()).await {
-                Some(Ok(guest)) => return Ok(guest),
+                Some(Ok(connected)) => return Ok(connected),
                 Some(Err(error)) => self.note_early_death(&describe(&error)),
                 None => {}
             }
@@ -203,11 +203,11 @@ impl Inner {
             started = self.start_own_worker() => started,
             () = cancel.cancelled() => return TaskReport::undispatched(TaskResult::Cancelled),
         };
-        let guest = match started {
-            Ok(guest) => guest,
+        let connected = match started {
+            Ok(connected) => connected,
             Err(detail) => return TaskReport::undispatched(TaskResult::NoWorker { detail }),
         };
-        let (worker, lifeline) = self.register(slot.role, guest);
+        let (worker, lifeline) = self.register(slot.role, connected);
         self.tasks.spawn({
             let inner = Arc::clone(&self);
             let worker = Arc::clone(&worker);

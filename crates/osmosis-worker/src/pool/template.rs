@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
+use super::connected_process::ConnectedProcess;
 use super::connection::frame_bytes;
-use super::guest::Guest;
 use super::lifeline::Lifeline;
 use super::listener::Expectation;
 use super::process::ProcessHandle;
@@ -48,15 +48,15 @@ struct Forks {
 }
 
 impl Template {
-    /// Makes a loaded guest the template, attended by a task of the pool.
-    pub(super) fn install(inner: &Inner, guest: Guest) -> Arc<Self> {
-        let Guest {
+    /// Makes a loaded connected the template, attended by a task of the pool.
+    pub(super) fn install(inner: &Inner, connected: ConnectedProcess) -> Arc<Self> {
+        let ConnectedProcess {
             process,
             lifeline,
             outgoing,
             expectation,
             ..
-        } = guest;
+        } = connected;
         let template = Arc::new(Self {
             process,
             outgoing,

@@ -393,7 +393,7 @@ impl Worker {
 
     /// It has ended: tells everything it held, and lets go of the process.
     /// `pool_stops` when that is why.
-    pub(super) fn bury(&self, departure: Departure, pool_stops: bool) -> Burial {
+    pub(super) fn bury(&self, departure: Departure, pool_stops: bool) -> WorkerEnd {
         let by_us = pool_stops || self.is_parting();
         self.process.finish();
         let (tasks, kill_reason, departure) = {
@@ -422,7 +422,7 @@ impl Worker {
             }));
         }
         rollouts.sort();
-        Burial {
+        WorkerEnd {
             detail: departure.to_string(),
             kill_reason,
             rollouts,
@@ -432,7 +432,7 @@ impl Worker {
 
 /// What is left to say about a worker that has ended.
 #[derive(Debug)]
-pub(super) struct Burial {
+pub(super) struct WorkerEnd {
     pub(super) detail: String,
     /// Set when we ended it.
     pub(super) kill_reason: Option<String>,

@@ -6,7 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
-use osmosis_run::regrade::plan::{Asked, RegradePlan};
+use osmosis_run::regrade::plan::{RegradePlan, RegradeRequest};
 use osmosis_run::regrade::regrading::Regrading;
 use osmosis_run::regrade::source::Source;
 use osmosis_run::reports::RunReport;
@@ -41,7 +41,7 @@ pub(crate) async fn regrade(
         Some(given) => given,
         None => source.config(&workspace)?,
     };
-    let asked = Asked {
+    let asked = RegradeRequest {
         config_path,
         config_text,
         rows: arguments.rows,
@@ -93,7 +93,7 @@ pub(super) async fn resume(
 ) -> Result<Exit, RunError> {
     let pinned = Pinned::read(&record.pinned)?;
     let source = Source::open(&workspace, &from.run).await?;
-    let asked = Asked {
+    let asked = RegradeRequest {
         // Only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
         config_text: record.config_toml.clone(),

@@ -12,17 +12,17 @@ use osmosis_core::{PolicyVersion, SampleId};
 use osmosis_dialect::Usage;
 use osmosis_store::{NewCall, Pieces, StoreError};
 
+use crate::calls::call_trace::CallTrace;
 use crate::calls::deadline::unanswered;
 use crate::calls::error::{CallError, ErrorCode};
-use crate::calls::journey::Journey;
 use crate::calls::replay::FirstUse;
 use crate::calls::sent_bytes::SentBytes;
 use crate::policy::registry::Pass;
 use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
-use crate::sessions::door::Visit;
 use crate::sessions::fault_tally::{CallOutcome, Waited};
+use crate::sessions::rollout_session::Visit;
 use crate::telemetry::spans::TraceParent;
 
 /// A call that is not recorded yet. Dropped before [`OpenCall::record`], it is one whose caller went
@@ -44,7 +44,7 @@ struct Unrecorded {
     /// What the caller has been sent so far.
     sent: SentBytes,
     tokens: TokenSlot,
-    journey: Journey,
+    trace: CallTrace,
     /// What answers; `None` when it did not come to that.
     answering: Option<Answering>,
     trace: Option<TraceParent>,
@@ -149,7 +149,7 @@ impl OpenCall {
                 draft,
                 sent: SentBytes::default(),
                 tokens: TokenSlot::default(),
-                journey: Journey::default(),
+                trace: CallTrace::default(),
                 answering: None,
                 trace: arrival.trace,
                 is_retry: arrival.is_retry,
@@ -163,13 +163,13 @@ impl OpenCall {
         &mut self,
         pass: Pass,
         policy: &PolicyDescription,
-        journey: Journey,
+        trace: CallTrace,
         first_use: Option<FirstUse>,
     ) {
         if let Some(call) = &mut self.unrecorded {
             call.draft.upstream.clone_from(&policy.endpoint);
             call.draft.policy_version = policy.version;
-            call.journey = journey;
+            call.trace = trace;
             call.answering = Some(Answering {
                 pass,
                 model: policy.model.clone(),
@@ -200,7 +200,7 @@ impl OpenCall {
             && call.draft.first_byte_at_ms.is_none()
         {
             call.draft.first_byte_at_ms = Some(now_ms());
-            let sent_at = call.journey.sent_at().unwrap_or(call.began);
+            let sent_at = call.trace.sent_at().unwrap_or(call.began);
             call.first_byte_after = Some(sent_at.elapsed());
         }
     }
@@ -296,7 +296,7 @@ impl Unrecorded {
                 waited: Waited::WhileItFailed,
             };
         }
-        let progress = self.journey.progress();
+        let progress = self.trace.progress();
         if !progress.is_outside() {
             return CallOutcome::Unknown;
         }
@@ -307,10 +307,10 @@ impl Unrecorded {
             let now = Instant::now();
             let clock = self.visit.clock();
             if clock.is_none_or(|clock| !clock.may_be_over(now)) {
-                self.journey.lost(self.began, now);
+                self.trace.lost(self.began, now);
             }
             return CallOutcome::Unanswered {
-                fault: unanswered(&self.journey, self.began),
+                fault: unanswered(&self.trace, self.began),
                 waited: match progress.failing {
                     Some(_) => Waited::WhileItFailed,
                     None => Waited::InSilence(self.began.elapsed()),
@@ -320,7 +320,7 @@ impl Unrecorded {
         let Some(silence) = self.pauses.silence() else {
             return CallOutcome::Unknown;
         };
-        let endpoint = self.journey.endpoint();
+        let endpoint = self.trace.endpoint();
         CallOutcome::Unanswered {
             fault: Fault {
                 kind: FaultKind::TimedOut,

@@ -3,8 +3,8 @@
 use osmosis_store::NewCall;
 
 use super::Answering;
+use crate::calls::call_trace::CallProgress;
 use crate::calls::error::ErrorCode;
-use crate::calls::journey::CallProgress;
 use crate::serving::server::Shared;
 use crate::telemetry::metrics::CallFigures;
 use crate::telemetry::spans::{CallSpan, TraceParent};

@@ -10,12 +10,12 @@ use osmosis_tokens::TokenRecord;
 
 use super::report::report;
 use super::{Ending, Unrecorded, now_ms, unrecordable};
-use crate::calls::replay::Kept;
+use crate::calls::replay::StoredAnswer;
 use crate::options::Durability;
 use crate::policy::TokenAccount;
 use crate::serving::server::Shared;
-use crate::sessions::door::{CallResult, GivenCompletion};
 use crate::sessions::fault_tally::{CallOutcome, Ended};
+use crate::sessions::rollout_session::{CallResult, GivenCompletion};
 
 impl Unrecorded {
     pub(super) async fn into_record(
@@ -31,7 +31,7 @@ impl Unrecorded {
             mut draft,
             sent,
             tokens,
-            journey,
+            trace,
             mut answering,
             trace,
             is_retry,
@@ -56,7 +56,7 @@ impl Unrecorded {
             None => sent.pieces(),
         };
         draft.done_at_ms = now_ms();
-        let progress = journey.progress();
+        let progress = trace.progress();
         if progress.says_when_sent {
             draft.sent_at_ms = progress.first_sent_at_ms;
         }
@@ -75,10 +75,10 @@ impl Unrecorded {
         );
         let fine = draft.error.is_none() && draft.status < 400;
         if !draft.tokens.is_empty() {
-            let session = visit.session();
+            let history = visit.history();
             let request = hash_of(&draft);
             let replaced = if is_retry {
-                session.replaced_by_retry(request)
+                history.replaced_by_retry(request)
             } else {
                 vec![]
             };
@@ -88,13 +88,13 @@ impl Unrecorded {
                 }
             }
             if fine {
-                session.answers(request, call_numbers(&draft));
+                history.answers(request, call_numbers(&draft));
             }
         }
         let first_use = answering
             .as_mut()
             .and_then(|answering| answering.first_use.take());
-        let kept = (fine && first_use.is_some()).then(|| Kept {
+        let kept = (fine && first_use.is_some()).then(|| StoredAnswer {
             status: draft.status,
             streamed: draft.streamed,
             body: draft.response.joined(),

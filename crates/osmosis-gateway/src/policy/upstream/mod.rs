@@ -221,8 +221,7 @@ impl UpstreamPolicy {
     ) -> Result<ModelReply, FailedTry> {
         let endpoint = Arc::clone(ticket.endpoint());
         let name = Arc::clone(&endpoint.name);
-        call.journey
-            .sent(name, self.version(), self.named_in_metrics);
+        call.trace.sent(name, self.version(), self.named_in_metrics);
         let tried = endpoint.try_once(call, dialect).await;
         match &tried {
             Ok(reply) => {
@@ -262,11 +261,11 @@ impl Policy for UpstreamPolicy {
         let CallFormat::Dialect(dialect) = call.format else {
             return Ok(ModelReply::no_token_ids(&self.describe()));
         };
-        call.journey.begins();
+        call.trace.begins();
         let several = self.pool.endpoints.len() > 1;
         let mut wish = Wish {
             preferred: if several {
-                call.session.endpoint_of(self.pool.id)
+                call.history.endpoint_of(self.pool.id)
             } else {
                 None
             },
@@ -277,7 +276,7 @@ impl Policy for UpstreamPolicy {
         loop {
             tries += 1;
             let taken = self.pool.take(wish.clone()).await;
-            call.journey.lost(began, Instant::now());
+            call.trace.lost(began, Instant::now());
             let mut failed = match taken {
                 Err(fault) => FailedTry {
                     // Who waited in vain for a place is not sent to wait again.
@@ -292,7 +291,7 @@ impl Policy for UpstreamPolicy {
                             // Where it went because its own endpoint was full it does not stay.
                             let moves = |own| wish.tried.contains(&own) || self.pool.is_open(own);
                             if several && wish.preferred.is_none_or(moves) {
-                                call.session.stay_with(self.pool.id, lane);
+                                call.history.stay_with(self.pool.id, lane);
                             }
                             return Ok(with_ticket(reply, ticket));
                         }
@@ -303,8 +302,8 @@ impl Policy for UpstreamPolicy {
                     }
                 }
             };
-            call.journey.failed(&failed.fault);
-            call.journey.lost(began, Instant::now());
+            call.trace.failed(&failed.fault);
+            call.trace.lost(began, Instant::now());
             if !failed.retry || tries > self.options.retries {
                 if tries > 1 {
                     // Writing into a `String` cannot fail.
@@ -329,7 +328,7 @@ impl Policy for UpstreamPolicy {
                 "a model call is tried again"
             );
             // Beforehand, so that no deadline passes while it waits.
-            call.journey.lost(began, Instant::now() + wait);
+            call.trace.lost(began, Instant::now() + wait);
             tokio::time::sleep(wait).await;
         }
     }

@@ -8,7 +8,7 @@ use osmosis_core::generation::{GenerationRequest, LogprobsOf, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::asked::{self, Refusal};
+use super::checked_request::{self, Refusal};
 use super::draw::{self, Place};
 use super::reading::StopScan;
 use super::running::{ChoiceSink, Running};
@@ -18,7 +18,7 @@ use crate::policy::{ModelCall, ModelReply, ReplyBody};
 
 /// The request, as far as it is read.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct GenerateRequest {
     #[serde(default)]
     input_ids: Value,
     #[serde(default)]
@@ -51,15 +51,15 @@ struct Params {
 
 impl Params {
     fn temperature(&self) -> Result<f32, Refusal> {
-        if asked::flag("greedy", &self.greedy)? {
+        if checked_request::flag("greedy", &self.greedy)? {
             return Ok(0.0);
         }
-        asked::temperature(&self.temperature)
+        checked_request::temperature(&self.temperature)
     }
 
     /// What would be ignored is refused.
     fn check_unsupported(&self) -> Result<(), Refusal> {
-        if asked::choices(&self.n)? != 1 {
+        if checked_request::choices(&self.n)? != 1 {
             let message = "`n` can only be 1: ask once for each answer";
             return Err(Refusal::unsupported("n", message));
         }
@@ -70,7 +70,9 @@ impl Params {
             ("repetition_penalty", &self.repetition_penalty, 1.0),
             ("min_p", &self.min_p, 0.0),
         ] {
-            if asked::number(name, value)?.is_some_and(|given| (given - neutral).abs() > 0.0) {
+            if checked_request::number(name, value)?
+                .is_some_and(|given| (given - neutral).abs() > 0.0)
+            {
                 return Err(Refusal::unsupported(
                     name,
                     format!("`{name}` is {value}; only {neutral} is supported"),
@@ -90,7 +92,7 @@ impl Params {
     /// The ids that end the answer: the model's own, unless it shall go on after them, and the caller's.
     fn stop_ids(&self, end_of_turn: &[u32]) -> Result<Vec<u32>, Refusal> {
         let mut stop_ids = ids("stop_token_ids", &self.stop_token_ids)?;
-        if !asked::flag("ignore_eos", &self.ignore_eos)? {
+        if !checked_request::flag("ignore_eos", &self.ignore_eos)? {
             stop_ids.extend_from_slice(end_of_turn);
         }
         stop_ids.sort_unstable();
@@ -115,7 +117,7 @@ fn ids(name: &'static str, given: &Value) -> Result<Vec<u32>, Refusal> {
 impl Inner {
     pub(super) async fn generate(&self, call: &ModelCall) -> Result<ModelReply, Refused> {
         let asked_at = Instant::now();
-        let asked: Asked = serde_json::from_slice(&call.body).map_err(|error| {
+        let asked: GenerateRequest = serde_json::from_slice(&call.body).map_err(|error| {
             Refusal::of(
                 "input_ids",
                 format!("the body is not a valid request: {error}"),
@@ -129,18 +131,21 @@ impl Inner {
         }
         self.check_length(prompt.len())?;
         let limits = [
-            asked::count("max_new_tokens", &params.max_new_tokens)?,
+            checked_request::count("max_new_tokens", &params.max_new_tokens)?,
             self.options.max_response_tokens,
         ];
         let room = self.engine.context_length() - prompt.len();
         let max_tokens = limits.into_iter().flatten().fold(room, usize::min);
         let temperature = params.temperature()?;
-        let (top_p, top_k) = (asked::top_p(&params.top_p)?, asked::top_k(&params.top_k)?);
+        let (top_p, top_k) = (
+            checked_request::top_p(&params.top_p)?,
+            checked_request::top_k(&params.top_k)?,
+        );
         let stop_ids = params.stop_ids(self.chat().end_of_turn())?;
-        let stops: Arc<[String]> = asked::stop_texts(params.stop.clone())?.into();
-        let seed = asked::seed(&params.seed)?;
+        let stops: Arc<[String]> = checked_request::stop_texts(params.stop.clone())?.into();
+        let seed = checked_request::seed(&params.seed)?;
 
-        let calls = call.session.calls_of(&call.sample_id, 1);
+        let calls = call.history.calls_of(&call.sample_id, 1);
         let Some(planned) = calls.plan_ids(&prompt, 1).pop() else {
             return Err(Refusal::of("input_ids", "nothing to answer").into());
         };
@@ -173,7 +178,7 @@ impl Inner {
         let sink = ChoiceSink {
             running: Arc::clone(&running.0),
             choice: 0,
-            journey: call.journey.clone(),
+            trace: call.trace.clone(),
         };
         self.engine.generate(request, Box::new(sink));
         let (tokens, end) = loop {

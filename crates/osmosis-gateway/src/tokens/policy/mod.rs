@@ -1,6 +1,6 @@
 //! A policy that samples tokens with an engine, here or elsewhere, and knows each of them.
 //!
-//! The way of a call: `asked` checks what is wanted, the session plans the prompt (an earlier call's ids
+//! The way of a call: `checked_request` checks what is wanted, the history plans the prompt (an earlier call's ids
 //! verbatim where it goes on from one), the engine fills `running` from its own thread, `reading` turns
 //! tokens into text and says what can be told already, `wire` writes it. When the call is recorded, the
 //! gateway asks `running` for the token records, however the call ended.
@@ -10,7 +10,7 @@
 //! may turn out to have none.
 
 mod answering;
-mod asked;
+mod checked_request;
 mod detokenizer;
 mod draw;
 mod generate;
@@ -29,7 +29,7 @@ use osmosis_core::generation::{
 };
 use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind};
 
-use self::asked::{Asked, Refusal};
+use self::checked_request::{CheckedRequest, Refusal};
 use self::draw::Place;
 use self::live::LiveReply;
 use self::reading::{Reader, Reading, StopScan};
@@ -37,7 +37,7 @@ use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
 use crate::policy::weights::WeightLoader;
 use crate::policy::{Fault, FaultKind, ModelCall, ModelReply, ReplyBody};
-use crate::sessions::session::{Planned, SampleCalls};
+use crate::sessions::call_history::{Planned, SampleCalls};
 use crate::tokens::engine::RemoteEngine;
 
 /// A prompt beyond this is not read on a thread that others wait for.
@@ -128,8 +128,8 @@ impl Inner {
 
     /// Checks a call and plans its prompts.
     fn prepare(&self, call: &ModelCall) -> Result<Prepared, Refused> {
-        let asked = Asked::parse(&call.body)?;
-        let calls = call.session.calls_of(&call.sample_id, asked.choices);
+        let asked = CheckedRequest::parse(&call.body)?;
+        let calls = call.history.calls_of(&call.sample_id, asked.choices);
         let planned = calls.plan(
             self.reading.chat(),
             &asked.messages,
@@ -246,7 +246,7 @@ impl Inner {
             let sink = ChoiceSink {
                 running,
                 choice,
-                journey: call.journey.clone(),
+                trace: call.trace.clone(),
             };
             self.engine.generate(request, Box::new(sink));
         }
@@ -401,7 +401,7 @@ impl Inner {
 #[derive(Debug)]
 struct Prepared {
     id: String,
-    asked: Asked,
+    asked: CheckedRequest,
     calls: Arc<SampleCalls>,
     planned: Vec<Planned>,
     requests: Vec<GenerationRequest>,

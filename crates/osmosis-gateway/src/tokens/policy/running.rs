@@ -14,9 +14,9 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::reading::StopScan;
-use crate::calls::journey::Journey;
+use crate::calls::call_trace::CallTrace;
 use crate::policy::{TokenAccount, TokenLedger};
-use crate::sessions::session::{SampleCalls, Sampled, Told};
+use crate::sessions::call_history::{Delivered, SampleCalls, Sampled};
 
 /// The choices of one call.
 #[derive(Debug)]
@@ -126,12 +126,12 @@ impl Running {
 
     /// Takes up a choice that its caller gets whole, as this message.
     pub(super) fn answered(&self, choice: usize, message: &Value) {
-        self.make_record(choice, Told::Message(message));
+        self.make_record(choice, Delivered::Message(message));
     }
 
     /// Takes up a choice that its caller gets whole, as ids.
     pub(super) fn answered_in_ids(&self, choice: usize) {
-        self.make_record(choice, Told::Ids);
+        self.make_record(choice, Delivered::Ids);
     }
 
     /// When the first token of a choice came.
@@ -146,7 +146,7 @@ impl Running {
         }
     }
 
-    fn make_record(&self, choice: usize, told: Told<'_>) {
+    fn make_record(&self, choice: usize, told: Delivered<'_>) {
         let place = &self.choices[choice];
         let (prompt, sampled) = {
             let mut choice = place.lock();
@@ -183,7 +183,7 @@ impl TokenLedger for Running {
     fn close(&self) -> TokenAccount {
         self.cancel();
         for choice in 0..self.choices.len() {
-            self.make_record(choice, Told::Nothing);
+            self.make_record(choice, Delivered::Nothing);
         }
         TokenAccount {
             records: self
@@ -202,7 +202,7 @@ impl TokenLedger for Running {
 pub(super) struct ChoiceSink {
     pub(super) running: Arc<Running>,
     pub(super) choice: usize,
-    pub(super) journey: Journey,
+    pub(super) trace: CallTrace,
 }
 
 impl ChoiceSink {
@@ -231,7 +231,7 @@ impl TokenSink for ChoiceSink {
             let id = token.id;
             if choice.first_token_at.is_none() {
                 choice.first_token_at = Some(Instant::now());
-                self.journey.heard();
+                self.trace.heard();
             }
             choice.tokens.push(token);
             // Here and not by the reader: how far the engine gets meanwhile must not depend on chance.
@@ -256,7 +256,7 @@ impl TokenSink for ChoiceSink {
     }
 
     fn lost(&mut self, from: Instant, to: Instant) {
-        self.journey.lost(from, to);
+        self.trace.lost(from, to);
     }
 
     fn poll_unwanted(&mut self, context: &mut Context<'_>) -> Poll<()> {

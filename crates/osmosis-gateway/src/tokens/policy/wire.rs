@@ -18,7 +18,7 @@ pub(super) struct Head {
     pub(super) model: String,
     /// Seconds since 1970.
     pub(super) created: u64,
-    /// Told when the caller asked for token ids.
+    /// Delivered when the caller asked for token ids.
     pub(super) prompt_token_ids: Option<Vec<u32>>,
 }
 

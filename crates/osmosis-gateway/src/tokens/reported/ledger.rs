@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use super::reply::News;
 use super::request::Settings;
 use crate::policy::{TokenAccount, TokenLedger};
-use crate::sessions::session::{SampleCalls, Sampled, Session, Told};
+use crate::sessions::call_history::{CallHistory, Delivered, SampleCalls, Sampled};
 
 /// More choices than any server gives.
 const MAX_CHOICES: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    session: Arc<Session>,
+    history: Arc<CallHistory>,
     sample: SampleId,
     /// When the call was sent. Servers that report ids do not say who sampled them: should new weights come
     /// meanwhile, tokens count as older than they are, never as newer.
@@ -46,13 +46,13 @@ struct Choice {
 
 impl Ledger {
     pub(super) fn new(
-        session: Arc<Session>,
+        history: Arc<CallHistory>,
         sample: SampleId,
         version: PolicyVersion,
         settings: Settings,
     ) -> Self {
         Self {
-            session,
+            history,
             sample,
             version,
             settings,
@@ -106,9 +106,9 @@ impl Ledger {
             one_of_several: self.settings.choices > 1,
         };
         let told = if whole || choice.finished {
-            Told::Ids
+            Delivered::Ids
         } else {
-            Told::Nothing
+            Delivered::Nothing
         };
         match calls.plan_ids(prompt, 1).pop() {
             Some(planned) => calls.finished(planned.prompt, sampled, told),
@@ -147,7 +147,7 @@ impl Choice {
 impl TokenLedger for Ledger {
     fn close(&self) -> TokenAccount {
         let heard = std::mem::take(&mut *self.heard.lock());
-        let calls = self.session.calls_of(&self.sample, self.settings.choices);
+        let calls = self.history.calls_of(&self.sample, self.settings.choices);
         let problem = heard.problem();
         let prompt = heard.prompt.unwrap_or_default();
         let mut account = TokenAccount {

@@ -58,7 +58,7 @@ impl Layer for ReportedTokens {
         };
         call.body = asked.body;
         let ledger = Arc::new(Ledger::new(
-            Arc::clone(&call.session),
+            Arc::clone(&call.history),
             call.sample_id.clone(),
             self.policy.describe_for(&call.rollout_id).version,
             asked.settings,

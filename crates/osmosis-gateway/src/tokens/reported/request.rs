@@ -12,7 +12,7 @@ use crate::tokens::engine::ServerLogprobs;
 
 /// A request that asks for ids and logprobs.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct IdRequest {
     pub(super) body: Bytes,
     pub(super) wanted: Wanted,
     pub(super) settings: Settings,
@@ -108,7 +108,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Field<'a> {
 }
 
 /// `None` for a body that cannot be read.
-pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<Asked> {
+pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<IdRequest> {
     let text = std::str::from_utf8(body).ok()?;
     let fields: Fields<'_> = serde_json::from_str(text).ok()?;
     let shaping: Shaping = serde_json::from_str(text).ok()?;
@@ -138,7 +138,7 @@ pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<Asked> {
     }
     // -1 and 0 are all tokens; what is left out the server takes from the model's files.
     let top_k = fields.top_k.map(|k| usize::try_from(k).unwrap_or(0));
-    Some(Asked {
+    Some(IdRequest {
         body: edits.finish().map_or_else(|| body.clone(), Bytes::from),
         wanted,
         settings: Settings {
@@ -157,7 +157,7 @@ pub(super) fn amend(body: &Bytes, server: ServerLogprobs) -> Option<Asked> {
 mod tests {
     use super::*;
 
-    fn asked(body: &'static str) -> Asked {
+    fn asked(body: &'static str) -> IdRequest {
         amend(&Bytes::from_static(body.as_bytes()), ServerLogprobs::Raw).unwrap()
     }
 

@@ -19,14 +19,14 @@ use crate::calls::deadline::CallDeadline;
 use crate::calls::replay::Replays;
 use crate::policy::Fault;
 use crate::policy::registry::Served;
+use crate::sessions::call_history::CallHistory;
 use crate::sessions::fault_tally::{Ended, FaultTally};
 use crate::sessions::live::{LiveRollout, LiveStatus, Totals};
-use crate::sessions::session::Session;
 
 /// 43 letters and digits carry 256 bits.
 const KEY_LENGTH: usize = 43;
 
-/// What went through a door.
+/// What went through a session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RolloutCalls {
     /// Every recorded call counts, also those that failed.
@@ -41,9 +41,9 @@ pub struct RolloutCalls {
     pub slow_fault: Option<Fault>,
     /// What the task lost so much time to that it explains why it was late.
     pub delay_fault: Option<Fault>,
-    /// The whole answers that were given, in order; empty unless the door was asked to keep them.
+    /// The whole answers that were given, in order; empty unless the session was asked to keep them.
     pub completions: Vec<GivenCompletion>,
-    /// The calls in tokens, encoded, with the samples they belong to; empty unless the door was asked to
+    /// The calls in tokens, encoded, with the samples they belong to; empty unless the session was asked to
     /// keep completions.
     pub token_records: Vec<(SampleId, Bytes)>,
 }
@@ -72,24 +72,24 @@ pub struct GivenCompletion {
 }
 
 /// A rollout's way in: a key that opens this rollout and nothing else.
-pub struct RolloutDoor {
+pub struct RolloutSession {
     key: String,
     digest: KeyDigest,
-    doors: Doors,
-    state: Arc<DoorState>,
+    sessions: SessionRegistry,
+    state: Arc<SessionState>,
 }
 
-impl RolloutDoor {
+impl RolloutSession {
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// From now on the ids of answers, and what was sampled, are kept until the door is closed.
+    /// From now on the ids of answers, and what was sampled, are kept until the session is closed.
     pub fn keep_completions(&self) {
         self.state.keeps_completions.store(true, Ordering::Relaxed);
     }
 
-    /// From now on what the run's policy is asked through this door is decoded at temperature 0, whatever
+    /// From now on what the run's policy is asked through this session is decoded at temperature 0, whatever
     /// the call or the run's `[sampling]` says.
     pub fn decode_greedily(&self) {
         self.state.decodes_greedily.store(true, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl RolloutDoor {
     }
 
     /// Ends the key, ends what is still under way, and returns when all of it is queued for
-    /// recording. (Dropping a door without closing it ends the key too.)
+    /// recording. (Dropping a session without closing it ends the key too.)
     pub async fn close(self) -> RolloutCalls {
         self.end();
         self.state.calls.close();
@@ -123,20 +123,20 @@ impl RolloutDoor {
     }
 
     fn end(&self) {
-        self.doors.open.write().remove(&self.digest);
+        self.sessions.open.write().remove(&self.digest);
         self.state.ended.cancel();
     }
 }
 
-impl Drop for RolloutDoor {
+impl Drop for RolloutSession {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl fmt::Debug for RolloutDoor {
+impl fmt::Debug for RolloutSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RolloutDoor")
+        f.debug_struct("RolloutSession")
             .field("rollout", &self.state.whose.rollout)
             .field("attempt", &self.state.whose.attempt)
             .finish_non_exhaustive()
@@ -154,25 +154,25 @@ pub(crate) struct Whose {
     pub(crate) alias: Option<RolloutId>,
     /// What its calls are recorded as.
     pub(crate) purpose: CallPurpose,
-    /// What answers whatever is asked through this door; without it, the model's name decides.
+    /// What answers whatever is asked through this session; without it, the model's name decides.
     pub(crate) judge: Option<Arc<Served>>,
 }
 
-/// All open doors, by the digest of their key: the key itself is not kept, and how long a lookup takes
+/// All open sessions, by the digest of their key: the key itself is not kept, and how long a lookup takes
 /// says nothing about it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Doors {
-    open: Arc<RwLock<HashMap<KeyDigest, Arc<DoorState>>>>,
-    /// What went through all doors, closed ones too.
+pub(crate) struct SessionRegistry {
+    open: Arc<RwLock<HashMap<KeyDigest, Arc<SessionState>>>>,
+    /// What went through all sessions, closed ones too.
     totals: Arc<Totals>,
 }
 
 #[derive(Debug)]
-struct DoorState {
+struct SessionState {
     whose: Whose,
     ended: CancellationToken,
     calls: TaskTracker,
-    session: Arc<Session>,
+    history: Arc<CallHistory>,
     replays: Arc<Replays>,
     keeps_completions: AtomicBool,
     decodes_greedily: AtomicBool,
@@ -192,24 +192,24 @@ struct Tally {
     token_records: Vec<(SampleId, Bytes)>,
 }
 
-impl Doors {
-    /// Opens a door that ends, at the latest, with `everything`.
+impl SessionRegistry {
+    /// Opens a session that ends, at the latest, with `everything`.
     pub(crate) fn open(
         &self,
         whose: Whose,
-        session: Session,
+        history: CallHistory,
         everything: &CancellationToken,
-    ) -> RolloutDoor {
+    ) -> RolloutSession {
         let key = format!(
             "osm-{}",
             Alphanumeric.sample_string(&mut rand::rng(), KEY_LENGTH)
         );
         let digest = digest_of(&key);
-        let state = Arc::new(DoorState {
+        let state = Arc::new(SessionState {
             whose,
             ended: everything.child_token(),
             calls: TaskTracker::new(),
-            session: Arc::new(session),
+            history: Arc::new(history),
             replays: Arc::default(),
             keeps_completions: AtomicBool::new(false),
             decodes_greedily: AtomicBool::new(false),
@@ -218,18 +218,18 @@ impl Doors {
             tally: Mutex::default(),
         });
         self.open.write().insert(digest, Arc::clone(&state));
-        RolloutDoor {
+        RolloutSession {
             key,
             digest,
-            doors: self.clone(),
+            sessions: self.clone(),
             state,
         }
     }
 
-    /// What goes through the doors now, and what went through them so far.
+    /// What goes through the sessions now, and what went through them so far.
     pub(crate) fn live(&self) -> LiveStatus {
-        let open: Vec<Arc<DoorState>> = self.open.read().values().cloned().collect();
-        // The second door of a rollout is not another rollout.
+        let open: Vec<Arc<SessionState>> = self.open.read().values().cloned().collect();
+        // The second session of a rollout is not another rollout.
         let shown = open
             .iter()
             .filter(|state| state.whose.purpose != CallPurpose::Other);
@@ -248,18 +248,18 @@ impl Doors {
         }
     }
 
-    /// What went through all doors so far.
+    /// What went through all sessions so far.
     pub(crate) fn totals(&self) -> CallSummary {
         self.totals.summary()
     }
 
-    /// Lets a request in, if its key opens a door.
+    /// Lets a request in, if its key opens a session.
     pub(crate) fn enter(&self, key: &str) -> Option<Visit> {
         let key = key.split_once(COMPANION_MARK).map_or(key, |(key, _)| key);
         let digest = digest_of(key);
         let open = self.open.read();
         let state = Arc::clone(open.get(&digest)?);
-        // Taken while the door cannot be closed, so that `close` waits for every visit it let in.
+        // Taken while the session cannot be closed, so that `close` waits for every visit it let in.
         let token = state.calls.token();
         Some(Visit {
             state,
@@ -271,7 +271,7 @@ impl Doors {
 /// Before it stands a rollout's key, which has no such character.
 const COMPANION_MARK: char = '~';
 
-/// Another key that opens the same door, and that nobody can tell who has the first one alone. For protocols
+/// Another key that opens the same session, and that nobody can tell who has the first one alone. For protocols
 /// whose older editions know one key, for the model and for callbacks alike: the model's key then opens no
 /// callback.
 pub fn companion_key(key: &str) -> String {
@@ -279,10 +279,10 @@ pub fn companion_key(key: &str) -> String {
     format!("{key}{COMPANION_MARK}{letters}")
 }
 
-/// One request inside a door; `RolloutDoor::close` waits until it is dropped.
+/// One request inside a session; `RolloutSession::close` waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit {
-    state: Arc<DoorState>,
+    state: Arc<SessionState>,
     _token: TaskTrackerToken,
 }
 
@@ -292,9 +292,9 @@ pub(crate) struct CallResult {
     pub(crate) sample: SampleId,
     pub(crate) usage: Usage,
     pub(crate) ended: Ended,
-    /// The answer, when it was whole and the door keeps them.
+    /// The answer, when it was whole and the session keeps them.
     pub(crate) completion: Option<GivenCompletion>,
-    /// What was sampled, when the door keeps that.
+    /// What was sampled, when the session keeps that.
     pub(crate) token_records: Vec<(SampleId, Bytes)>,
 }
 
@@ -311,7 +311,7 @@ impl Visit {
         self.state.whose.attempt
     }
 
-    /// The judge, when this is the door of a grader.
+    /// The judge, when this is the session of a grader.
     pub(crate) fn judge(&self) -> Option<Arc<Served>> {
         self.state.whose.judge.clone()
     }
@@ -320,9 +320,9 @@ impl Visit {
         self.state.whose.purpose
     }
 
-    /// What the policy remembers while the door is open.
-    pub(crate) fn session(&self) -> Arc<Session> {
-        Arc::clone(&self.state.session)
+    /// What the policy remembers while the session is open.
+    pub(crate) fn history(&self) -> Arc<CallHistory> {
+        Arc::clone(&self.state.history)
     }
 
     /// What callers have asked for under a key of their own.
@@ -330,7 +330,7 @@ impl Visit {
         Arc::clone(&self.state.replays)
     }
 
-    /// Cancelled when the rollout's door is closed.
+    /// Cancelled when the rollout's session is closed.
     pub(crate) fn ended(&self) -> &CancellationToken {
         &self.state.ended
     }
@@ -393,8 +393,8 @@ impl Visit {
         if self.purpose() == CallPurpose::Policy {
             self.state.totals.add(&call);
         }
-        // Those of a standing door have no end that they could decide about.
-        if !self.state.session.is_bounded() {
+        // Those of a standing session have no end that they could decide about.
+        if !self.state.history.is_bounded() {
             let clock = self.state.clock.get().map(|clock| &**clock);
             tally.faults.note(&result.sample, result.ended, clock);
         }
@@ -419,8 +419,8 @@ mod tests {
     use crate::policy::FaultKind;
     use crate::sessions::fault_tally::CallOutcome;
 
-    fn door(doors: &Doors) -> RolloutDoor {
-        doors.open(
+    fn session(sessions: &SessionRegistry) -> RolloutSession {
+        sessions.open(
             Whose {
                 rollout: RolloutId::of(0, 0),
                 attempt: Attempt(1),
@@ -428,30 +428,30 @@ mod tests {
                 purpose: CallPurpose::Policy,
                 judge: None,
             },
-            Session::default(),
+            CallHistory::default(),
             &CancellationToken::new(),
         )
     }
 
     #[test]
     fn a_key_opens_its_own_door_until_it_is_dropped() {
-        let doors = Doors::default();
-        let (first, second) = (door(&doors), door(&doors));
+        let sessions = SessionRegistry::default();
+        let (first, second) = (session(&sessions), session(&sessions));
         assert_ne!(first.key(), second.key());
         assert!(first.key().starts_with("osm-") && first.key().len() == 47);
-        assert!(doors.enter(first.key()).is_some());
-        assert!(doors.enter("osm-guess").is_none());
+        assert!(sessions.enter(first.key()).is_some());
+        assert!(sessions.enter("osm-guess").is_none());
         let key = first.key().to_owned();
         drop(first);
-        assert!(doors.enter(&key).is_none());
-        assert!(doors.enter(second.key()).is_some());
+        assert!(sessions.enter(&key).is_none());
+        assert!(sessions.enter(second.key()).is_some());
     }
 
     #[test]
     fn a_door_does_not_show_its_key() {
-        let doors = Doors::default();
-        let door = door(&doors);
-        assert!(!format!("{door:?} {doors:?}").contains(&door.key()[4..]));
+        let sessions = SessionRegistry::default();
+        let session = session(&sessions);
+        assert!(!format!("{session:?} {sessions:?}").contains(&session.key()[4..]));
     }
 
     #[test]
@@ -461,28 +461,31 @@ mod tests {
             top_p: Some(0.9),
             ..Sampling::default()
         };
-        let doors = Doors::default();
-        let (greedy, other) = (door(&doors), door(&doors));
+        let sessions = SessionRegistry::default();
+        let (greedy, other) = (session(&sessions), session(&sessions));
         greedy.decode_greedily();
-        let sampling = doors.enter(greedy.key()).unwrap().sampling(of_run);
+        let sampling = sessions.enter(greedy.key()).unwrap().sampling(of_run);
         assert_eq!(
             (sampling.temperature, sampling.top_p),
             (Some(0.0), Some(1.0))
         );
         assert!(sampling.overrides, "whatever the call says");
-        assert_eq!(doors.enter(other.key()).unwrap().sampling(of_run), of_run);
+        assert_eq!(
+            sessions.enter(other.key()).unwrap().sampling(of_run),
+            of_run
+        );
     }
 
     #[tokio::test]
     async fn the_last_call_decides_whether_there_is_a_fault() {
-        let doors = Doors::default();
-        let door = door(&doors);
+        let sessions = SessionRegistry::default();
+        let session = session(&sessions);
         let fault = Fault {
             kind: FaultKind::ServerError,
             status: 500,
             message: "down".to_owned(),
         };
-        let visit = doors.enter(door.key()).unwrap();
+        let visit = sessions.enter(session.key()).unwrap();
         let record = |outcome| {
             visit.call_begins();
             visit.call_is_recorded(CallResult {
@@ -508,7 +511,7 @@ mod tests {
         record(CallOutcome::Faulty(fault.clone()));
         record(CallOutcome::Unknown);
         drop(visit);
-        let calls = door.close().await;
+        let calls = session.close().await;
         assert_eq!(calls.last_fault, Some(fault));
         assert_eq!(calls.summary.model_calls, 4);
         assert_eq!(calls.summary.prompt_tokens, 12);

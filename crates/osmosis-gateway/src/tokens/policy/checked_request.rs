@@ -13,7 +13,7 @@ const MAX_ALTERNATIVES: u64 = 20;
 
 /// A request, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct CheckedRequest {
     pub(super) messages: Vec<Value>,
     /// `None` when there are none, or when the caller wants none used.
     pub(super) tools: Option<Vec<Value>>,
@@ -106,7 +106,7 @@ struct Fields {
     ignore_eos: Value,
 }
 
-impl Asked {
+impl CheckedRequest {
     pub(super) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let fields: Fields = serde_json::from_slice(body).map_err(|error| {
             Refusal::of(

@@ -15,12 +15,12 @@ async fn closing_a_door_ends_its_key_and_records_what_was_under_way() {
     let other = house.gateway.open(RolloutId::of(2, 0), Attempt(1));
     let House {
         gateway,
-        door,
+        session,
         store,
         client,
     } = house;
     let url = format!("{}/chat/completions", gateway.url());
-    let key = door.key().to_owned();
+    let key = session.key().to_owned();
     let call = client
         .post(&url)
         .bearer_auth(&key)
@@ -29,7 +29,7 @@ async fn closing_a_door_ends_its_key_and_records_what_was_under_way() {
         async { Answer::of(call.send().await.unwrap()).await },
         async {
             server.wait_for_requests(1).await;
-            door.close().await
+            session.close().await
         }
     );
     assert_eq!(answer.status, 410);
@@ -66,7 +66,7 @@ async fn closing_a_door_breaks_off_its_streams() {
     let (house, server) = House::upstream(Behaviour::HeldAfterFirstEvent(Gate::default())).await;
     let mut response = house.post(streamed("hi").to_string()).send().await.unwrap();
     let first = response.chunk().await.unwrap().unwrap();
-    let calls = house.door.close().await;
+    let calls = house.session.close().await;
     assert_eq!(calls.summary.model_calls, 1);
     let recorded = house.store.calls();
     assert_eq!(recorded.len(), 1);
@@ -91,7 +91,7 @@ async fn a_door_closes_only_after_its_last_call_is_queued() {
     let mut waiting = Box::pin(house.post(user("hi").to_string()).send());
     let early = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
     assert!(early.is_err(), "answered before it was recorded");
-    let mut closing = Box::pin(house.door.close());
+    let mut closing = Box::pin(house.session.close());
     let early = tokio::time::timeout(Duration::from_millis(50), &mut closing).await;
     assert!(early.is_err(), "closed before the call was queued");
     house.store.resume();
@@ -145,18 +145,18 @@ async fn many_rollouts_share_a_gateway_and_keep_their_sums_apart() {
     let house = House::with(policy, GatewayOptions::default(), MemoryStore::default()).await;
     let url = house.chat_url();
     let rollouts = (0..20_u32).map(|index| {
-        let door = house.gateway.open(RolloutId::of(7, index), Attempt(1));
+        let session = house.gateway.open(RolloutId::of(7, index), Attempt(1));
         let (client, url) = (house.client.clone(), url.clone());
         async move {
             for _ in 0..=index {
                 let call = client
                     .post(&url)
-                    .bearer_auth(door.key())
+                    .bearer_auth(session.key())
                     .body(user("hi").to_string());
                 let answer = Answer::of(call.send().await.unwrap()).await;
                 assert!(answer.text.contains(&format!("Hello r7-{index}.")));
             }
-            door.close().await.summary.model_calls
+            session.close().await.summary.model_calls
         }
     });
     let sums = futures_util::future::join_all(rollouts).await;
@@ -178,7 +178,7 @@ async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
     house
         .gateway
         .set_judge(Arc::new(script_policy("[[reply]]\ntext = 'judge'\n")));
-    let (door, model) = house.gateway.open_judge(rollout, Attempt(3)).unwrap();
+    let (session, model) = house.gateway.open_judge(rollout, Attempt(3)).unwrap();
     let ask = async |key: &str| {
         // Whatever model is named: the key decides.
         let call = house.client.post(house.chat_url()).bearer_auth(key);
@@ -186,22 +186,22 @@ async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
         Answer::of(call.send().await.unwrap()).await
     };
     let said = |answer: &Answer| answer.json()["choices"][0]["message"]["content"].clone();
-    assert_eq!(said(&ask(door.key()).await), "judge");
-    assert_eq!(said(&ask(house.door.key()).await), "policy");
+    assert_eq!(said(&ask(session.key()).await), "judge");
+    assert_eq!(said(&ask(house.session.key()).await), "policy");
     let models = house
         .client
         .get(format!("{}/models", house.gateway.url()))
-        .bearer_auth(door.key());
+        .bearer_auth(session.key());
     let models = Answer::of(models.send().await.unwrap()).await.json();
     assert_eq!(models["data"][0]["id"], model);
     assert_eq!(models["data"][1], serde_json::Value::Null);
 
-    let key = door.key().to_owned();
-    let calls = door.close().await;
+    let key = session.key().to_owned();
+    let calls = session.close().await;
     assert_eq!(calls.summary.model_calls, 1);
     assert_eq!(ask(&key).await.status, 401);
     assert_eq!(
-        ask(house.door.key()).await.status,
+        ask(house.session.key()).await.status,
         200,
         "the agent's is another"
     );
@@ -215,5 +215,5 @@ async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
         purposes,
         [CallPurpose::Judge, CallPurpose::Policy, CallPurpose::Policy]
     );
-    assert_eq!(house.door.close().await.summary.model_calls, 2);
+    assert_eq!(house.session.close().await.summary.model_calls, 2);
 }

@@ -1,4 +1,4 @@
-//! What a policy remembers while a door is open: the calls of each sample so far.
+//! What a policy remembers while a session is open: the calls of each sample so far.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use osmosis_tokens::{
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-/// How many calls of one sample a standing door remembers.
+/// How many calls of one sample a standing session remembers.
 const REMEMBERED_CALLS: u32 = 512;
-/// How many samples a standing door remembers.
+/// How many samples a standing session remembers.
 const REMEMBERED_SAMPLES: usize = 64;
 
-/// The calls of one attempt of a rollout, by sample. It begins with the attempt's door and ends with it.
+/// The calls of one attempt of a rollout, by sample. It begins with the attempt's session and ends with it.
 #[derive(Default)]
-pub struct Session {
+pub struct CallHistory {
     samples: Mutex<Samples>,
     /// The number of each sample's first call.
     first: u32,
@@ -32,13 +32,13 @@ pub struct Session {
     answered: Mutex<HashMap<u64, Vec<u32>>>,
 }
 
-/// Where the calls of a rollout's second door begin, so that they have ids and random numbers of their own.
+/// Where the calls of a rollout's second session begin, so that they have ids and random numbers of their own.
 const FIRST_APART: u32 = 1 << 31;
 
-/// How many such answers a standing door remembers.
+/// How many such answers a standing session remembers.
 const REMEMBERED_ANSWERS: usize = 4096;
 
-/// How many pools a session remembers a server of: the run's policy, a judge or two.
+/// How many pools a history remembers a server of: the run's policy, a judge or two.
 const REMEMBERED_POOLS: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -62,8 +62,8 @@ struct Known {
     used: u64,
 }
 
-impl Session {
-    /// For the second door of a rollout.
+impl CallHistory {
+    /// For the second session of a rollout.
     pub(crate) fn apart() -> Self {
         Self {
             first: FIRST_APART,
@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// For a door that never closes: remembers the latest calls alone.
+    /// For a session that never closes: remembers the latest calls alone.
     pub(crate) fn bounded() -> Self {
         Self {
             samples: Mutex::default(),
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// For a door that never closes.
+    /// For a session that never closes.
     pub(crate) fn is_bounded(&self) -> bool {
         self.bounds.is_some()
     }
@@ -102,7 +102,7 @@ impl Session {
         *times - 1
     }
 
-    /// These calls answered a request. A standing door is many callers', whose requests may be equal.
+    /// These calls answered a request. A standing session is many callers', whose requests may be equal.
     pub(crate) fn answers(&self, request: u64, calls: Vec<u32>) {
         if self.bounds.is_none() {
             self.answered.lock().insert(request, calls);
@@ -123,7 +123,7 @@ impl Session {
             .map(|(_, server)| *server)
     }
 
-    /// The rollout stays with this server. A standing door is many callers', who are spread instead.
+    /// The rollout stays with this server. A standing session is many callers', who are spread instead.
     pub(crate) fn stay_with(&self, pool: u64, server: usize) {
         if self.bounds.is_some() {
             return;
@@ -183,9 +183,9 @@ impl Samples {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for CallHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
+        f.debug_struct("CallHistory")
             .field("samples", &self.samples.lock().known.len())
             .finish_non_exhaustive()
     }
@@ -222,7 +222,7 @@ pub(crate) struct Sampled {
 
 /// What the caller of a call got of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Told<'a> {
+pub(crate) enum Delivered<'a> {
     /// All of it, as this message.
     Message(&'a Value),
     /// All of it, as ids.
@@ -273,7 +273,7 @@ impl SampleCalls {
         &self,
         prompt: PlannedPrompt,
         sampled: Sampled,
-        told: Told<'_>,
+        told: Delivered<'_>,
     ) -> TokenRecord {
         let Sampled {
             ids,
@@ -286,10 +286,10 @@ impl SampleCalls {
         let mut record = {
             let mut tree = self.tree.lock();
             let reply = match told {
-                Told::Message(reply) => Some(reply),
-                Told::Ids | Told::Nothing => None,
+                Delivered::Message(reply) => Some(reply),
+                Delivered::Ids | Delivered::Nothing => None,
             };
-            if let Told::Ids = told {
+            if let Delivered::Ids = told {
                 let whole = Given::Whole;
                 tree.finished_ids(prompt, ids, logprobs, versions, temperature, whole)
             } else {
@@ -314,8 +314,8 @@ mod tests {
         SampleId::new(name).unwrap()
     }
 
-    fn bounded(calls: u32, samples: usize) -> Session {
-        Session {
+    fn bounded(calls: u32, samples: usize) -> CallHistory {
+        CallHistory {
             samples: Mutex::default(),
             first: 0,
             bounds: Some(Bounds { calls, samples }),
@@ -327,27 +327,27 @@ mod tests {
 
     #[test]
     fn a_rollout_remembers_every_call_and_counts_from_0() {
-        let session = Session::default();
-        let first = session.calls_of(&sample("a"), 1);
+        let history = CallHistory::default();
+        let first = history.calls_of(&sample("a"), 1);
         for _ in 0..10_000 {
-            assert!(Arc::ptr_eq(&first, &session.calls_of(&sample("a"), 1)));
+            assert!(Arc::ptr_eq(&first, &history.calls_of(&sample("a"), 1)));
         }
-        assert_eq!(session.calls_of(&sample("b"), 1).first, 0);
+        assert_eq!(history.calls_of(&sample("b"), 1).first, 0);
     }
 
     #[test]
     fn a_standing_door_begins_anew_with_numbers_that_nobody_had() {
-        let session = bounded(4, 2);
-        let first = session.calls_of(&sample("a"), 3);
-        assert!(Arc::ptr_eq(&first, &session.calls_of(&sample("a"), 1)));
-        let second = session.calls_of(&sample("a"), 1);
+        let history = bounded(4, 2);
+        let first = history.calls_of(&sample("a"), 3);
+        assert!(Arc::ptr_eq(&first, &history.calls_of(&sample("a"), 1)));
+        let second = history.calls_of(&sample("a"), 1);
         assert_eq!((first.first, second.first), (0, 4));
-        assert_eq!(session.calls_of(&sample("b"), 4).first, 8);
+        assert_eq!(history.calls_of(&sample("b"), 4).first, 8);
         // The third sample takes the place of the one that was used longest ago.
-        session.calls_of(&sample("a"), 1);
-        assert_eq!(session.calls_of(&sample("c"), 1).first, 12);
-        assert!(Arc::ptr_eq(&second, &session.calls_of(&sample("a"), 1)));
-        assert_eq!(session.calls_of(&sample("b"), 1).first, 16);
-        assert_eq!(session.samples.lock().known.len(), 2);
+        history.calls_of(&sample("a"), 1);
+        assert_eq!(history.calls_of(&sample("c"), 1).first, 12);
+        assert!(Arc::ptr_eq(&second, &history.calls_of(&sample("a"), 1)));
+        assert_eq!(history.calls_of(&sample("b"), 1).first, 16);
+        assert_eq!(history.samples.lock().known.len(), 2);
     }
 }

@@ -14,7 +14,7 @@ const NO_TIME: Duration = Duration::from_millis(1);
 
 /// What became of a call behind the gateway. The gateway keeps the other end.
 #[derive(Debug, Clone, Default)]
-pub struct Journey {
+pub struct CallTrace {
     progress: Arc<Mutex<CallProgress>>,
     /// Of the task that makes the call.
     clock: Option<Arc<TaskClock>>,
@@ -48,7 +48,7 @@ impl CallProgress {
     }
 }
 
-impl Journey {
+impl CallTrace {
     pub(crate) fn of_task(clock: Option<Arc<TaskClock>>) -> Self {
         Self {
             progress: Arc::default(),

@@ -9,18 +9,18 @@ const MOST: usize = 512;
 
 /// The oldest first.
 #[derive(Debug, Default)]
-pub(super) struct KeptCaches {
-    entries: VecDeque<Kept>,
+pub(super) struct PrefixCaches {
+    entries: VecDeque<CachedPrefix>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedPrefix {
     /// The tokens whose keys and values are in the cache.
     ids: Vec<u32>,
     cache: KvCache,
 }
 
-impl KeptCaches {
+impl PrefixCaches {
     pub(super) fn keep(&mut self, mut ids: Vec<u32>, cache: KvCache) {
         ids.truncate(cache.filled());
         if ids.is_empty() {
@@ -31,7 +31,7 @@ impl KeptCaches {
         if self.entries.iter().any(|kept| kept.ids.starts_with(&ids)) {
             return;
         }
-        self.entries.push_back(Kept { ids, cache });
+        self.entries.push_back(CachedPrefix { ids, cache });
         if self.entries.len() > MOST {
             self.entries.pop_front();
         }

@@ -27,7 +27,7 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A process that has said hello and has no task in the pool yet. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct ConnectedProcess {
     pub(super) id: u64,
     pub(super) process: ProcessHandle,
     pub(super) lifeline: Lifeline,
@@ -84,7 +84,10 @@ impl Inner {
     }
 
     /// Starts a process and waits for its hello.
-    pub(super) async fn spawn_guest(&self, deadline: StartDeadline) -> Result<Guest, WorkerError> {
+    pub(super) async fn spawn_guest(
+        &self,
+        deadline: StartDeadline,
+    ) -> Result<ConnectedProcess, WorkerError> {
         self.launch_guest(self.invite(None), deadline).await
     }
 
@@ -93,7 +96,7 @@ impl Inner {
         &self,
         invited: Invited,
         deadline: StartDeadline,
-    ) -> Result<Guest, WorkerError> {
+    ) -> Result<ConnectedProcess, WorkerError> {
         let invitation = Invitation {
             endpoint: self.listener.endpoint().clone(),
             token: invited.expectation.token().to_owned(),
@@ -117,7 +120,7 @@ impl Inner {
         &self,
         template: &Template,
         deadline: StartDeadline,
-    ) -> Result<Guest, WorkerError> {
+    ) -> Result<ConnectedProcess, WorkerError> {
         let invited = self.invite(None);
         let forked = template.fork(invited.expectation.token().to_owned());
         let (pid, exit) = tokio::select! {
@@ -143,7 +146,7 @@ impl Inner {
         invited: Invited,
         mut held: Option<(ProcessHandle, Exit)>,
         deadline: StartDeadline,
-    ) -> Result<Guest, WorkerError> {
+    ) -> Result<ConnectedProcess, WorkerError> {
         let Invited {
             id,
             output,
@@ -206,7 +209,7 @@ impl Inner {
         let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
         self.tasks
             .spawn(self.unless_abandoned(write_frames(writer.0, queue)));
-        Ok(Guest {
+        Ok(ConnectedProcess {
             id,
             process,
             lifeline: Lifeline::new(reader, exit),
@@ -220,7 +223,7 @@ impl Inner {
     /// Has a spawned process import the entrypoint.
     pub(super) async fn load_guest(
         &self,
-        guest: &mut Guest,
+        connected: &mut ConnectedProcess,
         deadline: StartDeadline,
     ) -> Result<Manifest, WorkerError> {
         let frame = frame_bytes(&ToWorker::Load(self.load.clone())).map_err(|error| {
@@ -228,19 +231,19 @@ impl Inner {
                 message: error.to_string(),
             }
         })?;
-        // Cannot wait: the queue of a fresh guest is empty. A closed one is noticed below.
-        drop(guest.outgoing.send(frame).await);
+        // Cannot wait: the queue of a fresh connected is empty. A closed one is noticed below.
+        drop(connected.outgoing.send(frame).await);
         loop {
             let said = tokio::select! {
-                said = guest.lifeline.next() => said,
+                said = connected.lifeline.next() => said,
                 () = deadline.passed() => {
-                    guest.process.kill();
-                    return Err(self.not_ready(&guest.output, deadline).await);
+                    connected.process.kill();
+                    return Err(self.not_ready(&connected.output, deadline).await);
                 }
             };
             let detail = match said {
                 Ok(FromWorker::Loaded { manifest }) => {
-                    if let Some(guard) = guest.process.guard() {
+                    if let Some(guard) = connected.process.guard() {
                         guard.order(Order::Keep);
                     }
                     return Ok(manifest);
@@ -255,10 +258,10 @@ impl Inner {
                 Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
                 Err(ending) => ending.departure().to_string(),
             };
-            guest.process.kill();
+            connected.process.kill();
             return Err(WorkerError::DiedAtStart {
                 detail,
-                output: guest.output.last_lines(LAST_LINES_LIMIT).await,
+                output: connected.output.last_lines(LAST_LINES_LIMIT).await,
             });
         }
     }

@@ -15,12 +15,12 @@ const USUAL_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum TrainerRequest {
     Batches,
     Acknowledgement(u64),
 }
 
-impl Asked {
+impl TrainerRequest {
     /// `below` is the path after that of the service.
     pub(super) fn at(below: &str) -> Option<Self> {
         let rest = below.strip_prefix("/batches")?;
@@ -155,10 +155,13 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_batches_and_of_acknowledgements() {
-        assert_eq!(Asked::at("/batches"), Some(Asked::Batches));
         assert_eq!(
-            Asked::at("/batches/17/ack"),
-            Some(Asked::Acknowledgement(17))
+            TrainerRequest::at("/batches"),
+            Some(TrainerRequest::Batches)
+        );
+        assert_eq!(
+            TrainerRequest::at("/batches/17/ack"),
+            Some(TrainerRequest::Acknowledgement(17))
         );
         for path in [
             "",
@@ -169,7 +172,7 @@ mod tests {
             "/batches//ack",
             "/batches/1",
         ] {
-            assert_eq!(Asked::at(path), None, "{path}");
+            assert_eq!(TrainerRequest::at(path), None, "{path}");
         }
     }
 

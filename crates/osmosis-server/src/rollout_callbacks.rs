@@ -9,8 +9,8 @@ use osmosis_core::{Outcome, RolloutId};
 use osmosis_store::{RequestNote, Store};
 use tokio::sync::watch;
 
-use crate::callback::{Address, Courier};
-use crate::desk::Progress;
+use crate::callback::{Address, CallbackSender};
+use crate::registry::Progress;
 use crate::report::{self, PhaseEnd};
 use crate::request::Callbacks;
 
@@ -19,20 +19,20 @@ const NOTE_WAIT: Duration = Duration::from_secs(1);
 
 /// Everything that a rollout's callbacks are made of.
 #[derive(Debug)]
-pub(crate) struct Herald {
+pub(crate) struct RolloutCallbacks {
     pub(crate) id: RolloutId,
     pub(crate) row_index: u64,
     pub(crate) callbacks: Callbacks,
     pub(crate) progress: watch::Receiver<Progress>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) courier: Arc<Courier>,
+    pub(crate) sender: Arc<CallbackSender>,
     /// It is on the disk that the workflow succeeded.
     pub(crate) agent_done: bool,
     /// It is on the disk that the completion callback was delivered.
     pub(crate) completion_delivered: bool,
 }
 
-impl Herald {
+impl RolloutCallbacks {
     /// Delivers both callbacks, in order, each when its time has come. What was delivered is written down, so
     /// that a restart goes on from there.
     pub(crate) async fn run(mut self) {
@@ -45,7 +45,7 @@ impl Herald {
         let graded = match &self.callbacks.grader {
             Some(url) => {
                 let to = self.address("grader", url);
-                let delivering = self.courier.deliver(to, || self.grader_body(&outcome));
+                let delivering = self.sender.deliver(to, || self.grader_body(&outcome));
                 delivering.await.is_final()
             }
             None => true,
@@ -66,7 +66,7 @@ impl Herald {
         }
         let to = self.address("completion", &self.callbacks.completion);
         let delivery = self
-            .courier
+            .sender
             .deliver(to, || {
                 let body = report::completion_body(&self.id, &end);
                 std::future::ready(body.map(Bytes::from).map_err(|error| error.to_string()))

@@ -15,7 +15,7 @@ const MAX_UNDELIVERED: usize = 10_000;
 
 /// The rollouts that this process has to do with.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct RolloutRegistry {
     state: Mutex<State>,
     /// As many may run or wait.
     capacity: usize,
@@ -76,13 +76,13 @@ pub(crate) enum Reservation {
 
 /// How many are where.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DeskCounts {
+pub(crate) struct RegistryCounts {
     pub(crate) open: usize,
     pub(crate) undelivered: usize,
     pub(crate) accepting: bool,
 }
 
-impl Desk {
+impl RolloutRegistry {
     /// `next_row` is the number of rows that are in the store already.
     pub(crate) fn new(capacity: usize, next_row: u64) -> Self {
         Self {
@@ -235,10 +235,10 @@ impl Desk {
         let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
-    pub(crate) fn counts(&self) -> DeskCounts {
+    pub(crate) fn counts(&self) -> RegistryCounts {
         let state = self.state.lock();
         let open = *self.open.borrow();
-        DeskCounts {
+        RegistryCounts {
             open,
             undelivered: state.entries.len() - open,
             accepting: !state.closed,
@@ -269,53 +269,53 @@ mod tests {
 
     #[test]
     fn the_same_request_is_admitted_once_and_another_under_its_id_never() {
-        let desk = Desk::new(2, 5);
-        let Ok(Reservation::New { row_index, .. }) = desk.reserve(&id(0), &digest("a")) else {
+        let registry = RolloutRegistry::new(2, 5);
+        let Ok(Reservation::New { row_index, .. }) = registry.reserve(&id(0), &digest("a")) else {
             panic!("it must be new")
         };
         assert_eq!(row_index, 5);
         assert!(matches!(
-            desk.reserve(&id(0), &digest("a")),
+            registry.reserve(&id(0), &digest("a")),
             Ok(Reservation::Repeated(_))
         ));
         assert!(matches!(
-            desk.reserve(&id(0), &digest("b")),
+            registry.reserve(&id(0), &digest("b")),
             Err(Refusal::Conflict(_))
         ));
-        assert_eq!(desk.counts().open, 1);
+        assert_eq!(registry.counts().open, 1);
     }
 
     #[test]
     fn there_is_room_again_when_a_rollout_has_its_result() {
-        let desk = Desk::new(1, 0);
-        desk.reserve(&id(0), &digest("a")).unwrap();
+        let registry = RolloutRegistry::new(1, 0);
+        registry.reserve(&id(0), &digest("a")).unwrap();
         assert!(matches!(
-            desk.reserve(&id(1), &digest("b")),
+            registry.reserve(&id(1), &digest("b")),
             Err(Refusal::NoRoom(_))
         ));
-        desk.agent_done(&id(0));
-        desk.finished(&id(0), Outcome::Cancelled);
-        desk.agent_done(&id(0));
-        let counts = desk.counts();
+        registry.agent_done(&id(0));
+        registry.finished(&id(0), Outcome::Cancelled);
+        registry.agent_done(&id(0));
+        let counts = registry.counts();
         assert_eq!((counts.open, counts.undelivered), (0, 1));
-        desk.reserve(&id(1), &digest("b")).unwrap();
-        desk.forget(&id(1));
-        desk.forget(&id(0));
-        let counts = desk.counts();
+        registry.reserve(&id(1), &digest("b")).unwrap();
+        registry.forget(&id(1));
+        registry.forget(&id(0));
+        let counts = registry.counts();
         assert_eq!((counts.open, counts.undelivered), (0, 0));
     }
 
     #[test]
     fn a_closed_desk_lets_nobody_in_but_still_knows_who_is_there() {
-        let desk = Desk::new(9, 0);
-        desk.reserve(&id(0), &digest("a")).unwrap();
-        desk.close();
+        let registry = RolloutRegistry::new(9, 0);
+        registry.reserve(&id(0), &digest("a")).unwrap();
+        registry.close();
         assert!(matches!(
-            desk.reserve(&id(1), &digest("b")),
+            registry.reserve(&id(1), &digest("b")),
             Err(Refusal::Draining)
         ));
         assert!(matches!(
-            desk.reserve(&id(0), &digest("a")),
+            registry.reserve(&id(0), &digest("a")),
             Ok(Reservation::Repeated(_))
         ));
     }
