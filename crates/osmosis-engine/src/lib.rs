@@ -25,6 +25,8 @@
 //! ```
 
 pub mod attempts;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod decision;
 mod driver;
 mod error;

@@ -108,6 +108,7 @@ impl FakeExecutor {
     async fn play(
         &self,
         executed: Executed,
+        limit: Duration,
         cancel: &CancellationToken,
         done: impl FnOnce() -> TaskResult,
     ) -> TaskReport {
@@ -119,11 +120,12 @@ impl FakeExecutor {
             Play::WorksAfter(time) => tokio::select! {
                 () = tokio::time::sleep(time) => done(),
                 () = cancel.cancelled() => self.cancel(),
+                () = tokio::time::sleep(limit) => TaskResult::TimedOut,
             },
-            Play::UntilCancelled => {
-                cancel.cancelled().await;
-                self.cancel()
-            }
+            Play::UntilCancelled => tokio::select! {
+                () = cancel.cancelled() => self.cancel(),
+                () = tokio::time::sleep(limit) => TaskResult::TimedOut,
+            },
             Play::Raises => TaskResult::Failed {
                 failure: Failure::new(ErrorCategory::AgentError, "RuntimeError", "boom"),
             },
@@ -174,7 +176,7 @@ impl Executor for FakeExecutor {
                 extra_fields: None,
             }])
         };
-        self.play(executed, cancel, answer).await
+        self.play(executed, terms.agent_limit, cancel, answer).await
     }
 
     async fn grade(&self, job: GradeJob, terms: Terms, cancel: &CancellationToken) -> GradeReport {
@@ -191,7 +193,8 @@ impl Executor for FakeExecutor {
             reward: Some(Reward::new(1.0).unwrap()),
             ..sample.clone()
         });
-        let task = self.play(executed, cancel, || done(graded.collect())).await;
+        let graded = || done(graded.collect());
+        let task = self.play(executed, terms.grade_limit, cancel, graded).await;
         GradeReport { task, samples }
     }
 }

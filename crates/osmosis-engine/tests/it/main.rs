@@ -7,6 +7,7 @@
 )]
 
 mod driving;
+mod executor_conformance;
 mod fake_executor;
 mod fake_sessions;
 mod house;

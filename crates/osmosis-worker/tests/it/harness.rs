@@ -96,7 +96,7 @@ pub(crate) struct Fixture {
     pub(crate) pool: WorkerPool,
     pub(crate) log: mpsc::Receiver<WorkerEvent>,
     pub(crate) folder: Utf8PathBuf,
-    _folder: TempDir,
+    pub(crate) _folder: TempDir,
 }
 
 impl Fixture {

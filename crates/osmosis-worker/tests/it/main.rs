@@ -9,6 +9,7 @@
 
 mod environment_reuse;
 mod environment_search;
+mod executor_conformance;
 mod fake_machine;
 mod guard;
 mod harness;
