@@ -66,7 +66,8 @@ impl Wanted {
     /// All ranges as one, each bound once: of several lower bounds the highest counts, of several upper
     /// bounds the lowest.
     fn describe(&self) -> String {
-        let all: Vec<&VersionSpecifier> = self.ranges.iter().flat_map(|range| range.iter()).collect();
+        let all: Vec<&VersionSpecifier> =
+            self.ranges.iter().flat_map(|range| range.iter()).collect();
         let is_implied = |one: &VersionSpecifier, by: &VersionSpecifier| {
             one.operator() == by.operator()
                 && match one.operator() {
@@ -226,6 +227,9 @@ mod tests {
         check(&[">=3.10, <3.14", ">=3.10"], ">=3.10, <3.14");
         check(&[">=3.10, <3.14", ">=3.12"], "<3.14, >=3.12");
         check(&[">=3.10, <3.14", ">=3.9, <3.13"], ">=3.10, <3.13");
-        check(&[">=3.10, <3.14", "!=3.11.1, ~=3.10"], ">=3.10, <3.14, !=3.11.1, ~=3.10");
+        check(
+            &[">=3.10, <3.14", "!=3.11.1, ~=3.10"],
+            ">=3.10, <3.14, !=3.11.1, ~=3.10",
+        );
     }
 }
