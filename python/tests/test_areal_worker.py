@@ -79,6 +79,37 @@ async def test_forked_workers_have_reward_processes_of_their_own_that_end_with_t
             await asyncio.to_thread(wait_until_gone, pid)
 
 
+WARM = """
+import asyncio, os, time
+from areal.api.reward_api import AsyncRewardWrapper, pool_status
+
+def score(text):
+    return len(text)
+
+scored = AsyncRewardWrapper(score, max_workers=1)
+
+class Agent:
+    async def run(self, data, **extra_kwargs):
+        # Nothing was scored so far: only the start of the worker can have started a process.
+        while not pool_status().processes:
+            await asyncio.sleep(0.01)
+        return float(await scored(data["text"]))
+"""
+
+
+async def test_the_reward_process_of_an_areal_workflow_starts_with_the_worker(
+    tmp_path: Path,
+) -> None:
+    async with loaded_worker(tmp_path, WARM) as (template, _, engine):
+        arrival = engine.expect_worker("one")
+        template.send(Fork("one"))
+        await template.expect(Forked, token="one")
+        child = await asyncio.wait_for(arrival, 30)
+        done = await child.run(row='{"text": "four"}')
+        assert isinstance(done, RunDone), done
+        assert done.samples[0].reward == 4.0
+
+
 SUBPROCESS = """
 import asyncio, os, subprocess, time
 

@@ -318,3 +318,10 @@ async def test_a_worker_answers_with_the_grade(tmp_path: Path):
         assert failed.failure.kind == "invalid_reward"
         served = await does("served", task=5, row=None, metadata='{"do": "served"}')
         assert served.samples[0].reward == 1.0
+
+
+def test_the_engine_names_the_call_to_make_instead_of_one_that_it_does_not_have() -> None:
+    engine = GatewayEngine("http://127.0.0.1:1/v1", "key")
+    assert not hasattr(engine, "generate")
+    with pytest.raises(AttributeError, match=r"has no `generate`.*await engine\.agenerate\("):
+        engine.generate([1, 2])

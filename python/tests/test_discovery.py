@@ -57,13 +57,20 @@ def test_one_workflow_and_one_grader_are_found_with_their_places(tmp_path: Path)
     assert str(rollout.grader_location) == "main.py:4"
     assert rollout.workflow_config is None
     assert rollout.grader_config is None
-    assert len(rollout.warnings) == 1
-    assert "create_rollout_server" in rollout.warnings[0]
+    assert rollout.warnings == []
+
+
+def test_a_missing_server_is_a_warning_for_whoever_serves_alone(tmp_path: Path):
+    rollout = found(tmp_path, W + G)
+    assert rollout.warnings == []
+    (warning,) = rollout.serve_warnings
+    assert "create_rollout_server" in warning
 
 
 def test_a_call_of_create_rollout_server_needs_no_warning(tmp_path: Path):
     program = 'if __name__ == "__main__":\n    server.create_rollout_server(backend=None)\n'
-    assert found(tmp_path, W + G + program).warnings == []
+    rollout = found(tmp_path, W + G + program)
+    assert (rollout.warnings, rollout.serve_warnings) == ([], [])
 
 
 def test_imported_classes_count_and_aliases_count_once(tmp_path: Path):

@@ -20,7 +20,12 @@ from osmosis_ai.rollout import (
     AgentWorkflowContext,
     RolloutContext,
 )
-from osmosis_ai.rollout.errors import ForeignSessionError, NoRolloutContextError, NoSessionError
+from osmosis_ai.rollout.errors import (
+    ForeignSessionError,
+    NoModelError,
+    NoRolloutContextError,
+    NoSessionError,
+)
 from osmosis_ai.rollout.execution import WorkflowRunner
 from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisAgent,
@@ -163,6 +168,44 @@ async def test_a_streamed_run_is_attributed_while_another_run_goes_on():
     }
     assert sorted(server.samples()) == ["plain", "plain", "streamed", "streamed"]
     assert len(samples["streamed"].messages) == len(samples["plain"].messages) == 4
+
+
+async def handing_over(call: Call) -> dict[str, Any]:
+    tools = [tool["function"]["name"] for tool in call.body.get("tools") or []]
+    return tool_call(next(name for name in tools if name.startswith("transfer")))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_handoff_target_without_a_model_is_named_with_what_to_give_it(
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with ModelServer(handing_over) as server:
+        with rollout(server):
+            target = Agent(name="expert")
+            front = agent("front", handoffs=[target])
+            session = OsmosisMemorySession(name="front")
+
+            async def run() -> None:
+                if streamed:
+                    await drain(Runner.run_streamed(front, PROMPT, session=session))
+                else:
+                    await Runner.run(front, PROMPT, session=session)
+
+            with pytest.raises(NoModelError) as caught:
+                await run()
+    message = str(caught.value)
+    assert "agent `expert` has no policy model" in message
+    assert "model=OsmosisRolloutModel()" in message
+    assert "front" not in message.partition("has no")[0]
+
+
+def test_arguments_of_the_model_are_refused_with_where_they_go():
+    with pytest.raises(TypeError) as caught:
+        OsmosisRolloutModel(params={"temperature": 0.5, "max_tokens": 9})
+    assert "model_settings=ModelSettings(temperature=0.5, max_tokens=9)" in str(caught.value)
+    with pytest.raises(TypeError, match="ModelSettings"):
+        OsmosisRolloutModel("gpt")
 
 
 async def test_a_handoff_stays_in_the_session_of_its_run():
@@ -566,7 +609,7 @@ async def test_a_context_without_a_url_says_so():
 
 def test_the_placeholder_takes_no_params():
     with pytest.raises(TypeError):
-        OsmosisRolloutModel(params={"temperature": 1.0})  # type: ignore[call-arg]
+        OsmosisRolloutModel(params={"temperature": 1.0})
 
 
 def run_python(code: str, **environment: str) -> str:

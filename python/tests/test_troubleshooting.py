@@ -111,6 +111,14 @@ if importlib.util.find_spec("agents"):
         with context():
             await Runner.run(OsmosisAgent(name="a", model=OsmosisRolloutModel()), "hi")
 
+    async def without_model() -> None:
+        with context():
+            session = OsmosisMemorySession("s")
+            await Runner.run(OsmosisAgent(name="a"), "hi", session=session)
+
+    async def with_params() -> None:
+        OsmosisRolloutModel(params={"temperature": 0.5})
+
     async def session_from_outside() -> None:
         session = OsmosisMemorySession("s")
         with context():
@@ -131,6 +139,8 @@ if importlib.util.find_spec("agents"):
         asked_outside,
         without_url,
         without_session,
+        without_model,
+        with_params,
         session_from_outside,
         session_from_elsewhere,
         two_of_one_name,
@@ -181,7 +191,8 @@ if importlib.util.find_spec("strands"):
 async def test_the_guide_has_every_message_and_every_message_of_the_guide_is_real(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for variable in ("OSMOSIS_CHAT_COMPLETIONS_URL", "OSMOSIS_API_KEY", "OSMOSIS_ROLLOUT_ID"):
+    ours = ("OSMOSIS_CHAT_COMPLETIONS_URL", "OSMOSIS_API_KEY", "OSMOSIS_ROLLOUT_ID")
+    for variable in (*ours, "OPENAI_API_KEY"):
         monkeypatch.delenv(variable, raising=False)
     run = FLOW.format("W", "async ")
     said = [

@@ -21,12 +21,14 @@ pub(crate) use eval::{
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
 pub(crate) use measure::{GateArguments, WatchArguments};
+pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
 pub(crate) use workspace::{
-    DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
+    DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments,
+    RolloutCommand, RowArguments,
 };
 
 /// Runs AI agents for evaluation and reinforcement learning, with honest statistics.
@@ -66,6 +68,17 @@ pub(crate) struct OutputArguments {
     pub(crate) plain: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Interpreter to check in place of those of the projects
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<Utf8PathBuf>,
+
+    /// Make what is missing: environments of projects, the unpacked Python SDK
+    #[arg(long)]
+    pub(crate) fix: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run and inspect evaluations
@@ -88,7 +101,7 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
-    /// Verify the files of a run, and recover the intact part of a damaged one
+    /// Verify the files of a run, recover the intact part of a damaged one, print its log
     #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
     Run {
         #[command(subcommand)]
@@ -96,8 +109,10 @@ pub(crate) enum Command {
     },
     /// Watch a small agent learn: evaluate, train, evaluate again
     Demo(DemoArguments),
-    /// Create projects: an agent workflow with its grader
-    #[command(after_help = "Example:\n  osmosis rollout init hello")]
+    /// Create projects (an agent workflow with its grader), and debug them on one row
+    #[command(
+        after_help = "Example:\n  osmosis rollout init hello\n  osmosis rollout run hello --row 0"
+    )]
     Rollout {
         #[command(subcommand)]
         command: RolloutCommand,
@@ -111,12 +126,10 @@ pub(crate) enum Command {
     /// Write the rollouts of a run to a file for pandas, DuckDB and others
     Export(ExportArguments),
     /// Check this machine and workspace, and list what is missing
-    #[command(after_help = "Example:\n  osmosis doctor")]
-    Doctor {
-        /// Interpreter to check
-        #[arg(long, value_name = "PATH")]
-        python: Option<Utf8PathBuf>,
-    },
+    ///
+    /// Changes nothing: `--fix` makes the missing environments.
+    #[command(after_help = "Example:\n  osmosis doctor\n  osmosis doctor --fix")]
+    Doctor(DoctorArguments),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
@@ -141,8 +154,13 @@ impl Command {
             | Self::Serve(_)
             | Self::Demo(_)
             | Self::Run { .. }
-            | Self::Doctor { .. } => true,
-            Self::Rollout { .. }
+            | Self::Rollout {
+                command: RolloutCommand::Run(_),
+            }
+            | Self::Doctor(_) => true,
+            Self::Rollout {
+                command: RolloutCommand::Init(_),
+            }
             | Self::Dataset { .. }
             | Self::Export(_)
             | Self::Completions { .. }
@@ -161,7 +179,7 @@ impl Command {
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
                 EvalCommand::Show { .. } => "eval show",
-                EvalCommand::Logs { .. } => "eval logs",
+                EvalCommand::Logs(_) => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
             },
             Self::Train { command } => match command {
@@ -171,7 +189,7 @@ impl Command {
                 TrainCommand::List => "train list",
                 TrainCommand::Info { .. } => "train info",
                 TrainCommand::Show { .. } => "train show",
-                TrainCommand::Logs { .. } => "train logs",
+                TrainCommand::Logs(_) => "train logs",
                 TrainCommand::Stop(_) => "train stop",
             },
             Self::Gateway(_) => "gateway",
@@ -179,16 +197,18 @@ impl Command {
             Self::Run { command } => match command {
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",
+                RunCommand::Logs(_) => "run logs",
             },
             Self::Demo(_) => "demo",
-            Self::Rollout {
-                command: RolloutCommand::Init(_),
-            } => "rollout init",
+            Self::Rollout { command } => match command {
+                RolloutCommand::Init(_) => "rollout init",
+                RolloutCommand::Run(_) => "rollout run",
+            },
             Self::Dataset {
                 command: DatasetCommand::Validate { .. },
             } => "dataset validate",
             Self::Export(_) => "export",
-            Self::Doctor { .. } => "doctor",
+            Self::Doctor(_) => "doctor",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",
         }

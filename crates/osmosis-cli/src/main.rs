@@ -16,6 +16,7 @@ mod man;
 mod notices;
 mod output;
 mod rollout_init;
+mod rollout_run;
 mod runs;
 mod serve;
 mod terminal;
@@ -84,6 +85,9 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
         Command::Rollout {
             command: RolloutCommand::Init(init),
         } => rollout_init::run(&init, workspace, output),
+        Command::Rollout {
+            command: RolloutCommand::Run(row),
+        } => runtime()?.block_on(rollout_run::run(*row, workspace, output)),
         Command::Dataset {
             command: DatasetCommand::Validate { file, any_columns },
         } => {
@@ -95,9 +99,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
             dataset::validate(&file, taking, workspace, output)
         }
         Command::Export(export) => runtime()?.block_on(export::run(&export, workspace, output)),
-        Command::Doctor { python } => {
-            runtime()?.block_on(doctor::run(python.as_deref(), workspace, output))
-        }
+        Command::Doctor(doctor) => runtime()?.block_on(doctor::run(&doctor, workspace, output)),
         Command::Completions { shell } => {
             completions::run(shell);
             Ok(Exit::Ok)

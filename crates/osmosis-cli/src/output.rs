@@ -123,6 +123,14 @@ impl Output {
         }
     }
 
+    /// A line of a log that is followed, as one JSON document per line, in JSON mode.
+    pub(crate) fn log_line(&self, line: &str) {
+        if self.is_json() {
+            let envelope = json!({ "schema_version": SCHEMA_VERSION, "data": { "line": line } });
+            write_json_out(&format!("{envelope}\n"));
+        }
+    }
+
     /// The details of one thing, in JSON mode.
     pub(crate) fn details(&self, data: &impl Serialize) {
         if self.is_json() {

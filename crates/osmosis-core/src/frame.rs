@@ -147,6 +147,9 @@ pub struct Manifest {
     /// samples of `RunDone` carry rewards.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub self_graded: bool,
+    /// Warnings that matter only to whoever serves the project.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub serve_warnings: Vec<String>,
 }
 
 /// What a workflow says one model call was worth.

@@ -5,6 +5,10 @@ use crate::{EmbeddedModel, PolicyError};
 /// Every built-in model: its name after `builtin/`, and its file.
 const MODELS: &[(&str, &[u8])] = &[("tiny", include_bytes!("../builtin/tiny.safetensors"))];
 
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    MODELS.iter().map(|(name, _)| *name)
+}
+
 /// Opens `builtin/NAME`.
 pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
     let Some((known, bytes)) = MODELS.iter().find(|(known, _)| *known == name) else {

@@ -50,6 +50,11 @@ impl EmbeddedModel {
         crate::builtin::open(name)
     }
 
+    /// The names that [`builtin`](Self::builtin) knows.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        crate::builtin::names()
+    }
+
     /// Writes a folder that `open` reads and `transformers` reads too: config, tokenizer, safetensors.
     /// Everything is on disk when this returns; a folder that is there already must be empty. The folder
     /// appears whole or not at all.

@@ -33,6 +33,8 @@ pub trait Observer<E>: Send {
         Ok(())
     }
     fn event(&mut self, event: &E);
+    /// Something of a worker: a line that user code printed, say. The log has it already.
+    fn worker_event(&mut self, _event: &WorkerEvent) {}
     /// Writes down what belongs into the run's log.
     fn log(&self, event: &E, log: &mut RunLog);
     /// Called every second, so that a quiet run can still show a sign of life.
@@ -182,7 +184,10 @@ impl<E> Target<E> {
     fn worker_event(&mut self, event: WorkerEvent) {
         match self {
             Self::Waiting(waiting) => waiting.keep(event),
-            Self::Open { log, .. } => log.worker_event(&event),
+            Self::Open { log, observer } => {
+                log.worker_event(&event);
+                observer.worker_event(&event);
+            }
         }
     }
 

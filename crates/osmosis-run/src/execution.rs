@@ -27,6 +27,9 @@ const MAX_FAILURES: u32 = 3;
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
+/// For rollouts that somebody looks at in a debugger.
+pub const NO_DEADLINE: Duration = Duration::from_hours(24 * 7);
+
 /// How many worker processes there are, and what each may take.
 pub fn pool_options(
     throughput: &Throughput,

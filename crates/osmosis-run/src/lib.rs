@@ -9,6 +9,7 @@ mod error_kind;
 mod gateway_sessions;
 
 pub mod checked_dataset;
+pub mod doctor;
 pub mod eval;
 pub mod events;
 pub mod execution;

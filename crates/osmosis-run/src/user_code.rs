@@ -6,6 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
 use osmosis_core::frame::{Load, Manifest};
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
+use osmosis_worker::variables::DEBUG_VARIABLE;
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -26,6 +27,8 @@ pub struct UserCode {
     /// Values of `[secrets]`, by name.
     pub secrets: Vec<(String, String)>,
     pub withheld: Withheld,
+    /// User code that raises opens its debugger on this terminal.
+    pub debugger: bool,
     passed_on: PassedOn,
 }
 
@@ -121,6 +124,7 @@ impl UserCode {
             experiment: experiment.clone(),
             secrets,
             withheld,
+            debugger: false,
             passed_on,
         })
     }
@@ -159,6 +163,9 @@ impl UserCode {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         variables.extend(self.secrets.iter().cloned());
+        if self.debugger {
+            variables.push((DEBUG_VARIABLE.to_owned(), "1".to_owned()));
+        }
         let load = Load {
             project_path: self.rollout_dir.to_string(),
             entrypoint: self.experiment.entrypoint.to_string(),

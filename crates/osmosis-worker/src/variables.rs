@@ -9,6 +9,10 @@ use std::ffi::OsString;
 /// Where we keep our own settings and keys. Never inherited.
 const OURS: [&str; 2] = ["OSMOSIS_", "_OSMOSIS_"];
 
+/// Tells a worker to open the debugger on this terminal where user code raises. Not for user code: the worker
+/// takes it out of its environment.
+pub const DEBUG_VARIABLE: &str = "_OSMOSIS_DEBUG";
+
 /// Names that workers inherit.
 pub const ALLOWED: &[&str] = &[
     // Who and where.

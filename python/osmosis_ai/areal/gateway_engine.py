@@ -34,6 +34,14 @@ class GatewayEngine:
         self._url = f"{base_url.rstrip('/')}/generate"
         self._headers = {"authorization": f"Bearer {api_key}"}
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the engine of `arun_episode` has no `{name}`: it continues tokens with `await "
+            "engine.agenerate(ModelRequest(input_ids=..., gconfig=...))`; for text, give the "
+            "workflow `async def run(self, data, **extra_kwargs)` and an OpenAI client with "
+            '`extra_kwargs["base_url"]` and `extra_kwargs["api_key"]`'
+        )
+
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """Continues the tokens of the request with the policy.
 

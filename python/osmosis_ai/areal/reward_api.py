@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,10 @@ from osmosis_ai.areal.reward_pool import PoolStatus
 from osmosis_ai.areal.reward_process import EXITED, PROTOCOL, RAISED, UNLOADABLE, VALUE
 from osmosis_ai.areal.reward_setup import MAIN, main_script, module_of
 from osmosis_ai.areal.reward_slot import TRANSFER_SECONDS, Call, Crashed, Outcome, Replied, TimedOut
+
+# The wrappers of this process. Their processes are started once its tasks run on a loop.
+_wrappers: weakref.WeakSet[AsyncRewardWrapper] = weakref.WeakSet()
+_serving: asyncio.AbstractEventLoop | None = None
 
 __all__ = [
     "AsyncRewardWrapper",
@@ -58,7 +63,8 @@ class AsyncRewardWrapper:
       traceback is the `__cause__`.
     - Cancelling the waiting task kills the function if it runs.
     - `max_workers` is how many processes the shared pool may have; the largest of all wrappers
-      counts, `None` is one per usable CPU. They start when calls need them.
+      counts, `None` is one per usable CPU. They start when calls need them; in a worker the first
+      one starts with the worker, and imports the function's module, before the first call.
 
     Function, arguments and result travel by `pickle`. What a function is bound to (`self` of a
     method, the arguments of a `functools.partial`) travels as it is at the time of the call.
@@ -84,6 +90,9 @@ class AsyncRewardWrapper:
         self.timeout_seconds = timeout_seconds
         self.max_workers = max_workers if max_workers is not None else _usable_cpus()
         self.max_retries = max_retries
+        _wrappers.add(self)
+        if _serving is not None:
+            self._warm_up(_serving)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The reward of one call, or an exception; never a number that was made up."""
@@ -111,6 +120,24 @@ class AsyncRewardWrapper:
         if isinstance(outcome, Replied) and outcome.kind == VALUE:
             return self._loaded(outcome.payload)
         raise self._error(outcome)
+
+    def _warm_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Has a reward process started that imports the function, and does not call it."""
+        try:
+            payload = pickle.dumps((callable, (self.reward_fn,), {}), PROTOCOL)
+        except Exception:
+            # What it is bound to has changed; the call itself tells.
+            return
+        call = Call(
+            payload=payload,
+            module=module_of(self.reward_fn),
+            timeout=self.timeout_seconds,
+            # A function that can't be imported there shows at the first call.
+            retries=0,
+            loop=loop,
+            reply=loop.create_future(),
+        )
+        reward_owner.submit(call, self.max_workers)
 
     def _pickled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         try:
@@ -164,6 +191,24 @@ class AsyncRewardWrapper:
                 error = RewardRaised(f"{name} raised {kind}: {message}")
         error.__cause__ = RewardTraceback(traceback) if traceback else None
         return error
+
+
+def warm_up(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on this process runs tasks on the loop: starts reward processes for its wrappers.
+
+    One for each module that functions come from. The rest of the pool is forked in milliseconds
+    when calls need it. Wrappers that are made later start theirs when they are made.
+    """
+    global _serving
+    if reward_process.inside:
+        return
+    _serving = loop
+    modules = set()
+    for wrapper in list(_wrappers):
+        module = module_of(wrapper.reward_fn)
+        if module not in modules:
+            modules.add(module)
+            wrapper._warm_up(loop)
 
 
 def _check_function(function: Any) -> None:

@@ -5,6 +5,7 @@ A workflow of this kind takes whole rows, and what it returns is the grade.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from osmosis_ai.areal import finding
 from osmosis_ai.areal.alias import install_alias
 from osmosis_ai.areal.building import Arguments, BuildError, Mode, build, read_arguments
 from osmosis_ai.areal.http_clients import has_aiohttp, has_httpx
+from osmosis_ai.areal.reward_api import warm_up
 from osmosis_ai.areal.running import run_rollout
 from osmosis_ai.areal.workflow_api import WorkflowShape
 from osmosis_ai.rollout.entrypoint import EntrypointError, Problem
@@ -54,6 +56,11 @@ class LoadedArealWorkflow(LoadedWorkflow):
     def warnings(self) -> list[str]:
         """Remarks of preflight."""
         return self.remarks
+
+    def begin_serving(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts the reward processes, so that the first reward does not wait for them."""
+        if self.mode is Mode.INLINE:
+            warm_up(loop)
 
     async def run(self, job: RunJob, started: Callable[[], None]) -> RunResult:
         """Runs the workflow on the row; what it returns is the grade."""

@@ -48,6 +48,7 @@ class LoadedAgentWorkflow(LoadedWorkflow):
         grader_config: GraderConfig | None,
         grader_location: Location,
         remarks: list[str],
+        serve_remarks: list[str],
     ) -> None:
         self.workflow = workflow
         self.workflow_config = workflow_config
@@ -56,6 +57,7 @@ class LoadedAgentWorkflow(LoadedWorkflow):
         self.grader_config = grader_config
         self.grader_location = grader_location
         self._remarks = remarks
+        self._serve_remarks = serve_remarks
         self._workflow_runner = WorkflowRunner(workflow, workflow_config)
         self._grader_runner = GraderRunner(grader, grader_config)
 
@@ -73,6 +75,11 @@ class LoadedAgentWorkflow(LoadedWorkflow):
     def warnings(self) -> list[str]:
         """Remarks of preflight."""
         return self._remarks
+
+    @property
+    def serve_warnings(self) -> list[str]:
+        """That the file does not make a server of its own."""
+        return self._serve_remarks
 
     async def run(self, job: RunJob, started: Callable[[], None]) -> RunResult:
         """Runs the workflow on the row's prompt; its samples go to the grader."""
@@ -152,6 +159,7 @@ class _Search:
     source: Source
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    serve_warnings: list[str] = field(default_factory=list)
 
     @property
     def entrypoint(self) -> Entrypoint:
@@ -192,6 +200,7 @@ class _Search:
             grader_config=grader_config,
             grader_location=self.source.where(grader),
             remarks=self.warnings,
+            serve_remarks=self.serve_warnings,
         )
 
     def _picked(self) -> Any:
@@ -317,9 +326,9 @@ class _Search:
                 name = getattr(called, "id", None) or getattr(called, "attr", None)
                 if name == "create_rollout_server":
                     return
-        self.warnings.append(
-            f"`{self.entrypoint.shown}` never calls `create_rollout_server()`; evaluation and "
-            "training here do not need it, serving the rollout by itself does"
+        self.serve_warnings.append(
+            f"`{self.entrypoint.shown}` never calls `create_rollout_server()`; `osmosis serve` "
+            "does not need it, running the file itself as a server (`uvicorn main:app`) does"
         )
 
     def _binding_line(self, name: str) -> int:

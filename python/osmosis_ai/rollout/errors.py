@@ -17,6 +17,10 @@ class NoSessionError(OsmosisError, RuntimeError):
     """A model call could not be attributed to a sample."""
 
 
+class NoModelError(OsmosisError, RuntimeError):
+    """An agent of the rollout has no model, and the framework's own default has no key."""
+
+
 class ForeignSessionError(OsmosisError, RuntimeError):
     """A session was used in a rollout it is not registered with."""
 

@@ -9,6 +9,7 @@ the others.
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import inspect
 from abc import ABC, abstractmethod
@@ -99,6 +100,17 @@ class LoadedWorkflow(ABC):
     @abstractmethod
     def warnings(self) -> list[str]:
         """Remarks of preflight."""
+
+    @property
+    def serve_warnings(self) -> list[str]:
+        """Remarks of preflight that matter only to whoever serves the project."""
+        return []
+
+    def begin_serving(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027
+        """Called once in a process that is about to run tasks on the loop; may start threads.
+
+        Most workflows need nothing.
+        """
 
     @abstractmethod
     async def run(self, job: RunJob, started: Callable[[], None]) -> RunResult:

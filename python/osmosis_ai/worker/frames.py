@@ -74,6 +74,8 @@ class Manifest:
     not_forkable: str | None
     # Set when the workflow takes whole rows and is its own grader.
     self_graded: bool | None = field(default=None, metadata=_OMITTED)
+    # Warnings that matter only to whoever serves the project.
+    serve_warnings: list[str] | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def _manifest(workflow: LoadedWorkflow) -> Manifest:
         warnings=workflow.warnings,
         not_forkable=reason_not_to_fork(),
         self_graded=True if grader is None else None,
+        serve_warnings=workflow.serve_warnings or None,
     )
 
 

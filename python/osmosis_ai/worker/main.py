@@ -8,6 +8,7 @@ import sys
 from typing import Any, NoReturn
 
 from osmosis_ai.rollout import runtime, workflow_kinds
+from osmosis_ai.worker import debugging
 from osmosis_ai.worker.children import Children
 from osmosis_ai.worker.connection import (
     Connection,
@@ -42,6 +43,7 @@ def main() -> NoReturn:
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if not address or not token:
         _give_up(f"{ADDRESS_VARIABLE} and {TOKEN_VARIABLE} must be set", _EXIT_USAGE)
+    debugging.enable_if_asked()
     runtime.enter_worker()
     for kind in workflow_kinds.registered():
         kind.prepare_process()

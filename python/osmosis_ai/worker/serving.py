@@ -65,6 +65,7 @@ class Server:
         """Takes the frames that are already here, then serves until told to leave."""
         asyncio.set_event_loop(self._loop)
         separate_tasks(self._loop)
+        self._rollout.workflow.begin_serving(self._loop)
         self._loop.add_reader(self._connection.fileno(), self._readable)
         self._loop.call_soon(self._take, frames)
         if self._children:

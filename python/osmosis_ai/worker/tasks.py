@@ -26,6 +26,7 @@ from osmosis_ai.rollout.jobs import (
 )
 from osmosis_ai.rollout.json_text import dump_json
 from osmosis_ai.rollout.types import RolloutSample
+from osmosis_ai.worker import debugging
 from osmosis_ai.worker.frames import (
     Failure,
     Grade,
@@ -53,6 +54,7 @@ async def execute_run(rollout: Rollout, task: Run, started: Callable[[], None]) 
         return run_answer(task.task, result)
     except BaseException as error:
         # User code may raise anything, SystemExit included; it ends the task, not us.
+        debugging.examine(error)
         return failed(task.task, error)
 
 
@@ -62,6 +64,7 @@ async def execute_grade(rollout: Rollout, task: Grade, started: Callable[[], Non
         result = await rollout.workflow.grade(grade_job(task), started)
         return grade_answer(task, result)
     except BaseException as error:
+        debugging.examine(error)
         return failed(task.task, error)
 
 

@@ -7,7 +7,9 @@ use clap::{Args, Subcommand};
 use osmosis_server::{Rendezvous, Url, parse_url};
 
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
-use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
+use super::run::{
+    LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
@@ -45,14 +47,10 @@ pub(crate) enum EvalCommand {
     #[command(after_help = "Example:\n  osmosis eval stop multiply-20260101-120000")]
     Stop(StopArguments),
     /// Print the log of a run: what user code printed, worker and rollout events
-    #[command(after_help = "Example:\n  osmosis eval logs multiply-20260101-120000 --rollout r3-0")]
-    Logs {
-        /// Name of the run
-        run: String,
-        /// Only lines of this rollout
-        #[arg(long, value_name = "ID")]
-        rollout: Option<String>,
-    },
+    #[command(
+        after_help = "Example:\n  osmosis eval logs multiply-20260101-120000 --rollout r3-0\n  osmosis eval logs multiply-20260101-120000 --follow"
+    )]
+    Logs(LogsArguments),
 }
 
 #[derive(Debug, Args)]

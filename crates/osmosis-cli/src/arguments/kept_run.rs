@@ -2,12 +2,17 @@
 
 use clap::{Args, Subcommand};
 
+use super::run::LogsArguments;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
     /// Check every row, model call and checkpoint of a run against its checksum
     Verify(VerifyArguments),
     /// Copy everything intact from a damaged run into a new one; the damaged run is not changed
     Salvage(SalvageArguments),
+    /// Print the log of a run of any kind, also of `osmosis serve`
+    #[command(after_help = "Example:\n  osmosis run logs serve/multiply-20260101-120000 --follow")]
+    Logs(LogsArguments),
 }
 
 #[derive(Debug, Args)]

@@ -77,7 +77,8 @@ pub(crate) struct ThroughputArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..))]
     pub(crate) worker_processes: Option<u64>,
 
-    /// Python interpreter for the project [default: its .venv, VIRTUAL_ENV, PATH]
+    /// Python interpreter for the project, used as it is: nothing is made or installed [default: its
+    /// .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
 }
@@ -92,6 +93,22 @@ impl From<ThroughputArguments> for Throughput {
             python: arguments.python,
         }
     }
+}
+
+/// What every `logs` takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogsArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// Only lines of this rollout
+    #[arg(long, value_name = "ID")]
+    pub(crate) rollout: Option<String>,
+
+    /// Print further lines as they are written, until the run ends. Ctrl-C stops printing and not the
+    /// run (exit code 130). With `--json`, one document per line
+    #[arg(long, short)]
+    pub(crate) follow: bool,
 }
 
 #[derive(Debug, Clone, Args)]

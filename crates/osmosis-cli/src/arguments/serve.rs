@@ -46,7 +46,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "HOW", default_value = "shared", value_parser = isolation)]
     pub(crate) isolation: WorkerIsolation,
 
-    /// Python interpreter for the project [default: its .venv, VIRTUAL_ENV, PATH]
+    /// Python interpreter for the project, used as it is: nothing is made or installed [default: its
+    /// .venv, VIRTUAL_ENV, PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<Utf8PathBuf>,
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
-use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
+use super::run::{
+    LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
@@ -43,15 +45,9 @@ pub(crate) enum TrainCommand {
     Stop(StopArguments),
     /// Print the log of a run: what user code printed, worker and rollout events
     #[command(
-        after_help = "Example:\n  osmosis train logs calculator-20260101-120000 --rollout r3-0"
+        after_help = "Example:\n  osmosis train logs calculator-20260101-120000 --rollout r3-0\n  osmosis train logs calculator-20260101-120000 --follow"
     )]
-    Logs {
-        /// Name of the run
-        run: String,
-        /// Only lines of this rollout
-        #[arg(long, value_name = "ID")]
-        rollout: Option<String>,
-    },
+    Logs(LogsArguments),
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,59 @@ use super::run::SecretArguments;
 pub(crate) enum RolloutCommand {
     /// Create a project with config, dataset and a scripted policy, ready to run
     Init(InitArguments),
+    /// Run agent and grader on one row in the foreground, to debug them
+    Run(Box<RowArguments>),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis rollout run hello --row 3\n  osmosis rollout run hello --row 3 --pdb\n  osmosis rollout run hello --row 0 --dataset data/other.jsonl --model openai/gpt-5.2\n\nIt prints the row, model calls, tool calls, answers, what the code prints, and the grade as they come, and\nrecords nothing unless `--record` names a run. Ctrl-C stops it immediately.\n\nExit codes: 0 scored or rejected, 1 the agent or grader failed, 2 usage, 130 interrupted"
+)]
+pub(crate) struct RowArguments {
+    /// Project to run: a folder of the workspace's `rollouts/`
+    #[arg(value_name = "PROJECT")]
+    pub(crate) project: String,
+
+    /// Row of the dataset, from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) row: u64,
+
+    /// Evaluation config with dataset, model and settings [default: the one in `configs/eval/` that
+    /// names the project]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<Utf8PathBuf>,
+
+    /// Dataset, in place of the config's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dataset: Option<String>,
+
+    /// Model, in place of the config's: as `model_path` names it
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+
+    /// File with the workflow, in place of the config's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) entrypoint: Option<String>,
+
+    /// Open the Python debugger on this terminal where agent or grader raises, and at `breakpoint()`;
+    /// nothing has a deadline then
+    #[arg(long)]
+    pub(crate) pdb: bool,
+
+    /// Keep a run of this name, as `eval submit` does
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+
+    /// Random seed (embedded models only)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Python interpreter for the project, used as it is [default: its .venv, VIRTUAL_ENV, PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<Utf8PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
 }
 
 #[derive(Debug, Args)]

@@ -47,8 +47,6 @@ pub(crate) async fn run(
         EvalCommand::Stop(arguments) => {
             stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
         }
-        EvalCommand::Logs { run, rollout } => {
-            logs::run(&found()?, KIND, &run, rollout.as_deref(), output)
-        }
+        EvalCommand::Logs(arguments) => logs::run(&found()?, Some(KIND), &arguments, output).await,
     }
 }

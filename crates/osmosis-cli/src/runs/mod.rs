@@ -30,5 +30,9 @@ pub(crate) fn run(
     match command {
         RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),
         RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output),
+        RunCommand::Logs(arguments) => {
+            let printing = logs::run(&workspace, None, &arguments, output);
+            crate::runtime()?.block_on(printing)
+        }
     }
 }

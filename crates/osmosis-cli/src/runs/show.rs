@@ -225,7 +225,7 @@ fn push_entry(text: &mut String, speaker: &str, said: &str) {
     }
 }
 
-fn push_failure(text: &mut String, outcome: &Outcome) {
+pub(crate) fn push_failure(text: &mut String, outcome: &Outcome) {
     let Some(why) = outcome.explanation() else {
         return;
     };
@@ -271,7 +271,7 @@ fn push_artifacts(text: &mut String, details: &RolloutDetails) {
 }
 
 /// `scored: reward 1, passed`.
-fn outcome_text(outcome: &Outcome) -> String {
+pub(crate) fn outcome_text(outcome: &Outcome) -> String {
     let kind = outcome.kind().as_str().replace('_', " ");
     match outcome {
         Outcome::Scored { reward, passed } => {

@@ -52,8 +52,6 @@ pub(crate) async fn run(
         TrainCommand::Stop(arguments) => {
             stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
         }
-        TrainCommand::Logs { run, rollout } => {
-            logs::run(&found()?, KIND, &run, rollout.as_deref(), output)
-        }
+        TrainCommand::Logs(arguments) => logs::run(&found()?, Some(KIND), &arguments, output).await,
     }
 }

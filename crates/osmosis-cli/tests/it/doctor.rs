@@ -138,3 +138,131 @@ fn doctor_looks_at_the_active_environment_too() {
         "{told:#}"
     );
 }
+
+/// Every file below the workspace, with its size.
+fn files(root: &Utf8Path) -> Vec<(Utf8PathBuf, u64)> {
+    let mut found = vec![];
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir_utf8().unwrap() {
+            let entry = entry.unwrap();
+            let metadata = entry.metadata().unwrap();
+            if metadata.is_dir() {
+                folders.push(entry.path().to_owned());
+            }
+            found.push((entry.path().to_owned(), metadata.len()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A workspace whose rollout has dependencies, on a machine of its own: no packages, a cache that is empty.
+fn fresh_machine() -> Workspace {
+    let mut workspace = workspace();
+    workspace.write(
+        "rollouts/r/pyproject.toml",
+        "[project]\ndependencies = [\"osmosis-rs\"]\n",
+    );
+    workspace.variable("OSMOSIS_CACHE_DIR", "cache");
+    workspace.variable("HOME", ".");
+    workspace
+}
+
+#[test]
+fn doctor_changes_nothing_and_says_what_fix_would_do() {
+    let workspace = fresh_machine();
+    let before = files(&workspace.root);
+    let ran = workspace.osmosis(&["doctor", "--plain"]).expect(0);
+    assert_eq!(files(&workspace.root), before);
+    let folder = workspace.root.join("rollouts/r/.venv");
+    for part in [
+        &format!("todo rollout r          {folder} is not there yet; the first run makes it"),
+        &format!("--fix would make {folder} with python "),
+        "--fix would unpack it",
+        "`osmosis doctor --fix` does what is to do",
+    ] {
+        assert!(ran.stdout.contains(part), "no `{part}` in\n{}", ran.stdout);
+    }
+    let told = workspace.osmosis(&["doctor", "--json"]).expect(0).json();
+    let rollout = finding(&told, "rollout r");
+    assert_eq!(rollout["ok"], true, "{told:#}");
+    let fix = rollout["fix"].as_str().unwrap();
+    assert!(fix.contains("pydantic") && fix.contains("msgpack"), "{fix}");
+    assert_eq!(files(&workspace.root), before);
+}
+
+#[test]
+fn fix_makes_the_environment_and_nothing_is_left_to_do() {
+    let workspace = workspace();
+    // Without packages, so that no index is needed: a tool that makes folders, and installs nothing.
+    workspace.write(
+        "rollouts/r/pyproject.toml",
+        "[project]\ndependencies = []\n",
+    );
+    workspace.write(
+        "bin/uv",
+        "#!/bin/sh\nif [ $1 = venv ]; then \"$5\" -m venv --without-pip \"$6\"; fi\n",
+    );
+    let uv = workspace.root.join("bin/uv");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&uv, mode).unwrap();
+    let path = format!(
+        "{}:{}",
+        workspace.root.join("bin"),
+        std::env::var("PATH").unwrap()
+    );
+    let doctor = |arguments: &[&str]| {
+        let mut command = workspace.command(arguments);
+        let output = command.env("PATH", &path).output().unwrap();
+        crate::workspace::Ran::of(&output)
+    };
+    let ran = doctor(&["doctor", "--fix", "--plain"]).expect(0);
+    let python = workspace.root.join("rollouts/r/.venv/bin/python");
+    assert!(
+        ran.stdout.contains(&format!("ok   rollout r          python {python}")),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stderr.contains("with uv"), "{}", ran.stderr);
+    assert!(python.exists());
+    let told = doctor(&["doctor", "--json"]).expect(0).json();
+    assert_eq!(finding(&told, "rollout r")["fix"], Value::Null, "{told:#}");
+}
+
+#[test]
+fn doctor_lists_the_models_that_are_ready_and_no_keys() {
+    let mut workspace = workspace();
+    workspace.write("models/small/config.json", "{}");
+    workspace.write("models/small/model.safetensors", "");
+    workspace.write("models/smol.gguf", "GGUF");
+    workspace.write(".osmosis/training/t/run.db", "");
+    workspace.write(".osmosis/training/t/checkpoints/step_4/config.json", "{}");
+    workspace.variable("GROQ_API_KEY", "sk-very-secret");
+    workspace.variable("HOSTED_VLLM_BASE_URL", "http://user:hidden@localhost:1/v1");
+    let ran = workspace.osmosis(&["doctor", "--json"]);
+    for hidden in ["sk-very-secret", "hidden"] {
+        assert!(!ran.stdout.contains(hidden), "{}", ran.stdout);
+    }
+    let told = ran.json();
+    let models = told["data"]["models"].as_array().unwrap();
+    let named: Vec<(&str, &str)> = models
+        .iter()
+        .map(|model| (model["model"].as_str().unwrap(), model["kind"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            ("builtin/tiny", "builtin"),
+            ("script:policies/p.toml", "script"),
+            ("./models/small", "folder"),
+            ("./models/smol.gguf", "gguf"),
+            ("run:t", "run"),
+            ("hosted_vllm/MODEL", "server"),
+            ("groq/MODEL", "server"),
+        ]
+    );
+    let shown = workspace.osmosis(&["doctor", "--plain"]).stdout;
+    assert!(shown.contains("GROQ_API_KEY is set"), "{shown}");
+    assert!(!shown.contains("sk-very-secret"), "{shown}");
+}

@@ -36,6 +36,7 @@ sections! {
     a_migrated_agent_runs: "Migration in four steps" in python_environment::python;
     graders_grade: "Graders" in python_environment::python;
     configs_reach_user_code: "Configuration" in python_environment::python;
+    one_row_is_debugged: "Debugging one row" in python_environment::python;
     tests_pass_offline: "Testing offline" in python_environment::python;
     the_rollout_server_serves: "The rollout server" in python_environment::python;
     a_rollout_server_evaluates: "Evaluating at a rollout server" in python_environment::python;

@@ -50,6 +50,8 @@ pub struct Evaluation {
     pub trackers: Trackers,
     /// What can be seen of it while it goes on.
     pub live: LiveView,
+    /// Somebody is at the debugger: nothing has a deadline, and nothing is tried again.
+    pub debugged: bool,
 }
 
 /// How an evaluation ended.
@@ -231,6 +233,7 @@ impl Evaluation {
             probes: true,
             trackers: Trackers::default(),
             live: LiveView::default(),
+            debugged: false,
         })
     }
 
@@ -422,8 +425,20 @@ impl Evaluation {
     fn engine_options(&self) -> EngineOptions {
         let evaluation = &self.plan.config.evaluation;
         let in_flight = self.max_in_flight();
-        let settings = DriveSettings::of_evaluation(evaluation, in_flight, self.redactor());
-        execution::engine_options(settings, &self.folder)
+        let mut settings = DriveSettings::of_evaluation(evaluation, in_flight, self.redactor());
+        if self.debugged {
+            settings.agent_limit = execution::NO_DEADLINE;
+            settings.grade_limit = execution::NO_DEADLINE;
+        }
+        let options = execution::engine_options(settings, &self.folder);
+        EngineOptions {
+            max_failures: if self.debugged {
+                1
+            } else {
+                options.max_failures
+            },
+            ..options
+        }
     }
 }
 

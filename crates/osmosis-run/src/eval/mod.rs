@@ -5,6 +5,7 @@ pub mod check;
 pub mod evaluation;
 pub mod live_view;
 pub mod money;
+pub mod one_row;
 pub mod plan;
 pub mod prices;
 pub mod probe;

@@ -7,6 +7,7 @@
 mod commands;
 mod comparison;
 mod cost;
+mod doctor_report;
 mod exported;
 mod failures;
 mod flips;
@@ -14,6 +15,7 @@ mod gates;
 mod ordered_map;
 mod rollout_details;
 mod rollout_line;
+mod row_run;
 mod run_report;
 mod run_state;
 mod run_summary;
@@ -29,16 +31,19 @@ pub use comparison::{
     signed, signed_one,
 };
 pub use cost::CostReport;
+pub use doctor_report::{DoctorFinding, DoctorReport, ReadyModel, ReadyModelKind};
 pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
 pub use gates::{Gate, GateResult};
 pub use ordered_map::OrderedMap;
+pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
     Artifact, ArtifactKind, Artifacts, CallDetails, Entry, GroundTruth, RolloutDetails,
     SampleDetails, SampledTokens, Speaker, Transcriber, Versions, Wanted, each_log_line,
 };
 pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
+pub use row_run::RowRunReport;
 pub use run_report::{RunDefinitions, RunInfo, RunRecordReport, RunReport};
 pub use run_state::RunState;
 pub use run_summary::RunSummary;

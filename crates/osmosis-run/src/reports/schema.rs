@@ -5,8 +5,8 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    Comparison, DoctorReport, ExportReport, Flip, RolloutDetails, RolloutLine, RowRunReport,
+    RunInfo, RunReport, RunSummary, SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.
@@ -21,10 +21,12 @@ pub struct SchemaFile {
 pub fn schema_files() -> Vec<SchemaFile> {
     vec![
         file::<Comparison>("comparison"),
+        file::<DoctorReport>("doctor-report"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutLine>("rollout-line"),
+        file::<RowRunReport>("row-run"),
         file::<RunInfo>("run-info"),
         file::<RunReport>("run-report"),
         file::<RunSummary>("run-summary"),

@@ -1,5 +1,6 @@
 //! The runs of a workspace: their names, what they are pinned to, and their stores.
 
+mod follow_log;
 mod names;
 mod pinned;
 mod read;
@@ -10,6 +11,7 @@ pub mod stop;
 mod store;
 pub mod verify;
 
+pub use follow_log::follow_log;
 pub use names::{fresh_name, given_name};
 pub use pinned::{Pinned, Remembered};
 pub use read::ReadRun;

@@ -65,6 +65,7 @@ pub(super) fn load<W: AgentWorkflow, G: Grader>(
         warnings: [workflow_config.remarks, grader_config.remarks].concat(),
         not_forkable: Some("a program with threads can't be forked; it starts anew".to_owned()),
         self_graded: false,
+        serve_warnings: Vec::new(),
     };
     Ok(Loaded {
         load,

@@ -159,7 +159,8 @@ impl Work for Serving {
         let gateway = around.parts.add_gateway(gateway);
         let starting = self.start_workers(prepared, &listening, around);
         let workers = around.stop.unless_stopped(starting).await?;
-        for warning in &workers.manifest().warnings {
+        let manifest = workers.manifest();
+        for warning in manifest.warnings.iter().chain(&manifest.serve_warnings) {
             around.notices.warn(warning);
         }
         let max_in_flight = self.max_in_flight(&workers);

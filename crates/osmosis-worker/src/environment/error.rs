@@ -27,8 +27,7 @@ pub enum EnvironmentError {
     MissingPackages {
         python: Utf8PathBuf,
         packages: Vec<String>,
-        /// The environment belongs to the user, in this folder.
-        foreign: Option<Utf8PathBuf>,
+        remedy: PackageRemedy,
     },
     #[error("`{path}` was not made by osmosis and does not fit: {reason}")]
     ForeignEnvironment { path: Utf8PathBuf, reason: String },
@@ -45,6 +44,22 @@ pub enum EnvironmentError {
         detail: String,
         /// Its last lines.
         output: Vec<String>,
+    },
+}
+
+/// What to do about an interpreter that lacks packages, besides installing them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PackageRemedy {
+    /// The interpreter was named, and the project names no packages: nothing else can be done.
+    Install,
+    /// The interpreter was named; without it an environment is made from `pyproject.toml`.
+    LeaveOutPython,
+    /// This environment belongs to the user; without it one is made.
+    RemoveEnvironment(Utf8PathBuf),
+    /// A file that is not there: with this dependency in it an environment is made.
+    AddProject {
+        file: Utf8PathBuf,
+        dependency: String,
     },
 }
 
@@ -96,17 +111,23 @@ impl EnvironmentError {
             Self::MissingPackages {
                 python,
                 packages,
-                foreign,
-            } => Some(match foreign {
-                Some(path) => format!(
-                    "run `{python} -m pip install {}`, or remove `{path}` so that osmosis makes its own",
-                    packages.join(" ")
-                ),
-                None => format!(
-                    "add a `pyproject.toml` with the rollout's dependencies, or run `{python} -m pip install {}`",
-                    packages.join(" ")
-                ),
-            }),
+                remedy,
+            } => {
+                let install = format!("run `{python} -m pip install {}`", packages.join(" "));
+                Some(match remedy {
+                    PackageRemedy::Install => install,
+                    PackageRemedy::LeaveOutPython => format!(
+                        "{install}, or leave out `--python` so that osmosis makes `.venv` from `pyproject.toml`"
+                    ),
+                    PackageRemedy::RemoveEnvironment(path) => {
+                        format!("{install}, or remove `{path}` so that osmosis makes its own")
+                    }
+                    PackageRemedy::AddProject { file, dependency } => format!(
+                        "create `{file}` with these two lines, and osmosis makes the project's environment:\n  \
+                         [project]\n  dependencies = [\"{dependency}\"]\nor {install}"
+                    ),
+                })
+            }
             Self::ForeignEnvironment { path, .. } => Some(format!(
                 "remove `{path}` so that osmosis makes its own, or change it by hand"
             )),

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pep440_rs::{Version, VersionSpecifiers};
+use pep440_rs::{Operator, Version, VersionSpecifier, VersionSpecifiers};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -63,9 +63,27 @@ impl Wanted {
         self.ranges.iter().all(|range| range.contains(version))
     }
 
+    /// All ranges as one, each bound once: of several lower bounds the highest counts, of several upper
+    /// bounds the lowest.
     fn describe(&self) -> String {
-        let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
-        ranges.join(", ")
+        let all: Vec<&VersionSpecifier> =
+            self.ranges.iter().flat_map(|range| range.iter()).collect();
+        let is_implied = |one: &VersionSpecifier, by: &VersionSpecifier| {
+            one.operator() == by.operator()
+                && match one.operator() {
+                    Operator::GreaterThanEqual => by.version() > one.version(),
+                    Operator::LessThan => by.version() < one.version(),
+                    _ => false,
+                }
+        };
+        let mut shown: Vec<String> = Vec::new();
+        for one in &all {
+            let text = one.to_string();
+            if !shown.contains(&text) && !all.iter().any(|other| is_implied(one, other)) {
+                shown.push(text);
+            }
+        }
+        shown.join(", ")
     }
 }
 
@@ -188,4 +206,30 @@ pub(super) async fn ask(path: &Utf8Path, wanted: &Wanted) -> Result<Interpreter,
 
 pub(super) fn absolute(path: &Utf8Path) -> Utf8PathBuf {
     camino::absolute_utf8(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(ranges: &[&str], expected: &str) {
+        let ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        let wanted = Wanted {
+            ranges,
+            modules: vec![],
+        };
+        assert_eq!(wanted.describe(), expected);
+    }
+
+    #[test]
+    fn a_version_requirement_of_several_is_described_once() {
+        check(&[">=3.10, <3.14", ">=3.10"], ">=3.10, <3.14");
+        check(&[">=3.10, <3.14", ">=3.12"], "<3.14, >=3.12");
+        check(&[">=3.10, <3.14", ">=3.9, <3.13"], ">=3.10, <3.13");
+        check(
+            &[">=3.10, <3.14", "!=3.11.1, ~=3.10"],
+            ">=3.10, <3.14, !=3.11.1, ~=3.10",
+        );
+    }
 }

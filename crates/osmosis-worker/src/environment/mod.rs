@@ -2,12 +2,15 @@
 //!
 //! A rollout with a `pyproject.toml` gets a `.venv` of its own, made once and reused as long as its
 //! dependencies and its interpreter stay; a match needs no network and starts no process. A `.venv`
-//! that we did not make is used as it is. Without a `pyproject.toml` the interpreter that is found
-//! is used directly. The SDK is never installed, only put on the import path.
+//! that we did not make is used as it is, and so is the interpreter that `--python` names: nothing is
+//! made or installed for it. Without a `pyproject.toml` the interpreter that is found is used directly.
+//! The SDK is never installed, only put on the import path. [`inspect`] tells all of this without
+//! writing anything.
 
 mod cargo;
 mod clash;
 mod error;
+mod inspect;
 mod interpreter;
 mod project;
 mod requirements;
@@ -21,9 +24,9 @@ use sha2::{Digest, Sha256};
 
 pub use self::cargo::{BuiltRollout, build};
 pub use self::clash::Clash;
-pub use self::error::{EnvironmentError, EnvironmentErrorKind, PassedOver};
+pub use self::error::{EnvironmentError, EnvironmentErrorKind, PackageRemedy, PassedOver};
+pub use self::inspect::{EnvironmentState, SdkState, inspect, inspect_in, sdk_state};
 use self::interpreter::{Interpreter, Wanted};
-use self::project::Project;
 use self::requirements::Requirements;
 use self::sdk::Sdk;
 pub use self::sdk::sdk_path;
@@ -160,33 +163,20 @@ pub async fn prepare_in(
     python: Option<&Utf8Path>,
     mut progress: impl FnMut(EnvironmentEvent) + Send,
 ) -> Result<PreparedEnvironment, EnvironmentError> {
-    let rollout_dir = rollout_dir
-        .canonicalize_utf8()
-        .map_err(EnvironmentError::io("can't open", rollout_dir))?;
-    let description = sdk::description()?;
-    let project = project::read(&rollout_dir.join("pyproject.toml"))?;
-    let wanted = Wanted {
-        ranges: [Some(&description), project.as_ref()]
-            .into_iter()
-            .flatten()
-            .filter_map(|project| project.requires_python.clone())
-            .collect(),
-        modules: ESSENTIAL_MODULES.to_vec(),
-    };
-    let preparation = Preparation {
-        surroundings,
-        python,
-        wanted,
-        sdk: sdk::unpack(surroundings)?,
-        folder: rollout_dir.join(".venv"),
-    };
-    match project {
-        Some(project) => {
+    let sdk = sdk::unpack(surroundings)?;
+    let preparation = Preparation::read(surroundings, rollout_dir, python, sdk)?;
+    match (&preparation.requirements, python) {
+        (Some(requirements), None) => {
+            let requirements = requirements.clone();
             preparation
-                .with_project(project, &description, &mut progress)
+                .in_own_environment(requirements, &mut progress)
                 .await
         }
-        None => preparation.without_project(&mut progress).await,
+        (Some(_), Some(_)) | (None, _) => {
+            let found = preparation.interpreter_as_it_is().await?;
+            progress(EnvironmentEvent::Ready { reused: true });
+            Ok(found)
+        }
     }
 }
 
@@ -195,49 +185,106 @@ struct Preparation<'a> {
     python: Option<&'a Utf8Path>,
     wanted: Wanted,
     sdk: Sdk,
+    rollout_dir: Utf8PathBuf,
     /// The rollout's `.venv`, which may not be there.
     folder: Utf8PathBuf,
+    /// What its `pyproject.toml` asks for; `None` without one.
+    requirements: Option<Requirements>,
 }
 
-impl Preparation<'_> {
-    async fn without_project(
-        &self,
-        progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
-    ) -> Result<PreparedEnvironment, EnvironmentError> {
-        let preferred = venv::python_in(&self.folder);
+impl<'a> Preparation<'a> {
+    /// Reads what the rollout asks for. Writes nothing and starts nothing.
+    fn read(
+        surroundings: &'a Surroundings,
+        rollout_dir: &Utf8Path,
+        python: Option<&'a Utf8Path>,
+        sdk: Sdk,
+    ) -> Result<Self, EnvironmentError> {
+        let rollout_dir = rollout_dir
+            .canonicalize_utf8()
+            .map_err(EnvironmentError::io("can't open", rollout_dir))?;
+        let description = sdk::description()?;
+        let project = project::read(&rollout_dir.join("pyproject.toml"))?;
+        let wanted = Wanted {
+            ranges: [Some(&description), project.as_ref()]
+                .into_iter()
+                .flatten()
+                .filter_map(|project| project.requires_python.clone())
+                .collect(),
+            modules: ESSENTIAL_MODULES.to_vec(),
+        };
+        let requirements = project.map(|project| {
+            let mut found = Requirements::of(&project.dependencies, &description);
+            found.notes.extend(project.notes);
+            found
+        });
+        Ok(Self {
+            surroundings,
+            python,
+            wanted,
+            sdk,
+            folder: rollout_dir.join(".venv"),
+            rollout_dir,
+            requirements,
+        })
+    }
+
+    /// The interpreter that was asked for, or that is found where nothing says what to install.
+    async fn interpreter_as_it_is(&self) -> Result<PreparedEnvironment, EnvironmentError> {
+        let own = venv::python_in(&self.folder);
         let interpreter = interpreter::find(
             self.python,
-            Some(preferred.clone()),
+            Some(own.clone()),
             &self.wanted,
             self.surroundings,
         )
         .await?;
-        let foreign = (interpreter.path == preferred).then(|| self.folder.clone());
-        require_modules(&interpreter, foreign.clone())?;
-        progress(EnvironmentEvent::Ready { reused: true });
+        let is_own = interpreter.path == own;
+        let remedy = match (&self.requirements, self.python) {
+            (Some(_), Some(_)) => PackageRemedy::LeaveOutPython,
+            (None, Some(_)) => PackageRemedy::Install,
+            _ if is_own => PackageRemedy::RemoveEnvironment(self.folder.clone()),
+            _ => PackageRemedy::AddProject {
+                file: self.rollout_dir.join("pyproject.toml"),
+                dependency: requirements::sdk_dependency(&self.rollout_dir),
+            },
+        };
+        require_modules(&interpreter, remedy)?;
+        let requirements = self.requirements.clone().unwrap_or_default();
+        let mut notes = requirements.notes;
+        if self.requirements.is_some() {
+            notes.push(format!(
+                "`{}` is used as it is: nothing of `pyproject.toml` is installed with `--python`",
+                interpreter.path
+            ));
+        }
+        let environment = if is_own {
+            Some(self.folder.clone())
+        } else {
+            // So that programs of an environment that was named are found, too.
+            let named = self.requirements.as_ref().and(self.python);
+            named.and_then(|_| environment_of(&interpreter.path))
+        };
         let clash = Clash::look(&interpreter.path, &interpreter.import_path);
         Ok(PreparedEnvironment {
             clash,
             ..self.done(
                 interpreter.path.clone(),
-                foreign,
+                environment,
                 &interpreter.version.to_string(),
-                &[],
-                Vec::new(),
+                &requirements.packages,
+                notes,
             )
         })
     }
 
-    async fn with_project(
+    async fn in_own_environment(
         &self,
-        project: Project,
-        description: &Project,
+        requirements: Requirements,
         progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
     ) -> Result<PreparedEnvironment, EnvironmentError> {
-        let mut requirements = Requirements::of(&project.dependencies, description);
-        requirements.notes.extend(project.notes);
         if let Found::Ours(stamp) = venv::look(&self.folder)?
-            && self.still_fits(&stamp, &requirements.packages).await
+            && self.still_fits(&stamp, &requirements.packages)
         {
             return self.ready(&stamp, requirements, progress, Made::Before);
         }
@@ -246,15 +293,14 @@ impl Preparation<'_> {
         let base = match venv::look(&self.folder)? {
             Found::Foreign => return self.use_foreign(requirements, progress).await,
             Found::Ours(stamp) => {
-                if self.still_fits(&stamp, &requirements.packages).await {
+                if self.still_fits(&stamp, &requirements.packages) {
                     return self.ready(&stamp, requirements, progress, Made::Before);
                 }
                 Some(stamp.interpreter().to_owned())
             }
             Found::Nothing | Found::Unfinished => None,
         };
-        let interpreter =
-            interpreter::find(self.python, base, &self.wanted, self.surroundings).await?;
+        let interpreter = interpreter::find(None, base, &self.wanted, self.surroundings).await?;
         let stamp = venv::build(
             &self.folder,
             &interpreter,
@@ -266,22 +312,9 @@ impl Preparation<'_> {
         self.ready(&stamp, requirements, progress, Made::Now)
     }
 
-    /// Whether an environment of ours can be used as it is. Starts a process only when the
-    /// interpreter that was asked for has another name than the one that it was made with.
-    async fn still_fits(&self, stamp: &venv::Stamp, packages: &[String]) -> bool {
-        if !stamp.fits(packages) || !stamp.version().is_some_and(|it| self.wanted.accepts(&it)) {
-            return false;
-        }
-        let Some(python) = self.python else {
-            return true;
-        };
-        let located = interpreter::locate(python, self.surroundings);
-        if located == stamp.interpreter() || located == venv::python_in(&self.folder) {
-            return true;
-        }
-        interpreter::ask(&located, &self.wanted)
-            .await
-            .is_ok_and(|asked| asked.executable == stamp.interpreter())
+    /// Whether an environment of ours can be used as it is. Starts no process.
+    fn still_fits(&self, stamp: &venv::Stamp, packages: &[String]) -> bool {
+        stamp.fits(packages) && stamp.version().is_some_and(|it| self.wanted.accepts(&it))
     }
 
     fn ready(
@@ -310,26 +343,31 @@ impl Preparation<'_> {
         requirements: Requirements,
         progress: &mut (dyn FnMut(EnvironmentEvent) + Send),
     ) -> Result<PreparedEnvironment, EnvironmentError> {
+        let found = self.foreign(requirements).await?;
+        progress(EnvironmentEvent::Ready { reused: true });
+        Ok(found)
+    }
+
+    /// An environment in the rollout's `.venv` that the user made.
+    async fn foreign(
+        &self,
+        requirements: Requirements,
+    ) -> Result<PreparedEnvironment, EnvironmentError> {
         let misfit = |reason: String| EnvironmentError::ForeignEnvironment {
             path: self.folder.clone(),
             reason,
         };
         let python = venv::python_in(&self.folder);
-        if let Some(asked_for) = self.python
-            && interpreter::locate(asked_for, self.surroundings) != python
-        {
-            return Err(misfit(format!(
-                "`--python {asked_for}` asks for another interpreter"
-            )));
-        }
         let interpreter = interpreter::ask(&python, &self.wanted)
             .await
             .map_err(|reason| misfit(format!("its interpreter {reason}")))?;
         if !self.wanted.accepts(&interpreter.version) {
             return Err(misfit(format!("it has python {}", interpreter.version)));
         }
-        require_modules(&interpreter, Some(self.folder.clone()))?;
-        progress(EnvironmentEvent::Ready { reused: true });
+        require_modules(
+            &interpreter,
+            PackageRemedy::RemoveEnvironment(self.folder.clone()),
+        )?;
         let mut notes = requirements.notes;
         notes.push(format!(
             "`{}` was not made by osmosis and is used as it is",
@@ -379,7 +417,7 @@ enum Made {
 
 fn require_modules(
     interpreter: &Interpreter,
-    foreign: Option<Utf8PathBuf>,
+    remedy: PackageRemedy,
 ) -> Result<(), EnvironmentError> {
     if interpreter.missing.is_empty() {
         return Ok(());
@@ -387,8 +425,17 @@ fn require_modules(
     Err(EnvironmentError::MissingPackages {
         python: interpreter.path.clone(),
         packages: interpreter.missing.clone(),
-        foreign,
+        remedy,
     })
+}
+
+/// The virtual environment that an interpreter belongs to.
+fn environment_of(python: &Utf8Path) -> Option<Utf8PathBuf> {
+    let folder = python.parent()?.parent()?;
+    folder
+        .join("pyvenv.cfg")
+        .is_file()
+        .then(|| folder.to_owned())
 }
 
 /// A short name for exactly these texts in this order.

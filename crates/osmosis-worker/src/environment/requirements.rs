@@ -1,5 +1,6 @@
 //! What a rollout asks for, with the SDK's own needs in place of the SDK: it is never installed.
 
+use camino::Utf8Path;
 use pep508_rs::{Requirement, VerbatimUrl};
 
 use super::project::Project;
@@ -18,7 +19,33 @@ const STAND_INS: [(&str, &[&str]); 5] = [
     ("full", &["server", "openai-agents", "strands"]),
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Extras of ours, each with the module whose import asks for it.
+const INTEGRATIONS: [(&str, &str); 2] = [
+    ("openai-agents", "integrations.agents.openai_agents"),
+    ("strands", "integrations.agents.strands"),
+];
+
+/// The line that a rollout without a `pyproject.toml` needs in one: our package, with the extras of the
+/// integrations that its files import.
+pub(super) fn sdk_dependency(rollout_dir: &Utf8Path) -> String {
+    let files = rollout_dir.read_dir_utf8().into_iter().flatten().flatten();
+    let texts: Vec<String> = files
+        .filter(|entry| entry.path().extension() == Some("py"))
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        .collect();
+    let extras: Vec<&str> = INTEGRATIONS
+        .iter()
+        .filter(|(_, module)| texts.iter().any(|text| text.contains(module)))
+        .map(|(extra, _)| *extra)
+        .collect();
+    if extras.is_empty() {
+        OURS.to_owned()
+    } else {
+        format!("{OURS}[{}]", extras.join(","))
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Requirements {
     pub(super) packages: Vec<String>,
     /// What a person should know about it.

@@ -45,19 +45,11 @@ pub fn sdk_path() -> Result<Utf8PathBuf, EnvironmentError> {
 /// Unpacks the SDK into the cache, under a name that its content decides. Any number of processes
 /// may do this at once.
 pub(super) fn unpack(surroundings: &Surroundings) -> Result<Sdk, EnvironmentError> {
-    let cache = surroundings
-        .cache
-        .as_ref()
-        .ok_or(EnvironmentError::NoCache)?;
-    let hash = content_hash();
-    let parent = cache.join("sdk");
-    let sdk = Sdk {
-        path: parent.join(&hash),
-        hash,
-    };
+    let sdk = locate(surroundings)?;
     if is_whole(&sdk.path) {
         return Ok(sdk);
     }
+    let parent = sdk.path.parent().unwrap_or(&sdk.path).to_owned();
     std::fs::create_dir_all(&parent).map_err(EnvironmentError::io("can't create", &parent))?;
     let fresh = tempfile::Builder::new()
         .prefix(".unpacking-")
@@ -94,7 +86,20 @@ pub(super) fn unpack(surroundings: &Surroundings) -> Result<Sdk, EnvironmentErro
     }
 }
 
-fn is_whole(path: &Utf8Path) -> bool {
+/// Where the SDK is, or will be once it is unpacked.
+pub(super) fn locate(surroundings: &Surroundings) -> Result<Sdk, EnvironmentError> {
+    let cache = surroundings
+        .cache
+        .as_ref()
+        .ok_or(EnvironmentError::NoCache)?;
+    let hash = content_hash();
+    Ok(Sdk {
+        path: cache.join("sdk").join(&hash),
+        hash,
+    })
+}
+
+pub(super) fn is_whole(path: &Utf8Path) -> bool {
     Files::iter().all(|name| {
         let expected = Files::get(&name).map_or(0, |file| file.data.len() as u64);
         std::fs::metadata(path.join(PACKAGE).join(&*name))

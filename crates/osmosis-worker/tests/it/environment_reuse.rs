@@ -102,19 +102,81 @@ async fn an_interpreter_that_was_replaced_makes_another_environment() {
 }
 
 #[tokio::test]
-async fn asking_for_another_interpreter_makes_another_environment() {
+async fn the_interpreter_that_was_asked_for_is_run_as_it_is_and_nothing_is_made() {
     let machine = machine();
     machine.prepare().await.unwrap();
+    let kept = machine.rollout.join(".venv/kept");
+    std::fs::write(&kept, "").unwrap();
     let other = machine.python("bin/python3.11", "3.11.1");
-    let (_, events) = machine.prepare_with(Some(&other)).await.unwrap();
-    assert_eq!(
-        events.last(),
-        Some(&EnvironmentEvent::Ready { reused: false })
-    );
     machine.started();
-    let (_, events) = machine.prepare_with(Some(&other)).await.unwrap();
+    let (prepared, events) = machine.prepare_with(Some(&other)).await.unwrap();
+    assert_eq!(prepared.python, other);
     assert_eq!(events, READY_AGAIN);
-    assert_eq!(machine.started(), [""; 0]);
+    assert!(kept.exists());
+    let started = machine.started();
+    assert!(
+        started.iter().all(|line| line.starts_with("python3.11 -c")),
+        "it was only asked what it is: {started:?}"
+    );
+    let note = prepared.notes.last().unwrap();
+    assert!(note.contains("is used as it is"), "{note}");
+
+    // The environment is still what a run without `--python` uses.
+    let (prepared, events) = machine.prepare().await.unwrap();
+    assert_eq!(prepared.python, machine.rollout.join(".venv/bin/python"));
+    assert_eq!(events, READY_AGAIN);
+}
+
+#[tokio::test]
+async fn an_interpreter_that_was_asked_for_and_lacks_packages_is_told_with_both_ways_out() {
+    let machine = machine();
+    let bare = machine.python_lacking("bin/python3.11", "3.11.1", "msgpack");
+    let error = machine.prepare_with(Some(&bare)).await.unwrap_err();
+    assert!(error.to_string().ends_with("lacks `msgpack`"), "{error}");
+    let hint = error.hint().unwrap();
+    assert!(
+        hint.contains("pip install msgpack") && hint.contains("leave out `--python`"),
+        "{hint}"
+    );
+    assert!(!machine.rollout.join(".venv").exists());
+}
+
+#[tokio::test]
+async fn inspecting_tells_what_preparing_would_do_and_writes_nothing() {
+    use osmosis_worker::environment::EnvironmentState;
+    let machine = machine();
+    let inspect = async || {
+        environment::inspect_in(&machine.surroundings, &machine.rollout, None)
+            .await
+            .unwrap()
+    };
+    let EnvironmentState::ToMake {
+        folder,
+        reason,
+        version,
+        tool,
+        packages,
+        ..
+    } = inspect().await
+    else {
+        panic!("there is nothing yet")
+    };
+    assert_eq!(folder, machine.rollout.join(".venv"));
+    assert_eq!((reason, &*version, tool), ("is not there yet", "3.12.1", "pip"));
+    assert!(packages.contains(&"numpy".to_owned()), "{packages:?}");
+    assert!(!folder.exists() && !machine.path("cache").exists());
+
+    machine.prepare().await.unwrap();
+    let EnvironmentState::Ready { python, .. } = inspect().await else {
+        panic!("it was made")
+    };
+    assert_eq!(python, folder.join("bin/python"));
+
+    machine.depend_on("'numpy', 'scipy'");
+    let EnvironmentState::ToMake { reason, .. } = inspect().await else {
+        panic!("it does not fit any more")
+    };
+    assert!(reason.contains("other dependencies"), "{reason}");
 }
 
 #[tokio::test]
@@ -185,11 +247,8 @@ async fn an_environment_of_the_users_own_is_used_as_it_is() {
     assert_eq!(entries.len(), 1, "nothing was added: {entries:?}");
 
     let other = machine.path("bin/python3");
-    let error = machine.prepare_with(Some(&other)).await.unwrap_err();
-    assert!(
-        error.to_string().contains("asks for another interpreter"),
-        "{error}"
-    );
+    let (prepared, _) = machine.prepare_with(Some(&other)).await.unwrap();
+    assert_eq!(prepared.python, other);
     assert!(own.exists());
 }
 

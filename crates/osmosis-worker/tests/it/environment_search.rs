@@ -103,10 +103,34 @@ async fn without_a_project_the_essential_packages_must_be_there() {
     machine.python_lacking("bin/python3", "3.12.1", "msgpack");
     let error = machine.prepare().await.unwrap_err();
     assert!(error.to_string().ends_with("lacks `msgpack`"), "{error}");
-    let hint = error.hint().unwrap();
+    let file = machine.rollout.join("pyproject.toml");
+    let python = machine.path("bin/python3");
+    let expected = |dependency: &str| {
+        format!(
+            "create `{file}` with these two lines, and osmosis makes the project's environment:\n  \
+             [project]\n  dependencies = [\"{dependency}\"]\nor run `{python} -m pip install msgpack`"
+        )
+    };
+    assert_eq!(error.hint().unwrap(), expected("osmosis-rs"));
+
+    let import = "from osmosis_ai.rollout.integrations.agents.strands import OsmosisStrandsAgent\n";
+    std::fs::write(machine.rollout.join("main.py"), import).unwrap();
+    let error = machine.prepare().await.unwrap_err();
+    assert_eq!(error.hint().unwrap(), expected("osmosis-rs[strands]"));
+
+    // These lines are enough.
+    machine.depend_on("'osmosis-rs[strands]'");
+    machine.prepare().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_version_requirement_is_told_once() {
+    let machine = FakeMachine::new();
+    machine.pyproject("[project]\nrequires-python = '>=3.10'\n");
+    let error = machine.prepare().await.unwrap_err();
     assert!(
-        hint.contains("pyproject.toml") && hint.contains("pip install msgpack"),
-        "{hint}"
+        error.to_string().starts_with("no python interpreter that satisfies `>=3.10, <3.14`:"),
+        "{error}"
     );
 }
 

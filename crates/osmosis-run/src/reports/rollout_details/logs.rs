@@ -17,7 +17,7 @@ pub fn each_log_line(
     for line in BufReader::new(file).split(b'\n') {
         let line = line.map_err(|error| io_error(&path, &error))?;
         let line = String::from_utf8_lossy(&line);
-        if rollout.is_none_or(|wanted| source_of(&line) == Some(wanted)) {
+        if rollout.is_none_or(|wanted| log_source(&line) == Some(wanted)) {
             take(&line);
         }
     }
@@ -25,6 +25,6 @@ pub fn each_log_line(
 }
 
 /// The second word of `TIME SOURCE | TEXT`.
-fn source_of(line: &str) -> Option<&str> {
+pub(crate) fn log_source(line: &str) -> Option<&str> {
     line.split(' ').nth(1)
 }

@@ -21,6 +21,7 @@ use serde_json::Value;
 pub use artifacts::{Artifact, ArtifactKind, Artifacts};
 pub use calls::CallDetails;
 pub use logs::each_log_line;
+pub(crate) use logs::log_source;
 pub use transcript::{Entry, Speaker, Transcriber};
 pub use versions::Versions;
 

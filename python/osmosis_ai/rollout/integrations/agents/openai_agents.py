@@ -35,6 +35,7 @@ try:
     )
     from osmosis_ai.rollout.integrations.agents.openai_runs import (
         current_sessions,
+        explain_missing_models,
         note_use,
         stand_around_default_runner,
     )
@@ -127,6 +128,10 @@ class OsmosisMemorySession(SessionABC, SampleSource):
 class OsmosisRolloutModel(Model):
     """Stands for the policy wherever the SDK takes a model. Sampling goes in `ModelSettings`."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args or kwargs:
+            raise TypeError(_no_arguments(args, kwargs))
+
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Calls the policy of the rollout that is running here."""
         return await _bound(_context_here()).get_response(*args, **kwargs)
@@ -203,6 +208,19 @@ class OsmosisAgent(Agent[TContext]):
             self.model = _bound(context)
 
 
+def _no_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    given = kwargs.get("params", args[0] if args else None)
+    known = {field.name for field in dataclasses.fields(ModelSettings)}
+    shown = "temperature=0.7, max_tokens=256"
+    if isinstance(given, dict) and given and known.issuperset(given):
+        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return (
+        "OsmosisRolloutModel() of the OpenAI Agents integration takes no arguments (`params` is "
+        "the Strands integration's): sampling goes to the agent, `OsmosisAgent(..., "
+        f"model=OsmosisRolloutModel(), model_settings=ModelSettings({shown}))`"
+    )
+
+
 def _context_here() -> RolloutContext:
     context = get_rollout_context()
     if context is None:
@@ -248,5 +266,6 @@ def _keep_traces_here() -> None:
 
 
 stand_around_default_runner()
+explain_missing_models()
 if in_worker():
     _keep_traces_here()

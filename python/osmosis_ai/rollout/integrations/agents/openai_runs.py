@@ -9,12 +9,18 @@ and agents used as tools each see their own.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import openai
+from agents.models.openai_provider import OpenAIProvider
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
+
+from osmosis_ai.rollout.context import get_rollout_context
+from osmosis_ai.rollout.errors import NoModelError
 
 
 @dataclass(eq=False)
@@ -23,6 +29,8 @@ class RunScope:
 
     session: Any
     outer: RunScope | None
+    # The agent that the run begins with.
+    agent: Any = None
     # The session inside of `session`, when that is a wrapper.
     used: Any = None
 
@@ -68,17 +76,17 @@ class ScopedRunner(AgentRunner):
 
     async def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs an agent."""
-        with _scope(kwargs.get("session")):
+        with _scope(args, kwargs):
             return await self._inner.run(*args, **kwargs)
 
     def run_sync(self, *args: Any, **kwargs: Any) -> Any:
         """Runs an agent where no event loop is running."""
-        with _scope(kwargs.get("session")):
+        with _scope(args, kwargs):
             return self._inner.run_sync(*args, **kwargs)
 
     def run_streamed(self, *args: Any, **kwargs: Any) -> Any:
         """Starts a run in a task, which takes a copy of the context with it."""
-        with _scope(kwargs.get("session")):
+        with _scope(args, kwargs):
             return self._inner.run_streamed(*args, **kwargs)
 
 
@@ -89,9 +97,64 @@ def stand_around_default_runner() -> None:
         set_default_agent_runner(ScopedRunner(current))
 
 
+def explain_missing_models() -> None:
+    """Has an agent without a model fail by its name.
+
+    The SDK asks OpenAI for the model of such an agent, often the target of a handoff, and fails for
+    lack of a key.
+    """
+    original = OpenAIProvider.get_model
+    if getattr(original, "_osmosis", False):
+        return
+
+    @functools.wraps(original)
+    def get_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except openai.OpenAIError as error:
+            scope = _current_run.get()
+            # What a request was answered with is not about keys that are missing.
+            if scope is None or get_rollout_context() is None or isinstance(error, openai.APIError):
+                raise
+            raise NoModelError(_without_model(scope, error)) from error
+
+    get_model._osmosis = True  # type: ignore[attr-defined]
+    OpenAIProvider.get_model = get_model  # type: ignore[method-assign]
+
+
+def _without_model(scope: RunScope, error: Exception) -> str:
+    names = [
+        f"`{getattr(agent, 'name', agent)}`"
+        for agent in _reachable(scope.agent)
+        if getattr(agent, "model", None) is None or isinstance(agent.model, str)
+    ]
+    who = f"agent {', '.join(names)} has no policy model" if names else "an agent has no model"
+    return (
+        f"{who}, and the default of the OpenAI Agents SDK has no key here ({error}); give every "
+        "agent `model=OsmosisRolloutModel()`, targets of handoffs and agents used as tools included"
+    )
+
+
+def _reachable(agent: Any) -> list[Any]:
+    """The agent and those that it can hand over to, each once."""
+    found: list[Any] = []
+    waiting = [agent]
+    while waiting:
+        one = waiting.pop(0)
+        if one is None or any(one is other for other in found):
+            continue
+        found.append(one)
+        for handoff in getattr(one, "handoffs", None) or []:
+            reference = getattr(handoff, "_agent_ref", None)
+            waiting.append(reference() if callable(reference) else handoff)
+    return [one for one in found if hasattr(one, "model")]
+
+
 @contextlib.contextmanager
-def _scope(session: Any) -> Iterator[None]:
-    token = _current_run.set(RunScope(session, _current_run.get()))
+def _scope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    agent = args[0] if args else kwargs.get("starting_agent")
+    scope = RunScope(kwargs.get("session"), _current_run.get(), agent)
+    token = _current_run.set(scope)
     try:
         yield
     finally:

@@ -1,0 +1,47 @@
+"""Runs a program on a terminal and types a line at each prompt of the debugger.
+
+`debugger.py LINES PROGRAM ARGUMENTS…`: LINES are separated by `|`. Everything that arrives at the
+terminal is printed, and the exit code is the program's.
+"""
+
+import os
+import pty
+import select
+import sys
+import time
+
+PROMPT = b"(Pdb) "
+PATIENCE = 120.0
+
+
+def main() -> int:
+    lines = sys.argv[1].split("|")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.argv[2], sys.argv[2:])
+    seen = b""
+    asked = 0
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+        while lines and seen.count(PROMPT) > asked:
+            asked += 1
+            # `^C` is typed as the key.
+            line = lines.pop(0)
+            os.write(terminal, b"\x03" if line == "^C" else line.encode() + b"\n")
+    else:
+        os.kill(pid, 9)
+    sys.stdout.buffer.write(seen.replace(b"\r\n", b"\n"))
+    sys.stdout.flush()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+sys.exit(main())

@@ -1,0 +1,103 @@
+//! What is recorded of a rollout, told once and in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use osmosis_core::{RolloutId, SampleId};
+use osmosis_store::{CallQuery, Store};
+use osmosis_tokens::ChatFormat;
+use parking_lot::Mutex;
+
+use super::{RowEvent, TellRow};
+use crate::RunError;
+use crate::reports::{Entry, Transcriber};
+use crate::transcripts::{self, Telling};
+
+/// Reads what the store has of one rollout, and tells what it has not told yet.
+pub(super) struct Follower {
+    rollout: RolloutId,
+    transcriber: Transcriber,
+    tell: Arc<Mutex<TellRow>>,
+    told: tokio::sync::Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    calls: usize,
+    paths: HashMap<SampleId, Vec<Vec<Entry>>>,
+}
+
+impl Follower {
+    pub(super) fn new(
+        rollout: RolloutId,
+        tokenizer: Option<Arc<ChatFormat>>,
+        tell: Arc<Mutex<TellRow>>,
+    ) -> Self {
+        Self {
+            rollout,
+            transcriber: Transcriber {
+                tokenizer,
+                ..Transcriber::default()
+            },
+            tell,
+            told: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Tells the dataset row of the rollout.
+    pub(super) async fn tell_row(&self, store: &dyn Store) -> Result<(), RunError> {
+        let found = store.rollout(&self.rollout).await?;
+        let Some(rollout) = found else { return Ok(()) };
+        if let Some(row) = store.row(rollout.row_index).await? {
+            (self.tell.lock())(RowEvent::Row(row.body.as_str().to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn catch_up(&self, store: &dyn Store) -> Result<(), RunError> {
+        let mut told = self.told.lock().await;
+        let query = CallQuery {
+            rollout_id: self.rollout.clone(),
+            attempt: None,
+        };
+        let calls = store.calls(query).await?;
+        if calls.len() == told.calls {
+            return Ok(());
+        }
+        let said = transcripts::of(store, &self.rollout, &[], &Telling::default()).await?;
+        // Nothing is awaited from here on, so that what is told is noted, too.
+        let mut tell = self.tell.lock();
+        for (number, call) in calls.into_iter().enumerate().skip(told.calls) {
+            told.calls = number + 1;
+            let call = Box::new(call);
+            tell(RowEvent::Call { number, call });
+        }
+        for sample in said {
+            let paths = self.transcriber.paths(&sample.conversations);
+            let known = told.paths.entry(sample.id.clone()).or_default();
+            for path in &paths {
+                let shared = known.iter().map(|other| shared(other, path)).max();
+                let shared = shared.unwrap_or(0);
+                let is_continued = known.iter().any(|other| other.len() == shared);
+                if shared > 0 && shared < path.len() && !is_continued {
+                    let sample = sample.id.to_string();
+                    tell(RowEvent::Branched { sample });
+                }
+                for entry in &path[shared..] {
+                    tell(RowEvent::Said {
+                        sample: sample.id.to_string(),
+                        entry: entry.clone(),
+                    });
+                }
+            }
+            *known = paths;
+        }
+        Ok(())
+    }
+}
+
+/// How many entries two paths begin with in common.
+fn shared(one: &[Entry], other: &[Entry]) -> usize {
+    let pairs = one.iter().zip(other);
+    pairs.take_while(|(one, other)| one == other).count()
+}
