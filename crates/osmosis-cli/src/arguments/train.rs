@@ -56,7 +56,7 @@ pub(crate) enum TrainCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures remain), 130 interrupted"
+    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 no update was made, 130 interrupted"
 )]
 pub(crate) struct TrainSubmitArguments {
     /// Config file (TOML)

@@ -1,7 +1,7 @@
 //! `osmosis eval …`.
 
 mod compare;
-mod failures;
+pub(crate) mod failures;
 pub(crate) mod gates;
 mod info;
 mod junit;

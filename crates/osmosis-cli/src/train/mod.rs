@@ -1,6 +1,7 @@
 //! `osmosis train …`.
 
 mod chart;
+mod failures_so_far;
 mod held_out_point;
 mod info;
 pub(crate) mod report;

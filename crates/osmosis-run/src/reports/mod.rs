@@ -46,7 +46,7 @@ pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
 pub use schema::{SchemaFile, schema_files};
 pub use training::{
     BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
-    PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers, TokenCounts,
-    TrainedStep, TrainingInfo, TrainingReport, begun_on,
+    NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers,
+    TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
