@@ -19,7 +19,10 @@ pub(crate) use eval::{
     SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
-pub(crate) use kept_run::{RunCommand, SalvageArguments};
+pub(crate) use kept_run::{
+    DeletionArguments, ListArguments, PruneArguments, RemoveArguments, RunCommand,
+    SalvageArguments, TagArguments,
+};
 pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use serve::ServeArguments;
 pub(crate) use train::{
@@ -88,8 +91,10 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
-    /// Verify the files of a run, and recover the intact part of a damaged one
-    #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
+    /// Manage runs: rename, tag, archive, delete, measure, verify
+    #[command(
+        after_help = "Example:\n  osmosis run du\n  osmosis run rename multiply-20260101-120000 baseline\n  osmosis run prune --keep 10 --dry-run\n  osmosis run verify multiply-20260101-120000"
+    )]
     Run {
         #[command(subcommand)]
         command: RunCommand,
@@ -117,9 +122,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "PATH")]
         python: Option<Utf8PathBuf>,
     },
-    /// Print a completion script for a shell
+    /// Print a completion script for a shell: commands, options, and the runs, rows and configs of the workspace
     #[command(
-        after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
+        after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis\n  osmosis completions zsh > ~/.zfunc/_osmosis\n  osmosis completions fish > ~/.config/fish/completions/osmosis.fish\n\nThe script asks `osmosis`, which has to be on the PATH, at every TAB."
     )]
     Completions { shell: clap_complete::Shell },
     /// Write the manual pages of all commands into a folder
@@ -157,7 +162,7 @@ impl Command {
                 EvalCommand::Submit(_) => "eval submit",
                 EvalCommand::Resume(_) => "eval resume",
                 EvalCommand::Regrade(_) => "eval regrade",
-                EvalCommand::List => "eval list",
+                EvalCommand::List(_) => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
                 EvalCommand::Show { .. } => "eval show",
@@ -168,7 +173,7 @@ impl Command {
                 TrainCommand::Submit(_) => "train submit",
                 TrainCommand::Resume(_) => "train resume",
                 TrainCommand::Serve(_) => "train serve",
-                TrainCommand::List => "train list",
+                TrainCommand::List(_) => "train list",
                 TrainCommand::Info { .. } => "train info",
                 TrainCommand::Show { .. } => "train show",
                 TrainCommand::Logs { .. } => "train logs",
@@ -177,6 +182,13 @@ impl Command {
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
             Self::Run { command } => match command {
+                RunCommand::Rm(_) => "run rm",
+                RunCommand::Archive(_) => "run archive",
+                RunCommand::Restore(_) => "run restore",
+                RunCommand::Rename(_) => "run rename",
+                RunCommand::Tag(_) => "run tag",
+                RunCommand::Du(_) => "run du",
+                RunCommand::Prune(_) => "run prune",
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",
             },

@@ -7,6 +7,7 @@ mod cancelling;
 pub mod catalogue;
 mod changes;
 mod queue;
+mod kept_runs;
 mod records;
 mod recovery;
 mod requests;

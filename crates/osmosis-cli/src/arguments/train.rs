@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
+use super::kept_run::ListArguments;
 use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 
 #[derive(Debug, Subcommand)]
@@ -18,7 +19,7 @@ pub(crate) enum TrainCommand {
     Serve(TrainServeArguments),
     /// List the training runs of the workspace
     #[command(after_help = "Example:\n  osmosis train list --json")]
-    List,
+    List(ListArguments),
     /// Show the numbers of a training run: reward curve, before and after, checkpoints
     #[command(after_help = "Example:\n  osmosis train info calculator-20260101-120000")]
     Info {
