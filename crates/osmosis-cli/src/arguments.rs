@@ -19,7 +19,10 @@ pub(crate) use eval::{
     SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
-pub(crate) use kept_run::{RunCommand, SalvageArguments};
+pub(crate) use kept_run::{
+    DeletionArguments, ListArguments, PruneArguments, RemoveArguments, RunCommand,
+    SalvageArguments, TagArguments,
+};
 pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
@@ -101,8 +104,10 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
-    /// Verify the files of a run, recover the intact part of a damaged one, print its log
-    #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
+    /// Manage runs: rename, tag, archive, delete, measure, verify, print their logs
+    #[command(
+        after_help = "Example:\n  osmosis run du\n  osmosis run rename multiply-20260101-120000 baseline\n  osmosis run prune --keep 10 --dry-run\n  osmosis run verify multiply-20260101-120000"
+    )]
     Run {
         #[command(subcommand)]
         command: RunCommand,
@@ -130,9 +135,9 @@ pub(crate) enum Command {
     /// Changes nothing: `--fix` makes the missing environments.
     #[command(after_help = "Example:\n  osmosis doctor\n  osmosis doctor --fix")]
     Doctor(DoctorArguments),
-    /// Print a completion script for a shell
+    /// Print a completion script for a shell: commands, options, and the runs, rows and configs of the workspace
     #[command(
-        after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
+        after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis\n  osmosis completions zsh > ~/.zfunc/_osmosis\n  osmosis completions fish > ~/.config/fish/completions/osmosis.fish\n\nThe script asks `osmosis`, which has to be on the PATH, at every TAB."
     )]
     Completions { shell: clap_complete::Shell },
     /// Write the manual pages of all commands into a folder
@@ -175,7 +180,7 @@ impl Command {
                 EvalCommand::Submit(_) => "eval submit",
                 EvalCommand::Resume(_) => "eval resume",
                 EvalCommand::Regrade(_) => "eval regrade",
-                EvalCommand::List => "eval list",
+                EvalCommand::List(_) => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
                 EvalCommand::Show { .. } => "eval show",
@@ -186,7 +191,7 @@ impl Command {
                 TrainCommand::Submit(_) => "train submit",
                 TrainCommand::Resume(_) => "train resume",
                 TrainCommand::Serve(_) => "train serve",
-                TrainCommand::List => "train list",
+                TrainCommand::List(_) => "train list",
                 TrainCommand::Info { .. } => "train info",
                 TrainCommand::Show { .. } => "train show",
                 TrainCommand::Logs(_) => "train logs",
@@ -195,6 +200,13 @@ impl Command {
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
             Self::Run { command } => match command {
+                RunCommand::Rm(_) => "run rm",
+                RunCommand::Archive(_) => "run archive",
+                RunCommand::Restore(_) => "run restore",
+                RunCommand::Rename(_) => "run rename",
+                RunCommand::Tag(_) => "run tag",
+                RunCommand::Du(_) => "run du",
+                RunCommand::Prune(_) => "run prune",
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",
                 RunCommand::Logs(_) => "run logs",

@@ -10,7 +10,7 @@ pub(crate) enum Exit {
     Ok,
     Failed,
     Usage,
-    /// Infrastructure failures or unrun rows remain.
+    /// Infrastructure failures or unrun rows remain, or a training made no update.
     Incomplete,
     /// The run is complete and below a `--fail-under`.
     Gate,

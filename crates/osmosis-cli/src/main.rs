@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         return code;
     }
     template_trial::install();
+    completions::answer_if_asked();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return output::usage_error(&error),
@@ -80,7 +81,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
         Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
         Command::Serve(serve) => runtime()?.block_on(serve::run(serve, workspace, output)),
-        Command::Run { command } => runs::run(command, workspace, output),
+        Command::Run { command } => runtime()?.block_on(runs::run(command, workspace, output)),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),
@@ -101,7 +102,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
         Command::Export(export) => runtime()?.block_on(export::run(&export, workspace, output)),
         Command::Doctor(doctor) => runtime()?.block_on(doctor::run(&doctor, workspace, output)),
         Command::Completions { shell } => {
-            completions::run(shell);
+            completions::run(shell)?;
             Ok(Exit::Ok)
         }
         Command::Man { folder } => man::run(&folder, output),

@@ -119,6 +119,10 @@ text_id!(
     RunName, "run name", check_segment
 );
 text_id!(
+    /// A word that people mark runs with.
+    RunTag, "tag", check_segment
+);
+text_id!(
     /// The name of a rollout project, which is its folder below `rollouts/`: one path segment.
     RolloutName, "rollout name", check_segment
 );

@@ -35,7 +35,7 @@ pub mod staleness;
 pub mod statistics;
 mod task_clock;
 
-pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, SampleId};
+pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, RunTag, SampleId};
 pub use json_text::{JsonText, JsonTextError, MAX_JSON_DEPTH, json_is_too_deep, json_problem};
 pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase};
 pub use redact::{KEY_PREFIX, Redactor};

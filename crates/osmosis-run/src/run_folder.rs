@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::private_files;
 use crate::reports::RolloutLine;
-use crate::runs::RunReference;
+use crate::runs::{RunReference, kept};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
 
@@ -81,7 +81,11 @@ impl RunFolder {
 
     fn find(workspace: &Workspace, kind: RunKind, name: &str) -> Option<Self> {
         let folder = Self::of(workspace, kind, &RunName::new(name).ok()?);
-        folder.exists().then_some(folder)
+        if folder.exists() {
+            return Some(folder);
+        }
+        let now = kept::renamed_from(workspace, kind, name)?;
+        Some(Self::of(workspace, kind, &now))
     }
 
     /// Moves a run that is here into `.osmosis/archive/`, and returns where it is now; nothing is deleted.

@@ -1,21 +1,22 @@
 //! The runs of a workspace: `.osmosis/{evals,training,serve}/NAME/`, and `.osmosis/archive/` for those put away.
 
+mod kept;
+mod labels;
+
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
-use jiff::Zoned;
-use osmosis_core::RunName;
+use osmosis_core::{RunName, RunTag};
 use osmosis_store::{
-    Catalogue, Holder, ProgressVisitor, RunEntry, RunKey, RunKind, SalvageReport, Store,
-    StoreError, StoreUrl, VerifyReport,
+    ArchivedRun, Catalogue, Holder, ProgressVisitor, Records as _, RunEntry, RunKey, RunKind,
+    RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
 };
 
-use crate::fence;
-use crate::lock::{self, RunLock};
-use crate::private::create_private_folder;
+pub(crate) use kept::name_in_workspace;
+
 use crate::store::{DATABASE_FILE, SqliteOptions, SqliteStore};
 
 /// Our folder in a workspace.
@@ -47,11 +48,7 @@ impl SqliteCatalogue {
     }
 
     fn folder(&self, kind: RunKind) -> Utf8PathBuf {
-        self.root.join(STATE_FOLDER).join(match kind {
-            RunKind::Evaluation => "evals",
-            RunKind::Training => "training",
-            RunKind::Serving => "serve",
-        })
+        self.root.join(STATE_FOLDER).join(kind_folder(kind))
     }
 
     /// The folder of a run that must be there.
@@ -106,23 +103,6 @@ impl SqliteCatalogue {
             .collect()
     }
 
-    fn archive_blocking(&self, run: &RunKey) -> Result<StoreUrl, StoreError> {
-        let folder = self.existing(run)?;
-        // The lock is the folder's and moves with it: nobody begins to write between a look and the move.
-        let ourselves = lock::ourselves(self.options.clock.now_ms(), &self.options.command);
-        let held = RunLock::take(&folder, &ourselves, || {
-            fence::last_holder(&folder.join(DATABASE_FILE))
-        })?;
-        let archive = self.root.join(STATE_FOLDER).join(ARCHIVE);
-        create_private_folder(&archive, |_| true)
-            .map_err(|error| StoreError::io(&archive, &error))?;
-        let time = Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-        let target = free_place(&archive, &run.name, &time)?;
-        std::fs::rename(&folder, &target).map_err(|error| StoreError::io(&target, &error))?;
-        drop(held);
-        StoreUrl::of_folder(&target)
-    }
-
     fn salvage_blocking(&self, run: &RunKey, into: &RunName) -> Result<SalvageReport, StoreError> {
         let from = self.existing(run)?;
         let to = self.folder_of(&RunKey {
@@ -133,6 +113,15 @@ impl SqliteCatalogue {
             return Err(StoreError::AlreadyExists(into.clone()));
         }
         SqliteStore::salvage(&from, &to, into)
+    }
+
+    /// What an archived run is: as it was noted, or as its own record says.
+    async fn kind_of_archived(&self, id: &str) -> Option<RunKind> {
+        if let Some(kind) = self.archived_kind(id) {
+            return Some(kind);
+        }
+        let store = SqliteStore::open_read_only(&self.archive_folder().join(id)).ok()?;
+        Some(store.run().await.ok()??.kind)
     }
 
     /// Does what blocks where that may be.
@@ -151,6 +140,15 @@ async fn finished<T>(
 ) -> Result<T, StoreError> {
     work.await
         .map_err(|error| StoreError::refused(format!("it did not finish: {error}")))?
+}
+
+/// In [`STATE_FOLDER`]: the runs of a kind.
+fn kind_folder(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Evaluation => "evals",
+        RunKind::Training => "training",
+        RunKind::Serving => "serve",
+    }
 }
 
 fn holds_run(folder: &Utf8Path) -> bool {
@@ -227,6 +225,74 @@ impl Catalogue for SqliteCatalogue {
 
     async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError> {
         self.blocking(run, Self::archive_blocking).await
+    }
+
+    async fn archived(&self, kind: RunKind) -> Result<Vec<ArchivedRun>, StoreError> {
+        let this = self.clone();
+        let looking = tokio::task::spawn_blocking(move || this.archived_folders());
+        let mut found = vec![];
+        for archived in finished(looking).await? {
+            if self.kind_of_archived(&archived.id).await == Some(kind) {
+                found.push(ArchivedRun {
+                    url: StoreUrl::of_folder(&self.archive_folder().join(&archived.id))?,
+                    key: RunKey {
+                        kind,
+                        name: archived.name,
+                    },
+                    id: archived.id,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    async fn restore(&self, id: &str, name: Option<&RunName>) -> Result<RunKey, StoreError> {
+        let (_, folder) = self.existing_archived(id)?;
+        let kind = self.kind_of_archived(id).await.ok_or_else(|| {
+            StoreError::damaged(&folder, "nothing in it tells what kind of run it is")
+        })?;
+        let (this, id, name) = (self.clone(), id.to_owned(), name.cloned());
+        finished(tokio::task::spawn_blocking(move || {
+            this.restore_blocking(&id, kind, name.as_ref())
+        }))
+        .await
+    }
+
+    async fn rename(&self, run: &RunKey, to: &RunName) -> Result<(), StoreError> {
+        let to = to.clone();
+        self.blocking(run, move |this, run| this.rename_blocking(run, &to))
+            .await
+    }
+
+    async fn labels(&self, run: &RunKey) -> Result<RunLabels, StoreError> {
+        self.blocking(run, Self::labels_blocking).await
+    }
+
+    async fn tag(
+        &self,
+        run: &RunKey,
+        add: &[RunTag],
+        remove: &[RunTag],
+    ) -> Result<RunLabels, StoreError> {
+        let (add, remove) = (add.to_vec(), remove.to_vec());
+        self.blocking(run, move |this, run| this.tag_blocking(run, &add, &remove))
+            .await
+    }
+
+    async fn size(&self, place: &RunPlace) -> Result<RunSize, StoreError> {
+        let (this, place) = (self.clone(), place.clone());
+        finished(tokio::task::spawn_blocking(move || {
+            this.size_blocking(&place)
+        }))
+        .await
+    }
+
+    async fn remove(&self, place: &RunPlace) -> Result<(), StoreError> {
+        let (this, place) = (self.clone(), place.clone());
+        finished(tokio::task::spawn_blocking(move || {
+            this.remove_blocking(&place)
+        }))
+        .await
     }
 
     async fn verify(

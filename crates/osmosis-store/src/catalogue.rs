@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use osmosis_core::RunName;
+use osmosis_core::{RunName, RunTag};
 
 use crate::{
-    Holder, RunKind, SalvageReport, Store, StoreError, StoreUrl, VerifyProgress, VerifyReport,
+    ArchivedRun, Holder, RunKind, RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError,
+    StoreUrl, VerifyProgress, VerifyReport,
 };
 
 /// Which run of a catalogue: two runs of different kinds may have the same name.
@@ -56,6 +57,35 @@ pub trait Catalogue: Send + Sync + std::fmt::Debug {
     /// Takes a run out of the list without deleting anything, and returns where it is now. `Held` when a process
     /// writes to it, `NotFound` when there is none.
     async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError>;
+
+    /// The runs of a kind that were taken out of the list, newest first.
+    async fn archived(&self, kind: RunKind) -> Result<Vec<ArchivedRun>, StoreError>;
+
+    /// Puts an archived run back into the list, under the name it had or under `name`, and returns it. `AlreadyExists` when
+    /// there is one of that name, `NotFound` when nothing of that id is archived.
+    async fn restore(&self, id: &str, name: Option<&RunName>) -> Result<RunKey, StoreError>;
+
+    /// Gives a run another name, at once and as a whole; the former one is among its labels from then on. `Held` when a
+    /// process writes to it, `AlreadyExists` when there is one of the new name.
+    async fn rename(&self, run: &RunKey, to: &RunName) -> Result<(), StoreError>;
+
+    /// What is noted on a run. Whoever writes to the run has no part in it.
+    async fn labels(&self, run: &RunKey) -> Result<RunLabels, StoreError>;
+
+    /// Adds tags to a run and takes others away, also while a process writes to it. Returns what is noted on it then.
+    async fn tag(
+        &self,
+        run: &RunKey,
+        add: &[RunTag],
+        remove: &[RunTag],
+    ) -> Result<RunLabels, StoreError>;
+
+    /// How much room a run takes.
+    async fn size(&self, place: &RunPlace) -> Result<RunSize, StoreError>;
+
+    /// Deletes a run for good. It is gone from every list at once, or still whole: a crash leaves no part of a run behind that
+    /// looks like one. `Held` when a process writes to it.
+    async fn remove(&self, place: &RunPlace) -> Result<(), StoreError>;
 
     /// Checks that a run is what was written. Damage is in the report; an error only where there is no run, or it
     /// can't be read at all.

@@ -6,6 +6,7 @@ mod calls;
 mod cancelling;
 pub mod catalogue;
 mod changes;
+mod kept_runs;
 mod queue;
 mod records;
 mod recovery;

@@ -25,6 +25,7 @@ pub mod conformance;
 mod error;
 mod holder;
 mod integrity;
+mod kept_run;
 mod model;
 mod pages;
 mod pieces;
@@ -42,6 +43,7 @@ pub use holder::Holder;
 pub use integrity::{
     CheckedCounts, Damage, LostRecord, SalvageReport, VerifyProgress, VerifyReport,
 };
+pub use kept_run::{ArchivedRun, RunLabels, RunPlace, RunSize};
 pub use model::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
     CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,

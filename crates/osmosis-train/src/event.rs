@@ -42,4 +42,9 @@ pub enum TrainEnd {
         steps: u64,
         groups: u64,
     },
+    /// Stopped before the first step, because every one of so many rollouts failed in the same way. A resume runs
+    /// them again.
+    FailedAlike {
+        rollouts: u64,
+    },
 }

@@ -87,6 +87,15 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether any step so far has changed the weights.
+    pub(crate) fn any_update(&self) -> bool {
+        let mut steps = self.records.iter().filter(|record| record.step > 0);
+        steps.any(|record| {
+            let read = record.metrics.read::<Map<String, Value>>();
+            read.is_ok_and(|metrics| !metrics.contains_key("skipped"))
+        })
+    }
+
     /// Whether the evaluation after `step` is recorded.
     pub(crate) fn evaluated(&self, step: u64) -> bool {
         let metrics = self.newest(step).map(|record| &record.metrics);
@@ -102,7 +111,8 @@ impl Journal {
         step: u64,
         report: &EvaluationReport,
     ) -> Result<(), TrainError> {
-        let before = match self.newest(step) {
+        // Step 0 has nothing else, and may be evaluated again.
+        let before = match self.newest(step).filter(|_| step > 0) {
             Some(record) => record.metrics.clone(),
             None => JsonText::of(&json!({"step": step, "version": step})).map_err(internal)?,
         };

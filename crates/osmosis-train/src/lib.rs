@@ -33,6 +33,7 @@ mod error;
 mod evaluation;
 mod evaluation_report;
 mod event;
+mod failed_alike;
 pub mod group;
 mod journal;
 mod learning;

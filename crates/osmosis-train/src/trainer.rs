@@ -5,6 +5,7 @@ mod completion;
 mod dropped_groups;
 mod evaluating;
 mod replay;
+mod second_chance;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -18,6 +19,7 @@ use tokio::sync::mpsc;
 use self::dropped_groups::DroppedGroups;
 use crate::checkpoints;
 use crate::evaluation::{DueEvaluation, HeldOutSet};
+use crate::failed_alike::{FailedAlike, failed_alike, most_frequent_error};
 use crate::journal::Journal;
 use crate::learning::Learning;
 use crate::report::numbers_of;
@@ -51,8 +53,22 @@ pub struct Trainer {
     dropped: DroppedGroups,
     /// Of these, the last in a row whose attempts were all identical.
     identical: u64,
+    /// The error that most rollouts of the step failed with.
+    why_failed: Option<String>,
+    /// Whether any step has changed the weights: without one, a checkpoint would be the start model again.
+    updated: bool,
+    /// The evaluation before training is recorded, and some of its rollouts run again.
+    evaluates_again: bool,
     /// What `open` had to say.
     warnings: Vec<String>,
+}
+
+/// How a step ended.
+enum StepEnd {
+    Done,
+    /// Asked to stop before it, or the evaluation after it, was done.
+    Stopped,
+    FailedAlike(FailedAlike),
 }
 
 impl Trainer {
@@ -95,7 +111,8 @@ impl Trainer {
             parts.tensorboard,
         )
         .await?;
-        Ok(Self {
+        let mut trainer = Self {
+            updated: saved.is_some() || journal.any_update(),
             held_out: HeldOutSet::new(std::mem::take(&mut plan.held_out)),
             plan,
             parts,
@@ -108,8 +125,12 @@ impl Trainer {
             flat: 0,
             dropped: DroppedGroups::default(),
             identical: 0,
+            why_failed: None,
+            evaluates_again: false,
             warnings,
-        })
+        };
+        trainer.retry_what_failed_alike().await?;
+        Ok(trainer)
     }
 
     /// Steps that are done.
@@ -145,8 +166,13 @@ impl Trainer {
             return self.stopped(&events).await;
         }
         while self.step < self.steps() {
-            if stop_requested(stop) || !self.train_step(stop, &events).await? {
+            if stop_requested(stop) {
                 return self.stopped(&events).await;
+            }
+            match self.train_step(stop, &events).await? {
+                StepEnd::Done => {}
+                StepEnd::Stopped => return self.stopped(&events).await,
+                StepEnd::FailedAlike(failed) => return Ok(failed_end(&failed, &events).await),
             }
         }
         Ok(TrainEnd::Complete { steps: self.step })
@@ -157,28 +183,34 @@ impl Trainer {
         Ok(TrainEnd::Stopped { steps: self.step })
     }
 
-    /// One step; `false` when asked to stop before it, or the evaluation after it, was done.
     async fn train_step(
         &mut self,
         stop: &Stop,
         events: &mpsc::Sender<TrainEvent>,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<StepEnd, TrainError> {
         let began = Instant::now();
         let planned = self.schedule.step(self.step + 1);
         let step = planned.step;
         let steps = self.steps();
         tell(events, TrainEvent::StepBegan { step, steps }).await;
 
+        let settled = step <= self.journal.settled();
         let phase = RolloutPhase {
             name: format!("step {step}"),
             rows: self.rows_of(&planned),
             rollouts: planned.rollouts.clone(),
             measuring: Measuring::Nothing,
-            settled: step <= self.journal.settled(),
+            settled,
         };
         let Some(results) = phase.run(&self.parts, stop, events).await? else {
-            return Ok(false);
+            return Ok(StepEnd::Stopped);
         };
+        if step == 1
+            && !settled
+            && let Some(failed) = failed_alike(&results.rollouts)
+        {
+            return Ok(StepEnd::FailedAlike(failed));
+        }
 
         tell(events, TrainEvent::Updating { step }).await;
         let updating = Instant::now();
@@ -191,6 +223,7 @@ impl Trainer {
         )
         .await?;
         let mut report = self.report(&planned, &results, &input);
+        self.why_failed = most_frequent_error(&results.rollouts);
         let update = self.learning.update(step, input.batch).await?;
         report.time_update = updating.elapsed().as_secs_f64();
 
@@ -206,7 +239,11 @@ impl Trainer {
         };
         let finished = !due || evaluation.is_some();
         self.publish_step(report, evaluation).await?;
-        Ok(finished)
+        Ok(if finished {
+            StepEnd::Done
+        } else {
+            StepEnd::Stopped
+        })
     }
 
     fn report(
@@ -260,9 +297,9 @@ impl Trainer {
                     format!("no group had rewards that differ: {why}")
                 }
                 SkipReason::NoCompleteGroup => {
-                    "no group had a reward for each of its rollouts: `train show` names what happened \
-                     to them"
-                        .to_owned()
+                    let why = self.why_failed.as_deref();
+                    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                    format!("no row had a reward for each of its attempts{why}")
                 }
                 SkipReason::NoTokens => {
                     "what has a reward holds no token that can be trained on: of calls with `n` above 1, \
@@ -312,7 +349,7 @@ impl Trainer {
     /// The evaluation after the step that is done has not been recorded: the run begins, or an earlier
     /// process ended in between.
     fn evaluation_missing(&self) -> bool {
-        self.evaluation_due() && !self.journal.evaluated(self.step)
+        self.evaluation_due() && (self.evaluates_again || !self.journal.evaluated(self.step))
     }
 
     /// Evaluates and adds the numbers to the record of the step that is done; `false` when stopped.
@@ -326,6 +363,7 @@ impl Trainer {
         let Some(report) = self.evaluate(stop, events).await? else {
             return Ok(false);
         };
+        self.evaluates_again = false;
         self.journal.add_evaluation(step, &report).await?;
         Ok(true)
     }
@@ -379,6 +417,19 @@ async fn restore_newest(
         }
     }
     Ok(None)
+}
+
+/// Training ends before its first step, with the error by name.
+async fn failed_end(failed: &FailedAlike, events: &mpsc::Sender<TrainEvent>) -> TrainEnd {
+    let FailedAlike { rollouts, error } = failed;
+    let message = format!(
+        "all {rollouts} attempts of the first step failed in the same way, so training stops: {error}"
+    );
+    tracing::warn!("{message}");
+    tell(events, TrainEvent::Warning { message }).await;
+    TrainEnd::FailedAlike {
+        rollouts: *rollouts,
+    }
 }
 
 async fn tell(events: &mpsc::Sender<TrainEvent>, event: TrainEvent) {

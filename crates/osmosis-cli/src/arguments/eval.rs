@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 use osmosis_server::{Rendezvous, Url, parse_url};
 
+use super::kept_run::ListArguments;
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
@@ -22,7 +23,7 @@ pub(crate) enum EvalCommand {
     Regrade(Box<RegradeArguments>),
     /// List the runs of the workspace
     #[command(after_help = "Example:\n  osmosis eval list --json")]
-    List,
+    List(ListArguments),
     /// Show the numbers of a run
     #[command(
         after_help = "Example:\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"

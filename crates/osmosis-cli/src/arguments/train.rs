@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
+use super::kept_run::ListArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
@@ -20,7 +21,7 @@ pub(crate) enum TrainCommand {
     Serve(TrainServeArguments),
     /// List the training runs of the workspace
     #[command(after_help = "Example:\n  osmosis train list --json")]
-    List,
+    List(ListArguments),
     /// Show the numbers of a training run: reward curve, before and after, checkpoints
     #[command(after_help = "Example:\n  osmosis train info calculator-20260101-120000")]
     Info {
@@ -52,7 +53,7 @@ pub(crate) enum TrainCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures remain), 130 interrupted"
+    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 no update was made, 130 interrupted"
 )]
 pub(crate) struct TrainSubmitArguments {
     /// Config file (TOML)

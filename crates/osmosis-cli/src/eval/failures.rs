@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use osmosis_run::reports::RunReport;
+use osmosis_run::reports::{FailureReport, RunReport};
 use owo_colors::Style;
 
 use crate::command_line;
@@ -17,7 +17,21 @@ const TEXT_WIDTH: usize = 100;
 const COMMAND_WIDTH: usize = 300;
 
 pub(super) fn render(text: &mut String, report: &RunReport, workspace: &Workspace) {
-    let groups = &report.failures;
+    render_groups(
+        text,
+        &report.failures,
+        ["eval", report.run_name.as_str()],
+        workspace,
+    );
+}
+
+/// The failures of a run, which is given by the word of its commands and its name.
+pub(crate) fn render_groups(
+    text: &mut String,
+    groups: &[FailureReport],
+    [word, run]: [&str; 2],
+    workspace: &Workspace,
+) {
     if groups.is_empty() {
         return;
     }
@@ -35,7 +49,7 @@ pub(super) fn render(text: &mut String, report: &RunReport, workspace: &Workspac
             let _ = writeln!(text, "          at {frame}");
         }
         for example in &group.examples {
-            let arguments = ["eval", "show", report.run_name.as_str(), example];
+            let arguments = [word, "show", run, example];
             let command = command_line::suggest(&arguments, workspace);
             let _ = writeln!(text, "          {}", paint(&command, dim));
         }
@@ -52,7 +66,8 @@ pub(super) fn render(text: &mut String, report: &RunReport, workspace: &Workspac
     }
 }
 
-fn cut(text: &str) -> String {
+/// A failure's text in one line that is not too long.
+pub(crate) fn cut(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() <= TEXT_WIDTH {
         return line.to_owned();

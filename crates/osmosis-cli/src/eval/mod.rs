@@ -1,7 +1,7 @@
 //! `osmosis eval …`.
 
 mod compare;
-mod failures;
+pub(crate) mod failures;
 pub(crate) mod gates;
 mod info;
 mod junit;
@@ -38,7 +38,7 @@ pub(crate) async fn run(
         EvalCommand::Regrade(arguments) => {
             Box::pin(regrade::regrade(*arguments, workspace, output)).await
         }
-        EvalCommand::List => list::run(&found()?, KIND, output).await,
+        EvalCommand::List(arguments) => list::run(&found()?, KIND, &arguments, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show { run, row, calls } => {

@@ -1,11 +1,16 @@
 //! What every kind of run has: a name, facts it is pinned to, a store, and commands that look at it.
 
+mod archive;
 mod artifacts;
+mod deletion;
 pub(crate) mod list;
 pub(crate) mod logs;
+mod rename;
 mod salvage;
 pub(crate) mod show;
+mod size;
 pub(crate) mod stop;
+mod tag;
 mod verify;
 
 use camino::Utf8Path;
@@ -21,13 +26,27 @@ pub(crate) use osmosis_run::runs::{
 };
 
 /// `osmosis run …`.
-pub(crate) fn run(
+pub(crate) async fn run(
     command: RunCommand,
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     match command {
+        RunCommand::Rm(arguments) => deletion::remove(&workspace, &arguments, output).await,
+        RunCommand::Archive(arguments) => {
+            archive::archive(&workspace, &arguments.runs, output).await
+        }
+        RunCommand::Restore(arguments) => {
+            let name = arguments.new_name.as_ref();
+            archive::restore(&workspace, &arguments.archived_run, name, output).await
+        }
+        RunCommand::Rename(arguments) => {
+            rename::run(&workspace, &arguments.run, &arguments.name, output).await
+        }
+        RunCommand::Tag(arguments) => tag::run(&workspace, &arguments, output).await,
+        RunCommand::Du(arguments) => size::run(&workspace, &arguments.runs, output).await,
+        RunCommand::Prune(arguments) => deletion::prune(&workspace, &arguments, output).await,
         RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),
         RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output),
         RunCommand::Logs(arguments) => {

@@ -1,8 +1,9 @@
 //! `osmosis eval|train stop RUN`: asks the process that holds the run to end, and waits until it has.
 
 use osmosis_run::RunError;
+use osmosis_run::runs::record_of;
 use osmosis_run::runs::stop::{Ask, ask_to_stop, until_stopped};
-use osmosis_store::RunKind;
+use osmosis_store::{RunKind, RunStatus};
 use serde_json::json;
 
 use crate::error::Exit;
@@ -20,12 +21,25 @@ pub(crate) async fn run(
     let folder = RunFolder::existing(workspace, kind, run)?;
     let run = folder.name();
     let Some(holder) = ask_to_stop(&folder, ask)? else {
-        output.line(format_args!("Run `{run}` is not running."));
-        output.operation("not_running", &json!({ "run_name": run }));
+        if is_finished(&folder).await {
+            output.line(format_args!(
+                "Run `{run}` is finished: there is nothing to stop."
+            ));
+            output.operation("finished", &json!({ "run_name": run }));
+        } else {
+            output.line(format_args!("Run `{run}` is not running."));
+            output.operation("not_running", &json!({ "run_name": run }));
+        }
         return Ok(Exit::Ok);
     };
     output.note(format_args!("Asked {holder} to stop; waiting for it."));
     until_stopped(&folder, &holder).await;
+    // It may have come to its end before it got to stopping.
+    if is_finished(&folder).await {
+        output.line(format_args!("Run `{run}` is finished."));
+        output.operation("finished", &json!({ "run_name": run, "pid": holder.pid }));
+        return Ok(Exit::Ok);
+    }
     let resume = crate::command_line::suggest(&[command_word(kind), "resume", run], workspace);
     output.line(format_args!(
         "Run `{run}` has stopped. Resume with:\n  {resume}"
@@ -35,4 +49,10 @@ pub(crate) async fn run(
         &json!({ "run_name": run, "pid": holder.pid, "resume": resume }),
     );
     Ok(Exit::Ok)
+}
+
+/// Whether the run has come to its end, so that there is nothing to stop and nothing to resume.
+async fn is_finished(folder: &RunFolder) -> bool {
+    let record = record_of(folder, folder.name()).await;
+    record.is_ok_and(|record| record.status == RunStatus::Finished)
 }

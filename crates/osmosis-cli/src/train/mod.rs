@@ -1,6 +1,7 @@
 //! `osmosis train …`.
 
 mod chart;
+mod failures_so_far;
 mod held_out_point;
 mod info;
 pub(crate) mod report;
@@ -44,7 +45,7 @@ pub(crate) async fn run(
         TrainCommand::Serve(arguments) => {
             Box::pin(serve::serve(arguments, workspace, output)).await
         }
-        TrainCommand::List => list::run(&found()?, KIND, output).await,
+        TrainCommand::List(arguments) => list::run(&found()?, KIND, &arguments, output).await,
         TrainCommand::Info { run } => info::run(&found()?, &run, output).await,
         TrainCommand::Show { run, row, calls } => {
             show::run(&found()?, KIND, &run, &row, calls, output).await

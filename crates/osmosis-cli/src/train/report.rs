@@ -11,6 +11,7 @@ use super::chart::chart;
 use super::held_out_point::numbers_text;
 use super::svg::{Lines, svg};
 use crate::command_line;
+use crate::eval::failures;
 use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::replace_file;
@@ -99,8 +100,24 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
         "rollouts",
         command_line::suggest(&["train", "show", name, "ROW"], workspace),
     );
-    if !report.checkpoints.is_empty() {
+    failures::render_groups(&mut text, &report.failures, ["train", name], workspace);
+    if report.made_no_update() {
+        text.push_str(&no_update(report));
+    } else if !report.checkpoints.is_empty() {
         text.push_str(&next(report, workspace));
+    }
+    text
+}
+
+/// Why the policy is the one that training started with, and what to do about it.
+fn no_update(report: &TrainingReport) -> String {
+    let mut text = String::new();
+    if let Some(conclusion) = &report.conclusion {
+        let summary = paint(&conclusion.summary, Style::new().yellow().bold());
+        let _ = writeln!(text, "\n  {summary}");
+        for advice in &conclusion.advice {
+            let _ = writeln!(text, "  - {advice}");
+        }
     }
     text
 }
@@ -232,6 +249,7 @@ fn checkpoints_text(report: &TrainingReport) -> String {
         .map(|saved| saved.step.to_string())
         .collect();
     match steps.len() {
+        0 if report.made_no_update() => "none: no update was made".to_owned(),
         0 => "none yet".to_owned(),
         1..=8 => format!("steps {} in {folder}", steps.join(", ")),
         count => format!(

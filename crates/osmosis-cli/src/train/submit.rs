@@ -131,7 +131,16 @@ pub(crate) fn conclude(
     resource: &impl Serialize,
     output: &Output,
 ) -> Exit {
+    let no_update = trained.report.made_no_update();
     match trained.end {
+        TrainEnd::FailedAlike { .. } => {
+            output.operation("no_update", resource);
+            Exit::Incomplete
+        }
+        TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } if no_update => {
+            output.operation("no_update", resource);
+            Exit::Incomplete
+        }
         TrainEnd::Complete { .. } => {
             output.operation("completed", resource);
             Exit::Ok

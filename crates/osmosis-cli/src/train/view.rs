@@ -12,8 +12,11 @@ use osmosis_run::reports::{Curve, HeldOutPoint, HeldOutScore, StepNumbers};
 use osmosis_store::Store;
 use osmosis_train::TrainEvent;
 
+use super::failures_so_far::FailuresSoFar;
 use super::sparkline::sparkline;
-use super::wording::{held_out_line, policy_text, reward_text, speed_text, waiting_text};
+use super::wording::{
+    held_out_line, no_update_text, policy_text, reward_text, speed_text, waiting_text,
+};
 use crate::events::Observer;
 use crate::figures::{duration_text, number, percent};
 use crate::output::Output;
@@ -45,6 +48,8 @@ struct State {
     last: StepNumbers,
     before: Option<HeldOutPoint>,
     now: Option<HeldOutPoint>,
+    /// Of this process.
+    failures: FailuresSoFar,
     /// When training began in this process, and after which step.
     began: Option<(Instant, u64)>,
 }
@@ -101,7 +106,8 @@ impl TrainView {
     fn rollout(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Claimed { .. } => self.state.under_way += 1,
-            RunEvent::Finished { .. } => {
+            RunEvent::Finished { outcome, .. } => {
+                self.state.failures.note(outcome);
                 self.state.done += 1;
                 self.state.under_way = self.state.under_way.saturating_sub(1);
             }
@@ -114,6 +120,15 @@ impl TrainView {
             RunEvent::Draining { in_flight } => self.say(&format!(
                 "stopping: waiting for {in_flight} rollouts under way; Ctrl-C again stops at once"
             )),
+        }
+    }
+
+    /// Failures of a kind that was not told of yet, where nothing moves; the block shows them all the time.
+    fn tell_new_failures(&mut self) {
+        if self.bar.is_none() {
+            for line in self.state.failures.new_lines() {
+                self.output.note(format_args!("  {line}"));
+            }
         }
     }
 
@@ -150,12 +165,14 @@ impl Observer<TrainEvent> for TrainView {
                 if self.bar.is_none() {
                     self.output.note(self.state.line());
                 }
+                self.tell_new_failures();
             }
             TrainEvent::Evaluated { step, report } => {
                 let point = HeldOutPoint::of(*step, report);
                 if self.bar.is_none() {
                     self.output.note(held_out_line(&point));
                 }
+                self.tell_new_failures();
                 self.state.evaluated(point);
             }
             TrainEvent::Saved { step, .. } => {
@@ -229,7 +246,7 @@ impl State {
         let mut line = format!("step {}/{}", step.step, self.steps);
         let _ = write!(line, "  reward {}", reward_text(step));
         if let Some(why) = &step.skipped {
-            let _ = write!(line, "  no update: {why}");
+            let _ = write!(line, "  no update: {}", no_update_text(why));
         }
         let _ = write!(line, "  {}  {}", policy_text(step), speed_text(step));
         if let Some(waiting) = waiting_text(step) {
@@ -262,6 +279,10 @@ impl State {
         }
         if let (Some(before), Some(now)) = (&self.before, &self.now) {
             let _ = write!(text, "\n  held out  {}", held_out_text(before, now));
+        }
+        for (place, line) in self.failures.lines().iter().enumerate() {
+            let label = if place == 0 { "failed" } else { "" };
+            let _ = write!(text, "\n  {label:<9} {line}");
         }
         if self.last.step > 0 && !self.rewards.is_empty() {
             let _ = write!(text, "\n  policy    {}", policy_text(&self.last));

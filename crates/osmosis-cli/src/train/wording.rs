@@ -1,8 +1,10 @@
 //! The numbers of a step in words.
 
+use osmosis_core::failure_groups::FailureGroup;
 use osmosis_run::reports::{HeldOutPoint, StepNumbers};
 
 use super::held_out_point::numbers_text;
+use crate::eval::failures::cut;
 use crate::figures::{percent, seconds_text, thousands};
 
 pub(crate) fn reward_text(step: &StepNumbers) -> String {
@@ -15,6 +17,24 @@ pub(crate) fn reward_text(step: &StepNumbers) -> String {
         failed => format!("  {failed} of {} failed", step.ran()),
     };
     format!("{reward}  pass {pass}{failed}")
+}
+
+/// Why a step made no update.
+pub(crate) fn no_update_text(reason: &str) -> &str {
+    match reason {
+        "no variance" => "all attempts at each row got the same reward",
+        "no complete group" => "no row had a reward for each of its attempts",
+        "no tokens" => "nothing that was sampled can be trained on",
+        other => other,
+    }
+}
+
+/// `12 × agent failed: ValueError: x, at main.py:12 in run`.
+pub(crate) fn failure_line(group: &FailureGroup) -> String {
+    let outcome = group.signature.outcome.as_str().replace('_', " ");
+    let frame = group.signature.frame.as_ref();
+    let frame = frame.map_or_else(String::new, |frame| format!(", at {frame}"));
+    format!("{} × {outcome}: {}{frame}", group.count, cut(&group.text()))
 }
 
 pub(crate) fn policy_text(step: &StepNumbers) -> String {

@@ -1,5 +1,6 @@
 //! Failures that are alike, with examples and the command that runs just those again.
 
+use camino::Utf8PathBuf;
 use osmosis_core::failure_groups::FailureGroup;
 use osmosis_core::{OutcomeKind, RunName};
 use schemars::JsonSchema;
@@ -35,6 +36,29 @@ pub struct FailureReport {
 
 impl FailureReport {
     pub(super) fn of(group: &FailureGroup, again: &RunAgain) -> Self {
+        Self::with_rerun(group, again.command(group))
+    }
+
+    /// The same of a training, whose rows run again in a new run, or in a resume when what failed was outside of the agent.
+    pub(super) fn in_training(
+        group: &FailureGroup,
+        run: &RunName,
+        pinned: &Pinned,
+        workspace: &Workspace,
+    ) -> Self {
+        let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
+        let config = pinned.remembered.config.as_ref().filter(|_| !outside);
+        let rerun = match config {
+            Some(config) => {
+                let config = from_here(workspace, config);
+                suggested_command(&["train", "submit", config.as_str()], workspace)
+            }
+            None => suggested_command(&["train", "resume", run.as_str()], workspace),
+        };
+        Self::with_rerun(group, rerun)
+    }
+
+    fn with_rerun(group: &FailureGroup, rerun: String) -> Self {
         let examples = group.examples.iter();
         let examples: Vec<String> = examples.map(|(row, run)| format!("{row}.{run}")).collect();
         Self {
@@ -47,7 +71,7 @@ impl FailureReport {
             first: examples.first().cloned(),
             examples,
             rows: group.rows().map(|rows| rows.to_string()),
-            rerun: again.command(group),
+            rerun,
         }
     }
 }
@@ -86,9 +110,7 @@ impl RunAgain {
             }
             return suggested_command(&arguments, workspace);
         };
-        let config = workspace.root.join(config);
-        let here = current_dir().unwrap_or_default();
-        let config = config.strip_prefix(&here).unwrap_or(&config);
+        let config = from_here(workspace, config);
         let (rows, seed) = (rows.to_string(), self.seed.map(|seed| seed.to_string()));
         let mut arguments = vec!["eval", "submit", config.as_str(), "--rows", &rows];
         if let Some(server) = &self.server {
@@ -99,4 +121,13 @@ impl RunAgain {
         }
         suggested_command(&arguments, workspace)
     }
+}
+
+/// The path of a config that a run remembers, from the folder that commands are typed in.
+fn from_here(workspace: &Workspace, config: &str) -> Utf8PathBuf {
+    let config = workspace.root.join(config);
+    let here = current_dir().unwrap_or_default();
+    config
+        .strip_prefix(&here)
+        .map_or_else(|_| config.clone(), ToOwned::to_owned)
 }

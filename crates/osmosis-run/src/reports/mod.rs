@@ -12,6 +12,7 @@ mod exported;
 mod failures;
 mod flips;
 mod gates;
+mod kept_runs;
 mod ordered_map;
 mod rollout_details;
 mod rollout_line;
@@ -36,6 +37,9 @@ pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
 pub use gates::{Gate, GateResult};
+pub use kept_runs::{
+    ArchivalReport, KeptRun, MovedRun, RemovalReport, RemovedRun, RunSizeReport, TaggedRun,
+};
 pub use ordered_map::OrderedMap;
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
@@ -51,7 +55,7 @@ pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
 pub use schema::{SchemaFile, schema_files};
 pub use training::{
     BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
-    PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers, TokenCounts,
-    TrainedStep, TrainingInfo, TrainingReport, begun_on,
+    NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers,
+    TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};

@@ -1,14 +1,15 @@
 //! One run in a list of runs.
 
 use camino::Utf8PathBuf;
-use osmosis_store::RunKind;
+use osmosis_core::RunTag;
+use osmosis_store::{RunKey, RunKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::RunState;
 use crate::RunError;
 use crate::figures::time_text;
-use crate::runs::ReadRun;
+use crate::runs::{ReadRun, kept};
 
 /// An item of `eval list --json` and `train list --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +27,12 @@ pub struct RunSummary {
     /// The last step of a training run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// What people marked it with.
+    #[serde(default)]
+    pub tags: Vec<RunTag>,
+    /// The id that `run restore` takes, of a run that is archived; left out for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive_id: Option<String>,
 }
 
 impl RunSummary {
@@ -52,6 +59,14 @@ impl RunSummary {
             created_at: time_text(run.created_at_ms),
             output_path: folder.path.clone(),
             steps,
+            tags: kept::tags_of(
+                &folder.workspace(),
+                &RunKey {
+                    kind: run.kind,
+                    name: run.name.clone(),
+                },
+            ),
+            archive_id: None,
         }))
     }
 }

@@ -5,8 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, DoctorReport, ExportReport, Flip, RolloutDetails, RolloutLine, RowRunReport,
-    RunInfo, RunReport, RunSummary, SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    ArchivalReport, Comparison, DoctorReport, ExportReport, Flip, MovedRun, RemovalReport,
+    RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport, RunSizeReport, RunSummary,
+    SalvagedRun, TaggedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.
@@ -20,17 +21,22 @@ pub struct SchemaFile {
 /// The schemas of all reports, in the order of their names.
 pub fn schema_files() -> Vec<SchemaFile> {
     vec![
+        file::<ArchivalReport>("archival-report"),
         file::<Comparison>("comparison"),
         file::<DoctorReport>("doctor-report"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
+        file::<MovedRun>("moved-run"),
+        file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutLine>("rollout-line"),
         file::<RowRunReport>("row-run"),
         file::<RunInfo>("run-info"),
         file::<RunReport>("run-report"),
+        file::<RunSizeReport>("run-size"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
+        file::<TaggedRun>("tagged-run"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
         file::<VerifiedRun>("verified-run"),

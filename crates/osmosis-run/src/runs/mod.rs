@@ -1,6 +1,7 @@
 //! The runs of a workspace: their names, what they are pinned to, and their stores.
 
 mod follow_log;
+pub mod kept;
 mod names;
 mod pinned;
 mod read;

@@ -3,6 +3,7 @@
 use osmosis_core::RunName;
 use osmosis_store::RunKind;
 
+use super::kept;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
@@ -93,6 +94,20 @@ impl FoundRun {
                 })
             })
             .collect();
+        if found.is_empty() {
+            // As it was called before it got another name.
+            let wanted = kinds
+                .iter()
+                .filter(|kind| reference.kind.is_none_or(|wanted| wanted == **kind));
+            found.extend(wanted.filter_map(|kind| {
+                let name = kept::renamed_from(workspace, *kind, reference.name)?;
+                Some(Self {
+                    kind: *kind,
+                    folder: RunFolder::of(workspace, *kind, &name),
+                    name,
+                })
+            }));
+        }
         if found.len() > 1 {
             let names: Vec<String> = found.iter().map(|run| format!("`{run}`")).collect();
             return Err(RunError::usage(

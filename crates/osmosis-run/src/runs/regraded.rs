@@ -5,7 +5,7 @@ use std::sync::Arc;
 use osmosis_core::RunName;
 use osmosis_store::{RunKind, RunRecord, Store};
 
-use super::{Pinned, ReadRun};
+use super::{Pinned, ReadRun, kept};
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 
@@ -34,18 +34,31 @@ impl RegradedFrom {
         }
     }
 
+    /// The run itself, whatever it is called now.
+    async fn open_run(&self, workspace: &Workspace) -> Option<(Arc<dyn Store>, RunRecord)> {
+        let kind = RunKind::Evaluation;
+        let mut names = kept::runs_once_called(workspace, kind, &self.run);
+        names.insert(0, RunName::new(self.run.clone()).ok()?);
+        for name in names {
+            let folder = RunFolder::of(workspace, kind, &name);
+            let Ok(ReadRun { store, .. }) = ReadRun::open(folder) else {
+                continue;
+            };
+            if let Ok(Some(record)) = store.run().await
+                && record.created_at_ms == self.created_at_ms
+            {
+                return Some((store, record));
+            }
+        }
+        None
+    }
+
     /// The run that has the policy's calls. `None` when it is gone, or another has its name by now; for
     /// what was regraded several times, also when one of the runs between is.
     pub async fn open_calls(&self, workspace: &Workspace) -> Option<Arc<dyn Store>> {
         let mut from = self.clone();
         loop {
-            let name = RunName::new(from.run).ok()?;
-            let folder = RunFolder::of(workspace, RunKind::Evaluation, &name);
-            let store = ReadRun::open(folder).ok()?.store;
-            let record = store.run().await.ok()??;
-            if record.created_at_ms != from.created_at_ms {
-                return None;
-            }
+            let (store, record) = from.open_run(workspace).await?;
             match Pinned::read(&record.pinned).ok()?.regraded_from {
                 Some(before) => from = before,
                 None => return Some(store),

@@ -14,13 +14,14 @@ use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
 
 /// The store's own files, which are written anew, and what a resume writes anew from them.
-const NOT_COPIED: [&str; 7] = [
+const NOT_COPIED: [&str; 8] = [
     "run.db",
     "run.db-wal",
     "run.db-shm",
     "run.lock",
     "segments",
     "metrics.json",
+    "labels.json",
     "index.jsonl",
 ];
 

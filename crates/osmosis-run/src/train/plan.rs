@@ -171,7 +171,10 @@ impl<M: PlannedModel> Plan<M> {
         facts.source_sha256 = Some(self.code.digest()?);
         facts.environment_sha256 = Some(environment_digest.to_owned());
         facts.held_out_rows_moved = self.moved_rows();
+        let config_path = &self.request.config_path;
+        let within = config_path.strip_prefix(&self.workspace.root);
         facts.remembered = Remembered {
+            config: Some(within.unwrap_or(config_path).to_string()),
             rows_compared: Some("by content".to_owned()),
             // Tells later which rows were held out, also when the dataset is gone.
             dataset_rows: Some(self.dataset.rows),

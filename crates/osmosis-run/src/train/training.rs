@@ -272,7 +272,7 @@ impl Work for Training {
     fn status(&self, end: &TrainEnd) -> RunStatus {
         match end {
             TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
-            TrainEnd::Stopped { .. } => RunStatus::Interrupted,
+            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => RunStatus::Interrupted,
         }
     }
 

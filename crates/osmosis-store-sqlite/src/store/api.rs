@@ -14,6 +14,7 @@ use osmosis_store::{
 use tokio::sync::oneshot;
 
 use super::SqliteStore;
+use crate::catalogue::name_in_workspace;
 use crate::watched::Watched;
 use crate::writer::Message;
 use crate::{batches, bodies, calls, queue, requests, rollouts, steps};
@@ -188,7 +189,12 @@ impl Records for SqliteStore {
     }
 
     async fn run(&self) -> Result<Option<RunRecord>, StoreError> {
-        self.readers.read(rollouts::run).await
+        let record = self.readers.read(rollouts::run).await?;
+        let name = name_in_workspace(&self.database);
+        Ok(record.map(|record| RunRecord {
+            name: name.unwrap_or_else(|| record.name.clone()),
+            ..record
+        }))
     }
 
     async fn set_status(&self, status: RunStatus) -> Result<(), StoreError> {

@@ -5,6 +5,12 @@ use std::sync::Arc;
 
 use osmosis_core::RunName;
 
+pub use super::kept_runs::{
+    a_held_run_keeps_its_name_and_is_not_removed, a_removed_run_is_gone_and_its_name_is_free,
+    a_renamed_run_is_whole_and_remembers_its_name, a_run_has_a_size,
+    an_archived_run_is_listed_apart_and_comes_back, tags_are_added_and_taken_away_beside_a_writer,
+};
+
 use super::changes::reported;
 use super::{TestResult, claim_one, plan, run_record, scored};
 use crate::{Catalogue, RunKey, RunKind, Store, StoreError, StoreErrorKind, StoreUrl};
@@ -23,22 +29,28 @@ macro_rules! for_each_catalogue_behaviour {
             an_archived_run_makes_way_and_is_kept
             a_held_run_is_not_archived
             a_whole_run_verifies_and_can_be_salvaged
+            an_archived_run_is_listed_apart_and_comes_back
+            a_renamed_run_is_whole_and_remembers_its_name
+            a_held_run_keeps_its_name_and_is_not_removed
+            tags_are_added_and_taken_away_beside_a_writer
+            a_removed_run_is_gone_and_its_name_is_free
+            a_run_has_a_size
         }
     };
 }
 
-fn key(kind: RunKind, name: &str) -> anyhow::Result<RunKey> {
+pub(super) fn key(kind: RunKind, name: &str) -> anyhow::Result<RunKey> {
     Ok(RunKey {
         kind,
         name: RunName::new(name)?,
     })
 }
 
-fn eval(name: &str) -> anyhow::Result<RunKey> {
+pub(super) fn eval(name: &str) -> anyhow::Result<RunKey> {
     key(RunKind::Evaluation, name)
 }
 
-async fn names(catalogue: &dyn Catalogue, kind: RunKind) -> anyhow::Result<Vec<String>> {
+pub(super) async fn names(catalogue: &dyn Catalogue, kind: RunKind) -> anyhow::Result<Vec<String>> {
     let entries = catalogue.list(kind).await?;
     let mut names: Vec<String> = entries
         .iter()
@@ -49,14 +61,14 @@ async fn names(catalogue: &dyn Catalogue, kind: RunKind) -> anyhow::Result<Vec<S
 }
 
 /// Makes a run with its record and leaves it.
-async fn make(catalogue: &dyn Catalogue, run: &RunKey) -> TestResult {
+pub(super) async fn make(catalogue: &dyn Catalogue, run: &RunKey) -> TestResult {
     let store = catalogue.create(run).await?;
     store.create_run(run_record(run.name.as_str())?).await?;
     store.close().await?;
     Ok(())
 }
 
-fn kind_of<T>(result: Result<T, StoreError>) -> Option<StoreErrorKind> {
+pub(super) fn kind_of<T>(result: Result<T, StoreError>) -> Option<StoreErrorKind> {
     result.err().map(|error| error.kind())
 }
 

@@ -33,6 +33,7 @@ use self::stragglers::Stragglers;
 pub(crate) use self::taken::{Recent, TakenBatch};
 use crate::TrainError;
 use crate::crediting::Unit;
+use crate::failed_alike::{AlikeFailures, FailedAlike};
 use crate::group::groups;
 use crate::schedule::Schedule;
 use crate::step::{StepRollout, are_identical, group_member, step_input, units_of, why_flat};
@@ -108,6 +109,8 @@ pub(crate) struct RolloutStream {
     flat_identical: u64,
     /// Rollouts in a row that could not be run.
     failures: usize,
+    /// How the rollouts of the first batch failed.
+    alike: AlikeFailures,
 }
 
 impl RolloutStream {
@@ -227,6 +230,9 @@ impl RolloutStream {
     /// A rollout has ended.
     async fn land(&mut self, member: MemberId, record: RolloutRecord) -> Result<(), TrainError> {
         self.watch_failures(&record)?;
+        if self.trained_batches == 0 {
+            self.alike.note(&record);
+        }
         if let Some(stragglers) = &mut self.stragglers {
             stragglers.ends(member);
         }
@@ -419,6 +425,18 @@ impl RolloutStream {
         self.flat
     }
 
+    /// Whether the rollouts of a whole batch failed, all of them alike, before any was scored.
+    pub(crate) fn failed_alike(&self) -> Option<FailedAlike> {
+        if self.trained_batches > 0 {
+            return None;
+        }
+        self.alike.all_alike(self.batch_rollouts())
+    }
+
+    fn batch_rollouts(&self) -> u64 {
+        u64::from(self.training.rollout_batch_size) * u64::from(self.training.n_samples_per_prompt)
+    }
+
     pub(crate) fn take_recent(&mut self) -> Recent {
         std::mem::take(&mut self.recent)
     }
@@ -445,9 +463,7 @@ impl RolloutStream {
             Some(kind) if kind.ran() => self.failures = 0,
             Some(_) | None => {}
         }
-        let batch = u64::from(self.training.rollout_batch_size)
-            * u64::from(self.training.n_samples_per_prompt);
-        let most = usize::try_from(batch)
+        let most = usize::try_from(self.batch_rollouts())
             .unwrap_or(usize::MAX)
             .max(NOTHING_RAN);
         if self.failures < most {

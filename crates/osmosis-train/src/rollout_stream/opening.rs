@@ -16,6 +16,7 @@ use super::stragglers::Stragglers;
 use super::taken::Recent;
 use super::{RolloutStream, StreamParts, StreamPlan};
 use crate::TrainError;
+use crate::failed_alike::AlikeFailures;
 
 /// Events that may wait between the engine and the stream.
 const EVENTS_WAITING: usize = 256;
@@ -118,6 +119,7 @@ impl RolloutStream {
             flat: 0,
             flat_identical: 0,
             failures: 0,
+            alike: AlikeFailures::default(),
         };
         if let Some(record) = outstanding {
             let (taken, recent) = stream.form_again(&record).await?;

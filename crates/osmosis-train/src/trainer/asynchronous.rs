@@ -15,7 +15,7 @@ use osmosis_engine::{RunEvent, Stop};
 use tokio::sync::mpsc;
 
 use super::evaluating::Evaluating;
-use super::{FLAT_STEPS, Trainer, tell};
+use super::{FLAT_STEPS, Trainer, failed_end, tell};
 use crate::learning::{Learning, StepUpdate};
 use crate::phase_clock::PhaseClock;
 use crate::rollout_phase::stop_requested;
@@ -124,7 +124,7 @@ impl Trainer {
             TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => {
                 trainer.save_if_new(events).await?;
             }
-            TrainEnd::Stopped { .. } => {}
+            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => {}
         }
         Ok(end)
     }
@@ -177,6 +177,9 @@ impl AsyncTraining<'_> {
         let (steps, groups) = (self.trainer.step, self.stream.flat());
         if steps >= self.trainer.steps() {
             return Some(TrainEnd::Complete { steps });
+        }
+        if let Some(failed) = self.stream.failed_alike() {
+            return Some(failed_end(&failed, self.events).await);
         }
         if groups < self.trainer.most_flat_groups() {
             return None;

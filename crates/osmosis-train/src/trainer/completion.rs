@@ -6,7 +6,7 @@
 //!    recorded as a batch) and gets the same weights: what was sampled with them meanwhile stays right.
 //! 2. The step is recorded in the store. From here on it is done.
 //! 3. Whoever begins rollouts is told, and those who watch.
-//! 4. The checkpoint is written, when one is due. It never knows more than the store: a resume goes back to it
+//! 4. The checkpoint is written, when one is due and any step has made an update. It never knows more than the store: a resume goes back to it
 //!    and repeats the steps that were recorded since.
 //! 5. The record is completed with what came after (how long saving took, the evaluation), and the step is
 //!    published in the files that people and tools read. These are made anew of the store on resume.
@@ -38,6 +38,7 @@ impl Trainer {
     ) -> Result<StepReport, TrainError> {
         let step = report.step;
         add_update(&mut report, &update.reports, &self.plan.training);
+        self.updated |= report.skipped.is_none();
         let swapping = Instant::now();
         swap(&self.parts, update.weights, step).await?;
         report.time_swap = swapping.elapsed().as_secs_f64();
@@ -59,7 +60,7 @@ impl Trainer {
         self.watch_dropped_groups(&report, events).await;
 
         let every = self.plan.checkpoints.checkpoint_save_freq.max(1);
-        if step.is_multiple_of(every) || step == self.steps() {
+        if self.updated && (step.is_multiple_of(every) || step == self.steps()) {
             let saving = Instant::now();
             self.save(events).await?;
             report.time_save = Some(saving.elapsed().as_secs_f64());
@@ -86,7 +87,7 @@ impl Trainer {
         &mut self,
         events: &mpsc::Sender<TrainEvent>,
     ) -> Result<(), TrainError> {
-        if self.step > 0 && self.saved != Some(self.step) {
+        if self.updated && self.step > 0 && self.saved != Some(self.step) {
             self.save(events).await?;
         }
         Ok(())

@@ -77,7 +77,10 @@ impl AsyncTraining<'_> {
         tell(self.events, told).await;
         match evaluating.report {
             Some(report) => self.trainer.publish_step(*report, Some(numbers)).await,
-            None => self.trainer.journal.add_evaluation(step, &numbers).await,
+            None => {
+                self.trainer.evaluates_again = false;
+                self.trainer.journal.add_evaluation(step, &numbers).await
+            }
         }
     }
 }

@@ -33,6 +33,13 @@ impl AgentWorkflow for Speaker {
             "fail every fourth" if run_index(ctx.rollout().rollout_id()) % 4 == 3 => {
                 return Err(TaskError::http("no luck").into());
             }
+            doing
+                if doing
+                    .strip_prefix("fail until there is ")
+                    .is_some_and(|path| !std::path::Path::new(path).exists()) =>
+            {
+                return Err(TaskError::http("no luck").into());
+            }
             // Until it is cancelled.
             "hang every eighth" if run_index(ctx.rollout().rollout_id()) % 8 == 7 => {
                 std::future::pending::<()>().await;

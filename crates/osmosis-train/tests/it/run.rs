@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Checkpoints, Training};
 use osmosis_core::frame::Load;
 use osmosis_core::generation::TokenEngine;
-use osmosis_core::learner::{TrainableModel, WeightSink, Weights};
+use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{JsonText, PolicyVersion, RunName};
 use osmosis_engine::{EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
@@ -408,17 +408,6 @@ impl Run {
                 (file.file_name().to_owned(), bytes)
             })
             .collect()
-    }
-
-    /// The weights after `step`, as a resume would have them.
-    pub(crate) fn weights(&self, step: u64) -> Weights {
-        let mut learner = self.model.trainable().learner(1.0).unwrap();
-        self.checkpoint(step).restore(&mut *learner).unwrap();
-        learner.weights().unwrap()
-    }
-
-    pub(crate) fn start_weights(&self) -> Arc<Weights> {
-        self.model.trainable().weights()
     }
 
     fn checkpoint(&self, step: u64) -> checkpoints::Checkpoint {

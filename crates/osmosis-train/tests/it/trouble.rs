@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use osmosis_core::config::{IncompleteGroups, Training};
-use osmosis_train::{TrainErrorKind, TrainEvent};
+use osmosis_train::{TrainEnd, TrainErrorKind, TrainEvent, checkpoints};
 
 use crate::model;
-use crate::run::{Fate, Model, Run};
+use crate::run::{Ended, Fate, Model, Run};
 
 #[test]
 fn equal_rewards_make_no_update_and_training_goes_on() {
@@ -28,9 +28,56 @@ fn equal_rewards_make_no_update_and_training_goes_on() {
         "{warnings:?}"
     );
     assert!(
-        *run.start_weights() == run.weights(10),
-        "the weights changed"
+        checkpoints::list(&run.folder).unwrap().is_empty(),
+        "a checkpoint of the start model is of no use"
     );
+    // Nothing is lost by that: a resume repeats the steps from what is recorded.
+    assert_eq!(run.live_to_the_end().complete(), 10);
+    assert_eq!(run.metrics().len(), 11);
+}
+
+#[test]
+fn a_first_step_that_fails_alike_stops_training_and_runs_again_after_a_resume() {
+    for max_staleness in [0, 1] {
+        let keep = tempfile::tempdir().unwrap();
+        let file = keep.path().join("there");
+        let doing = format!("fail until there is {}", file.display());
+        let run = Run::new(&doing).training(|training| training.max_staleness = max_staleness);
+        let mut warnings = Vec::new();
+        let ended = run.live(|event| {
+            if let TrainEvent::Warning { message } = event {
+                warnings.push(message.clone());
+            }
+            Fate::GoOn
+        });
+        let Ended::Trained(Ok(TrainEnd::FailedAlike { rollouts })) = ended else {
+            panic!("{ended:?}");
+        };
+        // 3 rows with 8 attempts each; without waiting, a few more may have ended.
+        assert!(rollouts >= 24, "{rollouts}");
+        let begin = format!("all {rollouts} attempts of the first step failed in the same way");
+        assert!(
+            warnings[0].starts_with(&begin) && warnings[0].contains("no luck"),
+            "{warnings:?}"
+        );
+        assert_eq!(run.metrics().len(), 1, "no step is recorded");
+        assert_eq!(run.numbers("eval/pass_rate"), [(0, 0.0)]);
+        assert!(checkpoints::list(&run.folder).unwrap().is_empty());
+
+        // Without a cure it fails again, and so it stops again.
+        let ended = run.live_to_the_end();
+        assert!(
+            matches!(ended, Ended::Trained(Ok(TrainEnd::FailedAlike { .. }))),
+            "{ended:?}"
+        );
+
+        std::fs::write(&file, "").unwrap();
+        let steps = run.live_to_the_end().complete();
+        assert_eq!(steps, 4);
+        let before = &run.metrics()[0];
+        assert_eq!(before["eval/scored"], before["eval/rollouts"], "{before:?}");
+        assert!(!checkpoints::list(&run.folder).unwrap().is_empty());
+    }
 }
 
 #[test]

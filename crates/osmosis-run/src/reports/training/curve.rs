@@ -37,6 +37,9 @@ pub struct StepNumbers {
     pub groups_used: u64,
     #[serde(rename = "groups/no_variance")]
     pub groups_without_variance: u64,
+    /// Of those without variance, the ones whose attempts sampled the very same tokens.
+    #[serde(rename = "groups/identical")]
+    pub groups_identical: u64,
     #[serde(rename = "groups/incomplete")]
     pub groups_incomplete: u64,
     #[serde(rename = "rollouts/scored")]

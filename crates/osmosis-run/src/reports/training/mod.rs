@@ -1,5 +1,7 @@
 //! What a training came to.
 
+mod attempts;
+mod conclusion;
 mod curve;
 mod held_out;
 
@@ -8,15 +10,18 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_store::Store;
+use osmosis_store::{RunStatus, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use conclusion::{NoUpdateCause, TrainingConclusion};
 pub use curve::{Curve, StepNumbers};
 pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
-use super::RunRecordReport;
+use self::attempts::{Attempts, CutAnswers};
+use self::conclusion::Evidence;
+use super::{FailureReport, RunRecordReport};
 use crate::RunError;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
@@ -46,6 +51,13 @@ pub struct TrainingReport {
     pub groups: GroupCounts,
     /// Rollouts of training and of evaluations that failed for reasons outside the agent.
     pub infrastructure_failed: u64,
+    /// Rollouts of training and of evaluations that failed alike, the most frequent first.
+    #[serde(default)]
+    pub failures: Vec<FailureReport>,
+    /// Whether the policy was updated, if not why, and what to do; left out before there is something to conclude from, and
+    /// when another process trains the policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<TrainingConclusion>,
     /// `null` where nothing can be stale.
     pub staleness: Option<StalenessReport>,
     pub seconds: PhaseSeconds,
@@ -150,6 +162,33 @@ pub struct PhaseSeconds {
     pub evaluation: f64,
 }
 
+/// What a training says of itself, as far as there is something to conclude from.
+async fn conclude(
+    store: &dyn Store,
+    curve: &Curve,
+    attempts: &Attempts,
+    name: &RunName,
+    folder: &RunFolder,
+) -> Result<Option<TrainingConclusion>, RunError> {
+    let Some(record) = store.run().await? else {
+        return Ok(None);
+    };
+    let trained_outside = Pinned::read(&record.pinned)?.trainer.is_some();
+    // Before the first step there is something to say only when training gave up.
+    let gave_up = record.status != RunStatus::Running && attempts.ran > 0 && attempts.scored == 0;
+    if trained_outside || (curve.last_step() == 0 && !gave_up) {
+        return Ok(None);
+    }
+    let cut = if conclusion::updates(curve) == 0 {
+        attempts.cut_answers(store).await?
+    } else {
+        CutAnswers::default()
+    };
+    let workspace = folder.workspace();
+    let evidence = Evidence::of(curve, attempts, cut, name, &workspace);
+    Ok(Some(evidence.conclusion()))
+}
+
 /// The kind of processor that a run was begun on.
 pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     let Some(record) = store.run().await? else {
@@ -165,6 +204,13 @@ impl TrainingReport {
         folder: &RunFolder,
     ) -> Result<Self, RunError> {
         let curve = Curve::of(store).await?;
+        let attempts = Attempts::of(store).await?;
+        let conclusion = conclude(store, &curve, &attempts, name, folder).await?;
+        let pinned = match store.run().await? {
+            Some(run) => Pinned::read(&run.pinned)?,
+            None => Pinned::default(),
+        };
+        let failures = attempts.all_failures.clone().into_sorted();
         let held_out_curve = curve.held_out();
         let after = (held_out_curve.len() > 1).then(|| held_out_curve.last().cloned());
         let saved = checkpoints::list(&folder.path)?.into_iter();
@@ -191,12 +237,13 @@ impl TrainingReport {
                 sampled: curve.count(|step| step.tokens_sampled),
                 trained: curve.count(|step| step.tokens_trained),
             },
-            groups: GroupCounts {
-                used: curve.count(|step| step.groups_used),
-                no_variance: curve.count(|step| step.groups_without_variance),
-                incomplete: curve.count(|step| step.groups_incomplete),
-            },
+            groups: GroupCounts::of(&curve),
             infrastructure_failed: curve.count(StepNumbers::all_infrastructure_failed),
+            failures: failures
+                .iter()
+                .map(|group| FailureReport::in_training(group, name, &pinned, &folder.workspace()))
+                .collect(),
+            conclusion,
             staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),
@@ -210,7 +257,7 @@ impl TrainingReport {
                 .map(|Checkpoint { step, folder }| SavedCheckpoint { step, path: folder })
                 .collect(),
             curve_path: folder.curve(),
-            processor: begun_on(store).await?,
+            processor: pinned.remembered.processor,
             resumed: None,
             duration_ms: None,
             withheld_variables: None,
@@ -238,6 +285,12 @@ impl TrainingReport {
             withheld_variables: Some(names.clone()),
             ..self
         }
+    }
+
+    /// Whether it ended without a single update, so that its model is the one it started with.
+    pub fn made_no_update(&self) -> bool {
+        let conclusion = self.conclusion.as_ref();
+        conclusion.is_some_and(|conclusion| conclusion.updates == 0)
     }
 
     /// Mean training reward by step, where there is one.
@@ -269,6 +322,16 @@ impl TrainedStep {
             failed: step.failed(),
             infrastructure_failed: step.infrastructure_failed,
         })
+    }
+}
+
+impl GroupCounts {
+    fn of(curve: &Curve) -> Self {
+        Self {
+            used: curve.count(|step| step.groups_used),
+            no_variance: curve.count(|step| step.groups_without_variance),
+            incomplete: curve.count(|step| step.groups_incomplete),
+        }
     }
 }
 
