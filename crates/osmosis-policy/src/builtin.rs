@@ -1,12 +1,15 @@
 //! Models that are part of the program.
 
+use osmosis_tokens::ChatSettings;
+
+use crate::checkpoint::one_file;
 use crate::{EmbeddedModel, PolicyError};
 
 /// Every built-in model: its name after `builtin/`, and its file.
 const MODELS: &[(&str, &[u8])] = &[("tiny", include_bytes!("../builtin/tiny.safetensors"))];
 
 /// Opens `builtin/NAME`.
-pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
+pub(crate) fn open(name: &str, chat: &ChatSettings) -> Result<EmbeddedModel, PolicyError> {
     let Some((known, bytes)) = MODELS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<String> = MODELS
             .iter()
@@ -17,5 +20,5 @@ pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
             known: known.join(", "),
         });
     };
-    EmbeddedModel::from_one_file(&format!("builtin/{known}"), bytes)
+    one_file::read(&format!("builtin/{known}"), bytes, chat)
 }

@@ -195,6 +195,7 @@ pub(crate) fn options() -> TokenPolicyOptions {
     TokenPolicyOptions {
         model: "toy".to_owned(),
         endpoint: "toy:bytes".to_owned(),
+        chat_template: None,
         seed: 11,
         max_prompt_tokens: None,
         max_response_tokens: None,

@@ -264,7 +264,7 @@ impl Evaluation {
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<EvalEnd, RunError> {
         code.tell(workers.manifest(), &self.amount(), &**around.notices);
-        let sampling = execution::sampling(self.plan.config.sampling, false);
+        let sampling = execution::eval_sampling(self.plan.config.sampling);
         let policy = &self.plan.ready.policy;
         let gateway = execution::start_gateway(None, sampling, policy, &run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
@@ -284,7 +284,7 @@ impl Evaluation {
         let gateway = execution::start_gateway_beside(
             server.callbacks(),
             server.listen(),
-            execution::sampling(self.plan.config.sampling, false),
+            execution::eval_sampling(self.plan.config.sampling),
             &self.plan.ready.policy,
             &run.store,
         );

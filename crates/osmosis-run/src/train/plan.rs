@@ -12,6 +12,7 @@ use osmosis_train::TrainPlan;
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
+use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::policy;
@@ -60,7 +61,8 @@ pub trait PlannedModel: Sized {
 
 impl PlannedModel for EmbeddedModel {
     fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
-        policy::open_model(&config.experiment.model_path, workspace)
+        let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
+        policy::open_model(&config.experiment.model_path, workspace, &chat)
     }
 
     fn pin(&self, facts: &mut Pinned) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_store::Store;
+use osmosis_store::{RolloutPages, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 pub use curve::{Curve, StepNumbers};
 pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
-use super::RunRecordReport;
+use super::call_survey::CallSurvey;
+use super::{RunRecordReport, TruncationReport};
 use crate::RunError;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
@@ -46,6 +47,9 @@ pub struct TrainingReport {
     pub groups: GroupCounts,
     /// Rollouts of training and of evaluations that failed for reasons outside the agent.
     pub infrastructure_failed: u64,
+    /// Answers that ended at the token limit, in training and in evaluations.
+    #[serde(default)]
+    pub truncated: TruncationReport,
     /// `null` where nothing can be stale.
     pub staleness: Option<StalenessReport>,
     pub seconds: PhaseSeconds,
@@ -158,6 +162,16 @@ pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
+async fn truncated(store: &dyn Store) -> Result<TruncationReport, RunError> {
+    let survey = CallSurvey::of(&Pinned::default());
+    let mut pages = RolloutPages::finished(store);
+    while let Some(page) = pages.next().await? {
+        let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
+        survey.read(store, &ids).await?;
+    }
+    Ok(survey.truncation())
+}
+
 impl TrainingReport {
     pub async fn of(
         store: &dyn Store,
@@ -197,6 +211,7 @@ impl TrainingReport {
                 incomplete: curve.count(|step| step.groups_incomplete),
             },
             infrastructure_failed: curve.count(StepNumbers::all_infrastructure_failed),
+            truncated: truncated(store).await?,
             staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),
