@@ -284,6 +284,18 @@ pub fn template_error(chat: &ChatChoice, error: &TokensError) -> RunError {
     .maybe_hint(error.hint())
 }
 
+/// How a built-in model is talked to; `None` for other models.
+pub fn builtin_chat(model: &ModelPath) -> Option<Arc<ChatFormat>> {
+    match model {
+        ModelPath::Builtin(name) => Some(EmbeddedModel::builtin(name).ok()?.chat),
+        ModelPath::Script(_)
+        | ModelPath::Provider { .. }
+        | ModelPath::Endpoint(_)
+        | ModelPath::Run { .. }
+        | ModelPath::Local(_) => None,
+    }
+}
+
 /// The tokenizer of a model that runs in this process; `None` when there is none, or it can't be had
 /// without the weights.
 pub fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<ChatFormat>> {

@@ -145,7 +145,7 @@ fn sampling_text(sampling: &SamplingReport) -> String {
     let names: Vec<&str> = names.into_iter().filter(|name| *name != "max_tokens").collect();
     if !names.is_empty() {
         let default = match sampling.temperature.server_default {
-            Some(value) => format!("the embedded model uses {value}"),
+            Some(value) => format!("sampled with {value}"),
             None => "left to the model server".to_owned(),
         };
         parts.push(format!("{} not set ({default})", names.join(", ")));

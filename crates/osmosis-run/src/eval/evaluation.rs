@@ -11,6 +11,7 @@ use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
+use crate::builtin_language;
 use crate::eval::live_view::LiveView;
 use crate::eval::money::Money;
 use crate::eval::plan::{EvalPlan, UserSide};
@@ -20,6 +21,7 @@ use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
+use crate::policy;
 use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
 use crate::notices::Notices;
 use crate::prepared::Prepared;
@@ -115,6 +117,12 @@ impl Work for Evaluation {
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
         self.plan.ready.end_with(around.parts);
+        let model = &self.plan.config.experiment.model_path;
+        if let Some(chat) = policy::builtin_chat(model)
+            && let Some(note) = builtin_language::note(model, &chat, &self.plan.dataset)
+        {
+            around.notices.note(note);
+        }
         if !self.folder.exists() {
             self.probe(&**around.notices).await?;
         }

@@ -49,7 +49,7 @@ pub struct ParameterReport {
     pub config_value: Option<f64>,
     /// Calls that were sent without it: the default of the model server applied.
     pub left_to_server: u64,
-    /// That default, where it is known: for embedded models.
+    /// That default, where it is known: for embedded models, and inference servers that get token ids.
     pub server_default: Option<f64>,
 }
 
@@ -84,11 +84,13 @@ impl CallSurvey {
     pub(super) fn of(pinned: &Pinned) -> Self {
         let setting = |name: &str| pinned.settings.get(name).and_then(serde_json::Value::as_f64);
         let model = pinned.model.as_ref();
-        let embedded = pinned.model_sha256.is_some()
-            || model.is_some_and(|model| model.get("model_sha256").is_some());
+        // Where tokens are drawn, or prompts rendered, by us, a call without them is sampled with 1.
+        let ours = ["model_sha256", "tokenizer_sha256"];
+        let by_us = pinned.model_sha256.is_some()
+            || model.is_some_and(|model| ours.iter().any(|fact| model.get(fact).is_some()));
         let parameter = |name: &str| ParameterReport {
             config_value: setting(name),
-            server_default: embedded.then_some(1.0),
+            server_default: by_us.then_some(1.0),
             ..ParameterReport::default()
         };
         let sampling = SamplingReport {

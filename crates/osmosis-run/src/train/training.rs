@@ -104,6 +104,12 @@ impl<M: PlannedModel + Sync> Training<M> {
         &self,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<ReadyCode, RunError> {
+        let model = &self.plan.config.experiment.model_path;
+        if let Some(chat) = policy::builtin_chat(model)
+            && let Some(note) = self.plan.language_note(model, &chat)
+        {
+            around.notices.note(note);
+        }
         let prepared = self.prepare_code(around).await?;
         let mut workers = None;
         if self.plan.depends_on_workflow() {
