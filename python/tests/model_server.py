@@ -25,6 +25,9 @@ class Call:
 Answer = Callable[[Call], Awaitable[dict[str, Any]]]
 
 
+_CUT = "cut off"
+
+
 def text(content: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
@@ -101,17 +104,25 @@ def _reply(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) ->
     writer.write(head.encode() + body)
 
 
+def cut_off(message: dict[str, Any]) -> dict[str, Any]:
+    """The message as an answer that ends at the token limit."""
+    return {**message, _CUT: True}
+
+
 def _finish(message: dict[str, Any]) -> str:
+    if message.get(_CUT):
+        return "length"
     return "tool_calls" if message.get("tool_calls") else "stop"
 
 
 def _whole(message: dict[str, Any]) -> dict[str, Any]:
+    said = {name: value for name, value in message.items() if name != _CUT}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "message": message, "finish_reason": _finish(message)}],
+        "choices": [{"index": 0, "message": said, "finish_reason": _finish(message)}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     }
 

@@ -33,7 +33,7 @@ from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisMemorySession,
     OsmosisRolloutModel,
 )
-from tests.model_server import Call, ModelServer, text, tool_call
+from tests.model_server import Call, ModelServer, cut_off, text, tool_call
 
 PROMPT: Any = [{"role": "user", "content": "6 times 7?"}]
 
@@ -702,3 +702,17 @@ processors.default_processor().force_flush()
 print(sent, __import__("threading").active_count())
 """
     assert run_python(code, OPENAI_API_KEY="x") == "[] 1"
+
+
+async def test_an_answer_cut_at_the_token_limit_is_a_sample_that_ends_there_and_is_marked():
+    async def cut(call: Call) -> dict[str, Any]:
+        return cut_off(text("The answer is 4"))
+
+    async with ModelServer(cut) as server:
+        with rollout(server) as context:
+            session = OsmosisMemorySession(name="a b")
+            result = await Runner.run(agent(), PROMPT, session=session)
+            (sample,) = (await context.get_samples()).values()
+    assert result.final_output == "The answer is 4"
+    assert sample.extra_fields == {"finish_reason": "length"}
+    assert sample.truncated

@@ -16,7 +16,7 @@ pytest.importorskip("strands")
 import openai
 from pydantic import BaseModel
 from strands import Agent, tool
-from strands.types.exceptions import ModelThrottledException
+from strands.types.exceptions import MaxTokensReachedException, ModelThrottledException
 
 import osmosis_ai.rollout as sdk
 from osmosis_ai.rollout import (
@@ -35,7 +35,7 @@ from osmosis_ai.rollout.integrations.agents.strands import (
     OsmosisStrandsAgent,
 )
 from osmosis_ai.rollout.integrations.agents.strands_model import RETRIES_CAN_BE_OFF
-from tests.model_server import Call, ModelServer, text, tool_call
+from tests.model_server import Call, ModelServer, cut_off, text, tool_call
 
 PROMPT: Any = [
     {"role": "system", "content": "Use the tool."},
@@ -417,3 +417,77 @@ asyncio.run(main())
     )
     assert done.returncode == 0, done.stderr
     assert "nclosed" not in done.stderr
+
+
+async def cut(call: Call) -> dict[str, Any]:
+    return cut_off(text("The answer is 4"))
+
+
+async def test_an_answer_cut_at_the_token_limit_is_a_sample_that_ends_there_and_is_marked():
+    async with ModelServer(cut) as server:
+        with rollout(server) as context:
+            solver = agent(tools=[multiply], messages=PROMPT)
+            result = await solver.invoke_async()
+            (sample,) = (await context.get_samples()).values()
+    assert result.stop_reason == "max_tokens"
+    assert said(result) == "The answer is 4"
+    assert sample.messages[-1]["role"] == "assistant"
+    assert sample.messages[-1]["content"] == [{"text": "The answer is 4"}]
+    assert sample.extra_fields == {"finish_reason": "length"}
+    assert sample.truncated
+
+
+async def test_a_tool_call_that_was_cut_off_is_not_run():
+    calls: list[int] = []
+
+    @tool
+    def count(a: int) -> int:
+        """Counts."""
+        calls.append(a)
+        return a
+
+    async def cut_call(call: Call) -> dict[str, Any]:
+        return cut_off(tool_call("count", a=6))
+
+    async with ModelServer(cut_call) as server:
+        with rollout(server) as context:
+            result = await agent(tools=[count], messages=PROMPT).invoke_async()
+            (sample,) = (await context.get_samples()).values()
+    assert (result.stop_reason, calls, len(server.calls)) == ("max_tokens", [], 1)
+    assert sample.truncated
+
+
+async def test_only_the_last_answer_of_a_sample_decides_whether_it_was_cut():
+    async def first_cut(call: Call) -> dict[str, Any]:
+        return await (cut(call) if call.last["content"] != "And now?" else echo(call))
+
+    async with ModelServer(first_cut) as server:
+        with rollout(server) as context:
+            solver = agent(messages=PROMPT)
+            await solver.invoke_async()
+            await solver.invoke_async("And now?")
+            (sample,) = (await context.get_samples()).values()
+    assert not sample.truncated
+    assert "finish_reason" not in sample.extra_fields
+
+
+async def test_a_plain_agent_still_raises_when_its_answer_is_cut():
+    async with ModelServer(cut) as server:
+        with rollout(server):
+            solver = agent(messages=PROMPT)
+            assert solver.sample_name is not None
+            plain = Agent(model=solver.model, callback_handler=None)
+            with pytest.raises(MaxTokensReachedException):
+                await plain.invoke_async("hello")
+
+
+async def test_a_cut_answer_reaches_the_grader_as_a_sample():
+    class Cut(AgentWorkflow[AgentWorkflowConfig]):
+        async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> None:
+            await agent(messages=ctx.prompt).invoke_async()
+
+    async with ModelServer(cut) as server:
+        with rollout(server) as context:
+            await Cut().run(AgentWorkflowContext(prompt=PROMPT))
+            samples = await context.get_samples()
+    assert [sample.truncated for sample in samples.values()] == [True]

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::RolloutId;
-use osmosis_core::config::ModelPath;
+use osmosis_core::config::{ModelPath, ToolFormat};
 use osmosis_gateway::{
     Dialect, EndpointOptions, Gateway, GatewayOptions, QueueLimits, Sampling, Secret,
     ServerLogprobs, UpstreamOptions,
 };
+use osmosis_run::chat_choice::ChatChoice;
 use osmosis_run::life::SHUTDOWN_GRACE;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
@@ -156,6 +157,7 @@ fn open_policy(
     arguments: &GatewayArguments,
     workspace: &Workspace,
 ) -> Result<ReadyPolicy, RunError> {
+    let chat = chat_choice(arguments)?;
     if let Some(model) = &arguments.model {
         let model: ModelPath =
             model
@@ -171,7 +173,7 @@ fn open_policy(
             }
             other => other,
         };
-        return policy::open(&model, arguments.seed, workspace);
+        return policy::open(&model, arguments.seed, workspace, &chat);
     }
     let urls = arguments.upstream.iter().map(String::as_str);
     let key = variable("OPENAI_API_KEY");
@@ -184,7 +186,15 @@ fn open_policy(
         tokenizer: arguments.tokenizer.clone(),
         logprobs: arguments.engine_logprobs.map(ServerLogprobs::from),
     };
-    server.open(options, arguments.seed)
+    server.open(options, arguments.seed, &chat)
+}
+
+/// What the command line chooses; a path there is relative to where it is typed.
+fn chat_choice(arguments: &GatewayArguments) -> Result<ChatChoice, RunError> {
+    let template = arguments.chat_template.as_deref();
+    let path = template.map(absolute).transpose()?;
+    let template = template.zip(path.as_deref());
+    ChatChoice::read(template, arguments.tool_format.map(ToolFormat::from))
 }
 
 /// The servers of one policy, with the limits of the command line.

@@ -198,6 +198,16 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The same with another text in place of one, wherever that stands.
+    #[must_use]
+    pub fn replacing(self, text: &str, by: &str) -> Self {
+        Self {
+            message: self.message.replace(text, by),
+            traceback: self.traceback.map(|lines| lines.replace(text, by)),
+            ..self
+        }
+    }
+
     pub fn new(
         category: ErrorCategory,
         kind: impl Into<String>,

@@ -199,6 +199,7 @@ impl Engine {
     async fn drive(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
         let mut heartbeat = self.heartbeat();
         let mut draining = false;
+        let mut unusable = self.parts.sessions.run_fault();
 
         loop {
             if !draining {
@@ -209,6 +210,7 @@ impl Engine {
             }
             tokio::select! {
                 biased;
+                fault = &mut unusable => return Err(EngineError::PolicyUnusable(fault)),
                 () = stop.drain.cancelled(), if !draining => {
                     draining = true;
                     self.parts

@@ -4,6 +4,8 @@ use camino::Utf8PathBuf;
 use osmosis_core::RolloutId;
 use osmosis_store::StoreError;
 
+use crate::RunFault;
+
 /// Why a run could not go on. What has a durable result keeps it.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -30,6 +32,9 @@ pub enum EngineError {
     },
     #[error("a rollout's task ended abnormally: {0}")]
     Task(String),
+    /// Every rollout would fare alike.
+    #[error("{}", .0.message)]
+    PolicyUnusable(RunFault),
 }
 
 /// What callers branch on.
@@ -39,6 +44,8 @@ pub enum EngineErrorKind {
     Resumable,
     /// A defect of ours or a damaged run.
     Internal,
+    /// What the run is made of does not go together: another run may work, this one can't.
+    Unusable,
 }
 
 impl EngineError {
@@ -50,6 +57,7 @@ impl EngineError {
             | Self::CopyArtifacts { .. }
             | Self::NotRecorded { .. } => EngineErrorKind::Resumable,
             Self::Row { .. } | Self::Task(_) => EngineErrorKind::Internal,
+            Self::PolicyUnusable(_) => EngineErrorKind::Unusable,
         }
     }
 
@@ -65,6 +73,7 @@ impl EngineError {
             Self::Artifacts { .. } | Self::CopyArtifacts { .. } => {
                 Some("check the disk and the folder's permissions, then resume the run".to_owned())
             }
+            Self::PolicyUnusable(fault) => fault.hint.clone(),
             Self::Row { .. } | Self::Task(_) => None,
         }
     }

@@ -49,5 +49,5 @@ pub use options::{EngineOptions, Measuring, RunEnd, Stop};
 pub use regrade::Recorded;
 pub use serving::Cancellation;
 pub use sessions::{
-    AgentSession, GivenAnswer, JudgeSession, ModelFault, Session, SessionCalls, Sessions,
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
 };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use osmosis_core::clock::now_ms;
-use osmosis_core::execution::{GradeJob, RunJob, TaskResult, Terms, too_deep};
+use osmosis_core::execution::{GradeJob, RunJob, TaskReport, TaskResult, Terms, too_deep};
 use osmosis_core::frame::JudgeAccess;
 use osmosis_core::{Durations, JsonText, Outcome, Phase, Sample, TaskClock};
 use osmosis_store::{CallSummary, Claim, Completion, CompletionReceipt, JudgeSummary};
@@ -16,7 +16,7 @@ use crate::decision::{self, AfterAgent, AfterGrade, Again, Grades, Rules, withou
 use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
-use crate::sessions::{AgentSession, JudgeSession, SessionCalls};
+use crate::sessions::{AgentSession, JudgeSession, Session, SessionCalls};
 use crate::{EngineError, RunEvent};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
@@ -79,6 +79,7 @@ pub(crate) async fn execute(
         other_api_key: other.as_ref().map(|other| other.key().to_owned()),
     };
     let report = parts.executor.run(job, terms, cancel).await;
+    let report = naming_endpoint(report, &*session);
     let through = session.end().await;
     if let Some(other) = other {
         other.end().await;
@@ -131,6 +132,14 @@ pub(crate) async fn execute(
         }
         Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
         Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
+    }
+}
+
+/// Errors of HTTP clients quote the address that was asked. Ours means nothing to whoever reads it.
+fn naming_endpoint(report: TaskReport, session: &dyn Session) -> TaskReport {
+    match session.endpoint() {
+        Some(endpoint) => report.replacing(session.url(), endpoint),
+        None => report,
     }
 }
 
@@ -220,7 +229,10 @@ pub(crate) async fn grade(
             judge: judge.as_ref().map(access),
             clock: Some(clock),
         };
-        let report = parts.executor.grade(job, terms, cancel).await;
+        let mut report = parts.executor.grade(job, terms, cancel).await;
+        if let Some(judge) = &judge {
+            report.task = naming_endpoint(report.task, &*judge.session);
+        }
         let asked = asked_through(judge).await;
         attempt.calls.judge.add(JudgeSummary {
             calls: asked.summary.model_calls,

@@ -42,6 +42,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut heartbeat = self.heartbeat();
         let mut draining = false;
+        let mut unusable = self.parts.sessions.run_fault();
         loop {
             // Before the queue is looked at, so that nothing is added unseen.
             let woken = wake.notified();
@@ -53,6 +54,7 @@ impl Engine {
             }
             tokio::select! {
                 biased;
+                fault = &mut unusable => return Err(EngineError::PolicyUnusable(fault)),
                 () = stop.drain.cancelled(), if !draining => {
                     draining = true;
                     let in_flight = flight.tasks.len();

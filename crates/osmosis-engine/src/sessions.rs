@@ -10,6 +10,7 @@ use osmosis_core::{Attempt, RolloutId, SampleId, TaskClock};
 use osmosis_store::CallSummary;
 
 /// Opens sessions. What answers model calls, and how they are recorded, is its business.
+#[async_trait]
 pub trait Sessions: fmt::Debug + Send + Sync {
     /// For the agent of one attempt: the run's policy answers.
     fn open(&self, wanted: AgentSession) -> Box<dyn Session>;
@@ -25,6 +26,19 @@ pub trait Sessions: fmt::Debug + Send + Sync {
         attempt: Attempt,
         clock: Arc<TaskClock>,
     ) -> Option<JudgeSession>;
+
+    /// Waits until a call shows that what answers can't serve this run, however often rollouts are tried. The run
+    /// ends then.
+    async fn run_fault(&self) -> RunFault {
+        std::future::pending().await
+    }
+}
+
+/// Why what answers can't serve a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFault {
+    pub message: String,
+    pub hint: Option<String>,
 }
 
 /// What an agent's session is to be like.
@@ -58,6 +72,11 @@ pub trait Session: fmt::Debug + Send + Sync {
     fn url(&self) -> &str;
 
     fn key(&self) -> &str;
+
+    /// Where calls go from there, in the user's own words: what failures name instead of the advertised URL.
+    fn endpoint(&self) -> Option<&str> {
+        None
+    }
 
     /// Ends the key, ends what is still under way, and returns when all of it is queued for recording.
     async fn end(self: Box<Self>) -> SessionCalls;

@@ -1,5 +1,8 @@
 //! Models that are part of the program.
 
+use osmosis_tokens::ChatSettings;
+
+use crate::checkpoint::one_file;
 use crate::{EmbeddedModel, PolicyError};
 
 /// Every built-in model: its name after `builtin/`, and its file.
@@ -10,7 +13,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Opens `builtin/NAME`.
-pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
+pub(crate) fn open(name: &str, chat: &ChatSettings) -> Result<EmbeddedModel, PolicyError> {
     let Some((known, bytes)) = MODELS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<String> = MODELS
             .iter()
@@ -21,5 +24,5 @@ pub(crate) fn open(name: &str) -> Result<EmbeddedModel, PolicyError> {
             known: known.join(", "),
         });
     };
-    EmbeddedModel::from_one_file(&format!("builtin/{known}"), bytes)
+    one_file::read(&format!("builtin/{known}"), bytes, chat)
 }

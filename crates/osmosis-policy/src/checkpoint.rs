@@ -3,14 +3,14 @@
 mod digest;
 pub(crate) mod folder;
 pub(crate) mod gguf;
-mod one_file;
+pub(crate) mod one_file;
 pub(crate) mod tensor_file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use camino::Utf8Path;
-use osmosis_tokens::ChatFormat;
+use osmosis_tokens::{ChatFormat, ChatSettings};
 
 use crate::{ModelConfig, PolicyError, Weights};
 
@@ -27,11 +27,16 @@ pub struct EmbeddedModel {
 impl EmbeddedModel {
     /// A checkpoint folder in Hugging Face layout, or a GGUF file.
     pub fn open(path: &Utf8Path) -> Result<Self, PolicyError> {
+        Self::open_with(path, &ChatSettings::default())
+    }
+
+    /// The same, talked to in another way than its files say.
+    pub fn open_with(path: &Utf8Path, chat: &ChatSettings) -> Result<Self, PolicyError> {
         let metadata = std::fs::metadata(path).map_err(|error| PolicyError::io(path, &error))?;
         if metadata.is_dir() {
-            folder::open(path)
+            folder::open(path, chat)
         } else {
-            gguf::open(path)
+            gguf::open(path, chat)
         }
     }
 
@@ -47,7 +52,11 @@ impl EmbeddedModel {
 
     /// `builtin/NAME`.
     pub fn builtin(name: &str) -> Result<Self, PolicyError> {
-        crate::builtin::open(name)
+        Self::builtin_with(name, &ChatSettings::default())
+    }
+
+    pub fn builtin_with(name: &str, chat: &ChatSettings) -> Result<Self, PolicyError> {
+        crate::builtin::open(name, chat)
     }
 
     /// The names that [`builtin`](Self::builtin) knows.
@@ -70,7 +79,7 @@ impl EmbeddedModel {
 
     /// Reads what [`to_one_file`](Self::to_one_file) wrote.
     pub fn from_one_file(name: &str, bytes: &[u8]) -> Result<Self, PolicyError> {
-        one_file::read(name, bytes)
+        one_file::read(name, bytes, &ChatSettings::default())
     }
 
     /// SHA-256 over config, tokenizer and weights: the model's identity.

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::io::Cursor;
 
 use camino::Utf8Path;
+use osmosis_tokens::ChatSettings;
 
 use crate::ModelConfig;
 use crate::checkpoint::{gguf, tensor_file};
 
 /// A GGUF file is a model whose weights fit its config, or damaged.
 pub fn ggufs(data: &[u8]) {
-    match gguf::read(Utf8Path::new("model.gguf"), Cursor::new(data)) {
+    let chat = ChatSettings::default();
+    match gguf::read(Utf8Path::new("model.gguf"), Cursor::new(data), &chat) {
         Ok(model) => {
             for (name, shape) in model.config.tensors() {
                 let tensor = model.weights.tensors.get(&name);

@@ -143,14 +143,26 @@ impl From<StoreError> for RunError {
 impl From<EngineError> for RunError {
     fn from(error: EngineError) -> Self {
         let hint = error.hint();
-        Self::failed(RunErrorKind::Engine, error.to_string()).maybe_hint(hint)
+        Self::failed(engine_error_kind(&error), error.to_string()).maybe_hint(hint)
+    }
+}
+
+fn engine_error_kind(error: &EngineError) -> RunErrorKind {
+    match error {
+        // The one fault that ends runs.
+        EngineError::PolicyUnusable(_) => RunErrorKind::ToolsIgnored,
+        _ => RunErrorKind::Engine,
     }
 }
 
 impl From<TrainError> for RunError {
     fn from(error: TrainError) -> Self {
         let hint = error.hint();
-        Self::failed(RunErrorKind::Training, error.to_string()).maybe_hint(hint)
+        let kind = match &error {
+            TrainError::Engine(error @ EngineError::PolicyUnusable(_)) => engine_error_kind(error),
+            _ => RunErrorKind::Training,
+        };
+        Self::failed(kind, error.to_string()).maybe_hint(hint)
     }
 }
 

@@ -52,6 +52,7 @@ pub enum RunErrorKind {
     StopFailed,
     Store,
     TokenizerInvalid,
+    ToolsIgnored,
     TrackerUnavailable,
     Training,
     Usage,
@@ -64,7 +65,7 @@ pub enum RunErrorKind {
 
 impl RunErrorKind {
     /// In the order of their codes.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::ConfigInvalid,
         Self::DatasetChanged,
         Self::DatasetInvalid,
@@ -114,6 +115,7 @@ impl RunErrorKind {
         Self::StopFailed,
         Self::Store,
         Self::TokenizerInvalid,
+        Self::ToolsIgnored,
         Self::TrackerUnavailable,
         Self::Training,
         Self::Usage,
@@ -176,6 +178,7 @@ impl RunErrorKind {
             Self::StopFailed => "stop_failed",
             Self::Store => "store",
             Self::TokenizerInvalid => "tokenizer_invalid",
+            Self::ToolsIgnored => "tools_ignored",
             Self::TrackerUnavailable => "tracker_unavailable",
             Self::Training => "training",
             Self::Usage => "usage",
@@ -263,6 +266,9 @@ impl RunErrorKind {
             Self::StopFailed => "the run could not be stopped",
             Self::Store => "the run's database can't be read or written",
             Self::TokenizerInvalid => "the tokenizer folder can't be used",
+            Self::ToolsIgnored => {
+                "the agent offers tools, and the model's chat template does not show them to the model"
+            }
             Self::TrackerUnavailable => {
                 "the package that `--log` needs is not there, or can't be used"
             }

@@ -102,12 +102,21 @@ pub fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOpti
     }
 }
 
-/// `[sampling]`: fills what a call leaves out, or replaces what it says.
-pub fn sampling(config: SamplingConfig, overrides: bool) -> Sampling {
+/// `[sampling]` of an evaluation: fills what a call leaves out. What neither says is left to the model server.
+pub fn eval_sampling(config: SamplingConfig) -> Sampling {
+    Sampling {
+        temperature: config.rollout_temperature,
+        top_p: config.rollout_top_p,
+        overrides: false,
+    }
+}
+
+/// `[sampling]` of a training: replaces what a call says, since the distribution must be known.
+pub fn training_sampling(config: SamplingConfig) -> Sampling {
     Sampling {
         temperature: Some(config.temperature()),
         top_p: Some(config.top_p()),
-        overrides,
+        overrides: true,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use osmosis_core::{Attempt, RolloutId, TaskClock};
 use osmosis_engine::{
-    AgentSession, GivenAnswer, JudgeSession, ModelFault, Session, SessionCalls, Sessions,
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
 };
 use osmosis_gateway::{Fault, Gateway, RolloutCalls, RolloutSession};
 
@@ -35,14 +35,16 @@ impl GatewaySessions {
         }
     }
 
-    fn session(&self, session: RolloutSession) -> Box<dyn Session> {
+    fn session(&self, session: RolloutSession, endpoint: String) -> Box<dyn Session> {
         Box::new(GatewaySession {
             session,
             url: Arc::clone(&self.advertised_url),
+            endpoint,
         })
     }
 }
 
+#[async_trait]
 impl Sessions for GatewaySessions {
     fn open(&self, wanted: AgentSession) -> Box<dyn Session> {
         let AgentSession {
@@ -53,6 +55,7 @@ impl Sessions for GatewaySessions {
             keeps_answers,
             clock,
         } = wanted;
+        let endpoint = self.gateway.endpoint_for(&rollout);
         let session = self.gateway.open_as(rollout, attempt, alias);
         if greedy {
             session.decode_greedily();
@@ -61,11 +64,12 @@ impl Sessions for GatewaySessions {
             session.keep_completions();
         }
         session.keep_time(clock);
-        self.session(session)
+        self.session(session, endpoint)
     }
 
     fn open_other(&self, rollout: RolloutId, attempt: Attempt) -> Box<dyn Session> {
-        self.session(self.gateway.open_other(rollout, attempt))
+        let endpoint = self.gateway.endpoint_for(&rollout);
+        self.session(self.gateway.open_other(rollout, attempt), endpoint)
     }
 
     fn open_judge(
@@ -74,10 +78,21 @@ impl Sessions for GatewaySessions {
         attempt: Attempt,
         clock: Arc<TaskClock>,
     ) -> Option<JudgeSession> {
-        let (session, model) = self.gateway.open_judge(rollout, attempt)?;
+        let (session, judge) = self.gateway.open_judge(rollout, attempt)?;
         session.keep_time(clock);
-        let session = self.session(session);
-        Some(JudgeSession { session, model })
+        let session = self.session(session, judge.endpoint);
+        Some(JudgeSession {
+            session,
+            model: judge.model,
+        })
+    }
+
+    async fn run_fault(&self) -> RunFault {
+        let fault = self.gateway.run_fault().await;
+        RunFault {
+            message: fault.message,
+            hint: fault.kind.hint().map(str::to_owned),
+        }
     }
 }
 
@@ -85,6 +100,7 @@ impl Sessions for GatewaySessions {
 struct GatewaySession {
     session: RolloutSession,
     url: Arc<str>,
+    endpoint: String,
 }
 
 #[async_trait]
@@ -95,6 +111,10 @@ impl Session for GatewaySession {
 
     fn key(&self) -> &str {
         self.session.key()
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        Some(&self.endpoint)
     }
 
     async fn end(self: Box<Self>) -> SessionCalls {

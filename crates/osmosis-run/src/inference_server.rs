@@ -10,7 +10,8 @@ use osmosis_gateway::{
 use osmosis_tokens::ChatFormat;
 use serde_json::json;
 
-use crate::policy::{ReadyPolicy, is_local, upstreams, variable};
+use crate::chat_choice::ChatChoice;
+use crate::policy::{ReadyPolicy, is_local, template_error, upstreams, variable};
 use crate::source_digest::text_digest;
 use crate::workspace::absolute;
 use crate::{RunError, RunErrorKind};
@@ -75,7 +76,15 @@ impl InferenceServer {
     }
 
     /// The policy behind these servers.
-    pub fn open(&self, upstream: UpstreamOptions, seed: u64) -> Result<ReadyPolicy, RunError> {
+    pub fn open(
+        &self,
+        upstream: UpstreamOptions,
+        seed: u64,
+        chat: &ChatChoice,
+    ) -> Result<ReadyPolicy, RunError> {
+        if self.tokenizer.is_none() {
+            chat.refuse_unless_default("the model server renders the prompts itself")?;
+        }
         let kind = match self.kind {
             ServerKind::Openai if self.tokenizer.is_some() => {
                 return Err(Self::unusable(
@@ -106,7 +115,7 @@ impl InferenceServer {
                     api_key: key,
                     ..RemoteEngineOptions::new(kind, &endpoint.base_url, &upstream.model)
                 };
-                remote(options, folder, secrets, seed)
+                remote(options, folder, secrets, seed, chat)
             }
             (None, EngineKind::Vllm) => {
                 let ready = upstreams(upstream)?;
@@ -133,9 +142,13 @@ fn remote(
     folder: &Utf8Path,
     secrets: Vec<String>,
     seed: u64,
+    choice: &ChatChoice,
 ) -> Result<ReadyPolicy, RunError> {
     let folder = absolute(folder)?;
-    let chat = ChatFormat::load(&folder).map_err(|error| {
+    let chat = ChatFormat::load_with(&folder, &choice.settings).map_err(|error| {
+        if choice.blamed_for(&error).is_some() {
+            return template_error(choice, &error);
+        }
         RunError::failed(
             RunErrorKind::TokenizerInvalid,
             format!("tokenizer `{folder}`: {error}"),
@@ -147,14 +160,16 @@ fn remote(
     let engine = RemoteEngine::new(options)
         .map_err(|error| RunError::failed(RunErrorKind::ModelInvalid, error.to_string()))?;
     let endpoint = engine.endpoint().to_owned();
-    let identity = json!({
+    let mut identity = json!({
         "base_url": endpoint,
         "engine": kind.as_str(),
         "tokenizer_sha256": format_digest(&folder),
     });
+    choice.pin(&mut identity);
     let options = TokenPolicyOptions {
         model,
         endpoint,
+        chat_template: choice.template_name.clone(),
         seed,
         max_prompt_tokens: None,
         max_response_tokens: None,
@@ -214,7 +229,11 @@ mod tests {
             (ServerKind::Vllm, Some("no/such/folder"), "no/such/folder"),
         ] {
             let error = outside(engine, tokenizer)
-                .open(one_server("http://127.0.0.1:1/v1", None, "m"), 0)
+                .open(
+                    one_server("http://127.0.0.1:1/v1", None, "m"),
+                    0,
+                    &ChatChoice::default(),
+                )
                 .unwrap_err();
             assert!(error.message().contains(part), "{}", error.message());
         }
@@ -227,6 +246,7 @@ mod tests {
                 .open(
                     one_server("http://u:hunter2@h:1/v1", Some("sk-1".to_owned()), "m"),
                     0,
+                    &ChatChoice::default(),
                 )
                 .unwrap();
             assert_eq!(ready.identity, json!({"base_url": "http://h:1/v1"}));

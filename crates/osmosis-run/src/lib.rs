@@ -8,6 +8,8 @@ mod error;
 mod error_kind;
 mod gateway_sessions;
 
+pub mod builtin_language;
+pub mod chat_choice;
 pub mod checked_dataset;
 pub mod doctor;
 pub mod eval;

@@ -12,11 +12,12 @@ use osmosis_gateway::{
 };
 use osmosis_policy::{EmbeddedModel, PolicyError, Sampler, SamplerOptions};
 use osmosis_store::RunKind;
-use osmosis_tokens::ChatFormat;
+use osmosis_tokens::{ChatFormat, TokensError};
 use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::delivery::AnnouncedWeights;
 use serde_json::{Value, json};
 
+use crate::chat_choice::ChatChoice;
 use crate::inference_server::{InferenceServer, ServerKind};
 use crate::life::RunningParts;
 use crate::run_folder::RunFolder;
@@ -93,9 +94,17 @@ impl ReadyPolicy {
 }
 
 /// A policy for evaluation or serving. `seed` is where the random numbers of an embedded one start.
-pub fn open(model: &ModelPath, seed: u64, workspace: &Workspace) -> Result<ReadyPolicy, RunError> {
+pub fn open(
+    model: &ModelPath,
+    seed: u64,
+    workspace: &Workspace,
+    chat: &ChatChoice,
+) -> Result<ReadyPolicy, RunError> {
     match model {
-        ModelPath::Script(path) => script(path, workspace),
+        ModelPath::Script(path) => {
+            chat.refuse_unless_default("a scripted policy renders no prompts")?;
+            script(path, workspace)
+        }
         ModelPath::Provider { provider, model } => {
             let base_url = variable(provider.base_url_variable)
                 .or_else(|| provider.default_base_url.map(str::to_owned))
@@ -116,24 +125,32 @@ pub fn open(model: &ModelPath, seed: u64, workspace: &Workspace) -> Result<Ready
                 "hosted_vllm" => ServerKind::Vllm,
                 _ => ServerKind::Openai,
             };
-            InferenceServer::from_environment(usual)?.open(one_server(&base_url, key, model), seed)
+            InferenceServer::from_environment(usual)?.open(
+                one_server(&base_url, key, model),
+                seed,
+                chat,
+            )
         }
         ModelPath::Endpoint(model) => {
             let base_url =
                 variable("OPENAI_BASE_URL").ok_or_else(|| unset("OPENAI_BASE_URL", model))?;
             let key = variable("OPENAI_API_KEY");
-            InferenceServer::from_environment(ServerKind::Openai)?
-                .open(one_server(&base_url, key, model), seed)
+            InferenceServer::from_environment(ServerKind::Openai)?.open(
+                one_server(&base_url, key, model),
+                seed,
+                chat,
+            )
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
-            let embedded = open_model(model, workspace)?;
-            let identity = json!({ "model_sha256": embedded.digest(), "seed": seed });
+            let embedded = open_model(model, workspace, chat)?;
+            let mut identity = json!({ "model_sha256": embedded.digest(), "seed": seed });
+            chat.pin(&mut identity);
             let sampler = start_sampler(model, &embedded)?;
             let loader = AnnouncedWeights::of(Arc::clone(&sampler), &embedded);
             let policy = TokenPolicy::with_loader(
                 Arc::clone(&sampler) as Arc<dyn TokenEngine>,
                 Arc::clone(&embedded.chat),
-                token_options(model, seed, None),
+                token_options(model, seed, None, chat.template_name.clone()),
                 Arc::new(loader),
             );
             Ok(ReadyPolicy {
@@ -161,10 +178,11 @@ pub fn sampled(
     model: &EmbeddedModel,
     seed: u64,
     limits: Option<TokenLimits>,
+    chat_template: Option<String>,
 ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
     let sampler = start_sampler(model_path, model)?;
     let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
-    let options = token_options(model_path, seed, limits);
+    let options = token_options(model_path, seed, limits, chat_template);
     let policy = TokenPolicy::new(engine, Arc::clone(&model.chat), options);
     Ok((Arc::new(policy), sampler))
 }
@@ -175,6 +193,7 @@ pub fn trained_outside(
     model: &EmbeddedModel,
     seed: u64,
     limits: TokenLimits,
+    chat_template: Option<String>,
     kept: (Utf8PathBuf, u64),
 ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
     let sampler = start_sampler(model_path, model)?;
@@ -187,7 +206,7 @@ pub fn trained_outside(
     let policy = TokenPolicy::with_loader(
         Arc::clone(&sampler) as Arc<dyn TokenEngine>,
         Arc::clone(&model.chat),
-        token_options(model_path, seed, Some(limits)),
+        token_options(model_path, seed, Some(limits), chat_template),
         Arc::new(weights),
     );
     Ok((Arc::new(policy), sampler))
@@ -208,10 +227,12 @@ fn token_options(
     model_path: &ModelPath,
     seed: u64,
     limits: Option<TokenLimits>,
+    chat_template: Option<String>,
 ) -> TokenPolicyOptions {
     TokenPolicyOptions {
         model: model_path.to_string(),
         endpoint: format!("embedded:{model_path}"),
+        chat_template,
         seed,
         max_prompt_tokens: limits.map(|limits| limits.prompt),
         max_response_tokens: limits.map(|limits| limits.response),
@@ -219,9 +240,14 @@ fn token_options(
 }
 
 /// A model that runs in this process, and can be trained.
-pub fn open_model(model: &ModelPath, workspace: &Workspace) -> Result<EmbeddedModel, RunError> {
+pub fn open_model(
+    model: &ModelPath,
+    workspace: &Workspace,
+    chat: &ChatChoice,
+) -> Result<EmbeddedModel, RunError> {
+    let settings = &chat.settings;
     let opened = match model {
-        ModelPath::Builtin(name) => EmbeddedModel::builtin(name),
+        ModelPath::Builtin(name) => EmbeddedModel::builtin_with(name, settings),
         ModelPath::Run { name, step } => {
             if *step == CheckpointStep::Best {
                 tracing::warn!(
@@ -229,9 +255,9 @@ pub fn open_model(model: &ModelPath, workspace: &Workspace) -> Result<EmbeddedMo
                      them is optimistic, so measure it on other rows"
                 );
             }
-            EmbeddedModel::open(&checkpoint(name.as_str(), *step, workspace)?)
+            EmbeddedModel::open_with(&checkpoint(name.as_str(), *step, workspace)?, settings)
         }
-        ModelPath::Local(path) => EmbeddedModel::open(&local(path, workspace)?),
+        ModelPath::Local(path) => EmbeddedModel::open_with(&local(path, workspace)?, settings),
         ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
             return Err(RunError::failed(
                 RunErrorKind::ModelNotTrainable,
@@ -243,7 +269,34 @@ pub fn open_model(model: &ModelPath, workspace: &Workspace) -> Result<EmbeddedMo
             .hint("use `builtin/tiny`, `run:NAME`, or a checkpoint folder like `./models/NAME`"));
         }
     };
-    opened.map_err(|error| model_error(model, &error))
+    opened.map_err(|error| match &error {
+        PolicyError::Tokens(of_template) if chat.blamed_for(of_template).is_some() => {
+            template_error(chat, of_template)
+        }
+        _ => model_error(model, &error),
+    })
+}
+
+/// The template that was chosen can't be used.
+pub fn template_error(chat: &ChatChoice, error: &TokensError) -> RunError {
+    let name = chat.template_name.as_deref().unwrap_or_default();
+    RunError::failed(
+        RunErrorKind::ModelInvalid,
+        format!("chat_template `{name}`: {error}"),
+    )
+    .maybe_hint(error.hint())
+}
+
+/// How a built-in model is talked to; `None` for other models.
+pub fn builtin_chat(model: &ModelPath) -> Option<Arc<ChatFormat>> {
+    match model {
+        ModelPath::Builtin(name) => Some(EmbeddedModel::builtin(name).ok()?.chat),
+        ModelPath::Script(_)
+        | ModelPath::Provider { .. }
+        | ModelPath::Endpoint(_)
+        | ModelPath::Run { .. }
+        | ModelPath::Local(_) => None,
+    }
 }
 
 /// The tokenizer of a model that runs in this process; `None` when there is none, or it can't be had

@@ -44,7 +44,7 @@ impl ServerError {
             Self::NoServer { .. } => ServerErrorKind::Remote,
             Self::Engine(error) => match error.kind() {
                 EngineErrorKind::Resumable => ServerErrorKind::Storage,
-                EngineErrorKind::Internal => ServerErrorKind::Internal,
+                EngineErrorKind::Internal | EngineErrorKind::Unusable => ServerErrorKind::Internal,
             },
             Self::Http(_) => ServerErrorKind::Internal,
         }

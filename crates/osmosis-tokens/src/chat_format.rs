@@ -5,6 +5,7 @@ use std::fs;
 
 use camino::Utf8Path;
 use jiff::civil::DateTime;
+use osmosis_core::config::ToolFormat;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
@@ -12,7 +13,10 @@ use crate::TokensError;
 use crate::format_files::{
     self, CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Templates,
 };
+use crate::hermes::{self, ToolsPlace};
+use crate::messages::{self, Dialect};
 use crate::reply::{self, ParsedReply};
+use crate::tool_support::{self, ToolSupport};
 
 /// Tokens that end a turn in families whose template could not be tried out.
 const KNOWN_TURN_ENDS: [&str; 5] = [
@@ -31,6 +35,18 @@ pub struct ChatFormat {
     end_of_turn: Vec<u32>,
     turn_end: Option<TurnEnd>,
     opens_thinking: bool,
+    /// Where tools are written as text, when the template is not to be given them.
+    tools_in_text: Option<ToolsPlace>,
+    tool_support: ToolSupport,
+}
+
+/// What is chosen for a model instead of what it brings along.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatSettings {
+    /// The text of a chat template.
+    pub chat_template: Option<String>,
+    /// How tools are written into prompts; `None` leaves it to the template.
+    pub tool_format: Option<ToolFormat>,
 }
 
 /// The texts a chat format is made of, as they stand in a checkpoint folder.
@@ -68,6 +84,10 @@ impl fmt::Debug for ChatFormat {
 impl ChatFormat {
     /// Reads a checkpoint folder in Hugging Face layout.
     pub fn load(folder: &Utf8Path) -> Result<Self, TokensError> {
+        Self::load_with(folder, &ChatSettings::default())
+    }
+
+    pub fn load_with(folder: &Utf8Path, settings: &ChatSettings) -> Result<Self, TokensError> {
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|error| TokensError::io(&path, &error))
@@ -77,15 +97,28 @@ impl ChatFormat {
             Err(TokensError::Io { missing: true, .. }) => Ok(None),
             Err(error) => Err(error),
         };
-        Self::from_parts(ChatFormatParts {
+        let parts = ChatFormatParts {
             tokenizer: read(TOKENIZER)?,
             tokenizer_config: read_if_there(TOKENIZER_CONFIG)?.unwrap_or_else(|| "{}".to_owned()),
             chat_template: read_if_there(CHAT_TEMPLATE)?,
             generation_config: read_if_there(GENERATION_CONFIG)?,
-        })
+        };
+        Self::from_parts_with(parts, settings)
     }
 
     pub fn from_parts(parts: ChatFormatParts) -> Result<Self, TokensError> {
+        Self::from_parts_with(parts, &ChatSettings::default())
+    }
+
+    /// The same with another template, which becomes part of what is saved, or another way to write tools, which
+    /// does not.
+    pub fn from_parts_with(
+        mut parts: ChatFormatParts,
+        settings: &ChatSettings,
+    ) -> Result<Self, TokensError> {
+        if let Some(template) = &settings.chat_template {
+            parts.chat_template = Some(template.clone());
+        }
         let config: Map<String, Value> =
             format_files::parse(TOKENIZER_CONFIG, &parts.tokenizer_config)?;
         let generation: Map<String, Value> = match &parts.generation_config {
@@ -103,12 +136,20 @@ impl ChatFormat {
             end_of_turn: Vec::new(),
             turn_end: None,
             opens_thinking: false,
+            tools_in_text: None,
+            tool_support: ToolSupport::Rendered,
         };
         format.turn_end = format.find_turn_end();
         format.end_of_turn = format.find_end_of_turn(&special_tokens, &generation);
         format.opens_thinking = format
             .render(&[question()], None, true, &Map::new())
             .is_ok_and(|text| text.trim_end().ends_with("<think>"));
+        if let Some(ToolFormat::Hermes) = settings.tool_format {
+            format.tools_in_text = Some(format.find_tools_place());
+        }
+        format.tool_support = tool_support::probe(&|messages, tools, extra| {
+            format.render(messages, tools, true, extra)
+        });
         Ok(format)
     }
 
@@ -153,6 +194,27 @@ impl ChatFormat {
     /// template can only take text; the content of a message that only calls tools is `none` or the
     /// empty text, whichever the template takes.
     pub fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TokensError> {
+        if let Some(place) = self.tools_in_text {
+            // What is wrong with a message is said of the message as it came.
+            messages::prepare(messages, Dialect::ALL[0])?;
+            let in_text = hermes::in_text(messages, tools, place);
+            return self.render_natively(&in_text, None, add_generation_prompt, extra);
+        }
+        self.render_natively(messages, tools, add_generation_prompt, extra)
+    }
+
+    /// What becomes of the tools of a request in its prompt.
+    pub fn tool_support(&self) -> &ToolSupport {
+        &self.tool_support
+    }
+
+    fn render_natively(
         &self,
         messages: &[Value],
         tools: Option<&[Value]>,
@@ -212,6 +274,18 @@ impl ChatFormat {
 
     pub(crate) fn turn_end(&self) -> Option<&TurnEnd> {
         self.turn_end.as_ref()
+    }
+
+    /// The system message, where the template shows one.
+    fn find_tools_place(&self) -> ToolsPlace {
+        const MARK: &str = "osmosis probe instructions";
+        let system = json!({"role": "system", "content": MARK});
+        let rendered = self.render_natively(&[system, question()], None, true, &Map::new());
+        if rendered.is_ok_and(|text| text.contains(MARK)) {
+            ToolsPlace::SystemMessage
+        } else {
+            ToolsPlace::FirstUserMessage
+        }
     }
 
     /// Renders a turn and looks at what stands behind its text.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{ChatFormat, ChatFormatParts, TokensError};
+use crate::{ChatFormat, ChatFormatParts, ChatSettings, TokensError};
 
 /// The vocabulary as GGUF files carry it in their metadata (`tokenizer.ggml.*`).
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +39,13 @@ impl ChatFormat {
     /// Builds the tokenizer that a GGUF file describes: byte-level BPE, with the splitting rules that its
     /// `pre` names.
     pub fn from_gguf(vocabulary: GgufVocabulary) -> Result<Self, TokensError> {
+        Self::from_gguf_with(vocabulary, &ChatSettings::default())
+    }
+
+    pub fn from_gguf_with(
+        vocabulary: GgufVocabulary,
+        settings: &ChatSettings,
+    ) -> Result<Self, TokensError> {
         let steps = steps(&vocabulary)?;
         let added = added_tokens(&vocabulary)?;
         let mut ids = Map::with_capacity(vocabulary.tokens.len());
@@ -100,12 +107,13 @@ impl ChatFormat {
         if let Some(template) = vocabulary.chat_template {
             config.insert("chat_template".to_owned(), json!(template));
         }
-        Self::from_parts(ChatFormatParts {
+        let parts = ChatFormatParts {
             tokenizer: tokenizer.to_string(),
             tokenizer_config: Value::Object(config).to_string(),
             chat_template: None,
             generation_config: None,
-        })
+        };
+        Self::from_parts_with(parts, settings)
     }
 }
 

@@ -39,6 +39,7 @@ mod format_files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gguf;
+mod hermes;
 mod ids_index;
 mod matching;
 mod messages;
@@ -47,15 +48,17 @@ mod record;
 mod reply;
 mod rows;
 mod template;
+mod tool_support;
 mod tree;
 mod trial;
 
-pub use chat_format::{ChatFormat, ChatFormatParts};
+pub use chat_format::{ChatFormat, ChatFormatParts, ChatSettings};
 pub use error::{TokensError, TokensErrorKind};
 pub use gguf::GgufVocabulary;
 pub use matching::{MatchError, Unsampled, WhyUnsampled, match_sequences};
 pub use record::{Origin, TokenRecord};
 pub use reply::{ParsedReply, ToolCall};
 pub use rows::{CallRow, TrainingRow};
+pub use tool_support::ToolSupport;
 pub use tree::{CallTree, Given, PlannedPrompt};
 pub use trial::{TemplateTrial, TemplateTrialRunner, try_templates_with};

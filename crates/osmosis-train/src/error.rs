@@ -124,6 +124,7 @@ impl TrainError {
             Self::Engine(error) => match error.kind() {
                 EngineErrorKind::Resumable => TrainErrorKind::Resumable,
                 EngineErrorKind::Internal => TrainErrorKind::Internal,
+                EngineErrorKind::Unusable => TrainErrorKind::Invalid,
             },
             Self::Learner(error) => match error.kind {
                 LearnerErrorKind::DiskFull => TrainErrorKind::DiskFull,

@@ -28,6 +28,8 @@ _API_KEY_VARIABLE = "OSMOSIS_API_KEY"
 _ROLLOUT_ID_VARIABLE = "OSMOSIS_ROLLOUT_ID"
 _ENDPOINT = "/chat/completions"
 _UNNAMED = "main"
+# The finish reason of an answer that ended at the token limit.
+_CUT = "length"
 
 _current: ContextVar[RolloutContext | None] = ContextVar("osmosis_rollout_context", default=None)
 
@@ -62,6 +64,8 @@ class RolloutContext:
     # What an integration keeps for as long as the context lives.
     attachments: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     _sources: dict[str, SampleSource] = field(default_factory=dict, init=False, repr=False)
+    # Why the last answer of each sample ended.
+    _finish_reasons: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _tokens: list[Token[RolloutContext | None]] = field(
         default_factory=list, init=False, repr=False
     )
@@ -115,6 +119,11 @@ class RolloutContext:
             name or (own_name if isinstance(own_name, str) and own_name else _UNNAMED), source
         )
 
+    def note_finish_reason(self, sample: str, reason: str | None) -> None:
+        """Keeps why the latest answer of a sample ended, for the mark of one that was cut."""
+        if reason is not None:
+            self._finish_reasons[sample] = reason
+
     async def get_samples(self) -> dict[str, RolloutSample]:
         """The samples of all sources by name. A sample's id is the name it is registered under."""
         samples = {}
@@ -124,7 +133,12 @@ class RolloutContext:
                 raise TypeError(
                     f"sample source `{name}` returned {type(sample).__name__}, not a RolloutSample"
                 )
-            samples[name] = sample if sample.id == name else sample.model_copy(update={"id": name})
+            if sample.id != name:
+                sample = sample.model_copy(update={"id": name})
+            if self._finish_reasons.get(name) == _CUT:
+                marked = {"finish_reason": _CUT, **sample.extra_fields}
+                sample = sample.model_copy(update={"extra_fields": marked})
+            samples[name] = sample
         return samples
 
     async def get_sample(self, name: str | None = None) -> RolloutSample | None:

@@ -114,6 +114,11 @@ class RolloutSample(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
     extra_fields: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def truncated(self) -> bool:
+        """Whether the sample ends with an answer that was cut at the token limit."""
+        return self.extra_fields.get("finish_reason") == "length"
+
 
 class _TextEnum(str, Enum):
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use camino::Utf8PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
+use osmosis_core::config::ToolFormat;
 use osmosis_gateway::{Dialect, Durability, ServerLogprobs};
 use osmosis_run::inference_server::ServerKind;
 
@@ -99,6 +100,21 @@ impl From<Engine> for ServerKind {
     }
 }
 
+/// How tools are written into prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ToolPrompt {
+    /// As JSON in the system message; calls are read from `<tool_call>` tags
+    Hermes,
+}
+
+impl From<ToolPrompt> for ToolFormat {
+    fn from(prompt: ToolPrompt) -> Self {
+        match prompt {
+            ToolPrompt::Hermes => Self::Hermes,
+        }
+    }
+}
+
 /// What an engine's logprobs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineLogprobs {
@@ -170,6 +186,15 @@ pub(crate) struct GatewayArguments {
         conflicts_with = "model"
     )]
     pub(crate) tokenizer: Option<Utf8PathBuf>,
+
+    /// Chat template to use instead of the model's own (embedded models, or with --tokenizer)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<Utf8PathBuf>,
+
+    /// Write tools into prompts this way, for chat templates that ignore `tools` (embedded models, or with
+    /// --tokenizer)
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) tool_format: Option<ToolPrompt>,
 
     /// Logprobs mode of the inference server [default: raw for vLLM, tempered for `SGLang`]
     #[arg(

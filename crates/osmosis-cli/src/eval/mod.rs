@@ -7,7 +7,7 @@ mod info;
 mod junit;
 pub(crate) mod progress;
 mod regrade;
-mod report;
+pub(crate) mod report;
 pub(crate) mod submit;
 
 use camino::Utf8Path;

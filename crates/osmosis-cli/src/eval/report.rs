@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use osmosis_core::OutcomeKind;
 use osmosis_core::statistics::Interval;
-use osmosis_run::reports::RunReport;
+use osmosis_run::reports::{ParameterReport, RunReport, SamplingReport, TruncationReport};
 use osmosis_run::withheld::{IN_CONFIG, Withheld};
 use owo_colors::Style;
 
@@ -33,6 +33,14 @@ pub(crate) fn render(report: &RunReport, workspace: &Workspace) -> String {
     }
     row("outcomes", outcomes(report));
     row("model", model_calls(report));
+    if let Some(sampling) = report.sampling.filter(|sampling| sampling.calls > 0) {
+        row("sampling", sampling_text(&sampling));
+    }
+    if let Some(truncated) = report.truncated
+        && let Some(text) = truncation_text(truncated)
+    {
+        row("cut", text);
+    }
     if report.judge.calls > 0 {
         row(
             "judge",
@@ -115,6 +123,82 @@ fn model_calls(report: &RunReport) -> String {
         thousands(numbers.completion_tokens),
         part(numbers.reasoning_tokens, "reasoning"),
     )
+}
+
+/// Who chose which sampling parameters.
+fn sampling_text(sampling: &SamplingReport) -> String {
+    let parameters = [
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("max_tokens", sampling.max_tokens),
+    ];
+    // What nobody set in any call is one remark.
+    let (unset, set): (Vec<_>, Vec<_>) = parameters
+        .into_iter()
+        .partition(|(_, parameter)| parameter.left_to_server == sampling.calls);
+    let mut parts: Vec<String> = set
+        .iter()
+        .map(|(name, parameter)| parameter_text(name, parameter, sampling.calls))
+        .collect();
+    // An answer without a limit of its own is no news.
+    let names: Vec<&str> = unset.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = names
+        .into_iter()
+        .filter(|name| *name != "max_tokens")
+        .collect();
+    if !names.is_empty() {
+        let default = match sampling.temperature.server_default {
+            Some(value) => format!("sampled with {value}"),
+            None => "left to the model server".to_owned(),
+        };
+        parts.push(format!("{} not set ({default})", names.join(", ")));
+    }
+    parts.join(" · ")
+}
+
+fn parameter_text(name: &str, parameter: &ParameterReport, calls: u64) -> String {
+    let mut choices = vec![];
+    let share = |count: u64| match count {
+        all if all == calls => String::new(),
+        some => format!(", {} of {} calls", thousands(some), thousands(calls)),
+    };
+    if let (Some(least), Some(most)) = (parameter.agent_min, parameter.agent_max) {
+        let values = if least < most {
+            format!("{least} to {most}")
+        } else {
+            format!("{least}")
+        };
+        choices.push(format!("{values} (agent{})", share(parameter.set_by_agent)));
+    }
+    if let (Some(value), 1..) = (parameter.config_value, parameter.set_by_config) {
+        choices.push(format!(
+            "{value} ([sampling]{})",
+            share(parameter.set_by_config)
+        ));
+    }
+    if parameter.left_to_server > 0 {
+        choices.push(format!(
+            "not set ({} calls)",
+            thousands(parameter.left_to_server)
+        ));
+    }
+    format!("{name} {}", choices.join(", "))
+}
+
+/// How many answers were cut; `None` when none was.
+pub(crate) fn truncation_text(truncated: TruncationReport) -> Option<String> {
+    let TruncationReport { calls, rollouts } = truncated;
+    let plural = |count: u64, word: &str| match count {
+        1 => format!("1 {word}"),
+        many => format!("{} {word}s", thousands(many)),
+    };
+    (calls > 0).then(|| {
+        format!(
+            "{} in {} ended at the token limit",
+            plural(calls, "answer"),
+            plural(rollouts, "rollout"),
+        )
+    })
 }
 
 fn outcomes(report: &RunReport) -> String {

@@ -12,6 +12,7 @@ use super::held_out_point::numbers_text;
 use super::svg::{Lines, svg};
 use crate::command_line;
 use crate::eval::failures;
+use crate::eval::report::truncation_text;
 use crate::figures::{duration_text, number, percent, seconds_text, thousands};
 use crate::output::paint;
 use crate::run_folder::replace_file;
@@ -68,6 +69,9 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
     }
     if let Some(text) = training_text(report) {
         row("training", text);
+    }
+    if let Some(text) = truncation_text(report.truncated) {
+        row("cut", text);
     }
     row("steps", steps_text(report));
     row(

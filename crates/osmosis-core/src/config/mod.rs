@@ -43,7 +43,7 @@ pub use dataset_ref::{DATASET_EXTENSIONS, DatasetRef, DatasetRefError};
 pub use entrypoint::{Entrypoint, EntrypointError, Language};
 pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
 pub use evaluation::{Evaluation, ModelErrors, Sampling};
-pub use experiment::Experiment;
+pub use experiment::{Experiment, ToolFormat};
 pub use logs::LogLimits;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use passed_on::Secrets;

@@ -33,6 +33,8 @@ pub(super) const SECTIONS: &[Section] = &[
             "dataset",
             "branch",
             "commit_sha",
+            "chat_template",
+            "tool_format",
         ]),
     },
     Section {

@@ -62,7 +62,9 @@ fn a_minimal_evaluation_has_every_default() {
         "model_path": "openai/gpt-5",
         "dataset": "multiply",
         "branch": null,
-        "commit_sha": null
+        "commit_sha": null,
+        "chat_template": null,
+        "tool_format": null
       },
       "evaluation": {
         "limit": null,
@@ -101,7 +103,9 @@ fn a_minimal_training_has_every_default() {
         "model_path": "openai/gpt-5",
         "dataset": "multiply",
         "branch": null,
-        "commit_sha": null
+        "commit_sha": null,
+        "chat_template": null,
+        "tool_format": null
       },
       "training": {
         "lr": 1e-6,
@@ -146,6 +150,8 @@ fn a_minimal_training_has_every_default() {
 fn every_key_of_an_evaluation_is_read() {
     let config = eval(
         r#"commit_sha = "ABCDEF0123"
+chat_template = "templates/chat.jinja"
+tool_format = "hermes"
 [evaluation]
 limit = 10
 n = 4
@@ -175,7 +181,7 @@ required = ["SEARCH_KEY", "DB2"]
 anything = { goes = "here" }
 "#,
     );
-    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"judge_model":null,"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
+    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":null,"commit_sha":"abcdef0123","chat_template":"templates/chat.jinja","tool_format":"hermes"},"evaluation":{"limit":10,"n":4,"batch_size":16,"pass_threshold":1.0,"agent_workflow_timeout_s":0.5,"grader_timeout_s":20.0},"sampling":{"rollout_temperature":0.0,"rollout_top_p":0.9},"workflow":{"name":"multiply","since":"1979-05-27T07:32:00Z","nested":{"deep":[1,2.5,true,{"a":"b"}]},"table":{"x":1},"tables":[{"y":2}]},"grader":{"tolerance":0.01},"judge_model":null,"env":{"LOG_LEVEL":"debug","_PRIVATE1":""},"secrets":{"required":["SEARCH_KEY","DB2"]},"advanced":{"anything":{"goes":"here"}}}"#);
     assert_eq!(format!("{:?}", config.sampling.temperature()), "0.0");
     assert_eq!(format!("{:?}", config.sampling.top_p()), "0.9");
     assert_eq!(config.evaluation.agent_timeout().as_millis(), 500);
@@ -211,7 +217,7 @@ eval_interval = 5
 checkpoint_save_freq = 7
 "#,
     );
-    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":"main","commit_sha":null},"training":{"lr":0.00001,"total_epochs":2,"n_samples_per_prompt":4,"rollout_batch_size":16,"max_prompt_length":100,"max_response_length":200,"agent_workflow_timeout_s":30.0,"grader_timeout_s":10.0,"algorithm":"grpo","max_staleness":2,"clip_ratio":0.3,"kl_coef":0.01,"updates_per_batch":3,"seed":0,"steps":50,"held_out":{"dataset":"held_out"},"incomplete_groups":"keep"},"sampling":{"rollout_temperature":0.7,"rollout_top_p":null},"checkpoints":{"eval_interval":5,"checkpoint_save_freq":7},"workflow":{},"grader":{},"judge_model":null,"env":{},"secrets":{"required":[]},"advanced":{}}"#);
+    assert_snapshot!(serde_json::to_string(&config).unwrap(), @r#"{"experiment":{"rollout":"multiply","entrypoint":"main.py","model_path":"openai/gpt-5","dataset":"multiply","branch":"main","commit_sha":null,"chat_template":null,"tool_format":null},"training":{"lr":0.00001,"total_epochs":2,"n_samples_per_prompt":4,"rollout_batch_size":16,"max_prompt_length":100,"max_response_length":200,"agent_workflow_timeout_s":30.0,"grader_timeout_s":10.0,"algorithm":"grpo","max_staleness":2,"clip_ratio":0.3,"kl_coef":0.01,"updates_per_batch":3,"seed":0,"steps":50,"held_out":{"dataset":"held_out"},"incomplete_groups":"keep"},"sampling":{"rollout_temperature":0.7,"rollout_top_p":null},"checkpoints":{"eval_interval":5,"checkpoint_save_freq":7},"workflow":{},"grader":{},"judge_model":null,"env":{},"secrets":{"required":[]},"advanced":{}}"#);
     assert_eq!(
         train("[training]\neval_fraction = 0.1").training.held_out,
         Some(HeldOut::Fraction(0.1))
@@ -627,6 +633,25 @@ fn models_and_datasets_that_can_not_be_are_refused() {
     assert_snapshot!(experiment_errors("dataset", "'data/'"), @r"
     eval.toml:5:11: `dataset` in `[experiment]`: `data/` names a folder
       hint: name a `.jsonl`, `.csv` or `.parquet` file
+    ");
+}
+
+#[test]
+fn a_chat_template_and_a_tool_format_are_checked_in_place() {
+    assert_snapshot!(eval_errors_with("tool_format = 'xml'\nchat_template = 'templates/'\n"), @r"
+    eval.toml:7:17: `chat_template` in `[experiment]`: `templates/` is not a file name
+      hint: name a file from the workspace, like `templates/chat.jinja`
+    eval.toml:6:15: `tool_format` in `[experiment]`: unknown tool format `xml`
+      hint: write `hermes`
+    ");
+    assert_snapshot!(eval_errors_with("tool_format = 1\n"), @"eval.toml:6:15: `tool_format` in `[experiment]` must be a string, not an integer");
+    let scripted = "[experiment]\nrollout = 'r'\nentrypoint = 'main.py'\nmodel_path = 'script:p.toml'\ndataset = 'd'\nchat_template = 'x.jinja'\n";
+    let told = EvalConfig::parse("eval.toml".into(), scripted)
+        .unwrap_err()
+        .render();
+    assert_snapshot!(told.trim_end(), @r"
+    eval.toml:6:1: `chat_template` in `[experiment]`: a scripted policy renders no prompts
+      hint: remove it, or set another `model_path`
     ");
 }
 

@@ -27,6 +27,18 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
+    /// The same with another text in place of one, wherever a failure has it.
+    #[must_use]
+    pub fn replacing(self, text: &str, by: &str) -> Self {
+        let result = match self.result {
+            TaskResult::Failed { failure } => TaskResult::Failed {
+                failure: failure.replacing(text, by),
+            },
+            other => other,
+        };
+        Self { result, ..self }
+    }
+
     /// A task that no worker was given.
     pub fn undispatched(result: TaskResult) -> Self {
         Self {

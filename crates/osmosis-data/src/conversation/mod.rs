@@ -24,6 +24,7 @@ mod tree;
 
 use serde_json::Value;
 
+pub use self::reply::is_cut_at_limit;
 pub use self::tree::ConversationTree;
 
 /// One line of talk, from its first message to its last.

@@ -41,7 +41,8 @@ pub(super) fn read(dialect: &str, body: &[u8]) -> Reply {
         }],
         "generate" => vec![Choice {
             turns: vec![in_tokens(Role::Assistant, &body["output_ids"])],
-            finish_reason: text(&body["meta_info"]["finish_reason"]["type"]),
+            finish_reason: text(&body["meta_info"]["finish_reason"]["type"])
+                .or_else(|| text(&body["stop_reason"])),
         }],
         _ => {
             let choices = body["choices"].as_array().into_iter().flatten();
@@ -56,6 +57,32 @@ pub(super) fn read(dialect: &str, body: &[u8]) -> Reply {
         id: text(&body["id"]),
         choices,
         usage: usage(&body["usage"]),
+    }
+}
+
+/// Whether an answer of a recorded reply ended at the token limit.
+pub fn is_cut_at_limit(dialect: &str, body: &[u8]) -> bool {
+    // Few replies have these words, and reading a long one costs.
+    let word = match dialect {
+        "responses" => "max_output_tokens",
+        "messages" => "max_tokens",
+        _ => "length",
+    };
+    if !String::from_utf8_lossy(body).contains(word) {
+        return false;
+    }
+    let whole = serde_json::from_slice::<Value>(body).ok();
+    let Some(body) = whole.or_else(|| stream::assemble(dialect, body)) else {
+        return false;
+    };
+    match dialect {
+        "responses" => body["incomplete_details"]["reason"] == word,
+        "messages" => body["stop_reason"] == word,
+        "generate" => body["stop_reason"] == word,
+        _ => {
+            let mut choices = body["choices"].as_array().into_iter().flatten();
+            choices.any(|choice| choice["finish_reason"] == word)
+        }
     }
 }
 

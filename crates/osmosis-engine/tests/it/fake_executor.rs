@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::fake_sessions::ADVERTISED;
+
 /// What user code does in one phase of one attempt.
 #[derive(Debug, Clone)]
 pub(crate) enum Play {
@@ -26,6 +28,8 @@ pub(crate) enum Play {
     /// It waits until it is cancelled.
     UntilCancelled,
     Raises,
+    /// It raises what an HTTP client says of the address that it was given.
+    RaisesTheAddress,
     LosesItsWorker(LossCause),
 }
 
@@ -128,6 +132,16 @@ impl FakeExecutor {
             },
             Play::Raises => TaskResult::Failed {
                 failure: Failure::new(ErrorCategory::AgentError, "RuntimeError", "boom"),
+            },
+            Play::RaisesTheAddress => TaskResult::Failed {
+                failure: Failure {
+                    traceback: Some(format!("File \"main.py\"\n  GET {ADVERTISED}/models")),
+                    ..Failure::new(
+                        ErrorCategory::HttpError,
+                        "HTTPStatusError",
+                        format!("Client error '400' for url '{ADVERTISED}/chat/completions'"),
+                    )
+                },
             },
             Play::LosesItsWorker(cause) => TaskResult::WorkerLost {
                 detail: "exited with code 3".to_owned(),

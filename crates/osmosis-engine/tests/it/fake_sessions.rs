@@ -5,11 +5,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use osmosis_core::{Attempt, RolloutId, TaskClock};
-use osmosis_engine::{AgentSession, JudgeSession, ModelFault, Session, SessionCalls, Sessions};
+use osmosis_engine::{
+    AgentSession, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
+};
 use osmosis_store::CallSummary;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 pub(crate) const ADVERTISED: &str = "http://gateway.example:8000/v1";
+/// What the user configured.
+pub(crate) const ENDPOINT: &str = "https://models.example/v1";
 
 #[derive(Debug, Default)]
 pub(crate) struct FakeSessions {
@@ -17,6 +22,9 @@ pub(crate) struct FakeSessions {
     /// What the calls of a rollout's attempts suffer, one after the other.
     faults: Mutex<HashMap<RolloutId, VecDeque<ModelFault>>>,
     judged: bool,
+    /// Why no rollout can be served, once that is known.
+    unusable: Mutex<Option<RunFault>>,
+    known: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +49,15 @@ impl FakeSessions {
         of_rollout.push_back(fault);
     }
 
+    /// From now on no rollout can be served.
+    pub(crate) fn is_unusable(&self, message: &str) {
+        *self.unusable.lock() = Some(RunFault {
+            message: message.to_owned(),
+            hint: Some("do something".to_owned()),
+        });
+        self.known.notify_waiters();
+    }
+
     pub(crate) fn open_keys(&self) -> Vec<String> {
         self.shared.open.lock().clone()
     }
@@ -59,7 +76,19 @@ impl FakeSessions {
     }
 }
 
+#[async_trait]
 impl Sessions for FakeSessions {
+    async fn run_fault(&self) -> RunFault {
+        loop {
+            let known = self.known.notified();
+            let fault = self.unusable.lock().clone();
+            match fault {
+                Some(fault) => return fault,
+                None => known.await,
+            }
+        }
+    }
+
     fn open(&self, wanted: AgentSession) -> Box<dyn Session> {
         let mut faults = self.faults.lock();
         let fault = faults
@@ -97,6 +126,10 @@ struct FakeSession {
 impl Session for FakeSession {
     fn url(&self) -> &str {
         ADVERTISED
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        Some(ENDPOINT)
     }
 
     fn key(&self) -> &str {

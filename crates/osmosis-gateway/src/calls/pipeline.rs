@@ -192,13 +192,19 @@ pub(crate) async fn answer(
         body,
     } = match answer {
         Ok(reply) => reply,
-        Err(fault) => return refuse_faulty(call, dialect, fault).await,
+        Err(fault) => {
+            shared.note_run_fault(&fault);
+            return refuse_faulty(call, dialect, fault).await;
+        }
     };
     match body {
         ReplyBody::Whole(body) => {
             call.first_byte();
             let usage = if status < 400 { usage_in(&body) } else { None };
-            let error = (status >= 400).then(|| refused(status, &body));
+            let endpoint = call_trace
+                .endpoint()
+                .unwrap_or_else(|| policy.endpoint.clone());
+            let error = (status >= 400).then(|| refused(&endpoint, status, &body));
             let Ok(body) = in_dialect(dialect, prepared, status, body) else {
                 let fault = garbage(&policy.endpoint, "sent a reply that can't be read");
                 return refuse_faulty(call, dialect, fault).await;
@@ -305,14 +311,14 @@ async fn refuse(
 }
 
 /// That a policy refused, and why, as far as its reply says it in a line.
-fn refused(status: u16, body: &[u8]) -> CallError {
+fn refused(endpoint: &str, status: u16, body: &[u8]) -> CallError {
     let reply = serde_json::from_slice(body).unwrap_or(Value::Null);
     let message = reply.pointer("/error/message").and_then(Value::as_str);
     let message: String = message.into_iter().flat_map(str::chars).take(300).collect();
     let colon = if message.is_empty() { "" } else { ": " };
     CallError {
         code: ErrorCode::UpstreamRefused,
-        message: format!("the upstream answered with status {status}{colon}{message}"),
+        message: format!("{endpoint} answered with status {status}{colon}{message}"),
     }
 }
 

@@ -30,6 +30,8 @@ pub enum FaultKind {
     QueueFull,
     /// The policy was paused, and not resumed in time.
     Paused,
+    /// The call has tools, and the chat template does not show them to the model.
+    ToolsIgnored,
 }
 
 impl FaultKind {
@@ -45,6 +47,7 @@ impl FaultKind {
             Self::Misconfigured => "upstream_misconfigured",
             Self::QueueFull => "gateway_queue_full",
             Self::Paused => "policy_paused",
+            Self::ToolsIgnored => "tools_ignored",
         }
     }
 
@@ -72,7 +75,42 @@ impl FaultKind {
             | Self::CutShort
             | Self::QueueFull
             | Self::Paused => true,
-            Self::Misconfigured => false,
+            Self::Misconfigured | Self::ToolsIgnored => false,
+        }
+    }
+
+    /// Whether a run has no use for going on: every rollout would fare alike, by what the run is made of.
+    pub fn ends_the_run(self) -> bool {
+        match self {
+            Self::ToolsIgnored => true,
+            Self::Unreachable
+            | Self::TimedOut
+            | Self::Overloaded
+            | Self::ServerError
+            | Self::Garbage
+            | Self::CutShort
+            | Self::Misconfigured
+            | Self::QueueFull
+            | Self::Paused => false,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(self) -> Option<&'static str> {
+        match self {
+            Self::ToolsIgnored => Some(
+                "write `tool_format = \"hermes\"` in [experiment] to put the tools into the system message, or \
+                 `chat_template = \"FILE\"` to use a template that renders `tools`",
+            ),
+            Self::Unreachable
+            | Self::TimedOut
+            | Self::Overloaded
+            | Self::ServerError
+            | Self::Garbage
+            | Self::CutShort
+            | Self::Misconfigured
+            | Self::QueueFull
+            | Self::Paused => None,
         }
     }
 }

@@ -268,7 +268,8 @@ impl Target<'_> {
             | FaultKind::ServerError
             | FaultKind::CutShort
             | FaultKind::QueueFull
-            | FaultKind::Paused => Finding::Doubtful { why: fault.message },
+            | FaultKind::Paused
+            | FaultKind::ToolsIgnored => Finding::Doubtful { why: fault.message },
         }
     }
 

@@ -164,6 +164,18 @@ impl ErrorReply {
             ErrorCode::Fault(fault.kind),
             fault.message.clone(),
         );
+        if fault.kind == FaultKind::ToolsIgnored {
+            let hint = fault.kind.hint().unwrap_or_default();
+            return Self {
+                kind: "invalid_request_error",
+                param: Some("tools".to_owned()),
+                message: format!(
+                    "{}. In a run, {hint}. With `osmosis gateway`, use `--tool-format hermes` or `--chat-template FILE`",
+                    fault.message
+                ),
+                ..reply
+            };
+        }
         let retry_after = match fault.kind {
             FaultKind::QueueFull => Some(1),
             FaultKind::Paused => Some(5),
@@ -173,7 +185,8 @@ impl ErrorReply {
             | FaultKind::ServerError
             | FaultKind::Garbage
             | FaultKind::CutShort
-            | FaultKind::Misconfigured => None,
+            | FaultKind::Misconfigured
+            | FaultKind::ToolsIgnored => None,
         };
         Self {
             retry_after,

@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::GatewayError;
 use crate::options::{ConnectionLimits, Durability, GatewayOptions};
-use crate::policy::Policy;
 use crate::policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
+use crate::policy::{Fault, Policy, PolicyDescription};
 use crate::secret::Secret;
 use crate::serving::connection;
 use crate::serving::control::ControlKey;
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) durability: Durability,
     pub(crate) sampling: Sampling,
+    /// The first fault that a run has no use for going on after.
+    run_fault: watch::Sender<Option<Fault>>,
     /// Fields of calls that were warned of.
     warned_of: Mutex<Vec<&'static str>>,
     pub(crate) max_body_bytes: usize,
@@ -155,6 +157,7 @@ impl Gateway {
             store,
             durability: options.durability,
             sampling: options.sampling,
+            run_fault: watch::Sender::new(None),
             warned_of: Mutex::default(),
             max_body_bytes: options.max_body_bytes,
             extra_routes,
@@ -184,6 +187,20 @@ impl Gateway {
     /// The base URL that clients append `/chat/completions` to: `http://127.0.0.1:PORT/v1`.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Waits for a fault that a run has no use for going on after: every rollout would fare alike.
+    pub async fn run_fault(&self) -> Fault {
+        let mut faults = self.shared.run_fault.subscribe();
+        loop {
+            let noted = faults.borrow_and_update().clone();
+            match noted {
+                Some(fault) => return fault,
+                // The sender lives as long as the gateway.
+                None if faults.changed().await.is_err() => return std::future::pending().await,
+                None => {}
+            }
+        }
     }
 
     /// What opens the control API.
@@ -312,15 +329,21 @@ impl Gateway {
         self.shared.registry.set_judge(policy);
     }
 
-    /// Makes a key for the grader of one attempt, with the name of the model behind it; `None` when there
+    /// Where the calls of this rollout go, without credentials.
+    pub fn endpoint_for(&self, rollout: &RolloutId) -> String {
+        let policy = self.shared.registry.run_policy();
+        policy.describe_for(rollout).endpoint
+    }
+
+    /// Makes a key for the grader of one attempt, with the model behind it; `None` when there
     /// is no judge. Whatever is asked with it goes to the judge, and is recorded as the judge's.
     pub fn open_judge(
         &self,
         rollout: RolloutId,
         attempt: Attempt,
-    ) -> Option<(RolloutSession, String)> {
+    ) -> Option<(RolloutSession, PolicyDescription)> {
         let judge = self.shared.registry.judge()?;
-        let model = judge.policy().describe().model;
+        let described = judge.policy().describe();
         let session = self.shared.sessions.open(
             Whose {
                 rollout,
@@ -332,7 +355,7 @@ impl Gateway {
             CallHistory::default(),
             &self.shared.everything,
         );
-        Some((session, model))
+        Some((session, described))
     }
 
     /// Makes a key that is no rollout's and stays open for as long as it is kept, for any number of
@@ -400,6 +423,17 @@ impl Shared {
     /// Whether a rollout's session opens with this key.
     pub(crate) fn opens_a_session(&self, key: &str) -> bool {
         self.sessions.enter(key).is_some()
+    }
+
+    /// Lets whoever drives the run know of a fault that ends it.
+    pub(crate) fn note_run_fault(&self, fault: &Fault) {
+        if fault.kind.ends_the_run() {
+            self.run_fault.send_if_modified(|first| {
+                let is_first = first.is_none();
+                first.get_or_insert_with(|| fault.clone());
+                is_first
+            });
+        }
     }
 
     /// Reports once for each field that calls don't get the sampling they ask for.

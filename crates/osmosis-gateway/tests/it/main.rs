@@ -37,5 +37,6 @@ mod scripted;
 mod session_keys;
 mod spans;
 mod streaming;
+mod tools;
 mod toy;
 mod upstream;

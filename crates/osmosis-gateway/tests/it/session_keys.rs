@@ -178,7 +178,7 @@ async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
     house
         .gateway
         .set_judge(Arc::new(script_policy("[[reply]]\ntext = 'judge'\n")));
-    let (session, model) = house.gateway.open_judge(rollout, Attempt(3)).unwrap();
+    let (session, judge) = house.gateway.open_judge(rollout, Attempt(3)).unwrap();
     let ask = async |key: &str| {
         // Whatever model is named: the key decides.
         let call = house.client.post(house.chat_url()).bearer_auth(key);
@@ -193,7 +193,7 @@ async fn a_judges_door_opens_the_judge_alone_until_it_is_closed() {
         .get(format!("{}/models", house.gateway.url()))
         .bearer_auth(session.key());
     let models = Answer::of(models.send().await.unwrap()).await.json();
-    assert_eq!(models["data"][0]["id"], model);
+    assert_eq!(models["data"][0]["id"], judge.model);
     assert_eq!(models["data"][1], serde_json::Value::Null);
 
     let key = session.key().to_owned();

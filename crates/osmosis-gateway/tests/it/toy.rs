@@ -6,11 +6,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use osmosis_core::PolicyVersion;
+use osmosis_core::config::ToolFormat;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
 };
 use osmosis_gateway::{TokenPolicy, TokenPolicyOptions};
-use osmosis_tokens::{ChatFormat, ChatFormatParts};
+use osmosis_tokens::{ChatFormat, ChatFormatParts, ChatSettings};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -53,6 +54,10 @@ fn letter_of(byte: u8) -> char {
 }
 
 pub(crate) fn chat_format() -> ChatFormat {
+    format_of(TEMPLATE, None)
+}
+
+pub(crate) fn format_of(template: &str, tool_format: Option<ToolFormat>) -> ChatFormat {
     let vocabulary: Map<String, Value> = (0..=255)
         .map(|byte| (letter_of(byte).to_string(), json!(byte)))
         .collect();
@@ -72,13 +77,17 @@ pub(crate) fn chat_format() -> ChatFormat {
             "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
             "fuse_unk": false, "byte_fallback": false},
     });
-    ChatFormat::from_parts(ChatFormatParts {
+    let parts = ChatFormatParts {
         tokenizer: tokenizer.to_string(),
         tokenizer_config: json!({"eos_token": "<|im_end|>"}).to_string(),
-        chat_template: Some(TEMPLATE.to_owned()),
+        chat_template: Some(template.to_owned()),
         generation_config: None,
-    })
-    .unwrap()
+    };
+    let settings = ChatSettings {
+        chat_template: None,
+        tool_format,
+    };
+    ChatFormat::from_parts_with(parts, &settings).unwrap()
 }
 
 /// The ids of a text, tags as one token each.
@@ -195,6 +204,7 @@ pub(crate) fn options() -> TokenPolicyOptions {
     TokenPolicyOptions {
         model: "toy".to_owned(),
         endpoint: "toy:bytes".to_owned(),
+        chat_template: None,
         seed: 11,
         max_prompt_tokens: None,
         max_response_tokens: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_tokens::ChatFormat;
+use osmosis_tokens::{ChatFormat, ChatSettings};
 use safetensors::SafeTensorError;
 use serde_json::Value;
 
@@ -18,12 +18,15 @@ const CONFIG: &str = "config.json";
 const ONE_SHARD: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-pub(super) fn open(folder: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
+pub(super) fn open(
+    folder: &Utf8Path,
+    settings: &ChatSettings,
+) -> Result<EmbeddedModel, PolicyError> {
     let config = config(folder)?.ok_or_else(|| PolicyError::NotAModel {
         path: folder.to_owned(),
         message: format!("it has no `{CONFIG}`"),
     })?;
-    let chat = ChatFormat::load(folder)?;
+    let chat = ChatFormat::load_with(folder, settings)?;
     let weights = read_weights(folder, &config)?;
     Ok(EmbeddedModel {
         config,

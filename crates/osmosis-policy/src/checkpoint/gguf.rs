@@ -8,7 +8,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, Value as Metadata};
-use osmosis_tokens::{ChatFormat, GgufVocabulary};
+use osmosis_tokens::{ChatFormat, ChatSettings, GgufVocabulary};
 use serde_json::{Value, json};
 
 use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, weights};
@@ -19,15 +19,16 @@ const MAX_TENSOR_NUMBERS: usize = 1 << 40;
 /// Stretches of single frequencies, which files of Llama 3.1 and later carry.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-pub(super) fn open(path: &Utf8Path) -> Result<EmbeddedModel, PolicyError> {
+pub(super) fn open(path: &Utf8Path, chat: &ChatSettings) -> Result<EmbeddedModel, PolicyError> {
     let file = File::open(path).map_err(|error| PolicyError::io(path, &error))?;
-    read(path, BufReader::new(file))
+    read(path, BufReader::new(file), chat)
 }
 
 /// Reads what a file at `path` holds.
 pub(crate) fn read<R: Read + Seek>(
     path: &Utf8Path,
     mut reader: R,
+    settings: &ChatSettings,
 ) -> Result<EmbeddedModel, PolicyError> {
     let content = Content::read(&mut reader).map_err(|error| unreadable(path, &error))?;
     check_shapes(&content).map_err(|problem| PolicyError::damaged(path, problem))?;
@@ -38,7 +39,7 @@ pub(crate) fn read<R: Read + Seek>(
     };
     let architecture = gguf.architecture()?;
     let config = gguf.config(architecture)?;
-    let chat = ChatFormat::from_gguf(gguf.vocabulary()?)?;
+    let chat = ChatFormat::from_gguf_with(gguf.vocabulary()?, settings)?;
     let weights = weights::checked(&config, gguf.tensors(&config)?)?;
     Ok(EmbeddedModel {
         config,

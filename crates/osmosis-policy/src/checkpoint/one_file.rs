@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use camino::Utf8Path;
-use osmosis_tokens::{ChatFormat, ChatFormatParts};
+use osmosis_tokens::{ChatFormat, ChatFormatParts, ChatSettings};
 
 use super::tensor_file;
 use crate::{EmbeddedModel, ModelConfig, PolicyError, weights};
@@ -62,7 +62,11 @@ fn with_metadata(bare: &[u8], texts: &BTreeMap<String, String>) -> Option<Vec<u8
     Some(file)
 }
 
-pub(super) fn read(name: &str, bytes: &[u8]) -> Result<EmbeddedModel, PolicyError> {
+pub(crate) fn read(
+    name: &str,
+    bytes: &[u8],
+    settings: &ChatSettings,
+) -> Result<EmbeddedModel, PolicyError> {
     let damaged = |message: String| PolicyError::damaged(Utf8Path::new(name), message);
     let mut texts = tensor_file::metadata(bytes).map_err(damaged)?;
     let mut text = |key: &str| {
@@ -74,12 +78,13 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<EmbeddedModel, PolicyErro
         .map_err(|error| damaged(format!("`{CONFIG}`: {error}")))?;
     let (tokenizer, tokenizer_config) = (text(TOKENIZER)?, text(TOKENIZER_CONFIG)?);
     let config = ModelConfig::parse(config)?;
-    let chat = ChatFormat::from_parts(ChatFormatParts {
+    let parts = ChatFormatParts {
         tokenizer,
         tokenizer_config,
         chat_template: texts.remove(CHAT_TEMPLATE),
         generation_config: texts.remove(GENERATION_CONFIG),
-    })?;
+    };
+    let chat = ChatFormat::from_parts_with(parts, settings)?;
     let mut tensors = BTreeMap::new();
     tensor_file::read(bytes, &mut tensors).map_err(damaged)?;
     let weights = weights::checked(&config, tensors)?;

@@ -11,6 +11,7 @@ use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
+use crate::builtin_language;
 use crate::eval::live_view::LiveView;
 use crate::eval::money::Money;
 use crate::eval::plan::{EvalPlan, UserSide};
@@ -22,6 +23,7 @@ use crate::execution::{self, DriveSettings, pool_options};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
 use crate::notices::Notices;
+use crate::policy;
 use crate::prepared::Prepared;
 use crate::reports::RunReport;
 use crate::run_folder::RunFolder;
@@ -117,6 +119,12 @@ impl Work for Evaluation {
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
         self.plan.ready.end_with(around.parts);
+        let model = &self.plan.config.experiment.model_path;
+        if let Some(chat) = policy::builtin_chat(model)
+            && let Some(note) = builtin_language::note(model, &chat, &self.plan.dataset)
+        {
+            around.notices.note(note);
+        }
         if !self.folder.exists() {
             self.probe(&**around.notices).await?;
         }
@@ -267,7 +275,7 @@ impl Evaluation {
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<EvalEnd, RunError> {
         code.tell(workers.manifest(), &self.amount(), &**around.notices);
-        let sampling = execution::sampling(self.plan.config.sampling, false);
+        let sampling = execution::eval_sampling(self.plan.config.sampling);
         let policy = &self.plan.ready.policy;
         let gateway = execution::start_gateway(None, sampling, policy, &run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
@@ -287,7 +295,7 @@ impl Evaluation {
         let gateway = execution::start_gateway_beside(
             server.callbacks(),
             server.listen(),
-            execution::sampling(self.plan.config.sampling, false),
+            execution::eval_sampling(self.plan.config.sampling),
             &self.plan.ready.policy,
             &run.store,
         );

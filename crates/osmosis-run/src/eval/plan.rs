@@ -10,6 +10,7 @@ use osmosis_store::{NewRollout, Store};
 use serde_json::json;
 
 use super::rollout_server::RolloutServer;
+use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::policy::{self, ReadyPolicy};
@@ -136,7 +137,8 @@ impl EvalPlan {
         let chosen = (0..dataset.rows).filter(|index| filter.judge(*index) == RowVerdict::Take);
         let rows = chosen.count() as u64;
         let model_path = &config.experiment.model_path;
-        let ready = policy::open(model_path, request.seed, &workspace)?;
+        let chat = ChatChoice::of_experiment(&config.experiment, &workspace)?;
+        let ready = policy::open(model_path, request.seed, &workspace, &chat)?;
         let judge = match side {
             UserSide::Here(_) => {
                 let (model, beside) = (config.judge_model.as_ref(), Some((model_path, &ready)));

@@ -4,6 +4,7 @@
 //! serialised: their JSON schemas are in `docs/schema/`, and `docs/reports.md` describes them. They are
 //! computed from stores and folders. Front ends render them; nothing here prints.
 
+mod call_survey;
 mod commands;
 mod comparison;
 mod cost;
@@ -25,6 +26,7 @@ mod schema;
 mod training;
 mod verified;
 
+pub use call_survey::{ParameterReport, SamplingReport, TruncationReport};
 pub use commands::suggested_command;
 pub use comparison::{
     ChangedRow, ChangedRows, ComparedRun, ComparedWith, Comparison, ComparisonDefinitions,

@@ -10,8 +10,12 @@ use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, RunRecord, Store}
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::call_survey::CallSurvey;
 use super::failures::RunAgain;
-use super::{CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState};
+use super::{
+    CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState,
+    SamplingReport, TruncationReport,
+};
 use crate::RunError;
 use crate::figures::time_text;
 use crate::run_folder::RunFolder;
@@ -47,6 +51,13 @@ pub struct RunReport {
     /// elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld_variables: Option<Vec<String>>,
+    /// Which sampling parameters the model was asked with, and who chose them; left out of a run that only
+    /// grades.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingReport>,
+    /// Answers that ended at the token limit; left out of a run that only grades.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<TruncationReport>,
     pub failures: Vec<FailureReport>,
     pub definitions: RunDefinitions,
     /// What became of each `--fail-under`; left out without any.
@@ -106,6 +117,9 @@ impl RunReport {
         let runs_per_row = pinned.rollouts_per_row().unwrap_or(1);
         let mut tally = RunTally::new(runs_per_row).within(pinned.reward_range());
         let mut judge = JudgeSummary::default();
+        // The calls of a run that only grades are another's.
+        let asked = pinned.regraded_from.is_none();
+        let survey = asked.then(|| CallSurvey::of(&pinned));
         let mut failures = FailureGroups::default();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
@@ -115,6 +129,10 @@ impl RunReport {
                     judge.add(rollout.calls.judge);
                     failures.add(rollout.row_index, rollout.run_index, outcome);
                 }
+            }
+            if let Some(survey) = &survey {
+                let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
+                survey.read(store, &ids).await?;
             }
         }
         let again = RunAgain::of(name, &pinned, folder.workspace());
@@ -136,6 +154,8 @@ impl RunReport {
             policy_calls_in: pinned.regraded_from.map(|from| from.calls_in),
             duration_ms: None,
             withheld_variables: None,
+            sampling: survey.as_ref().map(CallSurvey::sampling),
+            truncated: survey.as_ref().map(CallSurvey::truncation),
             failures: failures
                 .iter()
                 .map(|group| FailureReport::of(group, &again))
@@ -287,6 +307,10 @@ impl Serialize for RunInfo {
             regraded_from: &'a Option<String>,
             #[serde(skip_serializing_if = "Option::is_none")]
             policy_calls_in: &'a Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            sampling: &'a Option<SamplingReport>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            truncated: &'a Option<TruncationReport>,
             failures: &'a [FailureReport],
             #[serde(rename = "definitions", skip_serializing_if = "Option::is_none")]
             definitions_with_gates: Option<&'a RunDefinitions>,
@@ -307,6 +331,8 @@ impl Serialize for RunInfo {
             judge: &report.judge,
             regraded_from: &report.regraded_from,
             policy_calls_in: &report.policy_calls_in,
+            sampling: &report.sampling,
+            truncated: &report.truncated,
             failures: &report.failures,
             definitions_with_gates: definitions.filter(|_| report.gates.is_some()),
             record,

@@ -4,6 +4,7 @@ use osmosis_core::config::{ModelPath, TrainConfig};
 use osmosis_policy::EmbeddedModel;
 
 use super::plan::PlannedModel;
+use crate::chat_choice::ChatChoice;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
 use crate::workspace::Workspace;
@@ -21,14 +22,16 @@ pub enum OutsideModel {
 impl PlannedModel for OutsideModel {
     fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let model = &config.experiment.model_path;
+        let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         if matches!(
             model,
             ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_)
         ) {
-            let embedded = policy::open_model(model, workspace)?;
+            let embedded = policy::open_model(model, workspace, &chat)?;
             return Ok(Self::Embedded(Box::new(embedded)));
         }
-        let ready = policy::open(model, config.training.seed.unwrap_or(0), workspace)?;
+        let seed = config.training.seed.unwrap_or(0);
+        let ready = policy::open(model, seed, workspace, &chat)?;
         if ready.tells_tokens {
             return Ok(Self::Servers(ready));
         }

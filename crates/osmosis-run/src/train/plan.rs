@@ -3,15 +3,18 @@
 use std::collections::HashSet;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{HeldOut, Language, TrainConfig};
+use osmosis_core::config::{HeldOut, Language, ModelPath, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
 use osmosis_policy::{EmbeddedModel, Processor};
 use osmosis_store::NewRow;
+use osmosis_tokens::ChatFormat;
 use osmosis_train::TrainPlan;
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
+use crate::builtin_language;
+use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::policy;
@@ -60,7 +63,8 @@ pub trait PlannedModel: Sized {
 
 impl PlannedModel for EmbeddedModel {
     fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
-        policy::open_model(&config.experiment.model_path, workspace)
+        let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
+        policy::open_model(&config.experiment.model_path, workspace, &chat)
     }
 
     fn pin(&self, facts: &mut Pinned) {
@@ -119,6 +123,11 @@ impl<M: PlannedModel> Plan<M> {
     pub fn check_for(&self, workflow: &Manifest) -> Result<(), RunError> {
         self.datasets()
             .try_for_each(|dataset| dataset.check_for(workflow))
+    }
+
+    /// What the built-in model will not understand of the rows.
+    pub fn language_note(&self, model: &ModelPath, chat: &ChatFormat) -> Option<String> {
+        builtin_language::note(model, chat, &self.dataset)
     }
 
     fn datasets(&self) -> impl Iterator<Item = &CheckedDataset> {

@@ -104,6 +104,12 @@ impl<M: PlannedModel + Sync> Training<M> {
         &self,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<ReadyCode, RunError> {
+        let model = &self.plan.config.experiment.model_path;
+        if let Some(chat) = policy::builtin_chat(model)
+            && let Some(note) = self.plan.language_note(model, &chat)
+        {
+            around.notices.note(note);
+        }
         let prepared = self.prepare_code(around).await?;
         let mut workers = None;
         if self.plan.depends_on_workflow() {
@@ -307,12 +313,16 @@ impl Training {
         run: &OpenRun,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
-        let model_path = &self.plan.config.experiment.model_path;
-        let limits = Some(self.token_limits());
-        let (policy, sampler) =
-            policy::sampled(model_path, &self.plan.model, self.plan.seed(), limits)?;
+        let experiment = &self.plan.config.experiment;
+        let (policy, sampler) = policy::sampled(
+            &experiment.model_path,
+            &self.plan.model,
+            self.plan.seed(),
+            Some(self.token_limits()),
+            experiment.chat_template.as_ref().map(ToString::to_string),
+        )?;
         around.parts.add_sampler(&sampler);
-        let sampling = execution::sampling(self.plan.config.sampling, true);
+        let sampling = execution::training_sampling(self.plan.config.sampling);
         let gateway = execution::start_gateway(None, sampling, &policy, &run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
         if let Some(judge) = &self.plan.judge {

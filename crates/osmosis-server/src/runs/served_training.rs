@@ -154,7 +154,7 @@ impl ServedTraining {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<ServedPolicy, RunError> {
         let (policy, version) = self.policy(around)?;
-        let sampling = execution::sampling(self.training.plan.config.sampling, true);
+        let sampling = execution::training_sampling(self.training.plan.config.sampling);
         let service = Arc::new(BatchService::default());
         let options = GatewayOptions {
             services: vec![(BatchService::PATH.to_owned(), Arc::clone(&service) as _)],
@@ -190,6 +190,11 @@ impl ServedTraining {
                     model,
                     training.plan.seed(),
                     training.token_limits(),
+                    config
+                        .experiment
+                        .chat_template
+                        .as_ref()
+                        .map(ToString::to_string),
                     (training.folder.path.clone(), every),
                 )?;
                 around.parts.add_sampler(&sampler);

@@ -12,5 +12,6 @@ mod gguf;
 mod gguf_metadata;
 mod ids;
 mod published;
+mod tools;
 mod toy;
 mod trees;

@@ -1,6 +1,6 @@
 //! A small byte-level format, so that trees can be tested without a download.
 
-use osmosis_tokens::{ChatFormat, GgufVocabulary};
+use osmosis_tokens::{ChatFormat, ChatSettings, GgufVocabulary};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 /// ChatML, as Qwen2.5 has it.
@@ -38,6 +38,11 @@ pub(crate) fn format(template: &str) -> ChatFormat {
 
 /// With more special tokens.
 pub(crate) fn format_with(template: &str, more: &[&str]) -> ChatFormat {
+    format_of(template, more, &ChatSettings::default())
+}
+
+/// Talked to in another way.
+pub(crate) fn format_of(template: &str, more: &[&str], settings: &ChatSettings) -> ChatFormat {
     let mut tokens: Vec<String> = ByteLevel::alphabet().iter().map(char::to_string).collect();
     tokens.sort();
     let merges = ["a b", "ab c", "i m", "Ġ a", "e n"];
@@ -47,7 +52,7 @@ pub(crate) fn format_with(template: &str, more: &[&str]) -> ChatFormat {
     let eos = u32::try_from(tokens.len()).unwrap() - 1;
     tokens.extend(more.iter().map(|token| (*token).to_owned()));
     token_types.resize(tokens.len(), 3);
-    ChatFormat::from_gguf(GgufVocabulary {
+    let vocabulary = GgufVocabulary {
         model: "gpt2".to_owned(),
         pre: Some("gpt-2".to_owned()),
         tokens,
@@ -58,8 +63,8 @@ pub(crate) fn format_with(template: &str, more: &[&str]) -> ChatFormat {
         unknown: None,
         add_bos: false,
         chat_template: Some(template.to_owned()),
-    })
-    .unwrap()
+    };
+    ChatFormat::from_gguf_with(vocabulary, settings).unwrap()
 }
 
 /// An id of ordinary text.

@@ -146,6 +146,7 @@ impl House {
         let options = TokenPolicyOptions {
             model: "letters".to_owned(),
             endpoint: "embedded".to_owned(),
+            chat_template: None,
             seed: 1,
             max_prompt_tokens: None,
             max_response_tokens: None,

@@ -27,7 +27,8 @@ use futures_util::stream;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, RemoteFault, StopReason, TokenEngine,
 };
-use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind};
+use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind, ToolSupport};
+use serde_json::Value;
 
 use self::checked_request::{CheckedRequest, Refusal};
 use self::draw::Place;
@@ -50,6 +51,8 @@ pub struct TokenPolicyOptions {
     pub model: String,
     /// Where calls go; for records and messages.
     pub endpoint: String,
+    /// The file of the chat template, where it is not the model's own.
+    pub chat_template: Option<String>,
     /// Of the run: with the same seed, the same calls get the same answers.
     pub seed: u64,
     /// Longer prompts are refused. The engine's context limits too.
@@ -129,6 +132,9 @@ impl Inner {
     /// Checks a call and plans its prompts.
     fn prepare(&self, call: &ModelCall) -> Result<Prepared, Refused> {
         let asked = CheckedRequest::parse(&call.body)?;
+        if let Some(tools) = &asked.tools {
+            self.check_tools(tools)?;
+        }
         let calls = call.history.calls_of(&call.sample_id, asked.choices);
         let planned = calls.plan(
             self.reading.chat(),
@@ -186,6 +192,28 @@ impl Inner {
             planned,
             requests,
         })
+    }
+
+    /// Tools that the model would not see are no wish to be passed over in silence.
+    fn check_tools(&self, tools: &[Value]) -> Result<(), Refused> {
+        let names: Vec<&str> = tools.iter().map(tool_name).collect();
+        let names = names.join(", ");
+        let template = match &self.options.chat_template {
+            Some(file) => format!("the chat template `{file}`"),
+            None => format!("the chat template of `{}`", self.options.model),
+        };
+        let message = match self.chat().tool_support() {
+            ToolSupport::Rendered => return Ok(()),
+            ToolSupport::Ignored => format!("{template} ignores `tools`: {names}"),
+            ToolSupport::Refused { message } => {
+                format!("{template} can't be rendered with `tools` ({names}): {message}")
+            }
+        };
+        Err(Refused::Fault(Fault {
+            kind: FaultKind::ToolsIgnored,
+            status: 400,
+            message,
+        }))
     }
 
     fn check_length(&self, prompt: usize) -> Result<(), Refusal> {
@@ -455,6 +483,12 @@ impl From<TokensError> for Refused {
             }
         }
     }
+}
+
+fn tool_name(tool: &Value) -> &str {
+    let name = tool["function"]["name"].as_str();
+    name.or_else(|| tool["name"].as_str())
+        .unwrap_or("a tool without a name")
 }
 
 fn finish_reason(reason: StopReason, tool_calls: usize) -> &'static str {

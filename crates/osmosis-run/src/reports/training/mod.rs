@@ -10,6 +10,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::staleness::StalenessHistogram;
+use osmosis_store::{RolloutPages, Store};
 use osmosis_store::{RunStatus, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
@@ -21,7 +22,9 @@ pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
 use self::attempts::{Attempts, CutAnswers};
 use self::conclusion::Evidence;
+use super::call_survey::CallSurvey;
 use super::{FailureReport, RunRecordReport};
+use super::{RunRecordReport, TruncationReport};
 use crate::RunError;
 use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
@@ -58,6 +61,9 @@ pub struct TrainingReport {
     /// when another process trains the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<TrainingConclusion>,
+    /// Answers that ended at the token limit, in training and in evaluations.
+    #[serde(default)]
+    pub truncated: TruncationReport,
     /// `null` where nothing can be stale.
     pub staleness: Option<StalenessReport>,
     pub seconds: PhaseSeconds,
@@ -197,6 +203,16 @@ pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
+async fn truncated(store: &dyn Store) -> Result<TruncationReport, RunError> {
+    let survey = CallSurvey::of(&Pinned::default());
+    let mut pages = RolloutPages::finished(store);
+    while let Some(page) = pages.next().await? {
+        let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
+        survey.read(store, &ids).await?;
+    }
+    Ok(survey.truncation())
+}
+
 impl TrainingReport {
     pub async fn of(
         store: &dyn Store,
@@ -244,6 +260,7 @@ impl TrainingReport {
                 .map(|group| FailureReport::in_training(group, name, &pinned, &folder.workspace()))
                 .collect(),
             conclusion,
+            truncated: truncated(store).await?,
             staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),

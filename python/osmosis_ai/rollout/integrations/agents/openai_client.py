@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import openai
 from openai import Omit
@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
 
 from osmosis_ai.rollout.cleanup import PerLoop
-from osmosis_ai.rollout.context import RolloutContext
+from osmosis_ai.rollout.context import RolloutContext, get_rollout_context
 from osmosis_ai.rollout.errors import NoRolloutContextError
 from osmosis_ai.rollout.integrations.agents.policy_http import (
     AIOHTTP_ERRORS,
@@ -92,9 +92,21 @@ class _Chat(AsyncChat):
 class _Completions(AsyncCompletions):
     async def create(self, **arguments: Any) -> Any:  # type: ignore[override]
         body = _plain_body(arguments) if HAS_AIOHTTP else None
+        headers = arguments.get("extra_headers") or {}
         if body is None:
-            return await super().create(**arguments)
-        return await _complete(self._client, body, arguments.get("extra_headers") or {})
+            reply: Any = await super().create(**arguments)
+        else:
+            reply = await _complete(self._client, body, headers)
+        _note_end(reply, headers)
+        return reply
+
+
+def _note_end(reply: Any, headers: Mapping[str, Any]) -> None:
+    """Keeps with the rollout why the answer ended; a stream has no choices to look at."""
+    context, sample = get_rollout_context(), headers.get("x-sample-id")
+    choices = getattr(reply, "choices", None)
+    if context is not None and isinstance(sample, str) and choices:
+        context.note_finish_reason(unquote(sample), getattr(choices[0], "finish_reason", None))
 
 
 def _plain_body(arguments: dict[str, Any]) -> bytes | None:

@@ -26,7 +26,9 @@ from osmosis_ai.rollout.types import RolloutSample
 
 try:
     from strands import Agent
+    from strands.agent.agent_result import AgentResult
     from strands.models.model import Model
+    from strands.types.exceptions import MaxTokensReachedException
 
     from osmosis_ai.rollout.integrations.agents.strands_model import RETRIES_CAN_BE_OFF, PolicyModel
 except ImportError as error:
@@ -124,20 +126,33 @@ class OsmosisStrandsAgent(Agent):
         """Runs the agent, as Strands does, for the rollout it is in."""
         self._enter_rollout()
         events = super().stream_async(as_prompt(prompt), **kwargs)
+        ended = False
         try:
-            while True:
+            while not ended:
                 # Only while Strands works: what happens between two events is its consumer's.
                 token = _running_agent.set(self)
                 try:
                     event = await events.__anext__()
                 except StopAsyncIteration:
                     return
+                except MaxTokensReachedException:
+                    cut = self._cut_answer()
+                    if cut is None:
+                        raise
+                    event, ended = {"result": cut}, True
                 finally:
                     with contextlib.suppress(ValueError):
                         _running_agent.reset(token)
                 yield event
         finally:
             await events.aclose()  # type: ignore[attr-defined, unused-ignore]
+
+    def _cut_answer(self) -> AgentResult | None:
+        """The result of a run whose answer was cut at the token limit: for a policy that is where
+        the sample ends, not a failure. `None` when the agent is no sample."""
+        if self.sample_name is None or not self.messages:
+            return None
+        return AgentResult("max_tokens", self.messages[-1], self.event_loop_metrics, {})
 
     async def structured_output_async(self, output_model: Any, prompt: Any = None) -> Any:
         """Asks the agent for an instance of a pydantic model."""

@@ -58,6 +58,9 @@ class PolicyModel(OpenAIModel):
             reply: Any = await completions.create(**request)
         except openai.APIError as error:
             raise _in_strands_words(error) from error
+        if reply.choices:
+            # The sync calls of Strands run in threads, which may not know the rollout's context.
+            self.rollout_context.note_finish_reason(self.sample, reply.choices[0].finish_reason)
         for event in _events(reply):
             yield event
 

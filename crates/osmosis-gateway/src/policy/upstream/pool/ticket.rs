@@ -132,7 +132,8 @@ impl Ticket {
             FaultKind::Overloaded
             | FaultKind::Misconfigured
             | FaultKind::QueueFull
-            | FaultKind::Paused => false,
+            | FaultKind::Paused
+            | FaultKind::ToolsIgnored => false,
         };
         let opened = counts && lane.breaker.failed(self.grant.breaker_epoch, now);
         if opened {
