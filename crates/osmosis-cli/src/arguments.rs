@@ -10,6 +10,7 @@ mod kept_run;
 mod measure;
 mod run;
 mod serve;
+mod show;
 mod train;
 mod workspace;
 
@@ -22,6 +23,7 @@ pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
 pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use serve::ServeArguments;
+pub(crate) use show::{CallPart, ListArguments, ShowArguments};
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
@@ -47,7 +49,8 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) workspace: Option<Utf8PathBuf>,
 
-    /// Log more about the program itself (repeat for more; `OSMOSIS_LOG` filters)
+    /// Explain the numbers of reports, and log more about the program itself (repeat for more; `OSMOSIS_LOG`
+    /// filters)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -160,7 +163,7 @@ impl Command {
                 EvalCommand::List => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
-                EvalCommand::Show { .. } => "eval show",
+                EvalCommand::Show(_) => "eval show",
                 EvalCommand::Logs { .. } => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
             },
@@ -170,7 +173,7 @@ impl Command {
                 TrainCommand::Serve(_) => "train serve",
                 TrainCommand::List => "train list",
                 TrainCommand::Info { .. } => "train info",
-                TrainCommand::Show { .. } => "train show",
+                TrainCommand::Show(_) => "train show",
                 TrainCommand::Logs { .. } => "train logs",
                 TrainCommand::Stop(_) => "train stop",
             },

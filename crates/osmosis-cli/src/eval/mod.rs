@@ -8,6 +8,7 @@ mod junit;
 pub(crate) mod progress;
 mod regrade;
 mod report;
+mod worst_rows;
 pub(crate) mod submit;
 
 use camino::Utf8Path;
@@ -41,9 +42,7 @@ pub(crate) async fn run(
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
-        EvalCommand::Show { run, row, calls } => {
-            show::run(&found()?, KIND, &run, &row, calls, output).await
-        }
+        EvalCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         EvalCommand::Stop(arguments) => {
             stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
         }

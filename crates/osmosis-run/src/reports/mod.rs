@@ -21,6 +21,7 @@ mod salvaged;
 mod schema;
 mod training;
 mod verified;
+mod worst_rows;
 
 pub use commands::suggested_command;
 pub use comparison::{
@@ -35,8 +36,9 @@ pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, 
 pub use gates::{Gate, GateResult};
 pub use ordered_map::OrderedMap;
 pub use rollout_details::{
-    Artifact, ArtifactKind, Artifacts, CallDetails, Entry, GroundTruth, RolloutDetails,
-    SampleDetails, SampledTokens, Speaker, Transcriber, Versions, Wanted, each_log_line,
+    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, Entry, GroundTruth, OfferedTool,
+    RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker, Transcriber, Versions,
+    Wanted, each_log_line, raw_call,
 };
 pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
 pub use run_report::{RunDefinitions, RunInfo, RunRecordReport, RunReport};
@@ -50,3 +52,4 @@ pub use training::{
     TrainedStep, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
+pub use worst_rows::WorstRow;

@@ -11,7 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::failures::RunAgain;
-use super::{CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState};
+use super::worst_rows::WorstRows;
+use super::{
+    CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState, WorstRow,
+};
 use crate::RunError;
 use crate::figures::time_text;
 use crate::run_folder::RunFolder;
@@ -48,6 +51,9 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld_variables: Option<Vec<String>>,
     pub failures: Vec<FailureReport>,
+    /// The rows that did worst, of those with rollouts that ran and did not pass; few of them.
+    #[serde(default)]
+    pub worst_rows: Vec<WorstRow>,
     pub definitions: RunDefinitions,
     /// What became of each `--fail-under`; left out without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +113,7 @@ impl RunReport {
         let mut tally = RunTally::new(runs_per_row).within(pinned.reward_range());
         let mut judge = JudgeSummary::default();
         let mut failures = FailureGroups::default();
+        let mut worst = WorstRows::default();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
@@ -114,6 +121,7 @@ impl RunReport {
                     tally.add(&fact(rollout, outcome));
                     judge.add(rollout.calls.judge);
                     failures.add(rollout.row_index, rollout.run_index, outcome);
+                    worst.add(rollout, outcome);
                 }
             }
         }
@@ -140,6 +148,7 @@ impl RunReport {
                 .iter()
                 .map(|group| FailureReport::of(group, &again))
                 .collect(),
+            worst_rows: worst.into_rows(name.as_str(), &folder.workspace()),
             definitions: RunDefinitions::default(),
             gates: None,
             changes: None,
@@ -210,6 +219,12 @@ impl RunReport {
     pub fn without_result(&self) -> u64 {
         let with_result = self.numbers.outcomes.total();
         self.total_rollouts.saturating_sub(with_result)
+    }
+
+    /// Rollouts with a result that did not pass, whatever the reason.
+    pub fn not_passed(&self) -> u64 {
+        let with_result = self.numbers.outcomes.total();
+        with_result.saturating_sub(self.numbers.passed)
     }
 
     pub fn infrastructure_failed(&self) -> u64 {
@@ -288,6 +303,7 @@ impl Serialize for RunInfo {
             #[serde(skip_serializing_if = "Option::is_none")]
             policy_calls_in: &'a Option<String>,
             failures: &'a [FailureReport],
+            worst_rows: &'a [WorstRow],
             #[serde(rename = "definitions", skip_serializing_if = "Option::is_none")]
             definitions_with_gates: Option<&'a RunDefinitions>,
             #[serde(flatten)]
@@ -308,6 +324,7 @@ impl Serialize for RunInfo {
             regraded_from: &report.regraded_from,
             policy_calls_in: &report.policy_calls_in,
             failures: &report.failures,
+            worst_rows: &report.worst_rows,
             definitions_with_gates: definitions.filter(|_| report.gates.is_some()),
             record,
         }

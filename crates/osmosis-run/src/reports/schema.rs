@@ -8,6 +8,7 @@ use super::{
     Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
     SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
+use crate::rollout_query::ListedRollout;
 
 /// A report's schema, and where it is kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +24,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<Comparison>("comparison"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
+        file::<ListedRollout>("listed-rollout"),
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutLine>("rollout-line"),
         file::<RunInfo>("run-info"),
