@@ -279,7 +279,7 @@ mod tests {
         assert!(text.contains("log limit of 1,048,576 bytes reached"));
         let end = &text[text.len() - 300..];
         assert!(
-            end.contains("58,980,033 bytes of output in 983 lines were not kept"),
+            end.contains("58,980,039 bytes of output in 983 lines were not kept"),
             "{end}"
         );
         assert!(text.contains("a neighbour"));
