@@ -176,7 +176,14 @@ impl RunLog {
         let count = text.trim_end().split('\n').count() as u64;
         match self.budget.admit(printer, bytes, count) {
             Admission::Keep => self.append(&lines.unwrap_or_default()),
-            Admission::FirstCut(limit) => self.write(source, &limit_text(limit)),
+            Admission::FirstCut(limit) => {
+                // A line of our own, not one that user code printed.
+                let source = match printer {
+                    Printer::Rollout(id) => id.as_str(),
+                    Printer::Unknown => source,
+                };
+                self.write(source, &limit_text(limit));
+            }
             Admission::Cut => {}
         }
     }

@@ -70,11 +70,15 @@ impl Rendered<'_> {
 
     /// What the grader compared with.
     fn push_row(&self, text: &mut String) {
-        let truth = self.details.ground_truth.as_ref();
-        if let Some(label) = truth.and_then(|truth| truth.label.as_ref()) {
-            let title = paint("ground truth", Style::new().bold());
-            push_block(text, &title, label);
-        }
+        let Some(truth) = &self.details.ground_truth else {
+            return;
+        };
+        // A row without a label is all that a grader can compare with.
+        let (title, said) = match &truth.label {
+            Some(label) => ("ground truth", label.as_str()),
+            None => ("dataset row", truth.row.as_str()),
+        };
+        push_block(text, &paint(title, Style::new().bold()), said);
     }
 
     fn push_output(&self, text: &mut String, title: &str, lines: &[String]) {
