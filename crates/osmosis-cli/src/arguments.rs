@@ -10,6 +10,7 @@ mod kept_run;
 mod measure;
 mod run;
 mod serve;
+mod show;
 mod train;
 mod workspace;
 
@@ -26,6 +27,7 @@ pub(crate) use kept_run::{
 pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
+pub(crate) use show::{CallPart, RolloutListArguments, ShowArguments};
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
@@ -52,7 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) workspace: Option<Utf8PathBuf>,
 
-    /// Log more about the program itself (repeat for more; `OSMOSIS_LOG` filters)
+    /// Explain the numbers of reports, and log more about the program itself (repeat for more; `OSMOSIS_LOG`
+    /// filters)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -183,7 +186,7 @@ impl Command {
                 EvalCommand::List(_) => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
-                EvalCommand::Show { .. } => "eval show",
+                EvalCommand::Show(_) => "eval show",
                 EvalCommand::Logs(_) => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
             },
@@ -193,7 +196,7 @@ impl Command {
                 TrainCommand::Serve(_) => "train serve",
                 TrainCommand::List(_) => "train list",
                 TrainCommand::Info { .. } => "train info",
-                TrainCommand::Show { .. } => "train show",
+                TrainCommand::Show(_) => "train show",
                 TrainCommand::Logs(_) => "train logs",
                 TrainCommand::Stop(_) => "train stop",
             },

@@ -12,6 +12,7 @@ mod error_codes;
 mod eval;
 mod export;
 mod gateway;
+mod layout;
 mod man;
 mod notices;
 mod output;
@@ -19,6 +20,7 @@ mod rollout_init;
 mod rollout_run;
 mod runs;
 mod serve;
+mod table;
 mod terminal;
 mod train;
 
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         Err(error) => return output::usage_error(&error),
     };
     let command_name = arguments.command.name();
-    let output = Output::new(arguments.output, command_name);
+    let output = Output::new(arguments.output, arguments.verbose, command_name);
     init_tracing(arguments.verbose);
     raise_file_limit();
     if arguments.command.makes_private_files() {

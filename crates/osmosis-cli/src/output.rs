@@ -19,6 +19,7 @@ const SCHEMA_VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     mode: Mode,
+    is_verbose: bool,
     command: &'static str,
 }
 
@@ -31,7 +32,7 @@ enum Mode {
 }
 
 impl Output {
-    pub(crate) fn new(arguments: OutputArguments, command: &'static str) -> Self {
+    pub(crate) fn new(arguments: OutputArguments, verbose: u8, command: &'static str) -> Self {
         let mode = if arguments.json {
             Mode::Json
         } else if arguments.plain {
@@ -42,11 +43,20 @@ impl Output {
         if mode != Mode::Rich || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) {
             owo_colors::set_override(false);
         }
-        Self { mode, command }
+        Self {
+            mode,
+            is_verbose: verbose > 0,
+            command,
+        }
     }
 
     pub(crate) fn is_json(&self) -> bool {
         self.mode == Mode::Json
+    }
+
+    /// Whether people want the numbers explained.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.is_verbose
     }
 
     /// Whether a moving display makes sense on standard error.
@@ -128,6 +138,23 @@ impl Output {
         if self.is_json() {
             let envelope = json!({ "schema_version": SCHEMA_VERSION, "data": { "line": line } });
             write_json_out(&format!("{envelope}\n"));
+        }
+    }
+
+    /// A page of a list, in JSON mode: how many items there are on all pages, and where the next one starts.
+    pub(crate) fn page(
+        &self,
+        items: &[impl Serialize],
+        total_count: u64,
+        next: &Option<impl Serialize>,
+    ) {
+        if self.is_json() {
+            print_envelope(&json!({
+                "schema_version": SCHEMA_VERSION,
+                "items": items,
+                "total_count": total_count,
+                "next": next,
+            }));
         }
     }
 

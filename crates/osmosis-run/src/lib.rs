@@ -26,6 +26,7 @@ pub mod prepared;
 pub mod private_files;
 pub mod regrade;
 pub mod reports;
+pub mod rollout_query;
 pub mod run_folder;
 pub mod run_log;
 pub mod runs;

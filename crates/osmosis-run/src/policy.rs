@@ -324,7 +324,12 @@ fn checkpoint(
     step: CheckpointStep,
     workspace: &Workspace,
 ) -> Result<Utf8PathBuf, RunError> {
-    let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
+    // A name in a config must not come to mean another run because that one is gone.
+    let folder = if run == "latest" {
+        RunFolder::existing(workspace, RunKind::Training, run)?
+    } else {
+        RunFolder::recorded(workspace, RunKind::Training, run)?
+    };
     let which = match step {
         CheckpointStep::Latest => Which::Latest,
         CheckpointStep::Best => Which::Best,

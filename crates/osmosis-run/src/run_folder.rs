@@ -1,6 +1,7 @@
 //! The folder of one run, and the files in it that people and programs read.
 
 use std::io::{BufWriter, Write};
+use std::time::SystemTime;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use crate::private_files;
 use crate::reports::RolloutLine;
-use crate::runs::{RunReference, kept};
+use crate::runs::FoundRun;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
 
@@ -36,34 +37,47 @@ impl RunFolder {
         }
     }
 
-    /// The folder of a run that must be there, named as people do: `NAME` or `KIND/NAME`.
+    /// The folder of a run that must be there, named as people do: `NAME`, `KIND/NAME`, `latest`, the beginning of a
+    /// name (see [`FoundRun::among`]).
     pub fn existing(workspace: &Workspace, kind: RunKind, name: &str) -> Result<Self, RunError> {
-        let name = RunReference::of_kind(name, kind)?;
-        Self::find(workspace, kind, name).ok_or_else(|| {
-            let word = command_word(kind);
-            let names = Self::names(workspace, kind);
-            let near = names
-                .iter()
-                .map(|there| (strsim::jaro_winkler(name, there), there))
-                .filter(|(likeness, _)| *likeness > 0.85)
-                .max_by(|a, b| a.0.total_cmp(&b.0));
-            let hint = match (near, names.first()) {
-                (Some((_, near)), _) => {
-                    format!("did you mean `{near}`? `osmosis {word} list` lists the runs")
-                }
-                (None, None) => {
-                    format!("there are no runs yet; `osmosis {word} submit CFG` makes one")
-                }
-                (None, Some(newest)) => {
-                    format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
-                }
-            };
-            RunError::failed(
-                RunErrorKind::RunNotFound,
-                format!("no run `{name}` in `{}`", workspace.runs_dir(kind)),
-            )
-            .hint(hint)
-        })
+        Ok(FoundRun::among(&[kind], workspace, name)?.folder)
+    }
+
+    /// The folder of the run of exactly this name: for names that were written down, which must not come to mean
+    /// another run.
+    pub fn recorded(workspace: &Workspace, kind: RunKind, name: &str) -> Result<Self, RunError> {
+        let folder = RunName::new(name).map(|name| Self::of(workspace, kind, &name));
+        match folder {
+            Ok(folder) if folder.exists() => Ok(folder),
+            Ok(_) | Err(_) => Err(Self::missing(workspace, kind, name)),
+        }
+    }
+
+    /// There is no run of this name.
+    pub(crate) fn missing(workspace: &Workspace, kind: RunKind, name: &str) -> RunError {
+        let word = command_word(kind);
+        let names = Self::names(workspace, kind);
+        let near = names
+            .iter()
+            .map(|there| (strsim::jaro_winkler(name, there), there))
+            .filter(|(likeness, _)| *likeness > 0.85)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let hint = match (near, names.first()) {
+            (Some((_, near)), _) => {
+                format!("did you mean `{near}`? `osmosis {word} list` lists the runs")
+            }
+            (None, None) => {
+                format!("there are no runs yet; `osmosis {word} submit CFG` makes one")
+            }
+            (None, Some(newest)) => {
+                format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
+            }
+        };
+        RunError::failed(
+            RunErrorKind::RunNotFound,
+            format!("no run `{name}` in `{}`", workspace.runs_dir(kind)),
+        )
+        .hint(hint)
     }
 
     /// The name of the run.
@@ -77,15 +91,6 @@ impl RunFolder {
         Workspace {
             root: root.to_owned(),
         }
-    }
-
-    fn find(workspace: &Workspace, kind: RunKind, name: &str) -> Option<Self> {
-        let folder = Self::of(workspace, kind, &RunName::new(name).ok()?);
-        if folder.exists() {
-            return Some(folder);
-        }
-        let now = kept::renamed_from(workspace, kind, name)?;
-        Some(Self::of(workspace, kind, &now))
     }
 
     /// Moves a run that is here into `.osmosis/archive/`, and returns where it is now; nothing is deleted.
@@ -118,19 +123,24 @@ impl RunFolder {
 
     /// The runs of the workspace, newest first.
     pub fn names(workspace: &Workspace, kind: RunKind) -> Vec<String> {
+        let mut found = Self::made(workspace, kind);
+        found.sort_by(|a, b| b.cmp(a));
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// The runs of the workspace with the times at which they were made, in no order.
+    pub(crate) fn made(workspace: &Workspace, kind: RunKind) -> Vec<(SystemTime, String)> {
         let Ok(entries) = workspace.runs_dir(kind).read_dir_utf8() else {
             return vec![];
         };
-        let mut found: Vec<(std::time::SystemTime, String)> = entries
+        entries
             .filter_map(Result::ok)
             .filter_map(|entry| {
                 let made = entry.path().join("run.db").metadata().ok()?;
                 let time = made.created().or_else(|_| made.modified()).ok()?;
                 Some((time, entry.file_name().to_owned()))
             })
-            .collect();
-        found.sort_by(|a, b| b.cmp(a));
-        found.into_iter().map(|(_, name)| name).collect()
+            .collect()
     }
 
     pub fn metrics(&self) -> Utf8PathBuf {

@@ -1,6 +1,7 @@
 //! `logs.txt`: what user code printed and what happened to workers and rollouts, secrets redacted. What user code
 //! prints is bounded by `[logs]`, and a line says what was cut; what we write ourselves is always kept.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -10,7 +11,7 @@ use camino::Utf8Path;
 use osmosis_core::config::LogLimits;
 use osmosis_core::{Outcome, Redactor, RolloutId};
 use osmosis_engine::RunEvent;
-use osmosis_worker::WorkerEvent;
+use osmosis_worker::{Role, WorkerEvent};
 
 use crate::figures::thousands;
 use crate::log_budget::{Admission, CutOutput, Limit, LogBudget, Printer};
@@ -19,10 +20,17 @@ use crate::{RunError, io_error as io};
 /// Our own lines may quote what user code said; more of it than this helps nobody.
 const MOST_OF_OUR_OWN: usize = 16 * 1024;
 
-/// The log of one run. Each line is `TIME SOURCE | TEXT`; the source is a rollout, a worker or `run`.
+/// The words behind a rollout's id on a line that user code printed: which part of it did.
+pub(crate) const AGENT: &str = "agent";
+pub(crate) const GRADER: &str = "grader";
+
+/// The log of one run. Each line is `TIME SOURCE | TEXT`; the source is a rollout, a worker or `run`. Lines that user
+/// code printed in a rollout have [`AGENT`] or [`GRADER`] behind its id.
 #[derive(Debug)]
 pub struct RunLog {
     file: File,
+    /// Workers that grade; all others run agents.
+    graders: HashSet<u64>,
     redactor: Redactor,
     budget: LogBudget,
     failed: bool,
@@ -40,6 +48,7 @@ impl RunLog {
         let written = file.metadata().map_or(0, |found| found.len());
         Ok(Self {
             file,
+            graders: HashSet::new(),
             budget: LogBudget::new(limits, written),
             redactor,
             failed: false,
@@ -90,10 +99,21 @@ impl RunLog {
                 rollout_id,
                 line,
             } => match rollout_id {
-                Some(id) => self.printed(Printer::Rollout(id), id.as_str(), line),
+                Some(id) => {
+                    let printer = if self.graders.contains(worker) {
+                        GRADER
+                    } else {
+                        AGENT
+                    };
+                    self.printed(Printer::Rollout(id), &format!("{id} {printer}"), line);
+                }
                 None => self.printed(Printer::Unknown, &worker_name(*worker), line),
             },
             WorkerEvent::Started { worker, role, pid } => {
+                match role {
+                    Role::Grader => self.graders.insert(*worker),
+                    Role::Agent => self.graders.remove(worker),
+                };
                 self.worker(*worker, &format!("started as {role:?}, process {pid}"));
             }
             WorkerEvent::Died {
@@ -156,7 +176,14 @@ impl RunLog {
         let count = text.trim_end().split('\n').count() as u64;
         match self.budget.admit(printer, bytes, count) {
             Admission::Keep => self.append(&lines.unwrap_or_default()),
-            Admission::FirstCut(limit) => self.write(source, &limit_text(limit)),
+            Admission::FirstCut(limit) => {
+                // A line of our own, not one that user code printed.
+                let source = match printer {
+                    Printer::Rollout(id) => id.as_str(),
+                    Printer::Unknown => source,
+                };
+                self.write(source, &limit_text(limit));
+            }
             Admission::Cut => {}
         }
     }
@@ -259,10 +286,31 @@ mod tests {
         assert!(text.contains("log limit of 1,048,576 bytes reached"));
         let end = &text[text.len() - 300..];
         assert!(
-            end.contains("58,980,033 bytes of output in 983 lines were not kept"),
+            end.contains("58,980,039 bytes of output in 983 lines were not kept"),
             "{end}"
         );
         assert!(text.contains("a neighbour"));
+    }
+
+    #[test]
+    fn what_a_grader_prints_is_told_apart_from_what_an_agent_prints() {
+        let (_folder, path, mut log) = log(LogLimits::default());
+        for (worker, role) in [(1, Role::Agent), (2, Role::Grader)] {
+            let pid = 7;
+            log.worker_event(&WorkerEvent::Started { worker, role, pid });
+        }
+        for worker in [1, 2] {
+            log.worker_event(&WorkerEvent::Output {
+                worker,
+                rollout_id: Some(RolloutId::of(3, 0)),
+                line: "said".to_owned(),
+            });
+        }
+        drop(log);
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("r3-0")).collect();
+        assert!(lines[0].ends_with(" r3-0 agent | said"), "{text}");
+        assert!(lines[1].ends_with(" r3-0 grader | said"), "{text}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArgument
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
+use super::show::ShowArguments;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
@@ -21,29 +22,21 @@ pub(crate) enum EvalCommand {
     Resume(Box<ResumeArguments>),
     /// Grade the recorded samples of a run again with the current grader, without calling the model
     Regrade(Box<RegradeArguments>),
-    /// List the runs of the workspace
-    #[command(after_help = "Example:\n  osmosis eval list --json")]
+    /// List the runs of the workspace: model, dataset, pass rate, reward, cost, date, status
+    #[command(after_help = "Example:\n  osmosis eval list\n  osmosis eval list --json")]
     List(ListArguments),
-    /// Show the numbers of a run
+    /// Show the numbers of a run and its worst rows; -v also explains the numbers
     #[command(
-        after_help = "Example:\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"
+        after_help = "Example:\n  osmosis eval info latest -v\n  osmosis eval info multiply-20260101-120000\n  osmosis eval info multiply-20260101-120000 --fail-under pass_rate=0.8 --junit results.xml"
     )]
     Info(InfoArguments),
     /// Compare runs of one dataset row by row: is the difference significant, and which rows changed?
     Compare(CompareArguments),
-    /// Print one rollout as a transcript: messages, tool calls, rewards, errors, times
+    /// Show why a rollout scored as it did: transcript, ground truth, tools, grader; without ROW, list the rollouts
     #[command(
-        after_help = "Example:\n  osmosis eval show multiply-20260101-120000 3\n  osmosis eval show multiply-20260101-120000 3.1 --calls"
+        after_help = "Example:\n  osmosis eval show latest --failed\n  osmosis eval show multiply-20260101-120000 --sort reward --limit 5\n  osmosis eval show latest --outcome agent_failed --grep timeout --json\n  osmosis eval show latest 3\n  osmosis eval show latest 3.1 --calls\n  osmosis eval show latest 3.1 --raw 0 --part reply\n\ndocs/failures.md goes from a bad score to its cause."
     )]
-    Show {
-        /// Name of the run
-        run: String,
-        /// Row index from 0, or ROW.RUN for one of several runs of a row
-        row: String,
-        /// Also list every model call, with its status, tokens and times
-        #[arg(long)]
-        calls: bool,
-    },
+    Show(ShowArguments),
     /// Stop a run after its active rollouts have finished; waits until it has ended
     #[command(after_help = "Example:\n  osmosis eval stop multiply-20260101-120000")]
     Stop(StopArguments),
@@ -136,7 +129,7 @@ pub(crate) struct SubmitArguments {
     after_help = "Example:\n  osmosis eval regrade multiply-20260101-120000\n  osmosis eval regrade multiply-20260101-120000 --config configs/eval/strict.toml --name strict\n\nThe original run is not changed: the grades become a new run, for `eval info`, `show` and `compare`.\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows), 130 interrupted"
 )]
 pub(crate) struct RegradeArguments {
-    /// Run whose samples are graded
+    /// Run whose samples are graded: its name or the beginning of it, or `latest`, `latest~1`, …
     pub(crate) run: String,
 
     /// Config file (TOML) with the [grader] to use [default: the run's config file, in its current state]
@@ -183,7 +176,7 @@ pub(crate) struct RegradeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArguments {
-    /// Name of the run
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …
     pub(crate) run: String,
 
     /// Also repeat rollouts that failed, timed out or were not graded; scored ones are kept
@@ -218,7 +211,7 @@ pub(crate) struct ResumeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
-    /// Name of the run
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …
     pub(crate) run: String,
 
     #[command(flatten)]
@@ -233,7 +226,7 @@ pub(crate) struct InfoArguments {
     after_help = "Example:\n  osmosis eval compare before after\n  osmosis eval compare before after-1 after-2 --json\n\nEvery other run is compared with the first. Pass rate: McNemar's exact test, or sign flips by row with several rollouts\nper row; failures likewise; reward: sign-flip permutation test, which decides only where the same rollouts are scored in\nboth runs. docs/compare.md explains the numbers."
 )]
 pub(crate) struct CompareArguments {
-    /// Names of the runs: the baseline, then one or more others
+    /// Runs: the baseline, then one or more others; names, beginnings of names, or `latest`, `latest~1`, …
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     pub(crate) runs: Vec<String>,
 

@@ -37,7 +37,8 @@ pub(crate) enum RunCommand {
     after_help = "Example:\n  osmosis run verify multiply-20260101-120000\n  osmosis run verify train/calculator --json\n\nNothing is changed. Active runs can be verified too.\n\nExit codes: 0 whole, 1 damaged"
 )]
 pub(crate) struct VerifyArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) if two kinds have the name
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …; KIND/NAME (eval/…, train/…, serve/…) if two
+    /// kinds have the name
     pub(crate) run: String,
 }
 
@@ -46,7 +47,8 @@ pub(crate) struct VerifyArguments {
     after_help = "Example:\n  osmosis run salvage multiply-20260101-120000\n  osmosis run salvage train/calculator --to calculator-2\n\nRollouts whose row, samples or model calls are lost run again when the new run is resumed."
 )]
 pub(crate) struct SalvageArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…, serve/…) if two kinds have the name
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …; KIND/NAME (eval/…, train/…, serve/…) if two
+    /// kinds have the name
     pub(crate) run: String,
 
     /// Name of the new run [default: the run's name and `-salvaged`]

@@ -113,7 +113,7 @@ pub(crate) struct LogsArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StopArguments {
-    /// Name of the run
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …
     pub(crate) run: String,
 
     /// Stop immediately: active rollouts are cancelled, and a resume runs them again

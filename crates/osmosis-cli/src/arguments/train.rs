@@ -9,6 +9,7 @@ use super::kept_run::ListArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
+use super::show::ShowArguments;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
@@ -19,28 +20,20 @@ pub(crate) enum TrainCommand {
     Resume(TrainResumeArguments),
     /// Run rollouts for an external trainer, which fetches batches and announces new weights
     Serve(TrainServeArguments),
-    /// List the training runs of the workspace
+    /// List the training runs of the workspace: model, dataset, steps, reward, date, status
     #[command(after_help = "Example:\n  osmosis train list --json")]
     List(ListArguments),
     /// Show the numbers of a training run: reward curve, before and after, checkpoints
     #[command(after_help = "Example:\n  osmosis train info calculator-20260101-120000")]
     Info {
-        /// Name of the run
+        /// Run: its name or the beginning of it, or `latest`, `latest~1`, …
         run: String,
     },
-    /// Print the rollouts of a row as transcripts: messages, tool calls, rewards, errors, times
+    /// Show why a rollout scored as it did: transcript, ground truth, tools, grader; without ROW, list the rollouts
     #[command(
-        after_help = "Example:\n  osmosis train show calculator-20260101-120000 3\n  osmosis train show calculator-20260101-120000 3.1 --calls"
+        after_help = "Example:\n  osmosis train show latest --failed\n  osmosis train show calculator-20260101-120000 --sort variance\n  osmosis train show calculator-20260101-120000 3\n  osmosis train show latest 3.1 --calls"
     )]
-    Show {
-        /// Name of the run
-        run: String,
-        /// Row index from 0, or ROW.RUN for one of several runs of a row
-        row: String,
-        /// Also list every model call, with its status, tokens and times
-        #[arg(long)]
-        calls: bool,
-    },
+    Show(ShowArguments),
     /// Stop a training run; waits until it has ended. A resume continues from there
     #[command(after_help = "Example:\n  osmosis train stop calculator-20260101-120000")]
     Stop(StopArguments),
@@ -120,7 +113,7 @@ pub(crate) struct TrainServeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct TrainResumeArguments {
-    /// Name of the run
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …
     pub(crate) run: String,
 
     /// Also write TensorBoard event files, into the run's folder

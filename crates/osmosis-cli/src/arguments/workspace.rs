@@ -111,7 +111,8 @@ pub(crate) enum DatasetCommand {
                   osmosis export multiply-train --format verl -o rollouts.parquet"
 )]
 pub(crate) struct ExportArguments {
-    /// Name of the run; KIND/NAME (eval/…, train/…) if two kinds have the name
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …; KIND/NAME (eval/…, train/…) if two kinds have
+    /// the name
     pub(crate) run: String,
 
     /// File format; docs/export.md describes the fields

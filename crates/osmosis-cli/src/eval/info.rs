@@ -21,10 +21,9 @@ pub(crate) async fn run(
     arguments: InfoArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let run = arguments.run.as_str();
-    let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
+    let folder = RunFolder::existing(workspace, RunKind::Evaluation, &arguments.run)?;
     let read = ReadRun::open(folder)?;
-    let record = read.record(run).await?;
+    let record = read.record(read.folder.name()).await?;
     let ReadRun {
         folder,
         store,
@@ -45,7 +44,7 @@ pub(crate) async fn run(
             .judged_by(fail_under),
         record: RunRecordReport::of(&record, held),
     };
-    output.line(report::render(&info.report, workspace));
+    output.line(report::render(&info.report, workspace, output));
     output.line(format_args!(
         "  status      {}, begun {}",
         info.record.status, info.record.created_at

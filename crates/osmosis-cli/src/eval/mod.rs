@@ -9,6 +9,7 @@ pub(crate) mod progress;
 mod regrade;
 pub(crate) mod report;
 pub(crate) mod submit;
+mod worst_rows;
 
 use camino::Utf8Path;
 use osmosis_run::RunError;
@@ -41,9 +42,7 @@ pub(crate) async fn run(
         EvalCommand::List(arguments) => list::run(&found()?, KIND, &arguments, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
-        EvalCommand::Show { run, row, calls } => {
-            show::run(&found()?, KIND, &run, &row, calls, output).await
-        }
+        EvalCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         EvalCommand::Stop(arguments) => {
             stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
         }

@@ -9,14 +9,22 @@ use osmosis_run::reports::{ParameterReport, RunReport, SamplingReport, Truncatio
 use osmosis_run::withheld::{IN_CONFIG, Withheld};
 use owo_colors::Style;
 
-use super::failures;
 use super::prices::dollars_text;
+use super::{failures, worst_rows};
 use crate::command_line;
 use crate::figures::{duration_text, interval, ms_text, number, percent, thousands};
-use crate::output::paint;
+use crate::layout;
+use crate::output::{Output, paint};
+use crate::table::screen_width;
 use crate::workspace::Workspace;
 
-pub(crate) fn render(report: &RunReport, workspace: &Workspace) -> String {
+/// `output` decides how wide it may be, and whether the numbers are explained.
+pub(crate) fn render(report: &RunReport, workspace: &Workspace, output: &Output) -> String {
+    let text = text(report, workspace, output.is_verbose());
+    layout::wrapped(&text, screen_width())
+}
+
+fn text(report: &RunReport, workspace: &Workspace, with_definitions: bool) -> String {
     let numbers = &report.numbers;
     let mut text = String::new();
     let name = report.run_name.as_str();
@@ -70,12 +78,15 @@ pub(crate) fn render(report: &RunReport, workspace: &Workspace) -> String {
         row("withheld", text);
     }
     failures::render(&mut text, report, workspace);
-    render_definitions(report, &mut text);
+    worst_rows::render(&mut text, report, workspace);
+    if with_definitions {
+        render_definitions(report, &mut text);
+    }
     let _ = writeln!(text, "\n  files       {}", report.output_path);
     let _ = write!(
         text,
-        "  one rollout {}",
-        command_line::suggest(&["eval", "show", name, "ROW"], workspace)
+        "  rollouts    {}",
+        command_line::suggest(&["eval", "show", name], workspace)
     );
     text
 }
@@ -252,8 +263,9 @@ fn render_definitions(report: &RunReport, text: &mut String) {
     let dim = Style::new().dimmed();
     let numbers = &report.numbers;
     let mut lines = vec![
-        "ran: scored, agent failed, timed out, ungraded or rejected; the rest is listed apart"
+        "pass rate: passed / all that ran: scored, agent failed, timed out, ungraded or rejected"
             .to_owned(),
+        "infrastructure failures and cancelled rollouts are in no rate".to_owned(),
         "reward: over scored rollouts, the mean of a rollout's kept samples".to_owned(),
     ];
     if numbers.pass_at_k.len() > 1 {
@@ -263,6 +275,7 @@ fn render_definitions(report: &RunReport, text: &mut String) {
         ));
     }
     lines.push("[low, high]: 95% interval; the rollouts of a row count as one".to_owned());
+    lines.push("docs/reports.md and docs/compare.md explain every number".to_owned());
     let _ = writeln!(text);
     for line in lines {
         let _ = writeln!(text, "  {}", paint(&line, dim));
@@ -281,7 +294,7 @@ fn interval_of(found: Option<Interval>, rows: u64, show: fn(f64) -> String) -> S
     match (found, rows) {
         (Some(_), _) => interval(found, show),
         (None, 0 | 1) => " (one row: no interval)".to_owned(),
-        (None, _) => format!(" (all {rows} rows agree: no interval)"),
+        (None, _) => " (every row scored the same: no interval)".to_owned(),
     }
 }
 

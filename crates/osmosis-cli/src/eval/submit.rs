@@ -194,7 +194,8 @@ impl EvalCommand {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
         let workspace = &self.evaluation.plan.workspace;
-        self.output.line(report::render(&report, workspace));
+        self.output
+            .line(report::render(&report, workspace, &self.output));
         if self.evaluation.max_cost.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",

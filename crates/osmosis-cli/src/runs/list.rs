@@ -1,14 +1,18 @@
 //! `osmosis eval|train list`.
 
+use osmosis_core::RunTag;
 use osmosis_run::RunError;
-use osmosis_run::reports::RunSummary;
-use osmosis_run::runs::{ReadRun, kept};
+use osmosis_run::eval::prices::dollars_text;
+use osmosis_run::reports::{RunState, RunSummary};
+use osmosis_run::runs::{FoundRun, ReadRun, kept};
 use osmosis_store::{ArchivedRun, RunKind};
 
 use crate::arguments::ListArguments;
 use crate::error::Exit;
+use crate::figures::{number, percent, thousands};
 use crate::output::Output;
 use crate::run_folder::{RunFolder, command_word};
+use crate::table::{Column, Table, screen_width};
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -27,7 +31,6 @@ pub(crate) async fn run(
                 if wanted.is_some_and(|tag| !summary.tags.contains(tag)) {
                     continue;
                 }
-                output.line(line(&summary));
                 items.push(summary);
             }
             Ok(None) => output.warn(format_args!("run `{name}` was never begun")),
@@ -43,6 +46,8 @@ pub(crate) async fn run(
             "No runs yet. `osmosis {} submit CFG` makes one.",
             command_word(kind)
         ));
+    } else {
+        output.line(table(&items, kind).render(screen_width()));
     }
     output.list(&items);
     Ok(Exit::Ok)
@@ -55,10 +60,8 @@ async fn folders(
     archived: bool,
 ) -> Result<Vec<(RunFolder, Option<ArchivedRun>)>, RunError> {
     if !archived {
-        let names = RunFolder::names(workspace, kind).into_iter();
-        return names
-            .map(|name| Ok((RunFolder::existing(workspace, kind, &name)?, None)))
-            .collect();
+        let runs = FoundRun::all(workspace, &[kind]).into_iter();
+        return Ok(runs.map(|run| (run.folder, None)).collect());
     }
     let archived = kept::archived_runs(workspace, &[kind]).await?.into_iter();
     archived
@@ -85,7 +88,30 @@ async fn summary(
     }))
 }
 
-fn line(summary: &RunSummary) -> String {
+/// Newest first.
+fn table(items: &[RunSummary], kind: RunKind) -> Table {
+    let progress = match kind {
+        RunKind::Training => "steps",
+        RunKind::Evaluation | RunKind::Serving => "rollouts",
+    };
+    let mut table = Table::new([
+        Column::text("run"),
+        Column::text("status"),
+        Column::number("pass rate"),
+        Column::number("reward"),
+        Column::text("model").cut_to(12),
+        Column::text("begun (UTC)").optional(),
+        Column::number(progress).optional(),
+        Column::text("dataset").cut_to(10).optional(),
+        Column::number("cost").optional(),
+    ]);
+    for item in items {
+        table.row(row(item));
+    }
+    table
+}
+
+fn row(summary: &RunSummary) -> [String; 9] {
     let RunSummary {
         run_name,
         status,
@@ -94,21 +120,97 @@ fn line(summary: &RunSummary) -> String {
         created_at,
         output_path: _,
         steps,
+        model,
+        dataset,
+        pass_rate,
+        reward,
+        cost,
+        regraded_from: _,
         tags,
         archive_id,
     } = summary;
-    let mut text = match steps {
-        Some(steps) => {
-            format!("{run_name:<40} {status:<12} step {steps:<6} {done:>7} rollouts {created_at}")
-        }
-        None => format!("{run_name:<40} {status:<12} {done:>7}/{total:<7} {created_at}"),
-    };
+    let mut name = run_name.clone();
     if !tags.is_empty() {
-        let tags: Vec<&str> = tags.iter().map(osmosis_core::RunTag::as_str).collect();
-        text.push_str(&format!("  [{}]", tags.join(", ")));
+        let tags: Vec<&str> = tags.iter().map(RunTag::as_str).collect();
+        name.push_str(&format!(" [{}]", tags.join(", ")));
     }
     if let Some(id) = archive_id {
-        text.push_str(&format!("  archived as {id}"));
+        name.push_str(&format!(" ({id})"));
     }
-    text
+    let progress = match (steps, status) {
+        (Some(steps), _) => thousands(*steps),
+        (None, RunState::Finished) if done == total => thousands(*done),
+        (None, _) => format!("{}/{}", thousands(*done), thousands(*total)),
+    };
+    let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(dash, show);
+    [
+        name,
+        status.to_string(),
+        shown(*pass_rate, percent),
+        shown(*reward, number),
+        model.clone().unwrap_or_else(dash),
+        // Seconds tell nobody more.
+        created_at.chars().take(16).collect(),
+        progress,
+        dataset.clone().unwrap_or_else(dash),
+        // Most runs have no prices; then there is no such column.
+        cost.map_or_else(String::new, dollars_text),
+    ]
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(run_name: &str, status: RunState, pass_rate: Option<f64>) -> RunSummary {
+        RunSummary {
+            run_name: run_name.to_owned(),
+            status,
+            done: 1200,
+            total: if status == RunState::Finished {
+                1200
+            } else {
+                5000
+            },
+            created_at: "2026-01-31 12:00:07Z".to_owned(),
+            output_path: "x".into(),
+            steps: None,
+            model: Some("hosted_vllm/Qwen/Qwen3-4B-Instruct".to_owned()),
+            dataset: Some("data/sql-questions.jsonl".to_owned()),
+            pass_rate,
+            reward: pass_rate,
+            cost: pass_rate.map(|_| 1.25),
+            regraded_from: None,
+            tags: vec![],
+            archive_id: None,
+        }
+    }
+
+    fn shown(width: usize) -> String {
+        let items = [
+            summary("text-to-sql-20260131-120000", RunState::Running, None),
+            summary("hello-20260130-093000", RunState::Finished, Some(0.6)),
+        ];
+        table(&items, RunKind::Evaluation).render(Some(width))
+    }
+
+    #[test]
+    fn runs_are_a_table_on_a_wide_screen() {
+        insta::assert_snapshot!(shown(160), @"");
+        insta::assert_snapshot!(shown(120), @"");
+    }
+
+    #[test]
+    fn runs_are_a_shorter_table_on_a_screen_of_80_columns() {
+        insta::assert_snapshot!(shown(80), @"");
+    }
+
+    #[test]
+    fn runs_are_paragraphs_on_a_screen_of_50_columns() {
+        insta::assert_snapshot!(shown(50), @"");
+    }
 }

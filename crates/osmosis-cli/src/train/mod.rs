@@ -47,9 +47,7 @@ pub(crate) async fn run(
         }
         TrainCommand::List(arguments) => list::run(&found()?, KIND, &arguments, output).await,
         TrainCommand::Info { run } => info::run(&found()?, &run, output).await,
-        TrainCommand::Show { run, row, calls } => {
-            show::run(&found()?, KIND, &run, &row, calls, output).await
-        }
+        TrainCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         TrainCommand::Stop(arguments) => {
             stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
         }

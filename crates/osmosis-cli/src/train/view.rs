@@ -424,6 +424,7 @@ mod tests {
                 json: true,
                 plain: false,
             },
+            0,
             "test",
         );
         let mut view = TrainView::new(output, &so_far);

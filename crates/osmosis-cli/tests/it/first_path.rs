@@ -58,7 +58,7 @@ fn an_openai_agents_workflow_goes_from_dataset_to_report() {
         .osmosis(&["eval", "logs", "t", "--rollout", "r1-0"])
         .expect(0);
     assert!(
-        logs.stdout.contains("r1-0 | multiplying 4 and 7"),
+        logs.stdout.contains("r1-0 agent | multiplying 4 and 7"),
         "{}",
         logs.stdout
     );
@@ -178,7 +178,7 @@ fn no_key_is_in_clear_below_the_run_folder() {
     let workspace = Workspace::new(&leaking, TOOL_SCRIPT, &product_rows(1));
     workspace.submit(&[]).expect(0);
     let logs = workspace.read(".osmosis/evals/t/logs.txt");
-    assert!(logs.contains("r0-0 | key [redacted]"), "{logs}");
+    assert!(logs.contains("r0-0 agent | key [redacted]"), "{logs}");
     let mut folders = vec![workspace.root.join(".osmosis")];
     let mut files = 0;
     while let Some(folder) = folders.pop() {

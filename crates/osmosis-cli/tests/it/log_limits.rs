@@ -39,8 +39,8 @@ fn one_rollout_can_not_fill_the_disk_and_its_neighbours_are_still_heard() {
     assert_eq!(of("r0-0", "log limit of 1,048,576 bytes reached"), 1);
     assert_eq!(of("r0-0", "were not kept"), 1);
     assert_eq!(of("r0-0", "scored: reward 1"), 1, "our own lines are kept");
-    assert_eq!(of("r1-0", "said by say 1"), 1);
-    assert_eq!(of("r2-0", "said by say 2"), 1);
+    assert_eq!(of("r1-0 agent", "said by say 1"), 1);
+    assert_eq!(of("r2-0 agent", "said by say 2"), 1);
     assert!(of("run", "were not kept") == 1, "of the subprocess");
     assert!(logs.lines().all(|line| line.len() < 70_000));
 }

@@ -118,7 +118,7 @@ fn a_rust_agent_has_the_same_outcomes_as_a_python_one() {
     }
     assert_eq!(index[8]["reward"], 1.0);
     let logs = workspace.read(".osmosis/evals/t/logs.txt");
-    assert!(logs.contains("r8-0 | hello from Rust"), "{logs}");
+    assert!(logs.contains("r8-0 agent | hello from Rust"), "{logs}");
 
     // Another grader over the same samples, which has a judge.
     let seven = "return Err(\"no grade for seven\".into());";

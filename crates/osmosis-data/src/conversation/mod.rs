@@ -255,6 +255,17 @@ impl Turn {
     }
 }
 
+impl CallFacts {
+    /// Whether the reply ends where it does because it may have no more tokens.
+    pub fn reached_token_limit(&self) -> bool {
+        // In Chat Completions and Completions, in Messages, in Responses.
+        matches!(
+            self.finish_reason.as_deref(),
+            Some("length" | "max_tokens" | "max_output_tokens")
+        )
+    }
+}
+
 impl Usage {
     /// What is known here, and what the other knows besides.
     fn or(self, other: Self) -> Self {

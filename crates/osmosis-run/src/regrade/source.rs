@@ -21,7 +21,16 @@ pub struct Source {
 
 impl Source {
     pub async fn open(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
-        let folder = RunFolder::existing(workspace, RunKind::Evaluation, run)?;
+        Self::of(RunFolder::existing(workspace, RunKind::Evaluation, run)?).await
+    }
+
+    /// The run of exactly this name, which an earlier regrade wrote down.
+    pub async fn recorded(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
+        Self::of(RunFolder::recorded(workspace, RunKind::Evaluation, run)?).await
+    }
+
+    async fn of(folder: RunFolder) -> Result<Self, RunError> {
+        let run = folder.name();
         if let Some(holder) = SqliteStore::holder(&folder.path) {
             return Err(RunError::failed(
                 RunErrorKind::RunHeld,

@@ -99,9 +99,17 @@ impl RunAgain {
     }
 
     /// A new run of just the rows that failed so: whoever has changed the code can't resume. What failed
-    /// outside the agent is run again by a resume.
+    /// outside the agent is run again by a resume; what was not graded has samples, which are graded again.
     fn command(&self, group: &FailureGroup) -> String {
         let workspace = &self.workspace;
+        if group.signature.outcome == OutcomeKind::Ungraded {
+            let rows = group.rows().map(|rows| rows.to_string());
+            let mut arguments = vec!["eval", "regrade", self.run.as_str()];
+            if let Some(rows) = &rows {
+                arguments.extend(["--rows", rows]);
+            }
+            return suggested_command(&arguments, workspace);
+        }
         let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
         let (Some(config), Some(rows), false) = (&self.config, group.rows(), outside) else {
             let mut arguments = vec!["eval", "resume", self.run.as_str()];

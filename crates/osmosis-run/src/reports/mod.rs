@@ -25,6 +25,7 @@ mod salvaged;
 mod schema;
 mod training;
 mod verified;
+mod worst_rows;
 
 pub use call_survey::{ParameterReport, SamplingReport, TruncationReport};
 pub use commands::suggested_command;
@@ -45,8 +46,9 @@ pub use kept_runs::{
 pub use ordered_map::OrderedMap;
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
-    Artifact, ArtifactKind, Artifacts, CallDetails, Entry, GroundTruth, RolloutDetails,
-    SampleDetails, SampledTokens, Speaker, Transcriber, Versions, Wanted, each_log_line,
+    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, Entry, GroundTruth, OfferedTool,
+    RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker, Transcriber, Versions,
+    Wanted, each_log_line, raw_call,
 };
 pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
 pub use row_run::RowRunReport;
@@ -61,3 +63,4 @@ pub use training::{
     TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
+pub use worst_rows::WorstRow;

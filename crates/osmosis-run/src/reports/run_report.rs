@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::call_survey::CallSurvey;
 use super::failures::RunAgain;
+use super::worst_rows::WorstRows;
 use super::{
     CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState,
-    SamplingReport, TruncationReport,
+    SamplingReport, TruncationReport, WorstRow,
 };
 use crate::RunError;
 use crate::figures::time_text;
@@ -59,6 +60,9 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<TruncationReport>,
     pub failures: Vec<FailureReport>,
+    /// The rows that did worst, of those with rollouts that ran and did not pass; few of them.
+    #[serde(default)]
+    pub worst_rows: Vec<WorstRow>,
     pub definitions: RunDefinitions,
     /// What became of each `--fail-under`; left out without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +125,7 @@ impl RunReport {
         let asked = pinned.regraded_from.is_none();
         let survey = asked.then(|| CallSurvey::of(&pinned));
         let mut failures = FailureGroups::default();
+        let mut worst = WorstRows::default();
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
@@ -128,6 +133,7 @@ impl RunReport {
                     tally.add(&fact(rollout, outcome));
                     judge.add(rollout.calls.judge);
                     failures.add(rollout.row_index, rollout.run_index, outcome);
+                    worst.add(rollout, outcome);
                 }
             }
             if let Some(survey) = &survey {
@@ -160,6 +166,7 @@ impl RunReport {
                 .iter()
                 .map(|group| FailureReport::of(group, &again))
                 .collect(),
+            worst_rows: worst.into_rows(name.as_str(), &folder.workspace()),
             definitions: RunDefinitions::default(),
             gates: None,
             changes: None,
@@ -230,6 +237,12 @@ impl RunReport {
     pub fn without_result(&self) -> u64 {
         let with_result = self.numbers.outcomes.total();
         self.total_rollouts.saturating_sub(with_result)
+    }
+
+    /// Rollouts with a result that did not pass, whatever the reason.
+    pub fn not_passed(&self) -> u64 {
+        let with_result = self.numbers.outcomes.total();
+        with_result.saturating_sub(self.numbers.passed)
     }
 
     pub fn infrastructure_failed(&self) -> u64 {
@@ -312,6 +325,7 @@ impl Serialize for RunInfo {
             #[serde(skip_serializing_if = "Option::is_none")]
             truncated: &'a Option<TruncationReport>,
             failures: &'a [FailureReport],
+            worst_rows: &'a [WorstRow],
             #[serde(rename = "definitions", skip_serializing_if = "Option::is_none")]
             definitions_with_gates: Option<&'a RunDefinitions>,
             #[serde(flatten)]
@@ -334,6 +348,7 @@ impl Serialize for RunInfo {
             sampling: &report.sampling,
             truncated: &report.truncated,
             failures: &report.failures,
+            worst_rows: &report.worst_rows,
             definitions_with_gates: definitions.filter(|_| report.gates.is_some()),
             record,
         }

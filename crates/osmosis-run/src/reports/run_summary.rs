@@ -2,17 +2,19 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunTag;
-use osmosis_store::{RunKey, RunKind};
+use osmosis_store::{OutcomeTally, QueueCounts, RunKey, RunKind, RunRecord, RunStatus, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RunState;
+use super::{RunState, StepNumbers};
 use crate::RunError;
+use crate::eval::money::Money;
 use crate::figures::time_text;
-use crate::runs::{ReadRun, kept};
+use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, ReadRun, kept};
 
-/// An item of `eval list --json` and `train list --json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// An item of `eval list --json` and `train list --json`. What is not known is `null`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
     pub run_name: String,
     pub status: RunState,
@@ -27,6 +29,24 @@ pub struct RunSummary {
     /// The last step of a training run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// `model_path` of the config.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// `dataset` of the config.
+    #[serde(default)]
+    pub dataset: Option<String>,
+    /// Passed / all that ran, so far; of a training run, in its last step.
+    #[serde(default)]
+    pub pass_rate: Option<f64>,
+    /// The mean over scored rollouts, so far; of a training run, in its last step.
+    #[serde(default)]
+    pub reward: Option<f64>,
+    /// In US dollars; `null` without prices.
+    #[serde(default)]
+    pub cost: Option<f64>,
+    /// The run whose samples this one grades, when it ran none itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regraded_from: Option<String>,
     /// What people marked it with.
     #[serde(default)]
     pub tags: Vec<RunTag>,
@@ -43,30 +63,124 @@ impl RunSummary {
             store,
             held,
         } = run;
-        let Some(run) = store.run().await? else {
+        let store = &**store;
+        let Some(record) = store.run().await? else {
             return Ok(None);
         };
         let counts = store.counts().await?;
-        let steps = match run.kind {
-            RunKind::Training => Some(store.steps().await?.last().map_or(0, |step| step.step)),
-            RunKind::Evaluation | RunKind::Serving => None,
+        let pinned = Pinned::read(&record.pinned)?;
+        let scores = match record.kind {
+            RunKind::Training => Scores::of_training(store).await?,
+            RunKind::Evaluation | RunKind::Serving => {
+                let written = Scores::written(folder, &record, counts).filter(|_| !held);
+                match written {
+                    Some(scores) => scores,
+                    None => Scores::of_store(store, &pinned).await?,
+                }
+            }
         };
         Ok(Some(Self {
             run_name: folder.name().to_owned(),
-            status: RunState::of(run.status, *held),
+            status: RunState::of(record.status, *held),
             done: counts.done,
             total: counts.total(),
-            created_at: time_text(run.created_at_ms),
+            created_at: time_text(record.created_at_ms),
             output_path: folder.path.clone(),
-            steps,
+            steps: scores.steps,
+            model: pinned.model_path().map(str::to_owned),
+            dataset: pinned.dataset().map(str::to_owned),
+            pass_rate: scores.pass_rate,
+            reward: scores.reward,
+            cost: scores.cost,
+            regraded_from: pinned.regraded_from.map(|from| from.run),
             tags: kept::tags_of(
                 &folder.workspace(),
                 &RunKey {
-                    kind: run.kind,
-                    name: run.name.clone(),
+                    kind: record.kind,
+                    name: record.name.clone(),
                 },
             ),
             archive_id: None,
         }))
+    }
+}
+
+/// The numbers of a summary that need more than the run's record.
+#[derive(Debug, Default)]
+struct Scores {
+    pass_rate: Option<f64>,
+    reward: Option<f64>,
+    cost: Option<f64>,
+    steps: Option<u64>,
+}
+
+impl Scores {
+    /// As the run's last process wrote them: a finished run does not change, and its file is faster to read than its
+    /// rollouts.
+    fn written(folder: &RunFolder, record: &RunRecord, counts: QueueCounts) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Metrics {
+            run_name: String,
+            total_rollouts: u64,
+            pass_rate: Option<f64>,
+            reward: RewardMean,
+            cost: Option<Total>,
+        }
+        #[derive(Deserialize)]
+        struct RewardMean {
+            mean: Option<f64>,
+        }
+        #[derive(Deserialize)]
+        struct Total {
+            total: Option<f64>,
+        }
+
+        if record.status != RunStatus::Finished {
+            return None;
+        }
+        let text = std::fs::read(folder.metrics()).ok()?;
+        let metrics: Metrics = serde_json::from_slice(&text).ok()?;
+        // The file of a run that was renamed or copied by hand is another's.
+        let is_of_this =
+            metrics.run_name == record.name.as_str() && metrics.total_rollouts == counts.total();
+        is_of_this.then(|| Self {
+            pass_rate: metrics.pass_rate,
+            reward: metrics.reward.mean,
+            cost: metrics.cost.and_then(|cost| cost.total),
+            steps: None,
+        })
+    }
+
+    async fn of_store(store: &dyn Store, pinned: &Pinned) -> Result<Self, RunError> {
+        let tallies = store.tally().await?;
+        let ran = tallies.iter().filter(|tally| tally.kind.ran());
+        let ran: u64 = ran.map(|tally| tally.rollouts).sum();
+        let passed: u64 = tallies.iter().map(|tally| tally.passed).sum();
+        let scored = tallies
+            .iter()
+            .find(|tally| tally.kind == osmosis_core::OutcomeKind::Scored);
+        let mean = |tally: &OutcomeTally| tally.reward_sum / tally.rollouts as f64;
+        let money = Money::of(None, None, pinned)?;
+        let cost = money.cost(store).await?;
+        Ok(Self {
+            pass_rate: (ran > 0).then(|| passed as f64 / ran as f64),
+            reward: scored.map(mean),
+            cost: cost.and_then(|cost| cost.total()),
+            steps: None,
+        })
+    }
+
+    async fn of_training(store: &dyn Store) -> Result<Self, RunError> {
+        let last = store.steps().await?.pop();
+        let step = last.as_ref().map_or(0, |step| step.step);
+        // A step that this version can't read has no numbers here.
+        let numbers = last.and_then(|step| step.metrics.read::<StepNumbers>().ok());
+        let numbers = numbers.unwrap_or_default();
+        Ok(Self {
+            pass_rate: numbers.pass_rate,
+            reward: numbers.reward,
+            cost: None,
+            steps: Some(step),
+        })
     }
 }

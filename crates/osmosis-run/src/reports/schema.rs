@@ -9,6 +9,7 @@ use super::{
     RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport, RunSizeReport, RunSummary,
     SalvagedRun, TaggedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
+use crate::rollout_query::ListedRollout;
 
 /// A report's schema, and where it is kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +27,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<DoctorReport>("doctor-report"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
+        file::<ListedRollout>("listed-rollout"),
         file::<MovedRun>("moved-run"),
         file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),

@@ -18,21 +18,17 @@ pub(crate) async fn run(
     arguments: &CompareArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let names = &arguments.runs;
-    if let Some(twice) = names
-        .iter()
-        .enumerate()
-        .find_map(|(place, name)| names[..place].contains(name).then_some(name))
-    {
-        return Err(
-            RunError::usage(RunErrorKind::Usage, format!("run `{twice}` is given twice"))
-                .hint("a run does not differ from itself; name two different runs"),
-        );
-    }
-    let mut runs = vec![];
-    for name in names {
+    let mut runs: Vec<ReadRun> = vec![];
+    for name in &arguments.runs {
         // All names are checked before anything large is read.
         let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
+        if let Some(twice) = runs.iter().find(|run| run.folder.path == folder.path) {
+            return Err(RunError::usage(
+                RunErrorKind::Usage,
+                format!("run `{}` is given twice", twice.folder.name()),
+            )
+            .hint("a run does not differ from itself; name two different runs"));
+        }
         runs.push(ReadRun::open(folder)?);
     }
     let comparison = Comparison::of(runs, arguments.shared_rows, workspace).await?;
@@ -46,7 +42,9 @@ pub(crate) async fn run(
             comparison.others.len(),
         ));
     }
-    output.line(render::DEFINITIONS);
+    if output.is_verbose() {
+        output.line(render::DEFINITIONS);
+    }
     output.details(&comparison);
     Ok(Exit::Ok)
 }

@@ -51,7 +51,11 @@ pub(crate) async fn regrade(
     let plan = RegradePlan::check(asked, workspace, source).await?;
     let name = match name {
         Some(name) => name,
-        None => fresh_name(&arguments.run, &plan.workspace, RunKind::Evaluation)?,
+        None => fresh_name(
+            plan.source.record.name.as_str(),
+            &plan.workspace,
+            RunKind::Evaluation,
+        )?,
     };
     if name == plan.source.record.name {
         return Err(RunError::usage(
@@ -92,7 +96,7 @@ pub(super) async fn resume(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let pinned = Pinned::read(&record.pinned)?;
-    let source = Source::open(&workspace, &from.run).await?;
+    let source = Source::recorded(&workspace, &from.run).await?;
     let asked = RegradeRequest {
         // Only messages name it, the text is the run's own.
         config_path: workspace.root.join("configs").join("eval").join("run.toml"),
@@ -162,7 +166,8 @@ impl RegradeCommand {
             self.regrading.folder.copy_results(&absolute(target)?)?;
         }
         let plan = &self.regrading.plan;
-        self.output.line(report::render(&report, &plan.workspace));
+        self.output
+            .line(report::render(&report, &plan.workspace, &self.output));
         if let Some(flips) = &report.flips {
             let source = &plan.source.record.name;
             self.output.line(flips::render(flips, source));

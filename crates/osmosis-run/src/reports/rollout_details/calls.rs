@@ -1,16 +1,22 @@
 //! The model calls of a rollout, as they are listed.
 
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
-use osmosis_store::{CallPurpose, CallQuery, CallRecord, Store};
+use osmosis_store::{CallBody, CallPurpose, CallQuery, CallRecord, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Wanted;
+use super::exchange::{CallExchange, ReadExchange};
 use super::versions::{CallVersions, Versions};
 use crate::RunError;
 
-/// A recorded call without its bodies. Times are milliseconds since 1970.
+/// A recorded call. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallDetails {
+    /// From 0, in the order in which the rollout's calls finished: what `--raw CALL` takes.
+    #[serde(default)]
+    pub number: u32,
+    /// Its number in `run.db`.
     pub call_id: u64,
     pub sample_id: SampleId,
     pub attempt: Attempt,
@@ -28,6 +34,12 @@ pub struct CallDetails {
     /// The HTTP status.
     pub status: u16,
     pub error: Option<String>,
+    /// Why each choice of the reply ends: `stop`, `tool_calls`, `length`, … as the server reported it.
+    #[serde(default)]
+    pub finish_reasons: Vec<String>,
+    /// A choice ends because it reached its limit of tokens.
+    #[serde(default)]
+    pub cut_off: bool,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
@@ -36,6 +48,9 @@ pub struct CallDetails {
     pub sent_at_ms: Option<i64>,
     pub first_byte_at_ms: Option<i64>,
     pub done_at_ms: i64,
+    /// What was sent and what came back; only where it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<CallExchange>,
 }
 
 /// The calls of all attempts, and what is known of the weights that answered them.
@@ -43,17 +58,29 @@ pub struct CallDetails {
 pub(super) struct RecordedCalls {
     pub(super) records: Vec<CallRecord>,
     versions: CallVersions,
+    /// One for each record.
+    exchanges: Vec<ReadExchange>,
 }
 
 impl RecordedCalls {
-    pub(super) async fn read(store: &dyn Store, rollout: &RolloutId) -> Result<Self, RunError> {
-        let query = CallQuery {
-            rollout_id: rollout.clone(),
-            attempt: None,
-        };
-        let records = store.calls(query).await?;
+    pub(super) async fn read(
+        store: &dyn Store,
+        rollout: &RolloutId,
+        wanted: Wanted,
+    ) -> Result<Self, RunError> {
+        let records = calls_of(store, rollout).await?;
         let versions = CallVersions::read(store, rollout, &records).await?;
-        Ok(Self { records, versions })
+        let mut exchanges = vec![];
+        for record in &records {
+            // One body is in memory at a time.
+            let body = store.call_body(record.call_id).await?;
+            exchanges.push(ReadExchange::of(record, body.as_ref(), wanted.exchanges));
+        }
+        Ok(Self {
+            records,
+            versions,
+            exchanges,
+        })
     }
 
     /// The weights that answered; `None` when the policy was not called.
@@ -61,10 +88,17 @@ impl RecordedCalls {
         self.versions.of_all()
     }
 
+    /// Whether the policy was called in this run.
+    pub(super) fn is_policys(&self) -> bool {
+        let mut calls = self.records.iter();
+        calls.any(|call| call.purpose == CallPurpose::Policy)
+    }
+
     pub(super) fn details(&self) -> Vec<CallDetails> {
-        let calls = self.records.iter();
+        let calls = (0..).zip(&self.records).zip(&self.exchanges);
         calls
-            .map(|call| CallDetails {
+            .map(|((number, call), read)| CallDetails {
+                number,
                 call_id: call.call_id,
                 sample_id: call.sample_id.clone(),
                 attempt: call.attempt,
@@ -77,6 +111,8 @@ impl RecordedCalls {
                 streamed: call.streamed,
                 status: call.status,
                 error: call.error.clone(),
+                finish_reasons: read.finish_reasons.clone(),
+                cut_off: read.cut_off,
                 prompt_tokens: call.prompt_tokens,
                 completion_tokens: call.completion_tokens,
                 cached_tokens: call.cached_tokens,
@@ -85,7 +121,30 @@ impl RecordedCalls {
                 sent_at_ms: call.sent_at_ms,
                 first_byte_at_ms: call.first_byte_at_ms,
                 done_at_ms: call.done_at_ms,
+                exchange: read.exchange.clone(),
             })
             .collect()
+    }
+}
+
+/// The calls of the attempt whose result counts, or of the latest, in the order in which they are numbered.
+async fn calls_of(store: &dyn Store, rollout: &RolloutId) -> Result<Vec<CallRecord>, RunError> {
+    let query = CallQuery {
+        rollout_id: rollout.clone(),
+        attempt: None,
+    };
+    Ok(store.calls(query).await?)
+}
+
+/// The exact bytes of a rollout's call, by its number from 0; `None` when there is no such call.
+pub async fn raw_call(
+    store: &dyn Store,
+    rollout: &RolloutId,
+    number: u32,
+) -> Result<Option<CallBody>, RunError> {
+    let calls = calls_of(store, rollout).await?;
+    match calls.get(number as usize) {
+        Some(call) => Ok(store.call_body(call.call_id).await?),
+        None => Ok(None),
     }
 }

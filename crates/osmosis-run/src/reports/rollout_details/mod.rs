@@ -2,6 +2,8 @@
 
 mod artifacts;
 mod calls;
+mod context;
+mod exchange;
 mod logs;
 mod transcript;
 mod versions;
@@ -12,20 +14,25 @@ use osmosis_core::config::ModelPath;
 use osmosis_core::credit::Credit;
 use osmosis_core::{JsonText, Outcome, Reward, RolloutId, Sample, SampleId};
 use osmosis_data::Row;
-use osmosis_store::{CallPurpose, CallRecord, RolloutQuery, RolloutRecord, Store};
+use osmosis_data::conversation::Conversation;
+use osmosis_data::export::SampleTalk;
+use osmosis_store::{RolloutQuery, RolloutRecord, Store};
 use osmosis_tokens::{ChatFormat, TokenRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use artifacts::{Artifact, ArtifactKind, Artifacts};
-pub use calls::CallDetails;
+pub use calls::{CallDetails, raw_call};
+pub use context::{OfferedTool, SampleContext};
+pub use exchange::CallExchange;
 pub use logs::each_log_line;
 pub(crate) use logs::log_source;
 pub use transcript::{Entry, Speaker, Transcriber};
 pub use versions::Versions;
 
 use self::calls::RecordedCalls;
+use self::logs::PrintedLines;
 use super::{OrderedMap, RolloutEffort, RolloutResult};
 use crate::policy;
 use crate::run_folder::RunFolder;
@@ -44,6 +51,15 @@ pub struct RolloutDetails {
     /// What was said in samples that bring no messages, from the recorded calls: by the sample's id, each path
     /// from its beginning to its end. Samples that never came to be are among them.
     pub conversations: OrderedMap<Vec<Vec<Entry>>>,
+    /// System prompt, tools and finish reasons of each sample with recorded calls, by its id.
+    #[serde(default)]
+    pub contexts: OrderedMap<SampleContext>,
+    /// Lines that the agent printed.
+    #[serde(default)]
+    pub agent_output: Vec<String>,
+    /// Lines that the grader printed. Empty in runs of older versions, whose logs don't tell the two apart.
+    #[serde(default)]
+    pub grader_output: Vec<String>,
     /// The weights that answered; `null` when the policy was not called.
     pub versions: Option<Versions>,
     pub calls: Vec<CallDetails>,
@@ -75,6 +91,9 @@ pub struct SampleDetails {
     pub remove_sample: bool,
     /// As the workflow returned them.
     pub messages: Vec<Value>,
+    /// The messages as text, with a note where a reply was cut off.
+    #[serde(default)]
+    pub transcript: Vec<Entry>,
     pub metrics: Option<JsonText>,
     pub extra_fields: Option<JsonText>,
 }
@@ -105,6 +124,8 @@ pub struct Wanted {
     pub ground_truth: bool,
     pub tokens: bool,
     pub logs: bool,
+    /// What each model call sent, and what came back.
+    pub exchanges: bool,
 }
 
 impl RolloutDetails {
@@ -157,19 +178,24 @@ impl RolloutDetails {
             None => Pinned::default(),
         };
         let samples = store.samples(&rollout.id).await?;
-        let recorded = RecordedCalls::read(store, &rollout.id).await?;
-        let samples_shown = samples.iter().map(SampleDetails::of);
+        let recorded = RecordedCalls::read(store, &rollout.id, wanted).await?;
+        let talks = talks(store, folder, &pinned, &rollout.id, &samples).await?;
+        let samples_shown = samples
+            .iter()
+            .map(|sample| SampleDetails::of(sample, &talks));
         let samples_shown: Vec<SampleDetails> = samples_shown.collect::<Result<_, _>>()?;
+        let contexts = talks
+            .iter()
+            .filter_map(|talk| Some((talk.id.to_string(), SampleContext::of(talk)?)))
+            .collect();
+        let is_ours = recorded.is_policys();
         let tokenizer = || tokenizer_of(&pinned, folder);
-        let conversations = conversations(
-            store,
-            &rollout.id,
-            &samples,
-            &samples_shown,
-            &recorded.records,
-            tokenizer,
-        )
-        .await?;
+        let conversations = if is_ours {
+            conversations(&samples, &samples_shown, talks, tokenizer)
+        } else {
+            OrderedMap::default()
+        };
+        let printed = PrintedLines::read(folder, rollout.id.as_str())?;
         let (regraded_from, policy_calls_in) = match &pinned.regraded_from {
             Some(from) => (Some(from.run.clone()), Some(from.calls_in.clone())),
             None => (None, None),
@@ -179,6 +205,9 @@ impl RolloutDetails {
             samples: samples_shown,
             effort: RolloutEffort::of(rollout),
             conversations,
+            contexts,
+            agent_output: printed.agent,
+            grader_output: printed.grader,
             versions: recorded.versions(),
             calls: recorded.details(),
             outcome_details: rollout.outcome.clone(),
@@ -205,12 +234,21 @@ impl RolloutDetails {
 }
 
 impl SampleDetails {
-    fn of(sample: &Sample) -> Result<Self, RunError> {
+    fn of(sample: &Sample, talks: &[SampleTalk]) -> Result<Self, RunError> {
+        let messages = messages_of(sample)?;
+        let own = talks.iter().filter(|talk| talk.id == sample.id);
+        let turns = own.flat_map(|talk| &talk.conversations);
+        let turns = turns.flat_map(|conversation| &conversation.turns);
+        let transcriber = Transcriber {
+            replies: turns.filter(|turn| turn.call.is_some()).cloned().collect(),
+            ..Transcriber::default()
+        };
         Ok(Self {
             id: sample.id.clone(),
             reward: sample.reward,
             remove_sample: sample.remove_sample,
-            messages: messages_of(sample)?,
+            transcript: transcriber.entries(&Conversation::of_messages(&messages)),
+            messages,
             metrics: sample.metrics.clone(),
             extra_fields: sample.extra_fields.clone(),
         })
@@ -228,15 +266,31 @@ fn messages_of(sample: &Sample) -> Result<Vec<Value>, RunError> {
         .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))
 }
 
-/// Reads from the recorded calls what samples without messages said, and those that never came to be.
-async fn conversations(
+/// What was said in the recorded calls. Those of a run that only grades are in another run.
+async fn talks(
     store: &dyn Store,
+    folder: &RunFolder,
+    pinned: &Pinned,
     rollout: &RolloutId,
     samples: &[Sample],
+) -> Result<Vec<SampleTalk>, RunError> {
+    let telling = Telling::default();
+    let Some(from) = &pinned.regraded_from else {
+        return transcripts::of(store, rollout, samples, &telling).await;
+    };
+    match from.open_calls(&folder.workspace()).await {
+        Some(calls) => transcripts::of(&*calls, rollout, samples, &telling).await,
+        None => Ok(vec![]),
+    }
+}
+
+/// What samples without messages said, and those that never came to be.
+fn conversations(
+    samples: &[Sample],
     shown: &[SampleDetails],
-    calls: &[CallRecord],
+    mut talks: Vec<SampleTalk>,
     tokenizer: impl FnOnce() -> Option<Arc<ChatFormat>>,
-) -> Result<OrderedMap<Vec<Vec<Entry>>>, RunError> {
+) -> OrderedMap<Vec<Vec<Entry>>> {
     let mut transcriber = Transcriber::default();
     for sample in samples {
         // Fields of the user's own may have any shape.
@@ -250,12 +304,6 @@ async fn conversations(
         .filter(|sample| !sample.messages.is_empty())
         .map(|sample| &sample.id)
         .collect();
-    let of_policy = |call: &&CallRecord| call.purpose == CallPurpose::Policy;
-    let mut policy_calls = calls.iter().filter(of_policy);
-    if policy_calls.all(|call| with_messages.contains(&&call.sample_id)) {
-        return Ok(OrderedMap::default());
-    }
-    let mut talks = transcripts::of(store, rollout, samples, &Telling::default()).await?;
     talks.retain(|talk| !with_messages.contains(&&talk.id) && !talk.conversations.is_empty());
     let conversations = talks.iter().flat_map(|talk| &talk.conversations);
     let mut turns = conversations.flat_map(|conversation| &conversation.turns);
@@ -266,7 +314,7 @@ async fn conversations(
         let paths = transcriber.paths(&talk.conversations);
         (talk.id.to_string(), paths)
     });
-    Ok(read.collect())
+    read.collect()
 }
 
 /// The tokenizer of the run's policy, when it has one that can be had without the weights.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use osmosis_data::conversation::{Conversation, Role, Turn};
+use osmosis_data::conversation::{CallFacts, Conversation, Role, Turn};
 use osmosis_tokens::ChatFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ pub enum Speaker {
     Error,
     /// What the reply before it earned by itself.
     Reward,
+    /// The reply before it ends at a limit of tokens.
+    #[serde(rename = "cut off")]
+    CutOff,
 }
 
 impl Speaker {
@@ -53,6 +56,7 @@ impl Speaker {
             Self::TokensOut => "tokens out",
             Self::Error => "error",
             Self::Reward => "reward",
+            Self::CutOff => "cut off",
         }
     }
 
@@ -80,6 +84,8 @@ pub struct Transcriber {
     pub rewards: HashMap<String, f64>,
     /// Reads what was said in token ids.
     pub tokenizer: Option<Arc<ChatFormat>>,
+    /// What the model said in recorded calls, where messages tell nothing about their calls.
+    pub replies: Vec<Turn>,
 }
 
 impl Transcriber {
@@ -131,6 +137,22 @@ impl Transcriber {
         if let Some(reward) = reply_id.and_then(|id| self.rewards.get(id)) {
             push(entries, Speaker::Reward, reward.to_string());
         }
+        if let Some(call) = self.call_of(turn).filter(|call| call.reached_token_limit()) {
+            push(entries, Speaker::CutOff, cut_off_text(call));
+        }
+    }
+
+    /// The call that made a turn. A framework's own messages do not name it: then it is a call that said the same.
+    fn call_of<'a>(&'a self, turn: &'a Turn) -> Option<&'a CallFacts> {
+        if turn.call.is_some() || turn.role != Role::Assistant {
+            return turn.call.as_deref();
+        }
+        let said = turn.text();
+        let mut replies = self.replies.iter();
+        let reply = replies.find(|reply| {
+            reply.text().trim() == said.trim() && reply.tool_calls.len() == turn.tool_calls.len()
+        });
+        reply.and_then(|reply| reply.call.as_deref())
     }
 
     /// The text, or how many ids it has.
@@ -141,6 +163,19 @@ impl Transcriber {
             1 => "1 id".to_owned(),
             count => format!("{count} ids"),
         })
+    }
+}
+
+/// Why a reply ends where it does.
+fn cut_off_text(call: &CallFacts) -> String {
+    let reason = call.finish_reason.as_deref().unwrap_or("length");
+    match call.usage.completion_tokens {
+        Some(tokens) => {
+            format!(
+                "the reply reached its token limit after {tokens} tokens (finish reason `{reason}`)"
+            )
+        }
+        None => format!("the reply reached its token limit (finish reason `{reason}`)"),
     }
 }
 
@@ -304,6 +339,31 @@ mod tests {
                 "user: a | assistant: c | reward: 0.5"
             ]
         );
+    }
+
+    #[test]
+    fn a_reply_that_reached_its_token_limit_looks_cut_in_calls_and_in_messages() {
+        let response = json!({"id": "c1", "usage": {"completion_tokens": 7}, "choices": [
+            {"index": 0, "message": assistant("It is 4"), "finish_reason": "length"}]});
+        let calls = [call(
+            "chat_completions",
+            &json!({"messages": [user("a")]}),
+            &response,
+        )];
+        let expected = "user: a | assistant: It is 4 | cut off: the reply reached its token limit after 7 tokens \
+            (finish reason `length`)";
+        assert_eq!(texts(&calls), [expected]);
+        let replies = conversations(&calls).remove(0).turns.split_off(1);
+        let transcriber = Transcriber {
+            replies,
+            ..Transcriber::default()
+        };
+        let messages = Conversation::of_messages(&[user("a"), assistant("It is 4\n")]);
+        let shown = line(&transcriber.entries(&messages));
+        assert!(shown.contains("cut off: "), "{shown}");
+        let messages = Conversation::of_messages(&[user("a"), assistant("It is 42")]);
+        let shown = line(&transcriber.entries(&messages));
+        assert!(!shown.contains("cut off: "), "{shown}");
     }
 
     #[test]

@@ -1,0 +1,210 @@
+//! `osmosis eval|train show RUN`: the rollouts of a run in a list.
+
+use osmosis_core::OutcomeKind;
+use osmosis_run::RunError;
+use osmosis_run::rollout_query::{FoundRollouts, ListedRollout, RolloutSearch, RolloutSort};
+use osmosis_run::runs::ReadRun;
+use osmosis_store::RunKind;
+use owo_colors::Style;
+
+use crate::arguments::RolloutListArguments;
+use crate::command_line;
+use crate::error::Exit;
+use crate::figures::{ms_text, number, thousands};
+use crate::output::{Output, paint};
+use crate::run_folder::command_word;
+use crate::table::{Column, Table, screen_width};
+use crate::workspace::Workspace;
+
+pub(super) async fn run(
+    run: &ReadRun,
+    kind: RunKind,
+    search: RolloutSearch,
+    workspace: &Workspace,
+    output: &Output,
+) -> Result<Exit, RunError> {
+    let found = search.run(&*run.store).await?;
+    if found.items.is_empty() {
+        output.line(empty_text(&search));
+    } else {
+        output.line(table(&found.items, search.sort).render(screen_width()));
+        for line in next_steps(&found, &search, run.folder.name(), kind, workspace) {
+            output.line(paint(&line, Style::new().dimmed()));
+        }
+    }
+    output.page(&found.items, found.total_count, &found.next);
+    Ok(Exit::Ok)
+}
+
+fn empty_text(search: &RolloutSearch) -> &'static str {
+    if *search
+        == (RolloutSearch {
+            limit: search.limit,
+            ..RolloutSearch::default()
+        })
+    {
+        "The run has no rollouts."
+    } else if search.after.is_some() {
+        "No more rollouts."
+    } else {
+        "No rollout matches."
+    }
+}
+
+fn table(items: &[ListedRollout], sort: RolloutSort) -> Table {
+    let by_variance = match sort {
+        RolloutSort::Variance => Column::number("row variance"),
+        // Empty, and so not shown.
+        RolloutSort::Row | RolloutSort::Reward | RolloutSort::Length | RolloutSort::Time => {
+            Column::number("")
+        }
+    };
+    let mut table = Table::new([
+        Column::text("row"),
+        Column::text("outcome"),
+        Column::number("reward"),
+        by_variance,
+        Column::text("answer or error").cut_to(20),
+        Column::text("expected").cut_to(8),
+        Column::text("prompt").cut_to(16).optional(),
+        Column::number("tokens").optional(),
+        Column::number("time").optional(),
+    ]);
+    for item in items {
+        table.row(row(item));
+    }
+    table
+}
+
+fn row(item: &ListedRollout) -> [String; 9] {
+    let (result, effort) = (&item.line.result, &item.line.effort);
+    let outcome = match (result.outcome, result.passed) {
+        (None, _) => "no result yet".to_owned(),
+        (Some(OutcomeKind::Scored), Some(true)) => "passed".to_owned(),
+        (Some(OutcomeKind::Scored), _) => "did not pass".to_owned(),
+        (Some(kind), _) => kind.as_str().replace('_', " "),
+    };
+    // Why it failed says more than what it said before.
+    let text = effort.error.as_ref().or(item.answer.as_ref());
+    let time = effort.durations.agent + effort.durations.grade;
+    [
+        format!("{}.{}", result.row_index, result.run_index),
+        outcome,
+        result
+            .reward
+            .map_or_else(String::new, |reward| number(reward.get())),
+        item.row_variance.map_or_else(String::new, number),
+        text.cloned().unwrap_or_default(),
+        item.ground_truth.clone().unwrap_or_default(),
+        item.prompt.clone().unwrap_or_default(),
+        thousands(effort.completion_tokens),
+        if result.outcome.is_some() {
+            ms_text(time)
+        } else {
+            String::new()
+        },
+    ]
+}
+
+/// How to see one of them, and the rest of the list.
+fn next_steps(
+    found: &FoundRollouts,
+    search: &RolloutSearch,
+    run: &str,
+    kind: RunKind,
+    workspace: &Workspace,
+) -> Vec<String> {
+    let mut lines = vec![];
+    let shown = found.items.len() as u64;
+    let word = command_word(kind);
+    lines.push(if shown == found.total_count {
+        format!("{} rollouts", thousands(shown))
+    } else {
+        format!(
+            "{} of {} rollouts",
+            thousands(shown),
+            thousands(found.total_count)
+        )
+    });
+    if let Some(first) = found.items.first() {
+        let result = &first.line.result;
+        let place = format!("{}.{}", result.row_index, result.run_index);
+        let command = command_line::suggest(&[word, "show", run, &place], workspace);
+        lines.push(format!("one of them: {command}"));
+    }
+    if let Some(next) = &found.next {
+        let mut typed = RolloutListArguments::typed(search);
+        typed.extend(["--after".to_owned(), next.to_string()]);
+        let mut arguments = vec![word, "show", run];
+        arguments.extend(typed.iter().map(String::as_str));
+        let command = command_line::suggest(&arguments, workspace);
+        lines.push(format!("more:        {command}"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::{Durations, Reward, RolloutId};
+    use osmosis_run::reports::{OrderedMap, RolloutEffort, RolloutLine, RolloutResult};
+
+    use super::*;
+
+    fn listed(row_index: u64, reward: Option<f64>, text: &str) -> ListedRollout {
+        let outcome = match reward {
+            Some(_) => OutcomeKind::Scored,
+            None => OutcomeKind::AgentFailed,
+        };
+        ListedRollout {
+            line: RolloutLine {
+                result: RolloutResult {
+                    row_index,
+                    run_index: 0,
+                    rollout_id: RolloutId::of(row_index, 0),
+                    outcome: Some(outcome),
+                    reward: reward.map(|reward| Reward::new(reward).unwrap()),
+                    passed: Some(reward == Some(1.0)),
+                },
+                samples: OrderedMap::default(),
+                effort: RolloutEffort {
+                    error: reward.is_none().then(|| text.to_owned()),
+                    attempts: 1,
+                    model_calls: 2,
+                    prompt_tokens: 155,
+                    completion_tokens: 1029,
+                    cached_tokens: None,
+                    reasoning_tokens: None,
+                    judge: osmosis_store::JudgeSummary::default(),
+                    durations: Durations {
+                        agent: 2300.0,
+                        ..Durations::default()
+                    },
+                },
+            },
+            row_variance: None,
+            prompt: Some("How many albums did the band release after 1999?".to_owned()),
+            answer: reward.map(|_| text.to_owned()),
+            ground_truth: Some("12".to_owned()),
+        }
+    }
+
+    fn shown(width: usize) -> String {
+        let items = [
+            listed(
+                3,
+                Some(0.25),
+                "The band released 11 albums after the year 1999, I think.",
+            ),
+            listed(14, None, "ToolError: no such table: albums"),
+            listed(120, Some(1.0), "12"),
+        ];
+        table(&items, RolloutSort::Row).render(Some(width))
+    }
+
+    #[test]
+    fn a_list_of_rollouts_fits_every_screen() {
+        insta::assert_snapshot!(shown(120), @"");
+        insta::assert_snapshot!(shown(80), @"");
+        insta::assert_snapshot!(shown(50), @"");
+    }
+}
