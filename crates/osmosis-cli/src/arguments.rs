@@ -16,8 +16,8 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ResumeArguments,
-    SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments,
+    ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{
@@ -32,8 +32,8 @@ pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
 pub(crate) use workspace::{
-    DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments,
-    RolloutCommand, RowArguments,
+    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, Framework,
+    InitArguments, RolloutCommand, RowArguments, Template,
 };
 
 /// Runs AI agents for evaluation and reinforcement learning, with honest statistics.
@@ -125,8 +125,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RolloutCommand,
     },
-    /// Check datasets
-    #[command(after_help = "Example:\n  osmosis dataset validate data/hello.jsonl")]
+    /// Show and check datasets
+    #[command(
+        after_help = "Example:\n  osmosis dataset preview data/hello.jsonl\n  osmosis dataset validate data/hello.jsonl"
+    )]
     Dataset {
         #[command(subcommand)]
         command: DatasetCommand,
@@ -186,6 +188,7 @@ impl Command {
                 EvalCommand::List(_) => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
+                EvalCommand::Report(_) => "eval report",
                 EvalCommand::Show(_) => "eval show",
                 EvalCommand::Logs(_) => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
@@ -219,9 +222,10 @@ impl Command {
                 RolloutCommand::Init(_) => "rollout init",
                 RolloutCommand::Run(_) => "rollout run",
             },
-            Self::Dataset {
-                command: DatasetCommand::Validate { .. },
-            } => "dataset validate",
+            Self::Dataset { command } => match command {
+                DatasetCommand::Preview { .. } => "dataset preview",
+                DatasetCommand::Validate { .. } => "dataset validate",
+            },
             Self::Export(_) => "export",
             Self::Doctor(_) => "doctor",
             Self::Completions { .. } => "completions",

@@ -8,6 +8,8 @@ mod junit;
 pub(crate) mod progress;
 mod regrade;
 pub(crate) mod report;
+mod report;
+mod shared_report;
 pub(crate) mod submit;
 mod worst_rows;
 
@@ -41,6 +43,7 @@ pub(crate) async fn run(
         }
         EvalCommand::List(arguments) => list::run(&found()?, KIND, &arguments, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
+        EvalCommand::Report(arguments) => shared_report::run(&found()?, arguments, output).await,
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         EvalCommand::Stop(arguments) => {

@@ -8,6 +8,7 @@ mod call_survey;
 mod commands;
 mod comparison;
 mod cost;
+mod dataset_preview;
 mod doctor_report;
 mod exported;
 mod failures;
@@ -23,6 +24,7 @@ mod run_state;
 mod run_summary;
 mod salvaged;
 mod schema;
+mod shared;
 mod training;
 mod verified;
 mod worst_rows;
@@ -35,6 +37,7 @@ pub use comparison::{
     signed, signed_one,
 };
 pub use cost::CostReport;
+pub use dataset_preview::{DatasetPreview, PreviewColumn, PreviewRow};
 pub use doctor_report::{DoctorFinding, DoctorReport, ReadyModel, ReadyModelKind};
 pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
@@ -57,6 +60,7 @@ pub use run_state::RunState;
 pub use run_summary::RunSummary;
 pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
 pub use schema::{SchemaFile, schema_files};
+pub use shared::{HistogramBar, ReportedRollout, SharedReport, WrittenReport};
 pub use training::{
     BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
     NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers,

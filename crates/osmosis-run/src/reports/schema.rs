@@ -5,9 +5,10 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    ArchivalReport, Comparison, DoctorReport, ExportReport, Flip, MovedRun, RemovalReport,
-    RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport, RunSizeReport, RunSummary,
-    SalvagedRun, TaggedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, MovedRun,
+    RemovalReport, RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport, RunSizeReport,
+    RunSummary, SalvagedRun, SharedReport, TaggedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -24,6 +25,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
     vec![
         file::<ArchivalReport>("archival-report"),
         file::<Comparison>("comparison"),
+        file::<DatasetPreview>("dataset-preview"),
         file::<DoctorReport>("doctor-report"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
@@ -38,10 +40,12 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<RunSizeReport>("run-size"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
+        file::<SharedReport>("shared-report"),
         file::<TaggedRun>("tagged-run"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
         file::<VerifiedRun>("verified-run"),
+        file::<WrittenReport>("written-report"),
     ]
 }
 
