@@ -23,6 +23,10 @@ impl Prepared {
         notices: &dyn Notices,
     ) -> Result<Self, RunError> {
         let _preparing = Preparing(notices);
+        notices.step(match entrypoint.language {
+            Language::Python => format!("Preparing the Python environment of {rollout_dir}"),
+            Language::Rust => format!("Building {rollout_dir}"),
+        });
         let progress = |event| notices.notice(Notice::Environment(event));
         match entrypoint.language {
             Language::Python => {
