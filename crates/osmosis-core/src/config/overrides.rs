@@ -103,6 +103,11 @@ impl Override {
         format!("{}={}", keys.join("."), self.value.to_string().trim())
     }
 
+    /// Whether this is the key that it sets.
+    pub fn sets(&self, section: &str, key: &str) -> bool {
+        self.path == [section, key]
+    }
+
     pub(super) fn path(&self) -> &[String] {
         &self.path
     }
