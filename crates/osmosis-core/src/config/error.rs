@@ -60,6 +60,7 @@ impl fmt::Display for Place<'_> {
             file, line, column, ..
         } = self.0;
         match &self.0.origin {
+            Some(flag) if flag.starts_with('-') => write!(f, "`{flag}`"),
             Some(origin) => f.write_str(origin),
             None => write!(f, "{file}:{line}:{column}"),
         }

@@ -139,6 +139,15 @@ impl ConfigSource {
         let original = Document::parse(self.text.as_str()).ok();
         let originals = original.as_ref().map(self::entries).unwrap_or_default();
         let there = originals.iter().find(|entry| entry.path == found.path);
+        // A section that only overrides have.
+        let below = |one: &&Override| one.path().starts_with(&found.path);
+        if let (None, Some(one), false) = (
+            there,
+            self.overrides.iter().find(below),
+            matches!(problem, ConfigProblem::MissingKey { .. }),
+        ) {
+            return vec![by_override(one, problem)];
+        }
         let offset = there.map_or(0, |there| there.offset_like(found, offset));
         vec![self.at(offset, problem)]
     }

@@ -122,7 +122,7 @@ impl EvalPlan {
         let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
         let workspace = Workspace::find(workspace, beside)?;
         let side = UserSide::check(&request, &config, &workspace)?;
-        notices.step(format_args!("Reading {}", config.experiment.dataset));
+        notices.step(format_args!("Reading the dataset {}", config.experiment.dataset));
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         if side.takes_columns() {
             dataset.check_columns()?;
@@ -146,7 +146,7 @@ impl EvalPlan {
         let rows = chosen.count() as u64;
         let model_path = &config.experiment.model_path;
         if model_path.runs_here() {
-            notices.step(format_args!("Loading {model_path}"));
+            notices.step(format_args!("Loading the model {model_path}"));
         }
         let ready = policy::open(model_path, request.seed, &workspace)?;
         let judge = match side {

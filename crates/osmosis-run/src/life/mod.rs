@@ -385,13 +385,16 @@ async fn open<W: Work>(
         identity.log_limits,
     )?;
     around.events.open(log, observer);
+    let mut facts = run.pinned.facts();
+    // One parameter for each file would be no parameter of the run.
+    facts.shift_remove(Pinned::SOURCE_FILES);
     let tracked = TrackedRun {
         name: identity.name.as_str(),
         kind: identity.kind,
         folder: &identity.folder.path,
         shared_folder: identity.workspace.root.join(".osmosis"),
         project: identity.project,
-        facts: run.pinned.facts(),
+        facts,
     };
     let tracking = trackers.begin(&tracked, &run.store, around.notices);
     Ok(Opening::Ready(tracking.await))
