@@ -30,7 +30,10 @@ pub(crate) fn with_tip(mut error: clap::Error, typed: &[String]) -> clap::Error 
 /// The kind of config that the command takes, when it takes `--set`.
 fn submitted_kind(typed: &[String]) -> Option<ConfigKind> {
     let submit = typed.iter().position(|word| word == "submit")?;
-    let command = typed[..submit].iter().rev().find(|word| !word.starts_with('-'));
+    let command = typed[..submit]
+        .iter()
+        .rev()
+        .find(|word| !word.starts_with('-'));
     match command.map(String::as_str) {
         Some("eval") => Some(ConfigKind::Evaluation),
         Some("train") => Some(ConfigKind::Training),

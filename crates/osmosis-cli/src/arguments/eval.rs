@@ -68,7 +68,12 @@ pub(crate) struct SubmitArguments {
 
     /// Model to evaluate [overrides `model_path` of the config]; several, separated by commas, make one run
     /// each, which are compared at the end
-    #[arg(id = "model", long = "model", value_name = "MODEL", value_delimiter = ',')]
+    #[arg(
+        id = "model",
+        long = "model",
+        value_name = "MODEL",
+        value_delimiter = ','
+    )]
     pub(crate) models: Vec<String>,
 
     /// Rollouts per row [overrides `n` of the config]

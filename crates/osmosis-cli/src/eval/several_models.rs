@@ -34,8 +34,9 @@ pub(super) async fn submit(
 ) -> Result<Exit, RunError> {
     check(arguments)?;
     let models = &arguments.models;
-    let command =
-        |model: &str, name| EvalCommand::of(arguments, Some(model), name, workspace, output, notices);
+    let command = |model: &str, name| {
+        EvalCommand::of(arguments, Some(model), name, workspace, output, notices)
+    };
     // A wrong name is told before the first model has run for an hour. What is loaded is let go of: not
     // every machine has room for all of them.
     let mut base = name;
@@ -44,7 +45,11 @@ pub(super) async fn submit(
         let plan = &checked.evaluation.plan;
         plan.ready.shut_down();
         if base.is_none() {
-            base = Some(fresh_name(plan.stem(), &plan.workspace, RunKind::Evaluation)?);
+            base = Some(fresh_name(
+                plan.stem(),
+                &plan.workspace,
+                RunKind::Evaluation,
+            )?);
         }
     }
     let base = base.ok_or_else(|| RunError::failed(RunErrorKind::Internal, "no models"))?;
@@ -77,7 +82,10 @@ pub(super) async fn submit(
         }
     }
     if arguments.dry_run {
-        output.operation("valid", &json!({ "runs": found, "comparisons": Value::Null }));
+        output.operation(
+            "valid",
+            &json!({ "runs": found, "comparisons": Value::Null }),
+        );
         return Ok(Exit::Ok);
     }
     let workspace = Workspace::find(workspace, config_folder(arguments))?;
@@ -168,7 +176,9 @@ impl Several {
         let (report, end) = match end.end {
             RunEnd::Stopped { .. } if end.over_budget => (report, WorstEnd::OverBudget),
             RunEnd::Stopped { .. } => (report, WorstEnd::Interrupted),
-            RunEnd::Complete if report.infrastructure_failed() > 0 => (report, WorstEnd::Incomplete),
+            RunEnd::Complete if report.infrastructure_failed() > 0 => {
+                (report, WorstEnd::Incomplete)
+            }
             RunEnd::Complete => {
                 let report = report.judged_by(&arguments.gates.fail_under);
                 let end = if report.gates_hold() {
@@ -191,7 +201,16 @@ impl Several {
 /// One line for each model, and what the comparisons say.
 fn table(report: &ModelRunsReport, workspace: &Workspace) -> String {
     let mut lines: Vec<[String; 7]> = vec![
-        ["model", "run", "pass rate", "reward", "failed", "cost", "time"].map(str::to_owned),
+        [
+            "model",
+            "run",
+            "pass rate",
+            "reward",
+            "failed",
+            "cost",
+            "time",
+        ]
+        .map(str::to_owned),
     ];
     lines.extend(report.runs.iter().map(cells));
     let width = |column: usize| {
@@ -249,11 +268,17 @@ fn cells(run: &ModelRun) -> [String; 7] {
         model.clone(),
         report.run_name.to_string(),
         numbers.pass_rate.map_or_else(none, |rate| {
-            format!("{}{}", percent(rate), interval(numbers.pass_rate_ci95, percent))
+            format!(
+                "{}{}",
+                percent(rate),
+                interval(numbers.pass_rate_ci95, percent)
+            )
         }),
         numbers.reward.mean.map_or_else(none, number),
         failed.to_string(),
-        report.total_cost().map_or_else(|| "-".to_owned(), dollars_text),
+        report
+            .total_cost()
+            .map_or_else(|| "-".to_owned(), dollars_text),
         match report.duration_ms.filter(|_| !report.already_complete) {
             Some(ms) => duration_text(ms as f64 / 1000.0),
             None => "-".to_owned(),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use camino::Utf8Path;
 use osmosis_core::config::ConfigSource;
-use osmosis_run::notices::Notices;
-use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::notices::Notices;
 use osmosis_run::reports::Curve;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde::Serialize;

@@ -38,7 +38,10 @@ fn settings_are_checked_pinned_and_shown_like_the_config() {
     ];
     let report = workspace.submit_json(&settings);
     assert_eq!(report["total_rollouts"], 4);
-    let info = workspace.osmosis(&["eval", "info", "t", "--json"]).expect(0).json();
+    let info = workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .expect(0)
+        .json();
     let data = &info["data"];
     insta::assert_snapshot!(data["config"].as_str().unwrap());
     assert_eq!(data["pinned"]["workflow.style"], "short");
@@ -51,11 +54,22 @@ fn settings_are_checked_pinned_and_shown_like_the_config() {
     let resume = ["eval", "resume", "t", "--json", "--python", python.as_str()];
     let resumed = workspace.osmosis(&resume).expect(0).json();
     assert_eq!(resumed["resource"]["already_complete"], true);
-    let other = workspace.submit(&["--n", "2", "--set", "workflow.style=\"terse\""]).expect(1);
+    let other = workspace
+        .submit(&["--n", "2", "--set", "workflow.style=\"terse\""])
+        .expect(1);
     insta::assert_snapshot!("refused", other.stderr.split_once("error: ").unwrap().1);
 
     // A regrade, which goes by the file as it is now, keeps them.
-    let regrade = ["eval", "regrade", "t", "--name", "g", "--json", "--python", python.as_str()];
+    let regrade = [
+        "eval",
+        "regrade",
+        "t",
+        "--name",
+        "g",
+        "--json",
+        "--python",
+        python.as_str(),
+    ];
     let regraded = workspace.osmosis(&regrade).expect(0).json();
     assert_eq!(regraded["resource"]["changes"], serde_json::json!({}));
 }
@@ -94,7 +108,10 @@ fn several_models_make_several_runs_and_one_table() {
         .collect();
     insta::assert_snapshot!(shown.join("\n"));
 
-    let json = workspace.submit(&["--model", models, "--json"]).expect(0).json();
+    let json = workspace
+        .submit(&["--model", models, "--json"])
+        .expect(0)
+        .json();
     let resource = &json["resource"];
     assert_eq!(resource["runs"][0]["run_name"], "t-1");
     assert_eq!(resource["runs"][0]["already_complete"], true);
@@ -110,7 +127,11 @@ fn several_models_make_several_runs_and_one_table() {
     let ran = workspace.submit(&["--model", &twice]).expect(2);
     assert!(ran.stderr.contains("given twice"), "{}", ran.stderr);
     // All are checked before the first is run.
-    let missing = ["--fresh", "--model", "script:policies/p.toml,script:policies/none.toml"];
+    let missing = [
+        "--fresh",
+        "--model",
+        "script:policies/p.toml,script:policies/none.toml",
+    ];
     let ran = workspace.submit(&missing).expect(1);
     assert!(ran.stderr.contains("none.toml"), "{}", ran.stderr);
     assert!(!workspace.root.join(".osmosis/archive").exists());
@@ -129,7 +150,10 @@ fn no_config_is_needed_for_a_quick_look() {
     ];
     let ran = without_a_config(&workspace, &[&flags[..], &["--name", "t"]].concat()).expect(0);
     assert!(ran.stdout.contains("2 passed of 2"), "{}", ran.stdout);
-    let info = workspace.osmosis(&["eval", "info", "t", "--json"]).expect(0).json();
+    let info = workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .expect(0)
+        .json();
     insta::assert_snapshot!(info["data"]["config"].as_str().unwrap());
     let python = python_environment::python();
     let regrade = ["eval", "regrade", "t", "--python", python.as_str()];
@@ -152,12 +176,24 @@ fn a_training_takes_settings_and_needs_no_config() {
     let workspace = Workspace::new(CHECKSUM, ECHO_SCRIPT, &echo_rows(4));
     let python = python_environment::python();
     let mut train = vec!["train", "submit", "--rollout", "r", "--dataset", "d"];
-    train.extend(["--model", "builtin/tiny", "--steps", "1", "--n", "2", "--name", "t"]);
+    train.extend([
+        "--model",
+        "builtin/tiny",
+        "--steps",
+        "1",
+        "--n",
+        "2",
+        "--name",
+        "t",
+    ]);
     train.extend(["--set", "training.rollout_batch_size=2", "--json"]);
     train.extend(["--python", python.as_str()]);
     let ran = workspace.osmosis(&train).expect(0);
     assert_eq!(ran.json()["resource"]["steps"], 1);
-    let info = workspace.osmosis(&["train", "info", "t", "--json"]).expect(0).json();
+    let info = workspace
+        .osmosis(&["train", "info", "t", "--json"])
+        .expect(0)
+        .json();
     insta::assert_snapshot!(info["data"]["config"].as_str().unwrap());
     let pinned = &info["data"]["pinned"];
     assert_eq!(pinned["training.n_samples_per_prompt"], 2);

@@ -38,7 +38,9 @@ fn code_that_cannot_be_imported_makes_no_run_whatever_the_command() {
         &["train", "serve", "configs/training/c.toml", "--name", "t"],
         &["serve", "r", "--name", "t"],
     ] {
-        let ran = workspace.osmosis(&[command, &python[..]].concat()).expect(1);
+        let ran = workspace
+            .osmosis(&[command, &python[..]].concat())
+            .expect(1);
         assert!(ran.stderr.contains("no_such_module"), "{}", ran.stderr);
         check_nothing_was_made(&workspace, &ran);
     }
@@ -50,7 +52,15 @@ fn code_that_cannot_be_imported_makes_no_regrade_and_keeps_a_run_that_was_to_be_
     workspace.submit(&[]).expect(0);
     workspace.write("rollouts/r/main.py", BROKEN);
     let python = python_environment::python();
-    let regrade = ["eval", "regrade", "t", "--name", "g", "--python", python.as_str()];
+    let regrade = [
+        "eval",
+        "regrade",
+        "t",
+        "--name",
+        "g",
+        "--python",
+        python.as_str(),
+    ];
     let ran = workspace.osmosis(&regrade).expect(1);
     assert!(ran.stderr.contains("no_such_module"), "{}", ran.stderr);
     assert!(!workspace.run_folder("g").exists());
@@ -67,7 +77,15 @@ fn a_port_that_is_taken_makes_no_run() {
     let address = taken.local_addr().unwrap().to_string();
     let python = python_environment::python();
     let config = "configs/training/c.toml";
-    let serve = ["train", "serve", config, "--listen", &address, "--python", python.as_str()];
+    let serve = [
+        "train",
+        "serve",
+        config,
+        "--listen",
+        &address,
+        "--python",
+        python.as_str(),
+    ];
     let ran = workspace.osmosis(&serve).expect(1);
     assert!(ran.stderr.contains("--listen"), "{}", ran.stderr);
     check_nothing_was_made(&workspace, &ran);
@@ -80,7 +98,9 @@ fn what_is_being_done_is_told_step_by_step_and_not_with_json() {
     let ran = workspace.submit(&["--limit", "1"]).expect(0);
     let steps: Vec<String> = told(&workspace, &ran).lines().map(str::to_owned).collect();
     insta::assert_snapshot!(steps[..steps.len().min(6)].join("\n"));
-    let ran = workspace.submit(&["--limit", "1", "--fresh", "--json"]).expect(0);
+    let ran = workspace
+        .submit(&["--limit", "1", "--fresh", "--json"])
+        .expect(0);
     assert_eq!(ran.stderr, "");
     assert_eq!(ran.json()["status"], "completed");
 }
@@ -91,7 +111,13 @@ fn the_first_line_comes_at_once() {
     let slow = format!("import time\ntime.sleep(3)\n{PLAIN}");
     let workspace = Workspace::new(&slow, ECHO_SCRIPT, &echo_rows(1));
     let python = python_environment::python();
-    let arguments = ["eval", "submit", "configs/eval/c.toml", "--python", python.as_str()];
+    let arguments = [
+        "eval",
+        "submit",
+        "configs/eval/c.toml",
+        "--python",
+        python.as_str(),
+    ];
     let began = Instant::now();
     let mut child = workspace
         .command(&arguments)
@@ -127,7 +153,12 @@ fn a_run_that_is_complete_is_said_to_be_and_not_run_again() {
     let resumed = workspace.osmosis(&resume).expect(0);
     insta::assert_snapshot!(
         "resumed",
-        resumed.stdout.lines().next().unwrap().replace(workspace.root.as_str(), "WORKSPACE")
+        resumed
+            .stdout
+            .lines()
+            .next()
+            .unwrap()
+            .replace(workspace.root.as_str(), "WORKSPACE")
     );
     let json = workspace.submit(&["--json"]).expect(0).json();
     assert_eq!(json["status"], "completed");

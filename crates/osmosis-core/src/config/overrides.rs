@@ -38,10 +38,8 @@ impl OverrideError {
                     .find(|section| section.keys().contains(&key.as_str()));
                 match home {
                     Some(home) => format!("write `--set {}.{key}=VALUE`", home.name),
-                    None => {
-                        "write `--set SECTION.KEY=VALUE`, like `--set workflow.style=short`"
-                            .to_owned()
-                    }
+                    None => "write `--set SECTION.KEY=VALUE`, like `--set workflow.style=short`"
+                        .to_owned(),
                 }
             }
             Self::NoValue { .. } | Self::BadKey { .. } => {
@@ -68,9 +66,7 @@ impl Override {
         })?;
         let path: Vec<String> = keys.iter().map(|key| key.get().to_owned()).collect();
         if path.len() < 2 {
-            return Err(OverrideError::NoSection {
-                key: path.concat(),
-            });
+            return Err(OverrideError::NoSection { key: path.concat() });
         }
         Ok(Self {
             path,
@@ -197,14 +193,23 @@ mod tests {
     fn a_value_is_toml_and_a_bare_word_is_a_string() {
         for (typed, setting) in [
             ("evaluation.n=4", "evaluation.n=4"),
-            ("evaluation.pass_threshold=0.5", "evaluation.pass_threshold=0.5"),
+            (
+                "evaluation.pass_threshold=0.5",
+                "evaluation.pass_threshold=0.5",
+            ),
             ("workflow.on = true", "workflow.on=true"),
             ("workflow.style=short", "workflow.style=\"short\""),
             ("workflow.text=two words", "workflow.text=\"two words\""),
             ("workflow.quoted=\"4\"", "workflow.quoted=\"4\""),
-            ("workflow.names=[\"a\", \"b\"]", "workflow.names=[\"a\", \"b\"]"),
+            (
+                "workflow.names=[\"a\", \"b\"]",
+                "workflow.names=[\"a\", \"b\"]",
+            ),
             ("workflow.\"a b\".c={x = 1}", "workflow.\"a b\".c={x = 1}"),
-            ("experiment.model_path=openai/gpt-5", "experiment.model_path=\"openai/gpt-5\""),
+            (
+                "experiment.model_path=openai/gpt-5",
+                "experiment.model_path=\"openai/gpt-5\"",
+            ),
         ] {
             let read = Override::parse(typed).unwrap();
             assert_eq!(read.setting(), setting);
@@ -219,9 +224,17 @@ mod tests {
             format!("{error} ({})", error.hint())
         };
         insta::assert_snapshot!(
-            ["n=4", "k=4", "evaluation.n", "evaluation..n=1", "workflow.x=", "workflow.x=[1", "=1"]
-                .map(told)
-                .join("\n")
+            [
+                "n=4",
+                "k=4",
+                "evaluation.n",
+                "evaluation..n=1",
+                "workflow.x=",
+                "workflow.x=[1",
+                "=1"
+            ]
+            .map(told)
+            .join("\n")
         );
     }
 
@@ -229,7 +242,10 @@ mod tests {
     fn the_rest_of_the_file_stays_as_it_is() {
         let text = "# mine\n[evaluation]\nn = 1 # few\n\n[workflow]\na = { b = 1 }\n";
         assert_eq!(
-            applied(text, &["evaluation.n=4", "evaluation.limit=2", "workflow.a.c=x"]),
+            applied(
+                text,
+                &["evaluation.n=4", "evaluation.limit=2", "workflow.a.c=x"]
+            ),
             "# mine\n[evaluation]\nn = 4 # few\nlimit = 2\n\n[workflow]\na = { b = 1 , c = \"x\" }\n"
         );
         assert_eq!(

@@ -52,12 +52,13 @@ impl ConfigSource {
             return Ok(self.text.clone());
         }
         reader::parse(self.place(), &self.text)?;
-        let mut document: DocumentMut = self.text.parse().map_err(|error: toml_edit::TomlError| {
-            let problem = ConfigProblem::Syntax {
-                message: error.message().trim().replace('\n', ", "),
-            };
-            ConfigErrors(vec![self.at(0, problem)])
-        })?;
+        let mut document: DocumentMut =
+            self.text.parse().map_err(|error: toml_edit::TomlError| {
+                let problem = ConfigProblem::Syntax {
+                    message: error.message().trim().replace('\n', ", "),
+                };
+                ConfigErrors(vec![self.at(0, problem)])
+            })?;
         let mut errors = vec![];
         for (place, one) in self.overrides.iter().enumerate() {
             let before = &self.overrides[..place];

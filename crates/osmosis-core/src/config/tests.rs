@@ -809,13 +809,20 @@ fn overrides_are_checked_like_the_file_and_errors_name_the_flag_or_the_line() {
 fn overrides_are_written_into_the_text_that_is_in_effect() {
     let source = overridden(
         EXPERIMENT,
-        &["evaluation.n=4", "workflow.style=short", "experiment.dataset=other"],
+        &[
+            "evaluation.n=4",
+            "workflow.style=short",
+            "experiment.dataset=other",
+        ],
     );
     let config = EvalConfig::of(&source).unwrap();
     assert_eq!(config.evaluation.n, 4);
     assert_eq!(config.workflow["style"], "short");
     let text = source.effective_text().unwrap();
-    assert_eq!(EvalConfig::parse("eval.toml".into(), &text).unwrap(), config);
+    assert_eq!(
+        EvalConfig::parse("eval.toml".into(), &text).unwrap(),
+        config
+    );
     assert_snapshot!(text);
 }
 

@@ -125,9 +125,10 @@ impl Work for Evaluation {
                 Ok(ReadySide::Here(Box::new(ready)))
             }
             UserSide::AtServer(server) => {
-                around
-                    .notices
-                    .step(format_args!("Asking the rollout server at {}", server.url()));
+                around.notices.step(format_args!(
+                    "Asking the rollout server at {}",
+                    server.url()
+                ));
                 Ok(ReadySide::AtServer(server.reach().await?))
             }
         }
@@ -223,12 +224,7 @@ impl Work for Evaluation {
 impl Evaluation {
     /// A run of this plan, under a new name unless one is given.
     pub fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
-        let (name, folder) = named_folder(
-            name,
-            plan.stem(),
-            &plan.workspace,
-            RunKind::Evaluation,
-        )?;
+        let (name, folder) = named_folder(name, plan.stem(), &plan.workspace, RunKind::Evaluation)?;
         Ok(Self {
             folder,
             plan,

@@ -122,7 +122,10 @@ impl EvalPlan {
         let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
         let workspace = Workspace::find(workspace, beside)?;
         let side = UserSide::check(&request, &config, &workspace)?;
-        notices.step(format_args!("Reading the dataset {}", config.experiment.dataset));
+        notices.step(format_args!(
+            "Reading the dataset {}",
+            config.experiment.dataset
+        ));
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         if side.takes_columns() {
             dataset.check_columns()?;

@@ -114,7 +114,9 @@ impl Work for Regrading {
         let notices = &**around.notices;
         self.plan.tell_changes(&self.pin(ready)?, notices);
         let workers = ready.workers()?;
-        self.plan.code.tell(workers.manifest(), &self.amount(), notices);
+        self.plan
+            .code
+            .tell(workers.manifest(), &self.amount(), notices);
         Ok(())
     }
 

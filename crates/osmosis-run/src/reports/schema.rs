@@ -5,8 +5,8 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, ExportReport, Flip, ModelRunsReport, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    Comparison, ExportReport, Flip, ModelRunsReport, RolloutDetails, RolloutLine, RunInfo,
+    RunReport, RunSummary, SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.

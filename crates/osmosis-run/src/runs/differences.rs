@@ -208,7 +208,8 @@ impl PinnedDifferences {
 
     /// Why the run can't be resumed, with everything that differs.
     pub fn refusal(self, run: &str, project: Option<&str>) -> RunError {
-        let mut message = format!("run `{run}` can't be resumed: something changed since it was begun");
+        let mut message =
+            format!("run `{run}` can't be resumed: something changed since it was begun");
         for difference in &self.differences {
             for line in self.lines(difference) {
                 let _ = write!(message, "\n  {line}");
@@ -353,10 +354,15 @@ mod tests {
     #[test]
     fn a_run_without_digests_of_files_says_what_it_can() {
         let before = json!({"evaluation.n": 1, "source_sha256": "x"});
-        let now = json!({"evaluation.n": 1, "source_sha256": "y", "source_files": {"main.py": "9"}});
+        let now =
+            json!({"evaluation.n": 1, "source_sha256": "y", "source_files": {"main.py": "9"}});
         insta::assert_snapshot!(refusal(&before, &now));
-        let same = json!({"evaluation.n": 1, "source_sha256": "x", "source_files": {"main.py": "9"}});
-        assert_eq!(PinnedDifferences::between(&read(&before), &read(&same)), None);
+        let same =
+            json!({"evaluation.n": 1, "source_sha256": "x", "source_files": {"main.py": "9"}});
+        assert_eq!(
+            PinnedDifferences::between(&read(&before), &read(&same)),
+            None
+        );
     }
 
     #[test]
@@ -364,7 +370,10 @@ mod tests {
         let files = json!({"main.py": "1"});
         let before = json!({"source_sha256": "x", "source_files": files});
         let now = json!({"source_sha256": "y", "source_files": files});
-        assert_eq!(PinnedDifferences::between(&read(&before), &read(&now)), None);
+        assert_eq!(
+            PinnedDifferences::between(&read(&before), &read(&now)),
+            None
+        );
     }
 
     #[test]

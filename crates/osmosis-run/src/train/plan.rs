@@ -91,14 +91,20 @@ impl<M: PlannedModel> Plan<M> {
             PassedOn::from(&config),
             request.secrets_file.as_deref(),
         )?;
-        notices.step(format_args!("Reading the dataset {}", config.experiment.dataset));
+        notices.step(format_args!(
+            "Reading the dataset {}",
+            config.experiment.dataset
+        ));
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         let eval_dataset = match &config.training.held_out {
             Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
             Some(HeldOut::Fraction(_)) | None => None,
         };
         if config.experiment.model_path.runs_here() {
-            notices.step(format_args!("Loading the model {}", config.experiment.model_path));
+            notices.step(format_args!(
+                "Loading the model {}",
+                config.experiment.model_path
+            ));
         }
         let model = M::open(&config, &workspace)?;
         let seed = config.training.seed.unwrap_or(0);

@@ -55,8 +55,7 @@ pub struct TrainCheck {
 impl<M: PlannedModel + Sync> Training<M> {
     /// A run of this plan, under a new name unless one is given.
     pub fn new(plan: Plan<M>, name: Option<RunName>) -> Result<Self, RunError> {
-        let (name, folder) =
-            named_folder(name, plan.stem(), &plan.workspace, RunKind::Training)?;
+        let (name, folder) = named_folder(name, plan.stem(), &plan.workspace, RunKind::Training)?;
         Ok(Self {
             folder,
             plan,

@@ -140,9 +140,9 @@ impl Work for Serving {
         if let Some(prepared) = &ready.prepared {
             let events = around.events.worker_events();
             let notices = &**around.notices;
-            let starting = self
-                .side
-                .start_workers(prepared, self.most_in_flight(), events, notices);
+            let starting =
+                self.side
+                    .start_workers(prepared, self.most_in_flight(), events, notices);
             ready.workers = Some(around.parts.add_workers(starting.await?));
         }
         Ok(())

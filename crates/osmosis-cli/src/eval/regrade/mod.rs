@@ -5,9 +5,9 @@ mod flips;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
-use osmosis_core::config::ConfigSource;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::{RegradePlan, RegradeRequest};
