@@ -47,6 +47,13 @@ fn settings_are_checked_pinned_and_shown_like_the_config() {
     assert_eq!(data["pinned"]["workflow.style"], "short");
     assert_eq!(data["pinned"]["evaluation.pass_threshold"], 0.5);
 
+    let shown = workspace.osmosis(&["eval", "info", "t"]).expect(0).stdout;
+    let set = shown.lines().find(|line| line.starts_with("  set"));
+    assert_eq!(
+        set.unwrap().trim_start_matches("  set").trim(),
+        "evaluation.n=2, evaluation.limit=2, evaluation.pass_threshold=0.5, workflow.style=\"short\""
+    );
+
     // The same again is the same run; anything else is refused by name.
     let same = workspace.submit_json(&settings);
     assert_eq!(same["already_complete"], true);

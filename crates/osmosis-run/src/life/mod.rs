@@ -9,6 +9,7 @@
 //! set; the run's files are written; trackers get the last numbers; the store is closed.
 
 mod parts;
+mod settling;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,6 +25,9 @@ use serde_json::Value;
 
 pub use parts::{Part, RunningParts, SHUTDOWN_GRACE, Stage};
 
+use self::settling::{Unsettled, leave_files, look_again, settle};
+
+use crate::RunError;
 use crate::checked_dataset::CheckedDataset;
 use crate::events::{EventSink, Observer};
 use crate::notices::{Notice, Notices};
@@ -34,7 +38,6 @@ use crate::settings::Trackers;
 use crate::stop_signals::StopSignals;
 use crate::tracking::{self, TrackedRun, Tracking};
 use crate::workspace::Workspace;
-use crate::{RunError, RunErrorKind};
 
 /// How long the files of a run that failed may take to be written: its error is what matters.
 const LAST_FILES: Duration = Duration::from_mins(1);
@@ -398,107 +401,6 @@ async fn open<W: Work>(
     };
     let tracking = trackers.begin(&tracked, &run.store, around.notices);
     Ok(Opening::Ready(tracking.await))
-}
-
-/// A run whose record is complete but for its closing.
-struct Settled<W: Work> {
-    lived: Lived<W>,
-    metrics: Option<Value>,
-    complete: bool,
-}
-
-/// A run that failed, while it was driven or while its numbers were written.
-struct Unsettled {
-    error: RunError,
-    metrics: Option<Value>,
-}
-
-impl From<RunError> for Unsettled {
-    fn from(error: RunError) -> Self {
-        Self {
-            error,
-            metrics: None,
-        }
-    }
-}
-
-/// Marks the run, and writes its files.
-async fn settle<W: Work>(work: &W, run: &OpenRun, end: W::End) -> Result<Settled<W>, Unsettled> {
-    let status = work.status(&end);
-    run.store.set_status(status).await.map_err(RunError::from)?;
-    let report = work.report(run).await?;
-    let report = work.write_files(run, report).await?;
-    let metrics = metrics(&report)?;
-    write_results(work, run, metrics.as_ref()).await?;
-    Ok(Settled {
-        lived: Lived {
-            end,
-            report,
-            already_complete: false,
-        },
-        metrics,
-        complete: status == RunStatus::Finished,
-    })
-}
-
-/// The numbers of a run that was complete before. Its files stay as the process left them that ran it, unless
-/// they are gone.
-async fn look_again<W: Work>(
-    work: &W,
-    run: &OpenRun,
-    end: W::End,
-) -> Result<Settled<W>, Unsettled> {
-    let report = work.report(run).await?;
-    let report = work.write_files(run, report).await?;
-    let metrics = metrics(&report)?;
-    let folder = work.identity().folder;
-    if !folder.metrics().exists() || !folder.index().exists() {
-        write_results(work, run, metrics.as_ref()).await?;
-    }
-    Ok(Settled {
-        lived: Lived {
-            end,
-            report,
-            already_complete: true,
-        },
-        metrics,
-        complete: true,
-    })
-}
-
-/// Marks a run that failed, and leaves what files it can: whoever looks at it finds its numbers so far.
-async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
-    let left = async {
-        run.store.set_status(RunStatus::Interrupted).await?;
-        let report = work.report(run).await?;
-        let metrics = metrics(&report)?;
-        write_results(work, run, metrics.as_ref()).await?;
-        Ok::<_, RunError>(metrics)
-    };
-    left.await.unwrap_or_else(|error| {
-        tracing::warn!(
-            error = error.message(),
-            "the run's files are not up to date"
-        );
-        None
-    })
-}
-
-/// The numbers as `metrics.json` has them; `None` where there are none.
-fn metrics(report: &impl Serialize) -> Result<Option<Value>, RunError> {
-    let metrics = serde_json::to_value(report)
-        .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
-    Ok((!metrics.is_null()).then_some(metrics))
-}
-
-async fn write_results<W: Work>(
-    work: &W,
-    run: &OpenRun,
-    metrics: Option<&Value>,
-) -> Result<(), RunError> {
-    let folder = work.identity().folder;
-    folder.write_index(&*run.store).await?;
-    metrics.map_or(Ok(()), |metrics| folder.write_metrics(metrics))
 }
 
 /// The error, with how a person goes on with the run.
