@@ -160,7 +160,7 @@ fn a_dataset_that_changes_under_a_run_changes_nothing_and_is_noticed_afterwards(
     workspace.write("data/d.jsonl", &echo_rows(7));
     let refused = resume(&workspace).expect(1);
     assert!(
-        refused.stderr.contains("dataset rows changed"),
+        refused.stderr.contains("dataset rows added: 6"),
         "{}",
         refused.stderr
     );

@@ -97,7 +97,7 @@ fn what_is_being_done_is_told_step_by_step_and_not_with_json() {
     workspace.model("builtin/tiny", "");
     let ran = workspace.submit(&["--limit", "1"]).expect(0);
     let steps: Vec<String> = told(&workspace, &ran).lines().map(str::to_owned).collect();
-    insta::assert_snapshot!(steps[..steps.len().min(6)].join("\n"));
+    insta::assert_snapshot!(steps[..steps.len().min(5)].join("\n"));
     let ran = workspace
         .submit(&["--limit", "1", "--fresh", "--json"])
         .expect(0);
