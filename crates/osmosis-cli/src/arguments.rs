@@ -3,6 +3,7 @@
 use camino::Utf8PathBuf;
 use clap::{Args, Parser, Subcommand};
 
+mod config;
 mod demo;
 mod eval;
 mod gateway;
@@ -14,6 +15,7 @@ mod show;
 mod train;
 mod workspace;
 
+pub(crate) use config::{ConfigArguments, model_setting, number_setting};
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
     CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments,

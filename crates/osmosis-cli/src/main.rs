@@ -23,6 +23,7 @@ mod serve;
 mod table;
 mod terminal;
 mod train;
+mod unknown_flags;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     completions::answer_if_asked();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return output::usage_error(&error),
+        Err(error) => return output::usage_error(error),
     };
     let command_name = arguments.command.name();
     let output = Output::new(arguments.output, arguments.verbose, command_name);

@@ -9,6 +9,7 @@ pub(crate) mod progress;
 mod regrade;
 pub(crate) mod report;
 mod report;
+mod several_models;
 mod shared_report;
 pub(crate) mod submit;
 mod worst_rows;

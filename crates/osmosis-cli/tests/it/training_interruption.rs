@@ -213,7 +213,7 @@ fn a_resume_is_refused_when_the_data_changed() {
     workspace.write("data/d.jsonl", &crate::workspace::echo_rows(9));
     let refused = resume(&workspace).expect(1);
     assert!(
-        refused.stderr.contains("dataset_sha256"),
+        refused.stderr.contains("dataset rows"),
         "{}",
         refused.stderr
     );

@@ -166,3 +166,10 @@ pub(super) fn holds_sections(name: &str) -> bool {
             .is_some_and(|(outer, _)| outer == name)
     })
 }
+
+/// The section of this kind of config that has a key.
+pub fn section_of_key(kind: ConfigKind, key: &str) -> Option<&'static str> {
+    let mut ours = SECTIONS.iter().filter(|section| section.is_of(kind));
+    ours.find(|section| section.keys().contains(&key))
+        .map(|section| section.name)
+}

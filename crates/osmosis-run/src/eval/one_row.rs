@@ -91,7 +91,11 @@ pub struct RowRun {
 }
 
 impl RowRun {
-    pub fn check(request: RowRequest, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
+    pub fn check(
+        request: RowRequest,
+        workspace: Option<&Utf8Path>,
+        notices: &dyn Notices,
+    ) -> Result<Self, RunError> {
         let start = request.config.as_deref().and_then(Utf8Path::parent);
         let workspace = Workspace::find(workspace, start)?;
         let (config_path, config_text) = config::read(&request, &workspace)?;
@@ -103,6 +107,7 @@ impl RowRun {
                 ..EvalRequest::of_config(config_path, config_text)
             },
             Some(&workspace.root),
+            notices,
         )?;
         if request.debugger {
             enable_debugger(&mut plan.side)?;
@@ -164,6 +169,7 @@ impl RowRun {
             notices,
             observer: Box::new(observer),
             resume: None,
+            fresh: false,
         };
         let stop_at_once = async {
             stop.stop.drain.cancelled().await;

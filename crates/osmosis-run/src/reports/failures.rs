@@ -47,13 +47,20 @@ impl FailureReport {
         workspace: &Workspace,
     ) -> Self {
         let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
-        let config = pinned.remembered.config.as_ref().filter(|_| !outside);
-        let rerun = match config {
-            Some(config) => {
-                let config = from_here(workspace, config);
-                suggested_command(&["train", "submit", config.as_str()], workspace)
+        let remembered = &pinned.remembered;
+        let overrides: Vec<String> = remembered.overrides.iter().map(quoted).collect();
+        let is_known = remembered.config.is_some() || !overrides.is_empty();
+        let rerun = if is_known && !outside {
+            let config = remembered.config.as_ref();
+            let config = config.map(|config| from_here(workspace, config).to_string());
+            let mut arguments = vec!["train", "submit"];
+            arguments.extend(config.as_deref());
+            for setting in &overrides {
+                arguments.extend(["--set", setting]);
             }
-            None => suggested_command(&["train", "resume", run.as_str()], workspace),
+            suggested_command(&arguments, workspace)
+        } else {
+            suggested_command(&["train", "resume", run.as_str()], workspace)
         };
         Self::with_rerun(group, rerun)
     }
@@ -83,6 +90,8 @@ pub(super) struct RunAgain {
     workspace: Workspace,
     /// The config, from the workspace's folder; runs made before it was remembered have none.
     config: Option<String>,
+    /// What was set beside it.
+    overrides: Vec<String>,
     server: Option<String>,
     seed: Option<u64>,
 }
@@ -93,6 +102,7 @@ impl RunAgain {
             run: run.to_string(),
             workspace,
             config: pinned.remembered.config.clone(),
+            overrides: pinned.remembered.overrides.iter().map(quoted).collect(),
             server: pinned.server.clone(),
             seed: pinned.model_seed().filter(|seed| *seed > 0),
         }
@@ -111,16 +121,23 @@ impl RunAgain {
             return suggested_command(&arguments, workspace);
         }
         let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
-        let (Some(config), Some(rows), false) = (&self.config, group.rows(), outside) else {
+        let is_known = self.config.is_some() || !self.overrides.is_empty();
+        let (true, Some(rows), false) = (is_known, group.rows(), outside) else {
             let mut arguments = vec!["eval", "resume", self.run.as_str()];
             if !outside {
                 arguments.push("--retry-failed");
             }
             return suggested_command(&arguments, workspace);
         };
-        let config = from_here(workspace, config);
+        let config = self.config.as_ref();
+        let config = config.map(|config| from_here(workspace, config).to_string());
         let (rows, seed) = (rows.to_string(), self.seed.map(|seed| seed.to_string()));
-        let mut arguments = vec!["eval", "submit", config.as_str(), "--rows", &rows];
+        let mut arguments = vec!["eval", "submit"];
+        arguments.extend(config.as_deref());
+        for setting in &self.overrides {
+            arguments.extend(["--set", setting]);
+        }
+        arguments.extend(["--rows", &rows]);
         if let Some(server) = &self.server {
             arguments.extend(["--server", server]);
         }
@@ -138,4 +155,14 @@ fn from_here(workspace: &Workspace, config: &str) -> Utf8PathBuf {
     config
         .strip_prefix(&here)
         .map_or_else(|_| config.clone(), ToOwned::to_owned)
+}
+
+/// As a shell takes it.
+#[expect(clippy::ptr_arg, reason = "for `map`")]
+fn quoted(setting: &String) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-=/:@%+,".contains(c);
+    if setting.chars().all(plain) {
+        return setting.clone();
+    }
+    format!("'{}'", setting.replace('\'', r"'\''"))
 }

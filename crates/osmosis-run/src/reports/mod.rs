@@ -15,6 +15,7 @@ mod failures;
 mod flips;
 mod gates;
 mod kept_runs;
+mod model_runs;
 mod ordered_map;
 mod rollout_details;
 mod rollout_line;
@@ -46,6 +47,7 @@ pub use gates::{Gate, GateResult};
 pub use kept_runs::{
     ArchivalReport, KeptRun, MovedRun, RemovalReport, RemovedRun, RunSizeReport, TaggedRun,
 };
+pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
 pub use ordered_map::OrderedMap;
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{

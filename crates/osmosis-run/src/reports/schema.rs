@@ -5,10 +5,10 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, MovedRun,
-    RemovalReport, RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport, RunSizeReport,
-    RunSummary, SalvagedRun, SharedReport, TaggedRun, TrainingInfo, TrainingReport, VerifiedRun,
-    WrittenReport,
+    ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, ModelRunsReport,
+    MovedRun, RemovalReport, RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport,
+    RunSizeReport, RunSummary, SalvagedRun, SharedReport, TaggedRun, TrainingInfo, TrainingReport,
+    VerifiedRun, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -30,6 +30,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
         file::<ListedRollout>("listed-rollout"),
+        file::<ModelRunsReport>("model-runs-report"),
         file::<MovedRun>("moved-run"),
         file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),

@@ -1,5 +1,6 @@
 //! The runs of a workspace: their names, what they are pinned to, and their stores.
 
+mod differences;
 mod follow_log;
 pub mod kept;
 mod names;
@@ -12,8 +13,9 @@ pub mod stop;
 mod store;
 pub mod verify;
 
+pub use differences::{FactDifference, FileChanges, PinnedDifferences, RowChanges};
 pub use follow_log::follow_log;
-pub use names::{fresh_name, given_name};
+pub use names::{fresh_name, given_name, named_folder};
 pub use pinned::{Pinned, Remembered};
 pub use read::ReadRun;
 pub use reference::{FoundRun, RunReference, kind_word};
