@@ -23,7 +23,7 @@ class ArtifactsFolder:
     def path(self) -> Path:
         """The folder, which exists from now on."""
         if not self._made:
-            # Private, each of them: `parents=True` would leave the modes of the parents to the umask.
+            # Private, each of them: with `parents=True` the umask decides on the parents.
             for missing in reversed([self._path, *self._path.parents]):
                 if not missing.exists():
                     missing.mkdir(mode=0o700, exist_ok=True)
@@ -39,7 +39,7 @@ class ArtifactsFolder:
 
 @contextlib.contextmanager
 def artifacts_folder(path: Path | None) -> Iterator[Any]:
-    """A folder for a field of the kind `folder_field`; at the end it is removed if it is empty."""
+    """What to set a `FOLDER_FIELD` to; at the end the folder is removed if it is empty."""
     if path is None:
         yield None
         return
@@ -63,6 +63,6 @@ class _FolderField:
         instance.__dict__[self._name] = value
 
 
-def folder_field() -> Any:
-    """A dataclass field that takes a path or an `ArtifactsFolder` and reads as a path or `None`."""
-    return _FolderField()
+# The default of a dataclass field that takes a path or an `ArtifactsFolder` and reads as a path or
+# `None`.
+FOLDER_FIELD: Any = _FolderField()
