@@ -158,15 +158,26 @@ impl Tools {
         let name = wheel.file_stem().context("a wheel without a name")?;
         let tags = name.rsplit('-').next().unwrap_or_default();
         let said = output(self.command("auditwheel").args(["show", wheel.as_str()]))?;
-        let consistent = tags
-            .split('.')
-            .any(|tag| said.contains(&format!("\"{tag}\"")));
-        if !name.contains("-py3-none-manylinux") || !consistent {
+        let needed = said.split('"').find_map(glibc_of);
+        let promised = tags.split('.').filter_map(glibc_of).min();
+        let true_to_its_tag = needed
+            .zip(promised)
+            .is_some_and(|(needed, tag)| needed <= tag);
+        if !name.contains("-py3-none-manylinux") || !true_to_its_tag {
             bail!("{wheel} has the tags `{tags}`, and auditwheel says:\n{said}");
         }
         println!("auditwheel agrees: {tags}");
         Ok(())
     }
+}
+
+/// The minor version of glibc 2 that a platform tag stands for.
+fn glibc_of(tag: &str) -> Option<u32> {
+    let version = tag.strip_prefix("manylinux")?;
+    if version.starts_with("2014_") {
+        return Some(17);
+    }
+    version.strip_prefix("_2_")?.split('_').next()?.parse().ok()
 }
 
 /// The program in an unpacked wheel.
@@ -323,6 +334,15 @@ mod tests {
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  a\n\
              ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  b\n"
         );
+    }
+
+    #[test]
+    fn tags_are_read_as_versions_of_glibc() {
+        let said = "is consistent with\nthe following platform tag: \"manylinux_2_34_x86_64\".";
+        assert_eq!(said.split('"').find_map(glibc_of), Some(34));
+        assert_eq!(glibc_of("manylinux2014_x86_64"), Some(17));
+        assert_eq!(glibc_of("manylinux_2_17_aarch64"), Some(17));
+        assert_eq!(glibc_of("linux_x86_64"), None);
     }
 
     #[test]

@@ -154,13 +154,14 @@ fn install(python: &Utf8Path, wheel: &str, environment: &Utf8Path, folder: &Utf8
 }
 
 /// Installed into every version of Python, the command runs an agent and its grader with that interpreter.
+#[expect(clippy::print_stderr, reason = "a version that was not tried is named")]
 fn works_on_every_python(wheel: &Utf8Path, folder: &Utf8Path) {
     let project = folder.join("every");
     std::fs::create_dir(&project).unwrap();
     let wheel = format!("osmosis-rs @ file://{wheel}");
     for (version, python) in interpreters() {
         let Some(python) = python else {
-            println!("Python {version} is not installed here: skipped");
+            eprintln!("Python {version} is not installed here: skipped");
             continue;
         };
         let environment = folder.join(format!("venv-{version}"));
@@ -195,7 +196,12 @@ fn the_wheel_brings_command_and_package_into_an_empty_environment() {
     let wheel = build_wheel(&folder);
     let environment = folder.join("venv");
     let served = format!("osmosis-rs[server] @ file://{wheel}");
-    install(&python_environment::python(), &served, &environment, &folder);
+    install(
+        &python_environment::python(),
+        &served,
+        &environment,
+        &folder,
+    );
     let python = environment.join("bin/python");
 
     let osmosis = environment.join("bin/osmosis");
