@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod ahead;
 pub mod attempts;
 #[cfg(feature = "conformance")]
 pub mod conformance;
