@@ -21,6 +21,7 @@ mod salvaged;
 mod schema;
 mod training;
 mod verified;
+mod viewer;
 
 pub use commands::suggested_command;
 pub use comparison::{
@@ -50,3 +51,10 @@ pub use training::{
     TrainedStep, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
+pub use viewer::{
+    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutState,
+    RolloutTokens, RolloutTranscript, RowGroup, RowVisit, RunKindWord, RunOverview, RunPage,
+    SampleTokens, SampleTranscript, StepGroup, StepRollouts, TokenCall, TokenPath, ToolCallDetails,
+    TrainingStep, TrainingSteps, TranscriptPart, TranscriptPath, TranscriptTurn, TurnCall,
+    VersionRun,
+};

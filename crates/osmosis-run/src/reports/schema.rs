@@ -5,8 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    Comparison, ExportReport, Flip, RolloutDetails, RolloutGrid, RolloutLine, RolloutTokens,
+    RolloutTranscript, RowGroup, RunInfo, RunOverview, RunPage, RunReport, RunSummary, SalvagedRun,
+    StepRollouts, TrainingInfo, TrainingReport, TrainingSteps, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.
@@ -24,13 +25,21 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
         file::<RolloutDetails>("rollout-details"),
+        file::<RolloutGrid>("rollout-grid"),
         file::<RolloutLine>("rollout-line"),
+        file::<RolloutTokens>("rollout-tokens"),
+        file::<RolloutTranscript>("rollout-transcript"),
+        file::<RowGroup>("row-group"),
         file::<RunInfo>("run-info"),
+        file::<RunOverview>("run-overview"),
+        file::<RunPage>("run-page"),
         file::<RunReport>("run-report"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
+        file::<StepRollouts>("step-rollouts"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
+        file::<TrainingSteps>("training-steps"),
         file::<VerifiedRun>("verified-run"),
     ]
 }
