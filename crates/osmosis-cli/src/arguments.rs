@@ -11,6 +11,7 @@ mod measure;
 mod run;
 mod serve;
 mod train;
+mod view;
 mod workspace;
 
 pub(crate) use demo::DemoArguments;
@@ -25,6 +26,7 @@ pub(crate) use serve::ServeArguments;
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
+pub(crate) use view::ViewArguments;
 pub(crate) use workspace::{
     DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
 };
@@ -88,6 +90,7 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
+    View(ViewArguments),
     /// Verify the files of a run, and recover the intact part of a damaged one
     #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
     Run {
@@ -121,7 +124,9 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
     )]
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages of all commands into a folder
     #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
     Man {
@@ -145,6 +150,7 @@ impl Command {
             Self::Rollout { .. }
             | Self::Dataset { .. }
             | Self::Export(_)
+            | Self::View(_)
             | Self::Completions { .. }
             | Self::Man { .. } => false,
         }
@@ -176,6 +182,7 @@ impl Command {
             },
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
+            Self::View(_) => "view",
             Self::Run { command } => match command {
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",

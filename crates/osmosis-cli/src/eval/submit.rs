@@ -30,6 +30,7 @@ use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, ReadRun, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::view::ViewBeside;
 use crate::workspace::{Workspace, absolute, read_config};
 
 pub(crate) async fn submit(
@@ -63,6 +64,7 @@ pub(crate) async fn submit(
         gates: arguments.gates,
         watch: arguments.watch,
         copy_to: arguments.output,
+        view: arguments.view,
         output: *output,
     };
     command.check_gates()?;
@@ -119,6 +121,7 @@ pub(crate) async fn resume(
         gates: arguments.gates,
         watch: arguments.watch,
         copy_to: arguments.output,
+        view: false,
         output: *output,
     };
     command.check_gates()?;
@@ -136,6 +139,8 @@ struct EvalCommand {
     gates: GateArguments,
     watch: WatchArguments,
     copy_to: Option<Utf8PathBuf>,
+    /// Serve the run's page meanwhile.
+    view: bool,
     output: Output,
 }
 
@@ -182,13 +187,19 @@ impl EvalCommand {
 
     async fn run(self) -> Result<Exit, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
+        let observer = Box::new(self.progress()?);
+        let workspace = &self.evaluation.plan.workspace;
+        let name = self.evaluation.name.as_str();
+        let beside = ViewBeside::start(self.view, name, workspace, &self.output).await?;
         let front = FrontEnd {
             stop: &stop,
             notices: self.output.notices(),
-            observer: Box::new(self.progress()?),
+            observer,
             resume: Some(self.resume_command()),
         };
-        let Lived { end, report } = live(&self.evaluation, front).await?;
+        let lived = live(&self.evaluation, front).await;
+        ViewBeside::end(beside).await;
+        let Lived { end, report } = lived?;
         self.write_junit().await?;
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;

@@ -22,6 +22,7 @@ use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::view::ViewBeside;
 use crate::workspace::{Workspace, read_config};
 
 pub(crate) async fn submit(
@@ -48,7 +49,12 @@ pub(crate) async fn submit(
     if arguments.fresh {
         archive(&training.folder, &training.plan.workspace, output)?;
     }
-    Box::pin(run_and_tell(&training, output)).await
+    let workspace = &training.plan.workspace;
+    let name = training.name.as_str();
+    let beside = ViewBeside::start(arguments.view, name, workspace, output).await?;
+    let told = Box::pin(run_and_tell(&training, output)).await;
+    ViewBeside::end(beside).await;
+    told
 }
 
 pub(crate) async fn resume(
