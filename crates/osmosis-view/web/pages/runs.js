@@ -9,21 +9,22 @@ import { intervalBar, segmented, sparkline, statusBadge, withTip } from '../part
 
 /** @typedef {import('../types').RunOverview} RunOverview */
 
-/** @type {{ key: string, text: string, right?: boolean, of: (run: RunOverview) => any }[]} */
+/** @type {{ key: string, text: string, right?: boolean, wide?: boolean, of: (run: RunOverview) => any }[]} */
 const COLUMNS = [
   { key: 'name', text: 'Run', of: (run) => run.run_name },
   { key: 'status', text: 'Status', of: (run) => run.status },
-  { key: 'model', text: 'Model', of: (run) => run.model ?? '' },
+  { key: 'model', wide: true, text: 'Model', of: (run) => run.model ?? '' },
   { key: 'pass', text: 'Pass rate', right: true, of: (run) => run.pass_rate },
   { key: 'reward', text: 'Reward', right: true, of: (run) => run.reward },
   {
     key: 'trend',
+    wide: true,
     text: 'Trend',
     of: (run) => (run.trend.length ? run.trend[run.trend.length - 1] - run.trend[0] : null),
   },
-  { key: 'tokens', text: 'Tokens', right: true, of: (run) => run.prompt_tokens + run.completion_tokens },
-  { key: 'cost', text: 'Cost', right: true, of: (run) => run.cost },
-  { key: 'time', text: 'Duration', right: true, of: lasted },
+  { key: 'tokens', wide: true, text: 'Tokens', right: true, of: (run) => run.prompt_tokens + run.completion_tokens },
+  { key: 'cost', wide: true, text: 'Cost', right: true, of: (run) => run.cost },
+  { key: 'time', wide: true, text: 'Duration', right: true, of: lasted },
   { key: 'created', text: 'Begun', right: true, of: (run) => run.created_at_ms },
 ];
 
@@ -123,11 +124,11 @@ export async function runsPage(_names, signal) {
     fill(
       head,
       h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, 'Compare')),
-      COLUMNS.map(({ key, text, right }) => {
+      COLUMNS.map(({ key, text, right, wide }) => {
         const sorted = state.sort === key ? 'ascending' : state.sort === `-${key}` ? 'descending' : null;
         return h(
           'th',
-          { scope: 'col', class: right ? 'right' : null, 'aria-sort': sorted },
+          { scope: 'col', class: `${right ? 'right' : ''} ${wide ? 'wide-only' : ''}`, 'aria-sort': sorted },
           h(
             'button',
             {
@@ -252,7 +253,7 @@ export async function runsPage(_names, signal) {
           ? h('div', { class: 'progress' }, h('span', { style: { width: `${(100 * run.done) / run.total}%` } }))
           : null,
       ),
-      h('td', null, run.model ?? h('span', { class: 'muted' }, '–')),
+      h('td', { class: 'wide-only' }, run.model ?? h('span', { class: 'muted' }, '–')),
       withTip(
         h(
           'td',
@@ -273,14 +274,14 @@ export async function runsPage(_names, signal) {
         ),
         measured,
       ),
-      h('td', null, sparkline(run.trend)),
+      h('td', { class: 'wide-only' }, sparkline(run.trend)),
       withTip(
-        h('td', { class: 'right' }, short(run.prompt_tokens + run.completion_tokens)),
+        h('td', { class: 'right wide-only' }, short(run.prompt_tokens + run.completion_tokens)),
         () =>
           `${count(run.prompt_tokens)} prompt tokens\n${count(run.completion_tokens)} completion tokens\n${count(run.model_calls)} model calls`,
       ),
-      h('td', { class: 'right' }, money(run.cost)),
-      h('td', { class: 'right' }, duration(lasted(run))),
+      h('td', { class: 'right wide-only' }, money(run.cost)),
+      h('td', { class: 'right wide-only' }, duration(lasted(run))),
       withTip(h('td', { class: 'right' }, ago(run.created_at_ms)), () => time(run.created_at_ms)),
     );
   }

@@ -146,7 +146,7 @@ export function headline(name, value, below, definition) {
           button.setAttribute('aria-expanded', String(Boolean(shown)));
         },
       },
-      'ⓘ',
+      h('span', { class: 'info-mark', 'aria-hidden': 'true' }, 'i'),
     );
     button.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && shown) button.click();

@@ -1,6 +1,7 @@
 // Transcripts in columns; what differs from the first is marked.
 
 import { fill, h } from '../dom.js';
+import { plural } from '../format.js';
 import { segmented } from './bits.js';
 import { difference } from './diff.js';
 import { textOf, toolNames, turnElement } from './transcript.js';
@@ -27,20 +28,35 @@ export function sideBySide(columns) {
         const turns = turnsOf(column);
         const names = toolNames(turns);
         let alike = true;
-        const shown = turns.map((turn, at) => {
+        let skipped = 0;
+        /** @type {Node[]} */
+        const shown = [];
+        turns.forEach((turn, at) => {
           const other = first[at];
           const text = textOf(turn);
           const same = place !== base && other && other.role === turn.role && textOf(other) === text;
-          if (marked && place !== base && same && alike)
-            return h('p', { class: 'small muted' }, `${turn.role}: the same`);
-          if (!same) alike = false;
+          if (marked && same && alike) {
+            skipped += 1;
+            return;
+          }
+          alike = false;
           const replace =
             marked && place !== base && !same && other?.role === turn.role ? difference(textOf(other), text) : null;
           const shownTurn = replace ? { ...turn, tool_calls: [], reasoning: null } : turn;
           const element = turnElement(shownTurn, at, { names, replace });
           element.removeAttribute('id');
-          return element;
+          shown.push(element);
         });
+        if (skipped)
+          shown.unshift(
+            h(
+              'p',
+              { class: 'notice' },
+              skipped === turns.length
+                ? 'Every turn is the same.'
+                : `The first ${plural(skipped, 'turn')} are the same.`,
+            ),
+          );
         return h(
           'section',
           { 'aria-label': column.title },

@@ -1,7 +1,7 @@
 // Turns of a conversation.
 
 import { h } from '../dom.js';
-import { count, duration, short } from '../format.js';
+import { count, duration, plural, short } from '../format.js';
 import { copyButton } from './bits.js';
 import { fold, longText, pretty, preview, visible } from './text.js';
 
@@ -141,7 +141,7 @@ export function pathElement(sample, path, onCall) {
   const tools = sample.tools.length
     ? fold(
         [
-          h('span', null, `${sample.tools.length} tools offered`),
+          h('span', null, `${plural(sample.tools.length, 'tool')} offered`),
           h(
             'span',
             { class: 'preview' },
