@@ -57,5 +57,6 @@ mod traces;
 mod training;
 mod training_interruption;
 mod upstream;
+mod view;
 mod worker_environment;
 mod workspace;

@@ -1,5 +1,6 @@
 //! Server-sent events: what to look at again.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,6 +141,7 @@ pub(super) async fn of_all(State(api): State<Api>) -> Response {
         documents: api.documents,
         stop: api.stop,
         last: None,
+        known: HashMap::new(),
     };
     stream(unfold(beginning, Listening::next))
 }
@@ -148,7 +150,12 @@ struct Listening {
     documents: Arc<Documents>,
     stop: CancellationToken,
     last: Option<Vec<RunSign>>,
+    /// Runs that nobody wrote to, with their files as they were then: hundreds of them are not opened each time.
+    known: HashMap<String, (Files, RunSign)>,
 }
+
+/// When the files of a run were last written to.
+type Files = [Option<std::time::SystemTime>; 2];
 
 /// What is another one when the list shows another thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -178,20 +185,34 @@ impl Listening {
         }
     }
 
-    async fn signs(&self) -> Vec<RunSign> {
+    async fn signs(&mut self) -> Vec<RunSign> {
         let mut signs = vec![];
         for (kind, name) in self.documents.names() {
             let run = format!("{}/{name}", osmosis_run::runs::kind_word(kind));
+            let folder = self.documents.workspace.runs_dir(kind).join(&name);
+            let files = ["run.db", "run.db-wal"].map(|file| {
+                let metadata = folder.join(file).metadata().ok()?;
+                metadata.modified().ok()
+            });
+            if let Some((before, sign)) = self.known.get(&run)
+                && *before == files
+                && !sign.live
+            {
+                signs.push(sign.clone());
+                continue;
+            }
             let Ok(opened) = self.documents.open(&run).await else {
                 continue;
             };
             let counts = opened.read.store.counts().await.unwrap_or_default();
-            signs.push(RunSign {
-                run,
+            let sign = RunSign {
+                run: run.clone(),
                 live: opened.read.held,
                 done: counts.done,
                 total: counts.total(),
-            });
+            };
+            self.known.insert(run, (files, sign.clone()));
+            signs.push(sign);
         }
         signs
     }

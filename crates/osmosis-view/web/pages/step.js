@@ -128,7 +128,7 @@ export async function stepPage([run, step], signal) {
             { class: 'numbers' },
             shown
               .filter((key) => own.metrics[key] !== null && own.metrics[key] !== undefined)
-              .map((key) => headline(key.replace('/', ' '), number(own.metrics[key]), null, null)),
+              .map((key) => headline(words(key.replace('/', ' ')), number(own.metrics[key]), null, null)),
           )
         : null,
       found.groups === null

@@ -10,7 +10,7 @@ use crate::RunError;
 use crate::eval::money::Money;
 use crate::run_folder::command_word;
 use crate::runs::{Pinned, ReadRun};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, current_dir};
 
 /// The `data` of `GET /api/v1/runs/{run}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -69,10 +69,15 @@ impl RolloutCommands {
         let command = |arguments: &[&str]| suggested_command(arguments, workspace);
         let is_evaluation = record.kind == RunKind::Evaluation;
         let config = pinned.remembered.config.filter(|_| is_evaluation);
+        let config = config.map(|config| {
+            let config = workspace.root.join(config);
+            let here = current_dir().unwrap_or_default();
+            config.strip_prefix(&here).unwrap_or(&config).to_owned()
+        });
         Ok(Self {
             show: (record.kind != RunKind::Serving)
                 .then(|| command(&[word, "show", run, &rollout, "--calls"])),
-            run_again: config.map(|config| command(&["eval", "submit", &config, "--rows", &row])),
+            run_again: config.map(|config| command(&["eval", "submit", config.as_str(), "--rows", &row])),
             regrade: is_evaluation.then(|| command(&["eval", "regrade", run, "--rows", &row])),
             export: command(&["export", run]),
         })
