@@ -170,7 +170,7 @@ impl TextIndex {
             return Ok(vec![]);
         }
         // A phrase in quotes: nothing in it has a meaning for FTS5 but the quotes themselves.
-        let phrase = format!("\"{}\"*", text.replace('"', " ").replace('\0', " "));
+        let phrase = format!("\"{}\"*", text.replace(['"', '\0'], " "));
         let query = match searched {
             SearchedText::Everything => phrase,
             SearchedText::ToolNames => format!("tools : {phrase}"),

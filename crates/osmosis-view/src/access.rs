@@ -160,7 +160,7 @@ pub(crate) async fn guard(
             answer
         }
         Err(refusal) if is_api => refusal.error().into_response(),
-        Err(refusal) => response::refusal_page(refusal.error()),
+        Err(refusal) => response::refusal_page(&refusal.error()),
     }
 }
 

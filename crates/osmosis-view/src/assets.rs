@@ -77,9 +77,12 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
         return StatusCode::NOT_FOUND.into_response();
     };
     let etag = Web::get(&name).map(|file| {
-        let digest = file.metadata.sha256_hash();
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("\"{digest}\"")
+        let digest = u128::from_be_bytes(
+            file.metadata.sha256_hash()[..16]
+                .try_into()
+                .unwrap_or_default(),
+        );
+        format!("\"{digest:032x}\"")
     });
     // A debug build's files may be newer than what was embedded.
     let etag = etag.filter(|_| !cfg!(debug_assertions)).unwrap_or_default();

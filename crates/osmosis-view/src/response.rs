@@ -71,7 +71,7 @@ pub(crate) fn json(bytes: impl Into<Body>) -> Response {
 }
 
 /// For people whose browser has no key.
-pub(crate) fn refusal_page(error: ApiError) -> Response {
+pub(crate) fn refusal_page(error: &ApiError) -> Response {
     let text = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>osmosis view</title>\
          <h1>This viewer needs a key</h1><p>{}.</p><p>{}.</p></html>",

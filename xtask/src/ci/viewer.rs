@@ -44,7 +44,14 @@ pub(super) fn browser(site: &Site) -> Result<()> {
     let packages = packages(site)?;
     let chromium = chromium(site)?;
     site.cargo(&["build", "--locked", "-p", "osmosis-cli"])?;
-    let example = ["build", "--locked", "-p", "osmosis-view", "--example", "make_runs"];
+    let example = [
+        "build",
+        "--locked",
+        "-p",
+        "osmosis-view",
+        "--example",
+        "make_runs",
+    ];
     site.cargo(&example)?;
     let built = target(site).join("debug");
     let folder = site.root.join("crates/osmosis-view/tests/browser");
@@ -88,7 +95,13 @@ fn packages(site: &Site) -> Result<Utf8PathBuf> {
     }
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("package.json"), "{\"private\": true}\n")?;
-    let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--save-exact"];
+    let quiet = [
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--save-exact",
+    ];
     site.run(Command::new("npm").args(quiet).args(PACKAGES), &folder)
         .context("the viewer's checks need `npm`")?;
     std::fs::write(installed, wanted)?;
@@ -96,11 +109,22 @@ fn packages(site: &Site) -> Result<Utf8PathBuf> {
 }
 
 fn chromium(site: &Site) -> Result<Utf8PathBuf> {
-    let there = || CHROMIUM.iter().map(Utf8PathBuf::from).find(|path| path.exists());
+    let there = || {
+        CHROMIUM
+            .iter()
+            .map(Utf8PathBuf::from)
+            .find(|path| path.exists())
+    };
     if let Some(path) = there() {
         return Ok(path);
     }
-    let packages = ["install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"];
+    let packages = [
+        "install",
+        "-y",
+        "--no-install-recommends",
+        "chromium",
+        "fonts-dejavu-core",
+    ];
     let installed = site
         .run(Command::new("apt-get").arg("update"), &site.root)
         .and_then(|()| site.run(Command::new("apt-get").args(packages), &site.root));

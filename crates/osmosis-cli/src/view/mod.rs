@@ -3,6 +3,8 @@
 mod beside;
 mod browser;
 
+use std::fmt::Write as _;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_run::RunError;
 use osmosis_run::runs::FoundRun;
@@ -111,7 +113,7 @@ fn segment(name: &str) -> String {
         if plain(byte) {
             text.push(char::from(byte));
         } else {
-            text.push_str(&format!("%{byte:02X}"));
+            let _ = write!(text, "%{byte:02X}");
         }
     }
     text

@@ -32,7 +32,9 @@ impl Viewing {
         let envelope: Value = serde_json::from_str(&said).unwrap();
         let resource = &envelope["resource"];
         let url = resource["url"].as_str().unwrap();
-        let host = url.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        let host = url
+            .strip_prefix("http://")
+            .and_then(|rest| rest.split('/').next());
         Self {
             child,
             host: host.unwrap().to_owned(),
@@ -41,7 +43,11 @@ impl Viewing {
     }
 
     fn get(&self, path: &str) -> (u16, Vec<u8>) {
-        get(&self.host, path, &format!("authorization: Bearer {}\r\n", self.key))
+        get(
+            &self.host,
+            path,
+            &format!("authorization: Bearer {}\r\n", self.key),
+        )
     }
 
     fn json(&self, path: &str) -> Value {
@@ -60,14 +66,24 @@ impl Viewing {
 
 fn get(host: &str, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(host).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}connection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}connection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = vec![];
     stream.read_to_end(&mut answer).unwrap();
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let end = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .unwrap();
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let body = answer.split_off(end + 4);
-    if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+    if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
         return (status, unchunked(&body));
     }
     (status, body)
@@ -94,18 +110,30 @@ fn the_api_has_what_the_other_commands_print() {
     assert_eq!(runs["items"][0]["status"], "finished");
     let page = viewing.json("/api/v1/runs/shown");
     for number in ["passed", "pass_rate", "outcomes", "reward", "model_calls"] {
-        assert_eq!(page["data"]["report"][number], report["resource"][number], "{number}");
+        assert_eq!(
+            page["data"]["report"][number], report["resource"][number],
+            "{number}"
+        );
     }
-    let shown = workspace.osmosis(&["eval", "show", "shown", "3", "--json"]).expect(0).json();
+    let shown = workspace
+        .osmosis(&["eval", "show", "shown", "3", "--json"])
+        .expect(0)
+        .json();
     let rollout = viewing.json("/api/v1/runs/shown/rollouts/3.0");
     for part in ["reward", "samples", "calls", "rollout_id"] {
         assert_eq!(rollout["data"][part], shown["items"][0][part], "{part}");
     }
     let call = rollout["data"]["calls"][0]["call_id"].as_u64().unwrap();
     let path = format!("/api/v1/runs/shown/rollouts/3.0/calls/{call}");
-    let request: Value = serde_json::from_slice(&viewing.get(&format!("{path}/request")).1).unwrap();
+    let request: Value =
+        serde_json::from_slice(&viewing.get(&format!("{path}/request")).1).unwrap();
     assert!(request["messages"].is_array(), "{request}");
-    assert_eq!(viewing.get("/api/v1/runs/shown/rollouts/2.0/calls/99999/reply").0, 404);
+    assert_eq!(
+        viewing
+            .get("/api/v1/runs/shown/rollouts/2.0/calls/99999/reply")
+            .0,
+        404
+    );
     let found = viewing.json("/api/v1/runs/shown/rollouts?q=say%203&outcome=passed");
     assert!(found["total_count"].as_u64() >= Some(1), "{found}");
     assert_eq!(viewing.get("/api/v1/runs/none").0, 404);
@@ -117,7 +145,15 @@ fn the_api_has_what_the_other_commands_print() {
 fn a_submitted_run_serves_its_page_while_it_runs() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(4));
     let python = python_environment::python();
-    let arguments = ["eval", "submit", "configs/eval/c.toml", "--name", "seen", "--view", "--python"];
+    let arguments = [
+        "eval",
+        "submit",
+        "configs/eval/c.toml",
+        "--name",
+        "seen",
+        "--view",
+        "--python",
+    ];
     let mut child = workspace
         .command(&[&arguments[..], &[python.as_str()]].concat())
         .stdout(Stdio::null())
@@ -132,7 +168,10 @@ fn a_submitted_run_serves_its_page_while_it_runs() {
             let (host, rest) = url.split_once('/').unwrap();
             assert!(rest.starts_with("runs/seen?key="), "{url}");
             let (status, body) = get(host, &format!("/{rest}"), "");
-            served = Some((status, String::from_utf8_lossy(&body).contains("osmosis view")));
+            served = Some((
+                status,
+                String::from_utf8_lossy(&body).contains("osmosis view"),
+            ));
         }
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -143,10 +182,14 @@ fn a_submitted_run_serves_its_page_while_it_runs() {
 fn an_export_needs_a_run_and_a_folder_of_its_own() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(1));
     workspace.osmosis(&["view", "--export", "site"]).expect(2);
-    workspace.osmosis(&["view", "none", "--export", "site", "--json"]).expect(1);
+    workspace
+        .osmosis(&["view", "none", "--export", "site", "--json"])
+        .expect(1);
     workspace.write("site/notes.txt", "mine");
     workspace.submit(&["--name", "shown"]).expect(0);
-    let refused = workspace.osmosis(&["view", "shown", "--export", "site", "--json"]).expect(2);
+    let refused = workspace
+        .osmosis(&["view", "shown", "--export", "site", "--json"])
+        .expect(2);
     assert_eq!(refused.error()["code"], "file_exists");
     assert_eq!(workspace.read("site/notes.txt"), "mine");
 }

@@ -5,6 +5,14 @@
 //! tokens), `hostile`, `training`, `live` and `live-training` (which take a result or a step each time a line comes
 //! on standard input, and end with it).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "a program for tests, which ends where it can't go on"
+)]
+
 #[path = "../../tests/support/made_run.rs"]
 mod made_run;
 

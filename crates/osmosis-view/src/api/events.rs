@@ -106,9 +106,12 @@ impl Watching {
         tokio::select! {
             () = self.stop.cancelled() => return false,
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            changed = changed => match changed {
-                true => self.count += 1,
-                false => self.changes = None,
+            changed = changed => {
+                if changed {
+                    self.count += 1;
+                } else {
+                    self.changes = None;
+                }
             }
         }
         true

@@ -1,5 +1,7 @@
 //! The folder of an export: files at the addresses of the API, without secrets and without our paths.
 
+use std::fmt::Write as _;
+
 use camino::Utf8PathBuf;
 use osmosis_core::Redactor;
 use osmosis_run::workspace::Workspace;
@@ -104,7 +106,7 @@ pub(super) fn segment(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            text.push_str(&format!("_{byte:02x}"));
+            let _ = write!(text, "_{byte:02x}");
         }
     }
     text

@@ -111,7 +111,14 @@ export function chart(title, series, options) {
             }),
           );
     }
-    const cross = s('line', { class: 'cross', y1: PAD.top, y2: HEIGHT - PAD.bottom, x1: -9, x2: -9 });
+    const cross = s('line', {
+      class: 'cross',
+      visibility: 'hidden',
+      y1: PAD.top,
+      y2: HEIGHT - PAD.bottom,
+      x1: -9,
+      x2: -9,
+    });
     const brush = s('rect', { class: 'brush', y: PAD.top, height: HEIGHT - PAD.top - PAD.bottom, x: 0, width: 0 });
     drawn.append(inside, cross, brush);
     box.replaceChildren(drawn);
@@ -151,6 +158,7 @@ export function chart(title, series, options) {
   const point = (x, clientX, clientY) => {
     drawn.cross.setAttribute('x1', String(drawn.X(x)));
     drawn.cross.setAttribute('x2', String(drawn.X(x)));
+    drawn.cross.setAttribute('visibility', 'visible');
     tip(describe(x), clientX, clientY);
   };
   /** @type {number | null} */
@@ -170,8 +178,7 @@ export function chart(title, series, options) {
   });
   box.addEventListener('pointerleave', () => {
     tip(null);
-    drawn.cross.setAttribute('x1', '-9');
-    drawn.cross.setAttribute('x2', '-9');
+    drawn.cross.setAttribute('visibility', 'hidden');
   });
   box.addEventListener('pointerup', (event) => {
     const start = began;

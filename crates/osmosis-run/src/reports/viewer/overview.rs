@@ -157,12 +157,11 @@ impl RunOverview {
                 pass_rate_ci95,
                 ..
             } = last.sampled;
-            let interval = |ci95: [f64; 2]| Interval::from(ci95);
             self.measured_on = MeasuredOn::HeldOutRows;
             self.reward = reward_mean;
-            self.reward_ci95 = reward_ci95.map(interval);
+            self.reward_ci95 = reward_ci95.map(Interval::from);
             self.pass_rate = pass_rate;
-            self.pass_rate_ci95 = pass_rate_ci95.map(interval);
+            self.pass_rate_ci95 = pass_rate_ci95.map(Interval::from);
         } else if let Some(last) = curve.trained().last() {
             self.measured_on = MeasuredOn::LastStep;
             self.reward = last.reward;

@@ -77,7 +77,8 @@ impl RolloutCommands {
         Ok(Self {
             show: (record.kind != RunKind::Serving)
                 .then(|| command(&[word, "show", run, &rollout, "--calls"])),
-            run_again: config.map(|config| command(&["eval", "submit", config.as_str(), "--rows", &row])),
+            run_again: config
+                .map(|config| command(&["eval", "submit", config.as_str(), "--rows", &row])),
             regrade: is_evaluation.then(|| command(&["eval", "regrade", run, "--rows", &row])),
             export: command(&["export", run]),
         })
