@@ -3,6 +3,7 @@
 mod changed;
 mod site;
 mod steps;
+mod viewer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -71,6 +71,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "osmosis-view",
+        &[
+            "osmosis-core",
+            "osmosis-data",
+            "osmosis-run",
+            "osmosis-store",
+        ],
+    ),
+    (
         "osmosis-cli",
         &[
             "osmosis-core",
@@ -83,6 +92,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "osmosis-store",
             "osmosis-tokens",
             "osmosis-train",
+            "osmosis-view",
             "osmosis-worker",
         ],
     ),

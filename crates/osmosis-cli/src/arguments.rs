@@ -13,6 +13,7 @@ mod run;
 mod serve;
 mod show;
 mod train;
+mod view;
 mod workspace;
 
 pub(crate) use config::{ConfigArguments, model_setting, number_setting};
@@ -33,6 +34,7 @@ pub(crate) use show::{CallPart, RolloutListArguments, ShowArguments};
 pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
+pub(crate) use view::ViewArguments;
 pub(crate) use workspace::{
     DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, Framework,
     InitArguments, RolloutCommand, RowArguments, Template,
@@ -109,6 +111,7 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
+    View(ViewArguments),
     /// Manage runs: rename, tag, archive, delete, measure, verify, print their logs
     #[command(
         after_help = "Example:\n  osmosis run du\n  osmosis run rename multiply-20260101-120000 baseline\n  osmosis run prune --keep 10 --dry-run\n  osmosis run verify multiply-20260101-120000"
@@ -146,7 +149,9 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis\n  osmosis completions zsh > ~/.zfunc/_osmosis\n  osmosis completions fish > ~/.config/fish/completions/osmosis.fish\n\nThe script asks `osmosis`, which has to be on the PATH, at every TAB."
     )]
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages of all commands into a folder
     #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
     Man {
@@ -175,6 +180,7 @@ impl Command {
             }
             | Self::Dataset { .. }
             | Self::Export(_)
+            | Self::View(_)
             | Self::Completions { .. }
             | Self::Man { .. } => false,
         }
@@ -207,6 +213,7 @@ impl Command {
             },
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
+            Self::View(_) => "view",
             Self::Run { command } => match command {
                 RunCommand::Rm(_) => "run rm",
                 RunCommand::Archive(_) => "run archive",

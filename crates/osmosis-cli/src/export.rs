@@ -15,12 +15,13 @@ use osmosis_data::export::{
 };
 use osmosis_data::{DataError, DataErrorKind, Row};
 use osmosis_run::reports::ExportReport;
+use osmosis_run::train::HeldOutRows;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
     RolloutPages, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, Store,
 };
 
-use self::tokens::{HeldOutRows, LeftOut, LeftOutCounts, TokenRows};
+use self::tokens::{LeftOut, LeftOutCounts, TokenRows, held_out_rows_of};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::checked_dataset::data_error;
 use crate::error::Exit;
@@ -61,7 +62,7 @@ pub(crate) async fn run(
         Either::Records(_) | Either::Talks(..) => None,
     };
     let held_out = if writer.kind.is_trained_on() {
-        HeldOutRows::of(&record, output)?
+        held_out_rows_of(&record, output)?
     } else {
         HeldOutRows::None
     };

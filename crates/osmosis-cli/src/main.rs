@@ -24,6 +24,7 @@ mod table;
 mod terminal;
 mod train;
 mod unknown_flags;
+mod view;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -83,6 +84,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
         Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
         Command::Serve(serve) => runtime()?.block_on(serve::run(serve, workspace, output)),
+        Command::View(view) => runtime()?.block_on(view::run(view, workspace, output)),
         Command::Run { command } => runtime()?.block_on(runs::run(command, workspace, output)),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
         Command::Rollout {

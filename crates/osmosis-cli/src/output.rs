@@ -85,6 +85,21 @@ impl Output {
         }
     }
 
+    /// Where something is served meanwhile, on standard error: standard output has the result.
+    pub(crate) fn served_meanwhile(&self, text: impl std::fmt::Display, resource: &impl Serialize) {
+        if self.is_json() {
+            let envelope = json!({
+                "schema_version": SCHEMA_VERSION,
+                "status": "serving",
+                "operation": "view",
+                "resource": resource,
+            });
+            write_json_err(&format!("{envelope}\n"));
+        } else {
+            write_err(&format!("{text}\n"));
+        }
+    }
+
     /// The beginning of a line on standard error, for a person who is to answer on the same line.
     pub(crate) fn question(&self, text: impl std::fmt::Display) {
         if !self.is_json() {
@@ -189,6 +204,37 @@ impl Output {
             }
         }
         Exit::from(error).into()
+    }
+}
+
+/// A count that grows on one line of standard error, where a person looks on.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    bar: indicatif::ProgressBar,
+}
+
+impl Counter {
+    pub(crate) fn new(output: &Output, what: &'static str) -> Self {
+        let target = if output.moves() {
+            indicatif::ProgressDrawTarget::stderr()
+        } else {
+            indicatif::ProgressDrawTarget::hidden()
+        };
+        let bar = indicatif::ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = indicatif::ProgressStyle::with_template("{pos}/{len} {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        Self { bar }
+    }
+
+    pub(crate) fn show(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+    }
+
+    pub(crate) fn finish(self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -39,6 +39,7 @@ pub mod stop_signals;
 pub mod template_trial;
 pub mod tracking;
 pub mod train;
+pub mod transcript_search;
 pub mod transcripts;
 pub mod user_code;
 pub mod withheld;

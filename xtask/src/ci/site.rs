@@ -51,7 +51,7 @@ impl Site {
         self.run(Command::new(python).args(arguments), &folder)
     }
 
-    fn run(&self, program: &mut Command, folder: &Utf8Path) -> Result<()> {
+    pub(super) fn run(&self, program: &mut Command, folder: &Utf8Path) -> Result<()> {
         program.current_dir(folder);
         if self.kept.is_none() {
             return command(program);

@@ -55,7 +55,7 @@ const STRANDS_TESTS: [&str; 4] = [
     "tests/test_worker_strands.py",
 ];
 
-pub(super) const STEPS: [Step; 16] = [
+pub(super) const STEPS: [Step; 18] = [
     RUST_FORMAT,
     DEPENDENCY_DIRECTION,
     step("dependency licences", Order::First, |_| {
@@ -95,6 +95,8 @@ pub(super) const STEPS: [Step; 16] = [
         let built = [&["--workspace", "--locked"], &BUILT[..]].concat();
         rust_tests(site, &built)
     }),
+    step("viewer page", Order::Beside, super::viewer::page),
+    step("viewer in a browser", Order::Last, super::viewer::browser),
     step("rust doc tests", Order::Last, |site| {
         let packages = selected(&documented_crates()?);
         let crates: Vec<&str> = packages.iter().map(String::as_str).collect();

@@ -78,6 +78,10 @@ pub(crate) struct SubmitArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Serve the run's page while it runs, and print its address (see `osmosis view`)
+    #[arg(long)]
+    pub(crate) view: bool,
+
     /// Name of the run; an existing name resumes that run [default: config name and time]. With several
     /// models, NAME-1, NAME-2 and so on
     #[arg(long)]

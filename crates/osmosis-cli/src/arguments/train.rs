@@ -71,6 +71,10 @@ pub(crate) struct TrainSubmitArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Serve the run's page while it trains, and print its address (see `osmosis view`)
+    #[arg(long)]
+    pub(crate) view: bool,
+
     /// Name of the run; an existing name resumes that run [default: config name and time]
     #[arg(long)]
     pub(crate) name: Option<String>,

@@ -34,6 +34,7 @@ use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, ReadRun, given_name, record_of};
 use crate::stop_signals::StopSignals;
+use crate::view::ViewBeside;
 use crate::workspace::{Workspace, absolute, read_config};
 
 pub(crate) async fn submit(
@@ -97,6 +98,7 @@ pub(crate) async fn resume(
         gates: arguments.gates,
         watch: arguments.watch,
         copy_to: arguments.output,
+        view: false,
         output: *output,
         notices,
         fresh: false,
@@ -129,6 +131,8 @@ pub(super) struct EvalCommand {
     gates: GateArguments,
     watch: WatchArguments,
     copy_to: Option<Utf8PathBuf>,
+    /// Serve the run's page meanwhile.
+    view: bool,
     output: Output,
     notices: Arc<dyn Notices>,
     /// An existing run of that name is archived.
@@ -183,6 +187,7 @@ impl EvalCommand {
             output: *output,
             notices: Arc::clone(notices),
             fresh: arguments.fresh,
+            view: arguments.view,
             again: "`--fresh`".to_owned(),
         };
         command.check_gates()?;
@@ -250,7 +255,8 @@ impl EvalCommand {
     async fn run(self) -> Result<Exit, RunError> {
         let Lived { end, report, .. } = self.live().await?;
         let workspace = &self.evaluation.plan.workspace;
-        self.output.line(report::render(&report, workspace));
+        self.output
+            .line(report::render(&report, workspace, &self.output));
         self.tell_cost(&report);
         Ok(self.conclude(end, report))
     }
@@ -258,14 +264,20 @@ impl EvalCommand {
     /// Runs it from where it stands to its end, and writes the files that were asked for.
     pub(super) async fn live(&self) -> Result<Lived<Evaluation>, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
+        let observer = Box::new(self.progress()?);
+        let workspace = &self.evaluation.plan.workspace;
+        let name = self.evaluation.name.as_str();
+        let beside = ViewBeside::start(self.view, name, workspace, &self.output).await?;
         let front = FrontEnd {
             stop: &stop,
             notices: Arc::clone(&self.notices),
-            observer: Box::new(self.progress()?),
+            observer,
             resume: Some(self.resume_command()),
             fresh: self.fresh,
         };
-        let lived = live(&self.evaluation, front).await?;
+        let lived = live(&self.evaluation, front).await;
+        ViewBeside::end(beside).await;
+        let lived = lived?;
         self.write_junit().await?;
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;

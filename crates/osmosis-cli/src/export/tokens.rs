@@ -1,19 +1,17 @@
 //! What is left out of exports that are trained on, and the rows of tokens for trainers.
 
-use std::collections::HashSet;
-
 use osmosis_core::Sample;
-use osmosis_core::config::{HeldOut, TrainConfig, Training};
+use osmosis_core::config::Training;
 use osmosis_data::export::TokenRow;
 use osmosis_run::reports::LeftOutReport;
+use osmosis_run::train::{HeldOutRows, training_of};
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RolloutRecord, RunKind, RunRecord, Store};
+use osmosis_store::{RolloutRecord, RunRecord, Store};
 use osmosis_train::{RolloutRows, rows_of, visit_of};
 use serde_json::json;
 
 use crate::output::Output;
 use crate::runs::Pinned;
-use crate::train::{held_out_rows, with_moved_rows};
 
 /// How the rollouts of a run become rows.
 pub(super) struct TokenRows {
@@ -22,17 +20,6 @@ pub(super) struct TokenRows {
     visits: bool,
     /// Rewards of parts of samples are those of the run that was graded again.
     regraded: bool,
-}
-
-/// Which dataset rows a training run never trained on. Others must not either, or what was measured on them
-/// means nothing any more.
-pub(super) enum HeldOutRows {
-    None,
-    Rows(HashSet<u64>),
-    /// Those of another dataset, which are numbered from here.
-    From(u64),
-    /// It was made before runs told.
-    Unknown,
 }
 
 /// Why a rollout gives no rows.
@@ -92,57 +79,20 @@ impl TokenRows {
     }
 }
 
-/// The settings of a training run.
-fn training_of(run: &RunRecord) -> Option<Training> {
-    match run.kind {
-        RunKind::Training => {
-            let config = TrainConfig::parse("run.toml".into(), &run.config_toml).ok();
-            config.map(|config| config.training)
-        }
-        RunKind::Evaluation | RunKind::Serving => None,
+/// Which rows a training run held out. Others must not train on them either, or what was measured on them means
+/// nothing any more.
+pub(super) fn held_out_rows_of(run: &RunRecord, output: &Output) -> Result<HeldOutRows, RunError> {
+    let Some(training) = training_of(run) else {
+        return Ok(HeldOutRows::None);
+    };
+    let held_out = HeldOutRows::of(&training, &Pinned::read(&run.pinned)?);
+    if held_out == HeldOutRows::Unknown {
+        output.warn(format_args!(
+            "run `{}` does not tell which rows it held out: they are among the exported",
+            run.name
+        ));
     }
-}
-
-impl HeldOutRows {
-    pub(super) fn of(run: &RunRecord, output: &Output) -> Result<Self, RunError> {
-        let pinned = Pinned::read(&run.pinned)?;
-        let held_out = training_of(run).map_or(Self::None, |it| Self::in_training(&it, &pinned));
-        if matches!(held_out, Self::Unknown) {
-            output.warn(format_args!(
-                "run `{}` does not tell which rows it held out: they are among the exported",
-                run.name
-            ));
-        }
-        Ok(held_out)
-    }
-
-    fn in_training(training: &Training, pinned: &Pinned) -> Self {
-        let Some(held_out) = &training.held_out else {
-            return Self::None;
-        };
-        let Some(rows) = pinned.remembered.dataset_rows else {
-            return Self::Unknown;
-        };
-        match held_out {
-            HeldOut::Dataset(_) => Self::From(rows),
-            HeldOut::Fraction(fraction) => pinned
-                .training_seed()
-                .and_then(|seed| held_out_rows(rows, *fraction, seed))
-                .and_then(|plain| match &pinned.held_out_rows_moved {
-                    Some(moved) => with_moved_rows(plain, moved),
-                    None => Some(plain),
-                })
-                .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),
-        }
-    }
-
-    pub(super) fn has(&self, row: u64) -> bool {
-        match self {
-            Self::None | Self::Unknown => false,
-            Self::Rows(rows) => rows.contains(&row),
-            Self::From(first) => row >= *first,
-        }
-    }
+    Ok(held_out)
 }
 
 /// How many rollouts gave no rows, and the first reason of those where it differs.

@@ -26,7 +26,6 @@ use crate::workspace::Workspace;
 pub(crate) use held_out_point::tests::point;
 pub(crate) use held_out_point::{failed_text, pass_text, reward_text};
 pub(crate) use osmosis_run::train::plan::{Plan, Request};
-pub(crate) use osmosis_run::train::{held_out_rows, with_moved_rows};
 
 pub(crate) async fn run(
     command: TrainCommand,

@@ -25,7 +25,8 @@ use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
-use crate::workspace::Workspace;
+use crate::view::ViewBeside;
+use crate::workspace::{Workspace, read_config};
 
 pub(crate) async fn submit(
     arguments: TrainSubmitArguments,
@@ -60,7 +61,12 @@ pub(crate) async fn submit(
         notices,
         fresh: arguments.fresh,
     };
-    Box::pin(run_and_tell(&training, start, "`--fresh`", output)).await
+    let workspace = &training.plan.workspace;
+    let name = training.name.as_str();
+    let beside = ViewBeside::start(arguments.view, name, workspace, output).await?;
+    let told = Box::pin(run_and_tell(&training, start, "`--fresh`", output)).await;
+    ViewBeside::end(beside).await;
+    told
 }
 
 pub(crate) async fn resume(

@@ -72,5 +72,6 @@ mod training;
 mod training_interruption;
 mod unlearnable;
 mod upstream;
+mod view;
 mod worker_environment;
 mod workspace;

@@ -28,6 +28,7 @@ mod schema;
 mod shared;
 mod training;
 mod verified;
+mod viewer;
 mod worst_rows;
 
 pub use call_survey::{ParameterReport, SamplingReport, TruncationReport};
@@ -69,4 +70,11 @@ pub use training::{
     TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport, begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
+pub use viewer::{
+    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutState,
+    RolloutTokens, RolloutTranscript, RowGroup, RowVisit, RunKindWord, RunOverview, RunPage,
+    SampleTokens, SampleTranscript, StepGroup, StepRollouts, TokenCall, TokenPath, ToolCallDetails,
+    TrainingStep, TrainingSteps, TranscriptPart, TranscriptPath, TranscriptTurn, TurnCall,
+    VersionRun,
+};
 pub use worst_rows::WorstRow;

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::{
     ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, ModelRunsReport,
-    MovedRun, RemovalReport, RolloutDetails, RolloutLine, RowRunReport, RunInfo, RunReport,
-    RunSizeReport, RunSummary, SalvagedRun, SharedReport, TaggedRun, TrainingInfo, TrainingReport,
-    VerifiedRun, WrittenReport,
+    MovedRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutTokens,
+    RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
+    RunSizeReport, RunSummary, SalvagedRun, SharedReport, StepRollouts, TaggedRun, TrainingInfo,
+    TrainingReport, TrainingSteps, VerifiedRun, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -34,17 +35,25 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<MovedRun>("moved-run"),
         file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),
+        file::<RolloutGrid>("rollout-grid"),
         file::<RolloutLine>("rollout-line"),
+        file::<RolloutTokens>("rollout-tokens"),
+        file::<RolloutTranscript>("rollout-transcript"),
+        file::<RowGroup>("row-group"),
         file::<RowRunReport>("row-run"),
         file::<RunInfo>("run-info"),
+        file::<RunOverview>("run-overview"),
+        file::<RunPage>("run-page"),
         file::<RunReport>("run-report"),
         file::<RunSizeReport>("run-size"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
         file::<SharedReport>("shared-report"),
+        file::<StepRollouts>("step-rollouts"),
         file::<TaggedRun>("tagged-run"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
+        file::<TrainingSteps>("training-steps"),
         file::<VerifiedRun>("verified-run"),
         file::<WrittenReport>("written-report"),
     ]

@@ -1,9 +1,66 @@
 //! Which rows are never trained on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use osmosis_core::config::{HeldOut, TrainConfig, Training};
 use osmosis_data::ContentDigest;
+use osmosis_store::{RunKind, RunRecord};
 use sha2::{Digest, Sha256};
+
+use crate::runs::Pinned;
+
+/// Which dataset rows a training run never trained on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldOutRows {
+    None,
+    Rows(HashSet<u64>),
+    /// Those of another dataset, which are numbered from here.
+    From(u64),
+    /// The run was made by a version that did not record it.
+    Unknown,
+}
+
+impl HeldOutRows {
+    /// Those of a training run that was begun with these settings.
+    pub fn of(training: &Training, pinned: &Pinned) -> Self {
+        let Some(held_out) = &training.held_out else {
+            return Self::None;
+        };
+        let Some(rows) = pinned.remembered.dataset_rows else {
+            return Self::Unknown;
+        };
+        match held_out {
+            HeldOut::Dataset(_) => Self::From(rows),
+            HeldOut::Fraction(fraction) => pinned
+                .training_seed()
+                .and_then(|seed| held_out_rows(rows, *fraction, seed))
+                .and_then(|plain| match &pinned.held_out_rows_moved {
+                    Some(moved) => with_moved_rows(plain, moved),
+                    None => Some(plain),
+                })
+                .map_or(Self::Unknown, |rows| Self::Rows(rows.into_iter().collect())),
+        }
+    }
+
+    pub fn has(&self, row: u64) -> bool {
+        match self {
+            Self::None | Self::Unknown => false,
+            Self::Rows(rows) => rows.contains(&row),
+            Self::From(first) => row >= *first,
+        }
+    }
+}
+
+/// The settings of a training run; `None` for other runs.
+pub fn training_of(run: &RunRecord) -> Option<Training> {
+    match run.kind {
+        RunKind::Training => {
+            let config = TrainConfig::parse("run.toml".into(), &run.config_toml).ok();
+            config.map(|config| config.training)
+        }
+        RunKind::Evaluation | RunKind::Serving => None,
+    }
+}
 
 /// Splits rows by a shuffle that depends on the seed alone: the indices of the held-out ones, in order.
 /// At least one row is on either side. `None` when there are too few rows for that.

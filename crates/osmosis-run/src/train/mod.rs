@@ -6,4 +6,4 @@ mod overlap;
 pub mod plan;
 pub mod training;
 
-pub use held_out::{held_out_rows, with_moved_rows};
+pub use held_out::{HeldOutRows, held_out_rows, training_of, with_moved_rows};
