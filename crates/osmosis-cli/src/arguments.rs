@@ -16,7 +16,6 @@ mod train;
 mod view;
 mod workspace;
 
-pub(crate) use config::{ConfigArguments, model_setting, number_setting};
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
     CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments,
@@ -36,8 +35,8 @@ pub(crate) use train::{
 };
 pub(crate) use view::ViewArguments;
 pub(crate) use workspace::{
-    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, Framework,
-    InitArguments, RolloutCommand, RowArguments, Template,
+    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, InitArguments,
+    RolloutCommand, RowArguments, Template,
 };
 
 /// Runs AI agents for evaluation and reinforcement learning, with honest statistics.

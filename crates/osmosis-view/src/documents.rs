@@ -275,8 +275,8 @@ impl Documents {
         let found = run.rollout(rollout).await?;
         let wanted = Wanted {
             ground_truth: true,
-            tokens: false,
             logs: true,
+            ..Wanted::default()
         };
         let (store, folder) = (&*run.read.store, &run.read.folder);
         let details = RolloutDetails::of(store, folder, &found.id, wanted).await?;

@@ -8,7 +8,6 @@ mod junit;
 pub(crate) mod progress;
 mod regrade;
 pub(crate) mod report;
-mod report;
 mod several_models;
 mod shared_report;
 pub(crate) mod submit;

@@ -26,7 +26,7 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::view::ViewBeside;
-use crate::workspace::{Workspace, read_config};
+use crate::workspace::Workspace;
 
 pub(crate) async fn submit(
     arguments: TrainSubmitArguments,

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use camino::Utf8PathBuf;
-use futures_util::future::try_join_all;
 use osmosis_core::config::{ConfigSource, EvalConfig};
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
