@@ -220,7 +220,8 @@ fn fix_makes_the_environment_and_nothing_is_left_to_do() {
     let ran = doctor(&["doctor", "--fix", "--plain"]).expect(0);
     let python = workspace.root.join("rollouts/r/.venv/bin/python");
     assert!(
-        ran.stdout.contains(&format!("ok   rollout r          python {python}")),
+        ran.stdout
+            .contains(&format!("ok   rollout r          python {python}")),
         "{}",
         ran.stdout
     );
@@ -248,7 +249,12 @@ fn doctor_lists_the_models_that_are_ready_and_no_keys() {
     let models = told["data"]["models"].as_array().unwrap();
     let named: Vec<(&str, &str)> = models
         .iter()
-        .map(|model| (model["model"].as_str().unwrap(), model["kind"].as_str().unwrap()))
+        .map(|model| {
+            (
+                model["model"].as_str().unwrap(),
+                model["kind"].as_str().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(
         named,

@@ -31,7 +31,9 @@ fn started() -> (Workspace, Child) {
         .spawn()
         .unwrap();
     let begun = workspace.root.join("begun");
-    waiting::wait_until("the agent begins", Duration::from_mins(1), || begun.exists());
+    waiting::wait_until("the agent begins", Duration::from_mins(1), || {
+        begun.exists()
+    });
     (workspace, run)
 }
 

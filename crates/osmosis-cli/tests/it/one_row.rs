@@ -169,7 +169,12 @@ class Obedient:
     let ran = run_row(&workspace, &["--row", "1"]).expect(0);
     assert_in_order(
         &ran.stdout,
-        &["asking b?", "It is 42", "sample  main · reward 1", "scored: reward 1, passed"],
+        &[
+            "asking b?",
+            "It is 42",
+            "sample  main · reward 1",
+            "scored: reward 1, passed",
+        ],
     );
 }
 
@@ -184,14 +189,21 @@ fn a_failing_agent_ends_with_its_traceback_and_exit_code_1() {
     let ran = run_row(&workspace, &["--row", "2"]).expect(1);
     assert_in_order(
         &ran.stdout,
-        &["say 2", "agent failed", "LookupError: nothing here", "Nothing was recorded"],
+        &[
+            "say 2",
+            "agent failed",
+            "LookupError: nothing here",
+            "Nothing was recorded",
+        ],
     );
 }
 
 #[test]
 fn json_is_one_envelope_with_the_rollout_in_it() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
-    let told = run_row(&workspace, &["--row", "2", "--json"]).expect(0).json();
+    let told = run_row(&workspace, &["--row", "2", "--json"])
+        .expect(0)
+        .json();
     assert_eq!(told["operation"], "rollout run");
     assert_eq!(told["status"], "scored");
     let resource = &told["resource"];
@@ -205,11 +217,19 @@ fn json_is_one_envelope_with_the_rollout_in_it() {
 fn a_run_is_recorded_where_a_name_asks_for_it_and_can_be_shown() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
     let ran = run_row(&workspace, &["--row", "2", "--record", "kept"]).expect(0);
-    assert!(ran.stdout.contains("eval show kept 2 --calls"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("eval show kept 2 --calls"),
+        "{}",
+        ran.stdout
+    );
     let shown = workspace.osmosis(&["eval", "show", "kept", "2"]).expect(0);
     assert!(shown.stdout.contains("reward 1"), "{}", shown.stdout);
     let again = run_row(&workspace, &["--row", "2", "--record", "kept"]).expect(1);
-    assert!(again.stderr.contains("choose another name"), "{}", again.stderr);
+    assert!(
+        again.stderr.contains("choose another name"),
+        "{}",
+        again.stderr
+    );
 }
 
 #[test]
@@ -217,10 +237,28 @@ fn dataset_and_model_are_enough_without_a_config() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
     std::fs::remove_file(workspace.root.join("configs/eval/c.toml")).unwrap();
     let ran = run_row(&workspace, &["--row", "1"]).expect(2);
-    assert!(ran.stderr.contains("give `--dataset` and `--model`"), "{}", ran.stderr);
-    let given = ["--row", "1", "--dataset", "d", "--model", "script:policies/p.toml"];
+    assert!(
+        ran.stderr.contains("give `--dataset` and `--model`"),
+        "{}",
+        ran.stderr
+    );
+    let given = [
+        "--row",
+        "1",
+        "--dataset",
+        "d",
+        "--model",
+        "script:policies/p.toml",
+    ];
     run_row(&workspace, &given).expect(0);
-    let beyond = ["--row", "7", "--dataset", "d", "--model", "script:policies/p.toml"];
+    let beyond = [
+        "--row",
+        "7",
+        "--dataset",
+        "d",
+        "--model",
+        "script:policies/p.toml",
+    ];
     let ran = run_row(&workspace, &beyond).expect(2);
     assert!(ran.stderr.contains("there is no row 7"), "{}", ran.stderr);
 }
@@ -232,7 +270,11 @@ fn several_configs_of_a_project_are_told_apart_by_name() {
     workspace.write("configs/eval/other.toml", &config);
     let ran = run_row(&workspace, &["--row", "1"]).expect(2);
     assert!(ran.stderr.contains("c.toml, other.toml"), "{}", ran.stderr);
-    run_row(&workspace, &["--row", "1", "--config", "configs/eval/other.toml"]).expect(0);
+    run_row(
+        &workspace,
+        &["--row", "1", "--config", "configs/eval/other.toml"],
+    )
+    .expect(0);
 }
 
 #[test]
@@ -240,7 +282,8 @@ fn the_debugger_needs_a_terminal() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
     let ran = run_row(&workspace, &["--row", "1", "--pdb"]).expect(2);
     assert!(
-        ran.stderr.contains("`--pdb` needs a terminal, and standard input is none"),
+        ran.stderr
+            .contains("`--pdb` needs a terminal, and standard input is none"),
         "{}",
         ran.stderr
     );
@@ -284,7 +327,13 @@ fn a_grader_that_raises_opens_the_debugger_and_ctrl_c_stays_in_it() {
     let ran = debug_row(&workspace, &["^C", "p wanted", "q"], &[]).expect(1);
     assert_in_order(
         &ran.stdout,
-        &["KeyError: 'nowhere'", "(Pdb) ", "(Pdb) ", "{'at': '1'}", "ungraded"],
+        &[
+            "KeyError: 'nowhere'",
+            "(Pdb) ",
+            "(Pdb) ",
+            "{'at': '1'}",
+            "ungraded",
+        ],
     );
 }
 
@@ -298,6 +347,11 @@ fn a_breakpoint_stops_the_agent_which_then_goes_on() {
     let ran = debug_row(&workspace, &["p here", "c"], &[]).expect(0);
     assert_in_order(
         &ran.stdout,
-        &["(Pdb) ", "'at the breakpoint'", "(Pdb) ", "scored: reward 1, passed"],
+        &[
+            "(Pdb) ",
+            "'at the breakpoint'",
+            "(Pdb) ",
+            "scored: reward 1, passed",
+        ],
     );
 }

@@ -162,7 +162,10 @@ async fn inspecting_tells_what_preparing_would_do_and_writes_nothing() {
         panic!("there is nothing yet")
     };
     assert_eq!(folder, machine.rollout.join(".venv"));
-    assert_eq!((reason, &*version, tool), ("is not there yet", "3.12.1", "pip"));
+    assert_eq!(
+        (reason, &*version, tool),
+        ("is not there yet", "3.12.1", "pip")
+    );
     assert!(packages.contains(&"numpy".to_owned()), "{packages:?}");
     assert!(!folder.exists() && !machine.path("cache").exists());
 

@@ -129,7 +129,9 @@ async fn a_version_requirement_is_told_once() {
     machine.pyproject("[project]\nrequires-python = '>=3.10'\n");
     let error = machine.prepare().await.unwrap_err();
     assert!(
-        error.to_string().starts_with("no python interpreter that satisfies `>=3.10, <3.14`:"),
+        error
+            .to_string()
+            .starts_with("no python interpreter that satisfies `>=3.10, <3.14`:"),
         "{error}"
     );
 }
