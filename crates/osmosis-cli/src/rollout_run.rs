@@ -172,9 +172,6 @@ fn render(report: &RowRunReport, workspace: &Workspace) -> String {
         "{}",
         labelled("outcome", &verdict, Style::new().cyan())
     );
-    if let Some(outcome) = outcome {
-        show::push_failure(&mut text, outcome);
-    }
     let durations = effort.durations;
     let numbers = format!(
         "{} model calls · {}+{} tokens · agent {} (model {}) · grader {}",
@@ -190,6 +187,9 @@ fn render(report: &RowRunReport, workspace: &Workspace) -> String {
         "{}",
         labelled("effort", &numbers, Style::new().dimmed())
     );
+    if let Some(outcome) = outcome {
+        show::push_failure(&mut text, outcome);
+    }
     let kept = match &report.run_name {
         Some(name) => {
             let row = details.result.row_index.to_string();

@@ -16,11 +16,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
-from osmosis_ai.rollout.failure import is_our_code
+from osmosis_ai.rollout.failure import is_our_code, user_traceback
 
 # Set by the engine for the workers of a run that is debugged.
 DEBUG_VARIABLE = "_OSMOSIS_DEBUG"
@@ -45,8 +45,8 @@ def examine(error: BaseException) -> None:
     if not _enabled or isinstance(error, quiet) or error.__traceback__ is None:
         return
     debugger = TerminalPdb()
-    debugger.introduction = "".join(traceback.format_exception(error)) + (
-        "\nThe rollout stopped here. Commands: `w` where, `u`/`d` up and down, `p NAME` print, "
+    debugger.introduction = (user_traceback(error) or repr(error)) + (
+        "\n\nThe rollout stopped here. Commands: `w` where, `u`/`d` up and down, `p NAME` print, "
         "`q` quit; then the rollout ends as failed.\n"
     )
     debugger.reset()
@@ -76,20 +76,19 @@ def _break_here(*args: Any, **kwargs: Any) -> None:
 
 
 def _in_user_code(error: BaseException) -> Any:
-    """The traceback, cut below its last frame outside of this package, so that pdb opens there."""
+    """The traceback from its first to its last frame outside of this package: pdb opens there."""
     frames = []
     tb = error.__traceback__
     while tb is not None:
         frames.append(tb)
         tb = tb.tb_next
-    outside = [one for one in frames if not is_our_code(one.tb_frame.f_code.co_filename)]
-    if not outside or outside[-1] is frames[-1]:
+    ours = [is_our_code(one.tb_frame.f_code.co_filename) for one in frames]
+    if all(ours):
         return error.__traceback__
-    # Raised by our own code, on behalf of the frame that called it.
-    kept = frames[: frames.index(outside[-1]) + 1]
-    cut = None
-    for one in reversed(kept):
-        cut = type(one)(cut, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    first, last = ours.index(False), len(ours) - 1 - ours[::-1].index(False)
+    cut: TracebackType | None = None
+    for one in reversed(frames[first : last + 1]):
+        cut = TracebackType(cut, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return cut
 
 

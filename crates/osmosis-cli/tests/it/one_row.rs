@@ -58,7 +58,7 @@ fn assert_in_order(text: &str, parts: &[&str]) {
 /// The screen without what differs from time to time.
 fn stable(text: &str) -> String {
     let number = |word: &str| {
-        word.trim_start_matches('(')
+        word.trim_start_matches(['(', '<'])
             .trim_end_matches([')', ','])
             .parse::<f64>()
             .is_ok()
@@ -301,11 +301,11 @@ fn an_agent_that_raises_opens_the_debugger_in_its_frame() {
     let workspace = Workspace::new(&broken, TOOL_SCRIPT, &product_rows(3));
     let typed = ["p secret", "p result.final_output", "q"];
     let ran = debug_row(&workspace, &typed, &[]).expect(1);
+    // Before the debugger opens, or a moment later on a slow machine.
+    assert!(ran.stdout.contains("multiplying 4 and 7"), "{}", ran.stdout);
     assert_in_order(
         &ran.stdout,
         &[
-            "multiplying 4 and 7",
-            "The answer is 28 .",
             "AssertionError",
             "(Pdb) ",
             "'found me'",

@@ -121,6 +121,27 @@ pub(crate) fn model(behaviour: Behaviour) -> (tokio::runtime::Runtime, ModelServ
 }
 
 #[test]
+fn whoever_serves_a_project_that_makes_no_server_of_its_own_is_told() {
+    let workspace = workspace();
+    let python = python_environment::python();
+    let arguments = ["serve", "r", "--name", "s", "--no-key", "--python"];
+    let mut child = workspace
+        .command(&[&arguments[..], &[python.as_str()]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("warning: `main.py` never calls `create_rollout_server()`") {
+        assert!(stderr.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    terminate(child.id());
+    std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_controller_has_rollouts_run_graded_and_told() {
     let workspace = workspace();
     let (_runtime, model) = model(Behaviour::Answers);

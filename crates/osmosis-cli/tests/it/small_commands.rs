@@ -30,6 +30,8 @@ fn every_command_has_help_with_an_example() {
         &["gateway"],
         &["demo"],
         &["rollout", "init"],
+        &["rollout", "run"],
+        &["run", "logs"],
         &["dataset", "validate"],
         &["export"],
         &["doctor"],

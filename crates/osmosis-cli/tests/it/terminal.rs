@@ -178,6 +178,10 @@ fn no_command_lets_a_hostile_agent_command_the_terminal() {
         (&["export", "t", "-o", "-", "--format", "atif"], true),
         (&["dataset", "validate", "data/d.jsonl"], false),
         (&["doctor", "--python", python], false),
+        (
+            &["rollout", "run", "r", "--row", "3", "--python", python],
+            true,
+        ),
     ] {
         check(&workspace, arguments, &[0, 1], shows);
     }

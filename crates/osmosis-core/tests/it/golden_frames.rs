@@ -236,6 +236,19 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
             },
         ),
         (
+            "loaded_serve_warnings",
+            FromWorker::Loaded {
+                manifest: Manifest {
+                    workflow: workflow.clone(),
+                    grader: Some(grader.clone()),
+                    warnings: Vec::new(),
+                    not_forkable: None,
+                    self_graded: false,
+                    serve_warnings: vec![text("no `create_rollout_server()` in `main.py`")],
+                },
+            },
+        ),
+        (
             "loaded_full",
             FromWorker::Loaded {
                 manifest: Manifest {

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::Language;
-use osmosis_core::{Phase, RolloutId, RunName};
+use osmosis_core::{Phase, Redactor, RolloutId, RunName};
 use osmosis_engine::RunEvent;
 use osmosis_store::{CallRecord, Store};
 use osmosis_worker::WorkerEvent;
-use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -23,7 +22,7 @@ use self::following::Follower;
 use super::evaluation::Evaluation;
 use super::plan::{EvalPlan, EvalRequest, UserSide};
 use crate::events::Observer;
-use crate::life::{FrontEnd, live};
+use crate::life::{FrontEnd, Work as _, live};
 use crate::notices::Notices;
 use crate::reports::{Entry, RolloutDetails, RowRunReport, Wanted};
 use crate::run_folder::RunFolder;
@@ -152,16 +151,15 @@ impl RowRun {
         tell: TellRow,
     ) -> Result<RowRunReport, RunError> {
         let plan = &self.evaluation.plan;
-        let tell = Arc::new(Mutex::new(tell));
         let model_path = &plan.config.experiment.model_path;
         let follower = Arc::new(Follower::new(
             self.rollout.clone(),
             crate::policy::tokenizer(model_path, &plan.workspace),
-            Arc::clone(&tell),
+            tell,
         ));
         let observer = RowObserver {
             follower: Arc::clone(&follower),
-            tell,
+            redactor: self.evaluation.redactor(),
             following: JoinSet::new(),
         };
         let front = FrontEnd {
@@ -183,6 +181,7 @@ impl RowRun {
         let folder = &self.evaluation.folder;
         let store = ReadRun::open(folder.clone())?.store;
         follower.catch_up(&*store).await?;
+        follower.tell_pending();
         let wanted = Wanted {
             ground_truth: true,
             logs: true,
@@ -232,13 +231,13 @@ fn temporary_folder() -> Result<TempDir, RunError> {
 /// Tells what happens, and follows what is recorded.
 struct RowObserver {
     follower: Arc<Follower>,
-    tell: Arc<Mutex<TellRow>>,
+    redactor: Redactor,
     following: JoinSet<()>,
 }
 
 impl RowObserver {
     fn tell(&self, event: RowEvent) {
-        (self.tell.lock())(event);
+        self.follower.tell_soon(event);
     }
 }
 
@@ -247,15 +246,8 @@ impl Observer<RunEvent> for RowObserver {
     async fn opened(&mut self, store: &Arc<dyn Store>) -> Result<(), RunError> {
         self.follower.tell_row(&**store).await?;
         let (store, follower) = (Arc::clone(store), Arc::clone(&self.follower));
-        self.following.spawn(async move {
-            let mut changes = store.changes();
-            while changes.wait().await.is_ok() {
-                // Whoever runs the row reads it again at the end, and reports what fails.
-                if let Err(error) = follower.catch_up(&*store).await {
-                    tracing::debug!(error = error.message(), "can't follow the rollout");
-                }
-            }
-        });
+        self.following
+            .spawn(async move { follower.follow(&*store).await });
         Ok(())
     }
 
@@ -278,7 +270,9 @@ impl Observer<RunEvent> for RowObserver {
 
     fn worker_event(&mut self, event: &WorkerEvent) {
         match event {
-            WorkerEvent::Output { line, .. } => self.tell(RowEvent::Printed(line.clone())),
+            WorkerEvent::Output { line, .. } => {
+                self.tell(RowEvent::Printed(self.redactor.clean(line)));
+            }
             WorkerEvent::Died { detail, .. } => self.tell(RowEvent::Trouble(detail.clone())),
             WorkerEvent::Killed { reason, .. } => {
                 self.tell(RowEvent::Trouble(format!("the worker was ended: {reason}")));

@@ -4,7 +4,7 @@
 //! dependencies and its interpreter stay; a match needs no network and starts no process. A `.venv`
 //! that we did not make is used as it is, and so is the interpreter that `--python` names: nothing is
 //! made or installed for it. Without a `pyproject.toml` the interpreter that is found is used directly.
-//! The SDK is never installed, only put on the import path. [`inspect`] tells all of this without
+//! The SDK is never installed, only put on the import path. [`inspect()`] tells all of this without
 //! writing anything.
 
 mod cargo;

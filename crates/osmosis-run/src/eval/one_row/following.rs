@@ -1,24 +1,35 @@
 //! What is recorded of a rollout, told once and in order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use osmosis_core::{RolloutId, SampleId};
 use osmosis_store::{CallQuery, Store};
 use osmosis_tokens::ChatFormat;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{RowEvent, TellRow};
 use crate::RunError;
 use crate::reports::{Entry, Transcriber};
 use crate::transcripts::{self, Telling};
 
+/// Calls are recorded a moment after they have ended, and what user code did next may be known before. It is
+/// told so much later.
+const SETTLE: Duration = Duration::from_millis(50);
+/// More than this is not held back: user code prints faster than we read.
+const MOST_PENDING: usize = 1_000;
+
 /// Reads what the store has of one rollout, and tells what it has not told yet.
 pub(super) struct Follower {
     rollout: RolloutId,
     transcriber: Transcriber,
-    tell: Arc<Mutex<TellRow>>,
+    tell: Mutex<TellRow>,
     told: tokio::sync::Mutex<Told>,
+    /// What is told once the calls before it are.
+    pending: Mutex<VecDeque<RowEvent>>,
+    arrived: Notify,
 }
 
 #[derive(Default)]
@@ -31,7 +42,7 @@ impl Follower {
     pub(super) fn new(
         rollout: RolloutId,
         tokenizer: Option<Arc<ChatFormat>>,
-        tell: Arc<Mutex<TellRow>>,
+        tell: TellRow,
     ) -> Self {
         Self {
             rollout,
@@ -39,8 +50,55 @@ impl Follower {
                 tokenizer,
                 ..Transcriber::default()
             },
-            tell,
+            tell: Mutex::new(tell),
             told: tokio::sync::Mutex::default(),
+            pending: Mutex::default(),
+            arrived: Notify::new(),
+        }
+    }
+
+    /// Tells as things are recorded and arrive, until the store is closed.
+    pub(super) async fn follow(&self, store: &dyn Store) {
+        let mut changes = store.changes();
+        loop {
+            tokio::select! {
+                changed = changes.wait() => if changed.is_err() { return },
+                () = self.arrived.notified() => {}
+            }
+            let waiting = self.pending.lock().len();
+            if waiting > 0 {
+                tokio::time::sleep(SETTLE).await;
+            }
+            // Whoever runs the row reads it again at the end, and reports what fails.
+            if let Err(error) = self.catch_up(store).await {
+                tracing::debug!(error = error.message(), "can't follow the rollout");
+            }
+            self.tell_first(waiting);
+        }
+    }
+
+    /// Tells this after the calls that ended before it.
+    pub(super) fn tell_soon(&self, event: RowEvent) {
+        let mut pending = self.pending.lock();
+        pending.push_back(event);
+        let is_full = pending.len() > MOST_PENDING;
+        drop(pending);
+        if is_full {
+            self.tell_pending();
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Tells all that waits.
+    pub(super) fn tell_pending(&self) {
+        self.tell_first(usize::MAX);
+    }
+
+    fn tell_first(&self, count: usize) {
+        let mut pending = self.pending.lock();
+        let count = count.min(pending.len());
+        for event in pending.drain(..count) {
+            (self.tell.lock())(event);
         }
     }
 
