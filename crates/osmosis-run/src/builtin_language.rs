@@ -16,7 +16,9 @@ pub fn note(model: &ModelPath, chat: &ChatFormat, dataset: &CheckedDataset) -> O
         return None;
     }
     let rows = dataset.read().take(ROWS).filter_map(Result::ok);
-    let texts: Vec<String> = rows.flat_map(|row| texts_of(row.body.read().ok())).collect();
+    let texts: Vec<String> = rows
+        .flat_map(|row| texts_of(row.body.read().ok()))
+        .collect();
     is_foreign(chat, texts.iter().map(String::as_str)).then(|| {
         format!(
             "`{model}` knows the language of `osmosis demo` only (short sums of two numbers): expect no right \
@@ -64,8 +66,14 @@ mod tests {
         let chat = EmbeddedModel::builtin("tiny").unwrap().chat;
         for (text, foreign) in [
             ("What is 12 plus 30?", false),
-            ("How much is 7 subtracted from 9? Use the tool, then answer with the number alone.", false),
-            ("Which customers bought more than three items in the last quarter?", true),
+            (
+                "How much is 7 subtracted from 9? Use the tool, then answer with the number alone.",
+                false,
+            ),
+            (
+                "Which customers bought more than three items in the last quarter?",
+                true,
+            ),
             ("SELECT name FROM customers WHERE total > 3", true),
             ("12", false),
         ] {

@@ -20,10 +20,7 @@ pub struct ChatChoice {
 
 impl ChatChoice {
     /// What `[experiment]` chooses; the template is a path from the workspace.
-    pub fn of_experiment(
-        experiment: &Experiment,
-        workspace: &Workspace,
-    ) -> Result<Self, RunError> {
+    pub fn of_experiment(experiment: &Experiment, workspace: &Workspace) -> Result<Self, RunError> {
         let template = experiment.chat_template.as_deref();
         let template = template.map(|name| (name, workspace.root.join(name)));
         let template = template.as_ref().map(|(name, path)| (*name, &**path));

@@ -46,10 +46,11 @@ impl ReadyJudge {
                 model: model.clone(),
             }));
         }
-        let own = policy::open(model, seed, workspace, &ChatChoice::default()).map_err(|error| {
-            let message = error.message().replace("model_path", "judge_model");
-            error.with_message(message)
-        })?;
+        let own =
+            policy::open(model, seed, workspace, &ChatChoice::default()).map_err(|error| {
+                let message = error.message().replace("model_path", "judge_model");
+                error.with_message(message)
+            })?;
         Ok(Some(Self {
             policy: Arc::clone(&own.policy),
             identity: own.identity.clone(),

@@ -135,8 +135,11 @@ pub fn open(
             let base_url =
                 variable("OPENAI_BASE_URL").ok_or_else(|| unset("OPENAI_BASE_URL", model))?;
             let key = variable("OPENAI_API_KEY");
-            InferenceServer::from_environment(ServerKind::Openai)?
-                .open(one_server(&base_url, key, model), seed, chat)
+            InferenceServer::from_environment(ServerKind::Openai)?.open(
+                one_server(&base_url, key, model),
+                seed,
+                chat,
+            )
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
             let embedded = open_model(model, workspace, chat)?;

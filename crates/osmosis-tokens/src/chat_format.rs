@@ -9,6 +9,7 @@ use osmosis_core::config::ToolFormat;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
+use crate::TokensError;
 use crate::format_files::{
     self, CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Templates,
 };
@@ -16,7 +17,6 @@ use crate::hermes::{self, ToolsPlace};
 use crate::messages::{self, Dialect};
 use crate::reply::{self, ParsedReply};
 use crate::tool_support::{self, ToolSupport};
-use crate::TokensError;
 
 /// Tokens that end a turn in families whose template could not be tried out.
 const KNOWN_TURN_ENDS: [&str; 5] = [

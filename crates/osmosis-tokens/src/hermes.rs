@@ -69,7 +69,10 @@ fn put_tools(messages: &mut Vec<Value>, tools: &[Value], place: ToolsPlace) {
             _ => messages.insert(0, json!({"role": "system", "content": prompt})),
         },
         ToolsPlace::FirstUserMessage => {
-            match messages.iter_mut().find(|message| message["role"] == "user") {
+            match messages
+                .iter_mut()
+                .find(|message| message["role"] == "user")
+            {
                 Some(first) => first["content"] = json!(joined(&prompt, &text(first))),
                 None => messages.insert(0, json!({"role": "user", "content": prompt})),
             }

@@ -142,7 +142,10 @@ fn sampling_text(sampling: &SamplingReport) -> String {
         .collect();
     // An answer without a limit of its own is no news.
     let names: Vec<&str> = unset.iter().map(|(name, _)| *name).collect();
-    let names: Vec<&str> = names.into_iter().filter(|name| *name != "max_tokens").collect();
+    let names: Vec<&str> = names
+        .into_iter()
+        .filter(|name| *name != "max_tokens")
+        .collect();
     if !names.is_empty() {
         let default = match sampling.temperature.server_default {
             Some(value) => format!("sampled with {value}"),
@@ -168,10 +171,16 @@ fn parameter_text(name: &str, parameter: &ParameterReport, calls: u64) -> String
         choices.push(format!("{values} (agent{})", share(parameter.set_by_agent)));
     }
     if let (Some(value), 1..) = (parameter.config_value, parameter.set_by_config) {
-        choices.push(format!("{value} ([sampling]{})", share(parameter.set_by_config)));
+        choices.push(format!(
+            "{value} ([sampling]{})",
+            share(parameter.set_by_config)
+        ));
     }
     if parameter.left_to_server > 0 {
-        choices.push(format!("not set ({} calls)", thousands(parameter.left_to_server)));
+        choices.push(format!(
+            "not set ({} calls)",
+            thousands(parameter.left_to_server)
+        ));
     }
     format!("{name} {}", choices.join(", "))
 }

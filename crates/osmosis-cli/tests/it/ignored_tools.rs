@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use osmosis_policy::EmbeddedModel;
 
+use crate::gateway_command::Serving;
 use crate::workspace::{AGENT, ECHO_SCRIPT, PLAIN, Workspace, echo_rows, product_rows};
 
 /// Knows nothing of tools.
@@ -33,7 +34,9 @@ fn the_first_call_with_tools_ends_an_evaluation_with_the_ways_out() {
     assert!(!ran.stdout.contains("pass rate"), "{}", ran.stdout);
     let outcomes = workspace.outcomes();
     assert!(
-        outcomes.iter().all(|outcome| outcome == "infrastructure_failed"),
+        outcomes
+            .iter()
+            .all(|outcome| outcome == "infrastructure_failed"),
         "{outcomes:?}"
     );
     let error = workspace.submit(&["--fresh", "--json"]).expect(1).error();
@@ -73,7 +76,10 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
         let error = workspace.submit(&["--json"]).expect(1).error();
         assert_eq!(error["code"], "run_pinned", "{error}");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains("experiment.tool_format: \"hermes\""), "{message}");
+        assert!(
+            message.contains("experiment.tool_format: \"hermes\""),
+            "{message}"
+        );
     }
     workspace.training("./smol", "steps = 1", "");
     let config = workspace.read("configs/training/c.toml");
@@ -103,11 +109,23 @@ fn another_template_is_used_instead_of_the_models_own_and_is_pinned_by_its_text(
     workspace.write("templates/tools.jinja", "{% if %}");
     let error = workspace.submit(&["--json", "--fresh"]).expect(1).error();
     let message = error["message"].as_str().unwrap();
-    assert!(message.starts_with("chat_template `templates/tools.jinja`: "), "{message}");
+    assert!(
+        message.starts_with("chat_template `templates/tools.jinja`: "),
+        "{message}"
+    );
     workspace.model("./smol", "chat_template = \"templates/none.jinja\"\n");
     let ran = workspace.submit(&["--plain", "--fresh"]).expect(1);
-    assert!(ran.stderr.contains("chat_template `templates/none.jinja`: No such file"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("a path from the workspace"), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("chat_template `templates/none.jinja`: No such file"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("a path from the workspace"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -120,8 +138,14 @@ fn a_hostile_template_that_was_chosen_is_tried_out_like_any_other() {
     workspace.model("./smol", "chat_template = \"evil.jinja\"\n");
     let error = workspace.submit(&["--json"]).expect(1).error();
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("take more than 1024 MiB of memory"), "{message}");
-    assert!(message.starts_with("chat_template `evil.jinja`: "), "{message}");
+    assert!(
+        message.contains("take more than 1024 MiB of memory"),
+        "{message}"
+    );
+    assert!(
+        message.starts_with("chat_template `evil.jinja`: "),
+        "{message}"
+    );
 }
 
 #[test]
@@ -130,7 +154,9 @@ fn what_would_change_nothing_is_refused() {
     workspace.config("tool_format = \"hermes\"\n");
     let ran = workspace.submit(&["--plain"]).expect(1);
     assert!(
-        ran.stderr.contains("c.toml:6:1: `tool_format` in `[experiment]`: a scripted policy renders no prompts"),
+        ran.stderr.contains(
+            "c.toml:6:1: `tool_format` in `[experiment]`: a scripted policy renders no prompts"
+        ),
         "{}",
         ran.stderr
     );
@@ -138,8 +164,42 @@ fn what_would_change_nothing_is_refused() {
     workspace.model("some-model", "tool_format = \"hermes\"\n");
     let ran = workspace.submit(&["--plain"]).expect(1);
     assert!(
-        ran.stderr.contains("`tool_format` is set, and the model server renders the prompts itself"),
+        ran.stderr
+            .contains("`tool_format` is set, and the model server renders the prompts itself"),
         "{}",
         ran.stderr
     );
+}
+
+const ASKS_WITH_TOOLS: &str = r#"
+import json, openai
+tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+try:
+    reply = openai.OpenAI(max_retries=0).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hi"}], tools=[tool], max_tokens=4
+    )
+    print(json.dumps({"status": 200, "prompt_tokens": reply.usage.prompt_tokens}))
+except openai.BadRequestError as error:
+    print(json.dumps({"status": 400, "code": error.code, "param": error.param, "message": error.body["message"]}))
+"#;
+
+#[test]
+fn the_gateway_answers_a_call_with_ignored_tools_with_400_and_has_the_same_ways_out() {
+    let workspace = workspace(PLAIN, &echo_rows(1));
+    let ask = |more: &[&str]| {
+        let serving = Serving::start(&workspace, &[&["--model", "./smol"], more].concat());
+        let answer = serving.client(ASKS_WITH_TOOLS);
+        serving.stop().expect(0);
+        answer
+    };
+    let refused = ask(&[]);
+    assert_eq!(refused["status"], 400, "{refused}");
+    assert_eq!((&refused["code"], &refused["param"]), (&"tools_ignored".into(), &"tools".into()));
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("/smol` ignores `tools`: search"), "{message}");
+    assert!(message.contains("--tool-format hermes"), "{message}");
+    let answered = ask(&["--tool-format", "hermes"]);
+    assert_eq!(answered["status"], 200, "{answered}");
+    workspace.write("t.jinja", &format!("{{{{ tools | tojson if tools }}}}{TEMPLATE}"));
+    assert_eq!(ask(&["--chat-template", "t.jinja"])["status"], 200);
 }

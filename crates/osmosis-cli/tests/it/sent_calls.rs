@@ -28,7 +28,11 @@ fn evaluate(behaviour: Behaviour, main: &str, more: &str, options: &[&str]) -> E
         ran,
         workspace,
         url: server.url().to_owned(),
-        bodies: server.requests().into_iter().map(|request| request.body).collect(),
+        bodies: server
+            .requests()
+            .into_iter()
+            .map(|request| request.body)
+            .collect(),
     }
 }
 
@@ -42,23 +46,39 @@ fn an_evaluation_sends_no_sampling_that_nobody_set_and_says_so() {
     let done = evaluate(Behaviour::Answers, PLAIN, "", &["--plain"]);
     assert_eq!(done.bodies.len(), 2);
     for body in &done.bodies {
-        assert_eq!((body.get("temperature"), body.get("top_p")), (None, None), "{body}");
+        assert_eq!(
+            (body.get("temperature"), body.get("top_p")),
+            (None, None),
+            "{body}"
+        );
     }
     assert_snapshot!(line(&done.ran, "sampling"), @"sampling    temperature, top_p not set (left to the model server)");
-    let info = done.workspace.osmosis(&["eval", "info", "t", "--json"]).json();
+    let info = done
+        .workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .json();
     let sampling = &info["data"]["sampling"];
     assert_eq!(sampling["calls"], 2);
     assert_eq!(sampling["temperature"]["left_to_server"], 2);
-    assert_eq!(info["data"]["truncated"], json!({"calls": 0, "rollouts": 0}));
+    assert_eq!(
+        info["data"]["truncated"],
+        json!({"calls": 0, "rollouts": 0})
+    );
 }
 
 #[test]
 fn an_evaluation_sends_what_the_agent_set_and_fills_in_what_the_config_sets() {
-    let main = PLAIN.replace("\"messages\": messages}", "\"messages\": messages, \"temperature\": 0.25, \"max_tokens\": 9}");
+    let main = PLAIN.replace(
+        "\"messages\": messages}",
+        "\"messages\": messages, \"temperature\": 0.25, \"max_tokens\": 9}",
+    );
     let more = "[sampling]\nrollout_temperature = 0.5\nrollout_top_p = 0.75\n";
     let done = evaluate(Behaviour::Answers, &main, more, &["--plain"]);
     for body in &done.bodies {
-        assert_eq!((&body["temperature"], &body["top_p"]), (&json!(0.25), &json!(0.75)));
+        assert_eq!(
+            (&body["temperature"], &body["top_p"]),
+            (&json!(0.25), &json!(0.75))
+        );
     }
     assert_snapshot!(line(&done.ran, "sampling"), @"sampling    temperature 0.25 (agent) · top_p 0.75 ([sampling]) · max_tokens 9 (agent)");
 }
@@ -69,8 +89,14 @@ fn answers_cut_at_the_token_limit_are_graded_and_counted() {
     let ran = done.ran.expect(0);
     assert_eq!(done.workspace.outcomes(), ["scored"; 2]);
     assert_snapshot!(line(&ran, "cut"), @"cut         2 answers in 2 rollouts ended at the token limit");
-    let info = done.workspace.osmosis(&["eval", "info", "t", "--json"]).json();
-    assert_eq!(info["data"]["truncated"], json!({"calls": 2, "rollouts": 2}));
+    let info = done
+        .workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .json();
+    assert_eq!(
+        info["data"]["truncated"],
+        json!({"calls": 2, "rollouts": 2})
+    );
 }
 
 #[test]
@@ -79,10 +105,22 @@ fn what_a_client_says_of_a_failed_call_names_the_users_endpoint() {
     assert_eq!(done.workspace.outcomes(), ["agent_failed"; 2]);
     let failure = &done.ran.json()["resource"]["failures"][0];
     let error = failure["error"].as_str().unwrap();
-    assert!(error.contains(&format!("'{}/chat/completions'", done.url)), "{error}");
-    let shown = done.workspace.osmosis(&["eval", "show", "t", "0", "--json"]).stdout;
-    let host = done.url.trim_start_matches("http://").trim_end_matches("/v1");
-    let others = shown.split("127.0.0.1:").skip(1).filter(|rest| !host.ends_with(rest.split(|c: char| !c.is_ascii_digit()).next().unwrap()));
+    assert!(
+        error.contains(&format!("'{}/chat/completions'", done.url)),
+        "{error}"
+    );
+    let shown = done
+        .workspace
+        .osmosis(&["eval", "show", "t", "0", "--json"])
+        .stdout;
+    let host = done
+        .url
+        .trim_start_matches("http://")
+        .trim_end_matches("/v1");
+    let others = shown
+        .split("127.0.0.1:")
+        .skip(1)
+        .filter(|rest| !host.ends_with(rest.split(|c: char| !c.is_ascii_digit()).next().unwrap()));
     assert_eq!(others.count(), 0, "an address of ours: {shown}");
 }
 
@@ -93,7 +131,8 @@ fn the_built_in_model_says_that_it_knows_the_demos_language_only() {
     workspace.model("builtin/tiny", "");
     let ran = workspace.submit(&["--plain"]).expect(0);
     assert!(
-        ran.stderr.contains("`builtin/tiny` knows the language of `osmosis demo` only"),
+        ran.stderr
+            .contains("`builtin/tiny` knows the language of `osmosis demo` only"),
         "{}",
         ran.stderr
     );

@@ -646,7 +646,9 @@ fn a_chat_template_and_a_tool_format_are_checked_in_place() {
     ");
     assert_snapshot!(eval_errors_with("tool_format = 1\n"), @"eval.toml:6:15: `tool_format` in `[experiment]` must be a string, not an integer");
     let scripted = "[experiment]\nrollout = 'r'\nentrypoint = 'main.py'\nmodel_path = 'script:p.toml'\ndataset = 'd'\nchat_template = 'x.jinja'\n";
-    let told = EvalConfig::parse("eval.toml".into(), scripted).unwrap_err().render();
+    let told = EvalConfig::parse("eval.toml".into(), scripted)
+        .unwrap_err()
+        .render();
     assert_snapshot!(told.trim_end(), @r"
     eval.toml:6:1: `chat_template` in `[experiment]`: a scripted policy renders no prompts
       hint: remove it, or set another `model_path`

@@ -158,14 +158,21 @@ async fn a_budget_that_is_spent_drains_the_run() {
 async fn a_policy_that_can_not_serve_the_run_ends_it_at_once_and_nothing_is_recorded() {
     let house = House::of(40, 4);
     for row in 0..4 {
-        house.executor.plays(row, Phase::Agent, [Play::UntilCancelled]);
+        house
+            .executor
+            .plays(row, Phase::Agent, [Play::UntilCancelled]);
     }
     let (run, ()) = tokio::join!(house.run(), async {
         house.executor.begun(4).await;
-        house.sessions.is_unusable("the chat template of `m` ignores `tools`: search");
+        house
+            .sessions
+            .is_unusable("the chat template of `m` ignores `tools`: search");
     });
     let error = run.unwrap_err();
-    assert_eq!(error.to_string(), "the chat template of `m` ignores `tools`: search");
+    assert_eq!(
+        error.to_string(),
+        "the chat template of `m` ignores `tools`: search"
+    );
     assert_eq!(error.kind(), EngineErrorKind::Unusable);
     assert_eq!(error.hint().as_deref(), Some("do something"));
     assert_eq!(house.outcomes(40), vec!["-"; 40]);
@@ -174,7 +181,9 @@ async fn a_policy_that_can_not_serve_the_run_ends_it_at_once_and_nothing_is_reco
 #[tokio::test(start_paused = true)]
 async fn what_user_code_raises_names_the_users_endpoint_and_not_the_gateways_address() {
     let house = House::of(1, 1);
-    house.executor.plays(0, Phase::Agent, [Play::RaisesTheAddress]);
+    house
+        .executor
+        .plays(0, Phase::Agent, [Play::RaisesTheAddress]);
     house.run().await.unwrap();
     let outcome = house.queue.completion(0).unwrap().outcome;
     let Outcome::AgentFailed { failure } = outcome else {
@@ -185,5 +194,8 @@ async fn what_user_code_raises_names_the_users_endpoint_and_not_the_gateways_add
         "Client error '400' for url 'https://models.example/v1/chat/completions'"
     );
     let traceback = failure.traceback.unwrap();
-    assert!(traceback.ends_with("GET https://models.example/v1/models"), "{traceback}");
+    assert!(
+        traceback.ends_with("GET https://models.example/v1/models"),
+        "{traceback}"
+    );
 }

@@ -201,7 +201,9 @@ pub(crate) async fn answer(
         ReplyBody::Whole(body) => {
             call.first_byte();
             let usage = if status < 400 { usage_in(&body) } else { None };
-            let endpoint = call_trace.endpoint().unwrap_or_else(|| policy.endpoint.clone());
+            let endpoint = call_trace
+                .endpoint()
+                .unwrap_or_else(|| policy.endpoint.clone());
             let error = (status >= 400).then(|| refused(&endpoint, status, &body));
             let Ok(body) = in_dialect(dialect, prepared, status, body) else {
                 let fault = garbage(&policy.endpoint, "sent a reply that can't be read");

@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::GatewayError;
 use crate::options::{ConnectionLimits, Durability, GatewayOptions};
-use crate::policy::{Fault, Policy, PolicyDescription};
 use crate::policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
+use crate::policy::{Fault, Policy, PolicyDescription};
 use crate::secret::Secret;
 use crate::serving::connection;
 use crate::serving::control::ControlKey;

@@ -64,14 +64,20 @@ async fn a_call_with_tools_that_the_template_ignores_is_a_clear_400_in_every_dia
         assert!(message.contains("--chat-template FILE"), "{message}");
         assert_eq!(error["type"], "invalid_request_error", "{path}");
         if path == "chat/completions" {
-            assert_eq!((&error["param"], &error["code"]), (&json!("tools"), &json!("tools_ignored")));
+            assert_eq!(
+                (&error["param"], &error["code"]),
+                (&json!("tools"), &json!("tools_ignored"))
+            );
         }
     }
     assert_eq!(log.requests.lock().len(), 0, "the engine was asked");
     let fault = tokio::time::timeout(Duration::from_secs(5), house.gateway.run_fault());
     let fault = fault.await.unwrap();
     assert_eq!(fault.kind, FaultKind::ToolsIgnored);
-    assert_eq!(fault.message, "the chat template of `toy` ignores `tools`: multiply");
+    assert_eq!(
+        fault.message,
+        "the chat template of `toy` ignores `tools`: multiply"
+    );
 }
 
 #[tokio::test]
@@ -87,8 +93,16 @@ async fn agents_without_tools_still_run() {
 #[tokio::test]
 async fn with_the_hermes_format_tools_are_in_the_prompt_and_calls_are_read_whole_and_streamed() {
     for stream in [false, true] {
-        let (house, log) = house(Engine::saying(&[CALL_TEXT, "It is 42."]), Some(ToolFormat::Hermes)).await;
-        let first = if stream { streamed("6 * 7?") } else { user("6 * 7?") };
+        let (house, log) = house(
+            Engine::saying(&[CALL_TEXT, "It is 42."]),
+            Some(ToolFormat::Hermes),
+        )
+        .await;
+        let first = if stream {
+            streamed("6 * 7?")
+        } else {
+            user("6 * 7?")
+        };
         let answer = house.send(&with_tools(first)).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let call = if stream {
@@ -111,19 +125,32 @@ async fn with_the_hermes_format_tools_are_in_the_prompt_and_calls_are_read_whole
         let prompt = toy::chat_format()
             .decode(&log.requests.lock()[0].prompt, false)
             .unwrap();
-        assert!(prompt.contains("<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"multiply\""), "{prompt}");
+        assert!(
+            prompt.contains(
+                "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"multiply\""
+            ),
+            "{prompt}"
+        );
 
         let mut second = with_tools(user("6 * 7?"));
         let messages = second["messages"].as_array_mut().unwrap();
         messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
         messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "42"}));
         let answer = house.send(&second).await;
-        assert_eq!(answer.json()["choices"][0]["message"]["content"], "It is 42.");
+        assert_eq!(
+            answer.json()["choices"][0]["message"]["content"],
+            "It is 42."
+        );
         let requests = log.requests.lock();
         let sampled = records(&house.store.calls()[0]).remove(0).sampled;
         let kept = [requests[0].prompt.clone(), sampled].concat();
-        assert!(requests[1].prompt.starts_with(&kept), "the sampled ids are kept");
-        let new = toy::chat_format().decode(&requests[1].prompt[kept.len()..], false).unwrap();
+        assert!(
+            requests[1].prompt.starts_with(&kept),
+            "the sampled ids are kept"
+        );
+        let new = toy::chat_format()
+            .decode(&requests[1].prompt[kept.len()..], false)
+            .unwrap();
         assert_eq!(
             new,
             "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"

@@ -410,7 +410,8 @@ fn with_resume_hint(error: RunError, resume: Option<&str>) -> RunError {
     // Mending this changes what the run is pinned to.
     if error.kind() == RunErrorKind::ToolsIgnored {
         let hint = error.hint_text().unwrap_or_default();
-        let hint = format!("{hint}. Then start the run again: with `--fresh` if it has the same `--name`");
+        let hint =
+            format!("{hint}. Then start the run again: with `--fresh` if it has the same `--name`");
         return error.hint(hint);
     }
     let resume = format!("resume with `{resume}`");

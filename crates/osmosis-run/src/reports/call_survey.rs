@@ -82,7 +82,12 @@ struct Seen {
 
 impl CallSurvey {
     pub(super) fn of(pinned: &Pinned) -> Self {
-        let setting = |name: &str| pinned.settings.get(name).and_then(serde_json::Value::as_f64);
+        let setting = |name: &str| {
+            pinned
+                .settings
+                .get(name)
+                .and_then(serde_json::Value::as_f64)
+        };
         let model = pinned.model.as_ref();
         // Where tokens are drawn, or prompts rendered, by us, a call without them is sampled with 1.
         let ours = ["model_sha256", "tokenizer_sha256"];
@@ -252,7 +257,10 @@ mod tests {
             parameter.add(value);
         }
         assert_eq!((parameter.set_by_agent, parameter.set_by_config), (2, 1));
-        assert_eq!((parameter.agent_min, parameter.agent_max), (Some(0.2), Some(1.0)));
+        assert_eq!(
+            (parameter.agent_min, parameter.agent_max),
+            (Some(0.2), Some(1.0))
+        );
         assert_eq!(parameter.left_to_server, 0);
     }
 }

@@ -190,7 +190,11 @@ impl ServedTraining {
                     model,
                     training.plan.seed(),
                     training.token_limits(),
-                    config.experiment.chat_template.as_ref().map(ToString::to_string),
+                    config
+                        .experiment
+                        .chat_template
+                        .as_ref()
+                        .map(ToString::to_string),
                     (training.folder.path.clone(), every),
                 )?;
                 around.parts.add_sampler(&sampler);

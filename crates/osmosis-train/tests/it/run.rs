@@ -230,7 +230,7 @@ impl Run {
             TokenPolicyOptions {
                 model: "letters".to_owned(),
                 endpoint: "embedded".to_owned(),
-            chat_template: None,
+                chat_template: None,
                 seed: self.plan.seed,
                 max_prompt_tokens: None,
                 max_response_tokens: Some(self.plan.training.max_response_length as usize),
