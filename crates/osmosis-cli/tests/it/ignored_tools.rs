@@ -29,7 +29,7 @@ fn the_first_call_with_tools_ends_an_evaluation_with_the_ways_out() {
     let (_, error) = ran.stderr.split_once("error: ").unwrap();
     assert_snapshot!(format!("error: {error}"), @r#"
     error: the chat template of `./smol` ignores `tools`: multiply
-      hint: write `tool_format = "hermes"` in [experiment] to put the tools into the system message, or `chat_template = "FILE"` to use a template that renders `tools`. Then start the run again: with `--fresh` if it has the same `--name`
+    hint: write `tool_format = "hermes"` in [experiment] to put the tools into the system message, or `chat_template = "FILE"` to use a template that renders `tools`. Then start the run again: with `--fresh` if it has the same `--name`
     "#);
     assert!(!ran.stdout.contains("pass rate"), "{}", ran.stdout);
     let outcomes = workspace.outcomes();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_store::{RolloutPages, Store};
+use osmosis_store::Store;
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use curve::{Curve, StepNumbers};
 pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
-use super::call_survey::CallSurvey;
+use super::call_survey::{CallSurvey, KeptCalls};
 use super::{RunRecordReport, TruncationReport};
 use crate::RunError;
 use crate::run_folder::RunFolder;
@@ -47,9 +47,9 @@ pub struct TrainingReport {
     pub groups: GroupCounts,
     /// Rollouts of training and of evaluations that failed for reasons outside the agent.
     pub infrastructure_failed: u64,
-    /// Answers that ended at the token limit, in training and in evaluations.
-    #[serde(default)]
-    pub truncated: TruncationReport,
+    /// Answers that ended at the token limit, in training and in evaluations; left out while the run goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<TruncationReport>,
     /// `null` where nothing can be stale.
     pub staleness: Option<StalenessReport>,
     pub seconds: PhaseSeconds,
@@ -162,16 +162,6 @@ pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
-async fn truncated(store: &dyn Store) -> Result<TruncationReport, RunError> {
-    let survey = CallSurvey::of(&Pinned::default());
-    let mut pages = RolloutPages::finished(store);
-    while let Some(page) = pages.next().await? {
-        let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
-        survey.read(store, &ids).await?;
-    }
-    Ok(survey.truncation())
-}
-
 impl TrainingReport {
     pub async fn of(
         store: &dyn Store,
@@ -211,7 +201,7 @@ impl TrainingReport {
                 incomplete: curve.count(|step| step.groups_incomplete),
             },
             infrastructure_failed: curve.count(StepNumbers::all_infrastructure_failed),
-            truncated: truncated(store).await?,
+            truncated: KeptCalls::read(folder).truncated,
             staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),
@@ -244,6 +234,16 @@ impl TrainingReport {
             duration,
             ..self
         }
+    }
+
+    /// The same with how the answers ended. It reads the bodies of all calls, which the process that trained does
+    /// once, at the end.
+    pub async fn with_calls(self, store: &dyn Store) -> Result<Self, RunError> {
+        let survey = CallSurvey::of_run(store, &Pinned::default()).await?;
+        Ok(Self {
+            truncated: Some(survey.truncation()),
+            ..self
+        })
     }
 
     /// The same with the names of the variables that user code did not get.
