@@ -194,12 +194,21 @@ fn the_gateway_answers_a_call_with_ignored_tools_with_400_and_has_the_same_ways_
     };
     let refused = ask(&[]);
     assert_eq!(refused["status"], 400, "{refused}");
-    assert_eq!((&refused["code"], &refused["param"]), (&"tools_ignored".into(), &"tools".into()));
+    assert_eq!(
+        (&refused["code"], &refused["param"]),
+        (&"tools_ignored".into(), &"tools".into())
+    );
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("/smol` ignores `tools`: search"), "{message}");
+    assert!(
+        message.contains("/smol` ignores `tools`: search"),
+        "{message}"
+    );
     assert!(message.contains("--tool-format hermes"), "{message}");
     let answered = ask(&["--tool-format", "hermes"]);
     assert_eq!(answered["status"], 200, "{answered}");
-    workspace.write("t.jinja", &format!("{{{{ tools | tojson if tools }}}}{TEMPLATE}"));
+    workspace.write(
+        "t.jinja",
+        &format!("{{{{ tools | tojson if tools }}}}{TEMPLATE}"),
+    );
     assert_eq!(ask(&["--chat-template", "t.jinja"])["status"], 200);
 }

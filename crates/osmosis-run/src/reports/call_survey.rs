@@ -124,11 +124,7 @@ impl CallSurvey {
     }
 
     /// Reads the calls of these rollouts.
-    async fn read(
-        &self,
-        store: &dyn Store,
-        rollouts: &[RolloutId],
-    ) -> Result<(), RunError> {
+    async fn read(&self, store: &dyn Store, rollouts: &[RolloutId]) -> Result<(), RunError> {
         let seen = Arc::clone(&self.seen);
         let visit = move |call: &CallRecord, body: &CallBody| seen.lock().add(call, body);
         store
@@ -162,7 +158,9 @@ pub(super) struct KeptCalls {
 impl KeptCalls {
     pub(super) fn read(folder: &RunFolder) -> Self {
         let text = std::fs::read(folder.metrics());
-        let kept = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let kept = text
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
         kept.unwrap_or_default()
     }
 }
