@@ -40,6 +40,7 @@ pub(crate) async fn run(
     let info = RunInfo {
         report: RunReport::of(&*store, &record.name, &folder)
             .await?
+            .with_calls_of(&folder)
             .with_cost(cost.map(|cost| cost.report()))
             .judged_by(fail_under),
         record: RunRecordReport::of(&record, held),

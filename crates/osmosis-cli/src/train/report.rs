@@ -70,7 +70,7 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
     if let Some(text) = training_text(report) {
         row("training", text);
     }
-    if let Some(text) = truncation_text(report.truncated) {
+    if let Some(text) = report.truncated.and_then(truncation_text) {
         row("cut", text);
     }
     row("steps", steps_text(report));

@@ -49,7 +49,7 @@ impl Serving {
     }
 
     /// Runs a script with the real client against it.
-    fn client(&self, script: &str) -> Value {
+    pub(crate) fn client(&self, script: &str) -> Value {
         let output = Command::new(python_environment::python())
             .args(["-c", script])
             .env("OPENAI_BASE_URL", self.resource["url"].as_str().unwrap())
@@ -65,7 +65,7 @@ impl Serving {
         Ran::of(&output).expect(0).json()
     }
 
-    fn stop(self) -> Ran {
+    pub(crate) fn stop(self) -> Ran {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         Ran::of(&self.child.wait_with_output().unwrap())

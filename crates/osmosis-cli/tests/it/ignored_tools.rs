@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use osmosis_policy::EmbeddedModel;
 
+use crate::gateway_command::Serving;
 use crate::workspace::{AGENT, ECHO_SCRIPT, PLAIN, Workspace, echo_rows, product_rows};
 
 /// Knows nothing of tools.
@@ -28,7 +29,7 @@ fn the_first_call_with_tools_ends_an_evaluation_with_the_ways_out() {
     let (_, error) = ran.stderr.split_once("error: ").unwrap();
     assert_snapshot!(format!("error: {error}"), @r#"
     error: the chat template of `./smol` ignores `tools`: multiply
-      hint: write `tool_format = "hermes"` in [experiment] to put the tools into the system message, or `chat_template = "FILE"` to use a template that renders `tools`. Then start the run again: with `--fresh` if it has the same `--name`
+    hint: write `tool_format = "hermes"` in [experiment] to put the tools into the system message, or `chat_template = "FILE"` to use a template that renders `tools`. Then start the run again: with `--fresh` if it has the same `--name`
     "#);
     assert!(!ran.stdout.contains("pass rate"), "{}", ran.stdout);
     let outcomes = workspace.outcomes();
@@ -168,4 +169,46 @@ fn what_would_change_nothing_is_refused() {
         "{}",
         ran.stderr
     );
+}
+
+const ASKS_WITH_TOOLS: &str = r#"
+import json, openai
+tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+try:
+    reply = openai.OpenAI(max_retries=0).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hi"}], tools=[tool], max_tokens=4
+    )
+    print(json.dumps({"status": 200, "prompt_tokens": reply.usage.prompt_tokens}))
+except openai.BadRequestError as error:
+    print(json.dumps({"status": 400, "code": error.code, "param": error.param, "message": error.body["message"]}))
+"#;
+
+#[test]
+fn the_gateway_answers_a_call_with_ignored_tools_with_400_and_has_the_same_ways_out() {
+    let workspace = workspace(PLAIN, &echo_rows(1));
+    let ask = |more: &[&str]| {
+        let serving = Serving::start(&workspace, &[&["--model", "./smol"], more].concat());
+        let answer = serving.client(ASKS_WITH_TOOLS);
+        serving.stop().expect(0);
+        answer
+    };
+    let refused = ask(&[]);
+    assert_eq!(refused["status"], 400, "{refused}");
+    assert_eq!(
+        (&refused["code"], &refused["param"]),
+        (&"tools_ignored".into(), &"tools".into())
+    );
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("/smol` ignores `tools`: search"),
+        "{message}"
+    );
+    assert!(message.contains("--tool-format hermes"), "{message}");
+    let answered = ask(&["--tool-format", "hermes"]);
+    assert_eq!(answered["status"], 200, "{answered}");
+    workspace.write(
+        "t.jinja",
+        &format!("{{{{ tools | tojson if tools }}}}{TEMPLATE}"),
+    );
+    assert_eq!(ask(&["--chat-template", "t.jinja"])["status"], 200);
 }

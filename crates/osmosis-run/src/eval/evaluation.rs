@@ -223,6 +223,7 @@ impl Work for Evaluation {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
         let cost = self.money(&run.pinned)?.cost(store).await?;
         let report = RunReport::of(store, &self.name, &self.folder).await?;
+        let report = report.with_calls(store, &run.pinned).await?;
         Ok(report
             .ran_here(run.resumed, elapsed)
             .found_complete(run.was_finished)

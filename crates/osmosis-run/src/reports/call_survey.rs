@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use osmosis_core::RolloutId;
 use osmosis_data::conversation::is_cut_at_limit;
-use osmosis_store::{CallBody, CallPurpose, CallRecord, Store};
+use osmosis_store::{CallBody, CallPurpose, CallRecord, RolloutPages, Store};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::RunError;
+use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
 
 /// Answers that ended at the token limit (`finish_reason` `length`, or what it is in other dialects).
@@ -81,7 +82,7 @@ struct Seen {
 }
 
 impl CallSurvey {
-    pub(super) fn of(pinned: &Pinned) -> Self {
+    fn of(pinned: &Pinned) -> Self {
         let setting = |name: &str| {
             pinned
                 .settings
@@ -111,12 +112,19 @@ impl CallSurvey {
         }
     }
 
+    /// Reads the calls of all rollouts that have a result.
+    pub(super) async fn of_run(store: &dyn Store, pinned: &Pinned) -> Result<Self, RunError> {
+        let survey = Self::of(pinned);
+        let mut pages = RolloutPages::finished(store);
+        while let Some(page) = pages.next().await? {
+            let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
+            survey.read(store, &ids).await?;
+        }
+        Ok(survey)
+    }
+
     /// Reads the calls of these rollouts.
-    pub(super) async fn read(
-        &self,
-        store: &dyn Store,
-        rollouts: &[RolloutId],
-    ) -> Result<(), RunError> {
+    async fn read(&self, store: &dyn Store, rollouts: &[RolloutId]) -> Result<(), RunError> {
         let seen = Arc::clone(&self.seen);
         let visit = move |call: &CallRecord, body: &CallBody| seen.lock().add(call, body);
         store
@@ -135,6 +143,25 @@ impl CallSurvey {
 
     pub(super) fn sampling(&self) -> SamplingReport {
         self.seen.lock().sampling
+    }
+}
+
+/// What `metrics.json` has of a survey. Reading all calls again would make a look at a large run slow.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct KeptCalls {
+    #[serde(default)]
+    pub(super) sampling: Option<SamplingReport>,
+    #[serde(default)]
+    pub(super) truncated: Option<TruncationReport>,
+}
+
+impl KeptCalls {
+    pub(super) fn read(folder: &RunFolder) -> Self {
+        let text = std::fs::read(folder.metrics());
+        let kept = text
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        kept.unwrap_or_default()
     }
 }
 

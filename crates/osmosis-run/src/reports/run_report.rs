@@ -10,7 +10,7 @@ use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, RunRecord, Store}
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::call_survey::CallSurvey;
+use super::call_survey::{CallSurvey, KeptCalls};
 use super::failures::RunAgain;
 use super::worst_rows::WorstRows;
 use super::{
@@ -56,10 +56,10 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld_variables: Option<Vec<String>>,
     /// Which sampling parameters the model was asked with, and who chose them; left out of a run that only
-    /// grades.
+    /// grades, and while a run goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingReport>,
-    /// Answers that ended at the token limit; left out of a run that only grades.
+    /// Answers that ended at the token limit; left out likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<TruncationReport>,
     pub failures: Vec<FailureReport>,
@@ -124,9 +124,6 @@ impl RunReport {
         let runs_per_row = pinned.rollouts_per_row().unwrap_or(1);
         let mut tally = RunTally::new(runs_per_row).within(pinned.reward_range());
         let mut judge = JudgeSummary::default();
-        // The calls of a run that only grades are another's.
-        let asked = pinned.regraded_from.is_none();
-        let survey = asked.then(|| CallSurvey::of(&pinned));
         let mut failures = FailureGroups::default();
         let mut worst = WorstRows::default();
         let mut pages = RolloutPages::finished(store);
@@ -138,10 +135,6 @@ impl RunReport {
                     failures.add(rollout.row_index, rollout.run_index, outcome);
                     worst.add(rollout, outcome);
                 }
-            }
-            if let Some(survey) = &survey {
-                let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
-                survey.read(store, &ids).await?;
             }
         }
         let again = RunAgain::of(name, &pinned, folder.workspace());
@@ -164,8 +157,8 @@ impl RunReport {
             policy_calls_in: pinned.regraded_from.map(|from| from.calls_in),
             duration_ms: None,
             withheld_variables: None,
-            sampling: survey.as_ref().map(CallSurvey::sampling),
-            truncated: survey.as_ref().map(CallSurvey::truncation),
+            sampling: None,
+            truncated: None,
             failures: failures
                 .iter()
                 .map(|group| FailureReport::of(group, &again))
@@ -193,6 +186,31 @@ impl RunReport {
     pub fn found_complete(self, already_complete: bool) -> Self {
         Self {
             already_complete,
+            ..self
+        }
+    }
+
+    /// The same with what the policy's calls asked for, and how their answers ended. It reads the bodies of all
+    /// calls, which the process that ran them does once, at the end.
+    pub async fn with_calls(self, store: &dyn Store, pinned: &Pinned) -> Result<Self, RunError> {
+        let survey = CallSurvey::of_run(store, pinned).await?;
+        Ok(Self {
+            sampling: Some(survey.sampling()),
+            truncated: Some(survey.truncation()),
+            ..self
+        })
+    }
+
+    /// The same with what the process that ran it wrote down of its calls, if it has.
+    #[must_use]
+    pub fn with_calls_of(self, folder: &RunFolder) -> Self {
+        let KeptCalls {
+            sampling,
+            truncated,
+        } = KeptCalls::read(folder);
+        Self {
+            sampling,
+            truncated,
             ..self
         }
     }

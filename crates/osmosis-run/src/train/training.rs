@@ -163,6 +163,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         trained: Option<Duration>,
     ) -> Result<TrainingReport, RunError> {
         let report = TrainingReport::of(&*run.store, &self.name, &self.folder).await?;
+        let report = report.with_calls(&*run.store).await?;
         Ok(report
             .ran_here(run.resumed, trained)
             .found_complete(run.was_finished)

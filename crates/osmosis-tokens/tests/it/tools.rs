@@ -1,6 +1,5 @@
 //! Tools in prompts: whether a template shows them, and the form that needs no template's help.
 
-use insta::assert_snapshot;
 use osmosis_core::PolicyVersion;
 use osmosis_core::config::ToolFormat;
 use osmosis_tokens::{CallTree, ChatFormat, ChatSettings, Origin, ToolCall, ToolSupport};
@@ -27,6 +26,44 @@ const TALKS_OF_TOOLS: &str = "\
 const REFUSES: &str = "\
 {%- if tools %}{{ raise_exception('no tools here') }}{% endif %}
 {%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}";
+
+/// Word for word what Qwen2.5 would render.
+const HERMES_PROMPT: &str = "<|im_start|>system
+Be brief.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{\"type\": \"function\", \"function\": {\"name\": \"search\", \"description\": \"Finds é.\", \"parameters\": {\"type\": \"object\", \"properties\": {\"q\": {\"type\": \"string\"}}}}}
+{\"type\": \"function\", \"function\": {\"name\": \"query\", \"description\": \"Finds é.\", \"parameters\": {\"type\": \"object\", \"properties\": {\"q\": {\"type\": \"string\"}}}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{\"name\": <function-name>, \"arguments\": <args-json-object>}
+</tool_call><|im_end|>
+<|im_start|>user
+Where?<|im_end|>
+<|im_start|>assistant
+Let me see.
+<tool_call>
+{\"name\": \"search\", \"arguments\": {\"q\": \"a\"}}
+</tool_call>
+<tool_call>
+{\"name\": \"query\", \"arguments\": {}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+here
+</tool_response>
+<tool_response>
+there
+</tool_response><|im_end|>
+<|im_start|>assistant
+";
 
 fn hermes(template: &str) -> ChatFormat {
     let settings = ChatSettings {
@@ -101,7 +138,7 @@ fn tools_calls_and_results_are_text_in_the_style_of_hermes() {
         json!({"role": "tool", "tool_call_id": "1", "content": "here"}),
         json!({"role": "tool", "tool_call_id": "2", "content": "there"}),
     ];
-    assert_snapshot!(render(&hermes(PLAIN), &messages));
+    assert_eq!(render(&hermes(PLAIN), &messages), HERMES_PROMPT);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_store::{RolloutPages, RunStatus, Store};
+use osmosis_store::{RunStatus, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
 use self::attempts::{Attempts, CutAnswers};
 use self::conclusion::Evidence;
-use super::call_survey::CallSurvey;
+use super::call_survey::{CallSurvey, KeptCalls};
 use super::{FailureReport, RunRecordReport, TruncationReport};
 use crate::RunError;
 use crate::run_folder::RunFolder;
@@ -59,9 +59,9 @@ pub struct TrainingReport {
     /// when another process trains the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<TrainingConclusion>,
-    /// Answers that ended at the token limit, in training and in evaluations.
-    #[serde(default)]
-    pub truncated: TruncationReport,
+    /// Answers that ended at the token limit, in training and in evaluations; left out while the run goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<TruncationReport>,
     /// `null` where nothing can be stale.
     pub staleness: Option<StalenessReport>,
     pub seconds: PhaseSeconds,
@@ -204,16 +204,6 @@ pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
-async fn truncated(store: &dyn Store) -> Result<TruncationReport, RunError> {
-    let survey = CallSurvey::of(&Pinned::default());
-    let mut pages = RolloutPages::finished(store);
-    while let Some(page) = pages.next().await? {
-        let ids: Vec<_> = page.iter().map(|rollout| rollout.id.clone()).collect();
-        survey.read(store, &ids).await?;
-    }
-    Ok(survey.truncation())
-}
-
 impl TrainingReport {
     pub async fn of(
         store: &dyn Store,
@@ -261,7 +251,7 @@ impl TrainingReport {
                 .map(|group| FailureReport::in_training(group, name, &pinned, &folder.workspace()))
                 .collect(),
             conclusion,
-            truncated: truncated(store).await?,
+            truncated: KeptCalls::read(folder).truncated,
             staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),
@@ -304,6 +294,16 @@ impl TrainingReport {
             already_complete,
             ..self
         }
+    }
+
+    /// The same with how the answers ended. It reads the bodies of all calls, which the process that trained does
+    /// once, at the end.
+    pub async fn with_calls(self, store: &dyn Store) -> Result<Self, RunError> {
+        let survey = CallSurvey::of_run(store, &Pinned::default()).await?;
+        Ok(Self {
+            truncated: Some(survey.truncation()),
+            ..self
+        })
     }
 
     /// The same with the names of the variables that user code did not get.
