@@ -32,7 +32,7 @@ pub(super) async fn run(
             output.line(paint(&line, Style::new().dimmed()));
         }
     }
-    output.page(&found.items, found.total_count, &found.next);
+    output.page(&found.items, found.total_count, found.next.as_ref());
     Ok(Exit::Ok)
 }
 
