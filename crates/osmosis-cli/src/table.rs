@@ -161,7 +161,7 @@ impl Table {
             let cells = shown.iter().zip(widths).map(|(column, width)| {
                 let text = cell(*column);
                 let text = truncate_str(&text, *width, "…");
-                let room = " ".repeat(width - measure_text_width(&text));
+                let room = " ".repeat(width.saturating_sub(measure_text_width(&text)));
                 if self.columns[*column].is_number {
                     format!("{room}{text}")
                 } else {
@@ -246,20 +246,50 @@ mod tests {
 
     #[test]
     fn a_wide_screen_shows_everything() {
-        insta::assert_snapshot!(table().render(Some(120)), @r"");
+        insta::assert_snapshot!(table().render(Some(120)), @r"
+        run                       status    pass rate  model                       cost
+        sql-20260101-120000       finished      12.5%  openai/gpt-5-mini          $0.12
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/Qwen/Qwen3-4B  $0.12
+        ");
         assert_eq!(table().render(None), table().render(Some(1000)));
     }
 
     #[test]
     fn texts_are_cut_before_columns_are_left_out() {
-        insta::assert_snapshot!(table().render(Some(72)), @r"");
-        insta::assert_snapshot!(table().render(Some(60)), @r"");
+        insta::assert_snapshot!(table().render(Some(72)), @r"
+        run                       status    pass rate  model                cost
+        sql-20260101-120000       finished      12.5%  openai/gpt-5-mini   $0.12
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/Qwen/…  $0.12
+        ");
+        insta::assert_snapshot!(table().render(Some(60)), @r"
+        run                       status    pass rate  model
+        sql-20260101-120000       finished      12.5%  openai/gpt-5…
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/…
+        ");
     }
 
     #[test]
     fn a_narrow_screen_has_paragraphs_with_everything_in_them() {
-        insta::assert_snapshot!(table().render(Some(50)), @r"");
-        insta::assert_snapshot!(table().render(Some(24)), @r"");
+        insta::assert_snapshot!(table().render(Some(50)), @r"
+        sql-20260101-120000
+            status finished · pass rate 12.5%
+            model openai/gpt-5-mini · cost $0.12
+        multiply-20260101-120000
+            status finished · pass rate 12.5%
+            model hosted_vllm/Qwen/Qwen3-4B · cost $0.12
+        ");
+        insta::assert_snapshot!(table().render(Some(24)), @r"
+        sql-20260101-120000
+            status finished
+            pass rate 12.5%
+            model openai/gpt-5-…
+            cost $0.12
+        multiply-20260101-120000
+            status finished
+            pass rate 12.5%
+            model hosted_vllm/Q…
+            cost $0.12
+        ");
     }
 
     #[test]
