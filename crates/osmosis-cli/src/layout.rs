@@ -85,7 +85,28 @@ mod tests {
     fn long_lines_are_broken_between_values() {
         assert_eq!(wrapped(REPORT, None), REPORT);
         assert_eq!(wrapped(REPORT, Some(120)), REPORT);
-        insta::assert_snapshot!(wrapped(REPORT, Some(80)), @"");
-        insta::assert_snapshot!(wrapped(REPORT, Some(50)), @"");
+        assert_eq!(
+            wrapped(REPORT, Some(80)).lines().collect::<Vec<_>>(),
+            [
+                "  pass rate   60.0% [33.4%, 82.0%]   6 passed of 10 that ran",
+                "  model       40 calls · 3,100 prompt + 120 completion tokens",
+                "  time        3.2 s · queue 1 ms (p90 2 ms) · agent 300 ms (p90 400 ms) ·",
+                "              model 280 ms (p90 390 ms)",
+                "  rollouts    osmosis eval show a-run-with-a-rather-long-name-20260101-120000",
+            ]
+        );
+        assert_eq!(
+            wrapped(REPORT, Some(50)).lines().collect::<Vec<_>>(),
+            [
+                "  pass rate   60.0% [33.4%, 82.0%]",
+                "              6 passed of 10 that ran",
+                "  model       40 calls ·",
+                "              3,100 prompt + 120 completion tokens",
+                "  time        3.2 s · queue 1 ms (p90 2 ms) ·",
+                "              agent 300 ms (p90 400 ms) ·",
+                "              model 280 ms (p90 390 ms)",
+                "  rollouts    osmosis eval show a-run-with-a-rather-long-name-20260101-120000",
+            ]
+        );
     }
 }

@@ -163,7 +163,7 @@ impl Output {
         &self,
         items: &[impl Serialize],
         total_count: u64,
-        next: &Option<impl Serialize>,
+        next: Option<&impl Serialize>,
     ) {
         if self.is_json() {
             print_envelope(&json!({

@@ -9,6 +9,7 @@ use console::{Term, measure_text_width, truncate_str};
 use owo_colors::Style;
 
 use crate::output::paint;
+use crate::terminal;
 
 /// Spaces between columns.
 const GAP: &str = "  ";
@@ -91,7 +92,8 @@ impl Table {
 
     /// Adds a row with a cell for each column.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        self.rows.push(cells.into());
+        let cells = cells.into().into_iter();
+        self.rows.push(cells.map(|cell| one_line(&cell)).collect());
     }
 
     /// The lines of the table, in this many columns of a terminal.
@@ -101,13 +103,13 @@ impl Table {
             .filter(|place| self.rows.iter().any(|row| !row[*place].is_empty()))
             .collect();
         let Some(width) = width else {
-            let widths = used.iter().map(|place| self.natural(*place)).collect();
-            return self.lines(&used, widths);
+            let widths: Vec<usize> = used.iter().map(|place| self.natural(*place)).collect();
+            return self.lines(&used, &widths);
         };
         let mut shown = used.clone();
         loop {
             if let Some(widths) = self.fit(&shown, width) {
-                return self.lines(&shown, widths);
+                return self.lines(&shown, &widths);
             }
             // The last one matters least.
             let Some(place) = shown
@@ -156,12 +158,12 @@ impl Table {
         Some(widths)
     }
 
-    fn lines(&self, shown: &[usize], widths: Vec<usize>) -> String {
+    fn lines(&self, shown: &[usize], widths: &[usize]) -> String {
         let line = |cell: &dyn Fn(usize) -> String| {
-            let cells = shown.iter().zip(&widths).map(|(column, width)| {
+            let cells = shown.iter().zip(widths).map(|(column, width)| {
                 let text = cell(*column);
                 let text = truncate_str(&text, *width, "…");
-                let room = " ".repeat(width - measure_text_width(&text));
+                let room = " ".repeat(width.saturating_sub(measure_text_width(&text)));
                 if self.columns[*column].is_number {
                     format!("{room}{text}")
                 } else {
@@ -173,11 +175,8 @@ impl Table {
         };
         let title = line(&|column| self.columns[column].title.to_owned());
         let mut lines = vec![paint(&title, Style::new().dimmed())];
-        lines.extend(
-            self.rows
-                .iter()
-                .map(|row| line(&|column| one_line(&row[column]))),
-        );
+        let rows = self.rows.iter();
+        lines.extend(rows.map(|row| line(&|column| row[column].clone())));
         lines.join("\n")
     }
 
@@ -187,7 +186,7 @@ impl Table {
         for row in &self.rows {
             let cells: Vec<(&'static str, String)> = used
                 .iter()
-                .map(|column| (self.columns[*column].title, one_line(&row[*column])))
+                .map(|column| (self.columns[*column].title, row[*column].clone()))
                 .filter(|(_, cell)| !cell.is_empty())
                 .collect();
             let mut cells = cells.into_iter();
@@ -218,10 +217,11 @@ fn wrapped(parts: &[String], width: usize) -> Vec<String> {
     lines
 }
 
-/// Text of others may have line ends, which would break a table.
+/// Text of others may have line ends, which would break a table, and what a terminal obeys, which has no width.
 fn one_line(text: &str) -> String {
-    if !text.contains(['\n', '\r', '\t']) {
-        return text.to_owned();
+    let text = terminal::neutral(text);
+    if !text.contains(['\n', '\t']) {
+        return text.into_owned();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -250,20 +250,50 @@ mod tests {
 
     #[test]
     fn a_wide_screen_shows_everything() {
-        insta::assert_snapshot!(table().render(Some(120)), @r"");
+        insta::assert_snapshot!(table().render(Some(120)), @r"
+        run                       status    pass rate  model                       cost
+        sql-20260101-120000       finished      12.5%  openai/gpt-5-mini          $0.12
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/Qwen/Qwen3-4B  $0.12
+        ");
         assert_eq!(table().render(None), table().render(Some(1000)));
     }
 
     #[test]
     fn texts_are_cut_before_columns_are_left_out() {
-        insta::assert_snapshot!(table().render(Some(72)), @r"");
-        insta::assert_snapshot!(table().render(Some(60)), @r"");
+        insta::assert_snapshot!(table().render(Some(72)), @r"
+        run                       status    pass rate  model                cost
+        sql-20260101-120000       finished      12.5%  openai/gpt-5-mini   $0.12
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/Qwen/…  $0.12
+        ");
+        insta::assert_snapshot!(table().render(Some(60)), @r"
+        run                       status    pass rate  model
+        sql-20260101-120000       finished      12.5%  openai/gpt-5…
+        multiply-20260101-120000  finished      12.5%  hosted_vllm/…
+        ");
     }
 
     #[test]
     fn a_narrow_screen_has_paragraphs_with_everything_in_them() {
-        insta::assert_snapshot!(table().render(Some(50)), @r"");
-        insta::assert_snapshot!(table().render(Some(24)), @r"");
+        insta::assert_snapshot!(table().render(Some(50)), @r"
+        sql-20260101-120000
+            status finished · pass rate 12.5%
+            model openai/gpt-5-mini · cost $0.12
+        multiply-20260101-120000
+            status finished · pass rate 12.5%
+            model hosted_vllm/Qwen/Qwen3-4B · cost $0.12
+        ");
+        insta::assert_snapshot!(table().render(Some(24)), @r"
+        sql-20260101-120000
+            status finished
+            pass rate 12.5%
+            model openai/gpt-5-…
+            cost $0.12
+        multiply-20260101-120000
+            status finished
+            pass rate 12.5%
+            model hosted_vllm/Q…
+            cost $0.12
+        ");
     }
 
     #[test]

@@ -200,17 +200,41 @@ mod tests {
 
     #[test]
     fn runs_are_a_table_on_a_wide_screen() {
-        insta::assert_snapshot!(shown(160), @"");
-        insta::assert_snapshot!(shown(120), @"");
+        insta::assert_snapshot!(shown(160), @r"
+        run                          status    pass rate  reward  model                               begun (UTC)          rollouts  dataset                    cost
+        text-to-sql-20260131-120000  running           -       -  hosted_vllm/Qwen/Qwen3-4B-Instruct  2026-01-31 12:00  1,200/5,000  data/sql-questions.jsonl
+        hello-20260130-093000        finished      60.0%     0.6  hosted_vllm/Qwen/Qwen3-4B-Instruct  2026-01-31 12:00        1,200  data/sql-questions.jsonl  $1.25
+        ");
+        insta::assert_snapshot!(shown(120), @r"
+        run                          status    pass rate  reward  model         begun (UTC)          rollouts  dataset      cost
+        text-to-sql-20260131-120000  running           -       -  hosted_vllm…  2026-01-31 12:00  1,200/5,000  data/sql-…
+        hello-20260130-093000        finished      60.0%     0.6  hosted_vllm…  2026-01-31 12:00        1,200  data/sql-…  $1.25
+        ");
     }
 
     #[test]
     fn runs_are_a_shorter_table_on_a_screen_of_80_columns() {
-        insta::assert_snapshot!(shown(80), @"");
+        insta::assert_snapshot!(shown(80), @r"
+        run                          status    pass rate  reward  model
+        text-to-sql-20260131-120000  running           -       -  hosted_vllm/Qwen/Qwen…
+        hello-20260130-093000        finished      60.0%     0.6  hosted_vllm/Qwen/Qwen…
+        ");
     }
 
     #[test]
     fn runs_are_paragraphs_on_a_screen_of_50_columns() {
-        insta::assert_snapshot!(shown(50), @"");
+        insta::assert_snapshot!(shown(50), @r"
+        text-to-sql-20260131-120000
+            status running · pass rate - · reward -
+            model hosted_vllm/Qwen/Qwen3-4B-Instruct
+            begun (UTC) 2026-01-31 12:00
+            rollouts 1,200/5,000
+            dataset data/sql-questions.jsonl
+        hello-20260130-093000
+            status finished · pass rate 60.0% · reward 0.6
+            model hosted_vllm/Qwen/Qwen3-4B-Instruct
+            begun (UTC) 2026-01-31 12:00 · rollouts 1,200
+            dataset data/sql-questions.jsonl · cost $1.25
+        ");
     }
 }

@@ -68,7 +68,7 @@ impl WorstRows {
         }
         let place = self
             .worst
-            .partition_point(|kept| kept.cmp(&row) != Ordering::Greater);
+            .partition_point(|kept| kept.compare(&row) != Ordering::Greater);
         if place < MOST_ROWS {
             self.worst.insert(place, row);
             self.worst.truncate(MOST_ROWS);
@@ -137,7 +137,7 @@ impl RowTally {
     }
 
     /// The worse, the less.
-    fn cmp(&self, other: &Self) -> Ordering {
+    fn compare(&self, other: &Self) -> Ordering {
         let share = |row: &Self| row.passed as f64 / row.ran as f64;
         share(self)
             .total_cmp(&share(other))

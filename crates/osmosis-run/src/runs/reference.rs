@@ -91,7 +91,7 @@ impl FoundRun {
         if let Some(back) = steps_back(reference.name) {
             return nth_newest(&kinds, workspace, text, back);
         }
-        match &mut beginning_with(&kinds, workspace, reference.name)[..] {
+        match &beginning_with(&kinds, workspace, reference.name)[..] {
             [] => Err(RunFolder::missing(
                 workspace,
                 kinds.first().copied().unwrap_or(RunKind::Evaluation),

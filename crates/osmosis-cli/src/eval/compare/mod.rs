@@ -9,8 +9,10 @@ use osmosis_store::RunKind;
 
 use crate::arguments::CompareArguments;
 use crate::error::Exit;
+use crate::layout;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::table::screen_width;
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -34,7 +36,8 @@ pub(crate) async fn run(
     let comparison = Comparison::of(runs, arguments.shared_rows, workspace).await?;
     let first = &comparison.first.run_name;
     for compared in &comparison.others {
-        output.line(render::text(first, compared));
+        let text = render::text(first, compared);
+        output.line(layout::wrapped(&text, screen_width()));
     }
     if comparison.others.len() > 1 {
         output.line(format_args!(

@@ -32,7 +32,7 @@ pub(super) async fn run(
             output.line(paint(&line, Style::new().dimmed()));
         }
     }
-    output.page(&found.items, found.total_count, &found.next);
+    output.page(&found.items, found.total_count, found.next.as_ref());
     Ok(Exit::Ok)
 }
 
@@ -65,7 +65,7 @@ fn table(items: &[ListedRollout], sort: RolloutSort) -> Table {
         Column::number("reward"),
         by_variance,
         Column::text("answer or error").cut_to(20),
-        Column::text("expected").cut_to(8),
+        Column::text("expected").cut_to(8).optional(),
         Column::text("prompt").cut_to(16).optional(),
         Column::number("tokens").optional(),
         Column::number("time").optional(),
@@ -203,8 +203,23 @@ mod tests {
 
     #[test]
     fn a_list_of_rollouts_fits_every_screen() {
-        insta::assert_snapshot!(shown(120), @"");
-        insta::assert_snapshot!(shown(80), @"");
-        insta::assert_snapshot!(shown(50), @"");
+        insta::assert_snapshot!(shown(120), @r"
+        row    outcome       reward  answer or error                     expected  prompt                          tokens   time
+        3.0    did not pass    0.25  The band released 11 albums after…  12        How many albums did the band …   1,029  2.3 s
+        14.0   agent failed          ToolError: no such table: albums    12        How many albums did the band …   1,029  2.3 s
+        120.0  passed             1  12                                  12        How many albums did the band …   1,029  2.3 s
+        ");
+        insta::assert_snapshot!(shown(80), @r"
+        row    outcome       reward  answer or error         expected  prompt
+        3.0    did not pass    0.25  The band released 11 …  12        How many albums …
+        14.0   agent failed          ToolError: no such ta…  12        How many albums …
+        120.0  passed             1  12                      12        How many albums …
+        ");
+        insta::assert_snapshot!(shown(50), @r"
+        row    outcome       reward  answer or error
+        3.0    did not pass    0.25  The band released 11…
+        14.0   agent failed          ToolError: no such t…
+        120.0  passed             1  12
+        ");
     }
 }

@@ -1,6 +1,6 @@
 //! `osmosis eval|train show RUN ROW --raw CALL`: a model call as it was recorded, byte for byte.
 
-use std::io::{IsTerminal as _, Write};
+use std::io::{IsTerminal as _, Write as _};
 
 use osmosis_run::reports::{RolloutDetails, raw_call};
 use osmosis_run::runs::ReadRun;
@@ -75,14 +75,14 @@ pub(super) async fn run(
         Some(CallPart::Reply) => body.response.to_vec(),
         None => [&body.request[..], b"\n", &body.response[..]].concat(),
     };
-    let mut target = terminal::export_target();
-    let written = target.write_all(&bytes).and_then(|()| {
-        // A prompt would stand on the last line.
-        if std::io::stdout().is_terminal() && !bytes.ends_with(b"\n") {
-            target.write_all(b"\n")?;
-        }
-        target.flush()
-    });
+    let mut stdout = std::io::stdout();
+    if stdout.is_terminal() {
+        // A server may have sent anything, and a terminal obeys it; the shell's prompt has a line of its own.
+        let text = String::from_utf8_lossy(&bytes);
+        terminal::write_out(&format!("{}\n", text.trim_end_matches('\n')));
+        return Ok(Exit::Ok);
+    }
+    let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
     match written {
         // The reader may have gone (`| head`).
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(RunError::failed(

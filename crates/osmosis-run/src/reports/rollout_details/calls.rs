@@ -89,7 +89,7 @@ impl RecordedCalls {
     }
 
     /// Whether the policy was called in this run.
-    pub(super) fn is_policys(&self) -> bool {
+    pub(super) fn called_policy(&self) -> bool {
         let mut calls = self.records.iter();
         calls.any(|call| call.purpose == CallPurpose::Policy)
     }

@@ -188,7 +188,7 @@ impl RolloutDetails {
             .iter()
             .filter_map(|talk| Some((talk.id.to_string(), SampleContext::of(talk)?)))
             .collect();
-        let is_ours = recorded.is_policys();
+        let is_ours = recorded.called_policy();
         let tokenizer = || tokenizer_of(&pinned, folder);
         let conversations = if is_ours {
             conversations(&samples, &samples_shown, talks, tokenizer)

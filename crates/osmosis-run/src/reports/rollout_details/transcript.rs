@@ -149,9 +149,8 @@ impl Transcriber {
         }
         let said = turn.text();
         let mut replies = self.replies.iter();
-        let reply = replies.find(|reply| {
-            reply.text().trim() == said.trim() && reply.tool_calls.len() == turn.tool_calls.len()
-        });
+        let reply = replies
+            .find(|reply| reply.text().trim() == said.trim() && have_same_tool_calls(reply, turn));
         reply.and_then(|reply| reply.call.as_deref())
     }
 
@@ -164,6 +163,17 @@ impl Transcriber {
             count => format!("{count} ids"),
         })
     }
+}
+
+/// Frameworks write arguments anew, and give calls ids of their own.
+fn have_same_tool_calls(one: &Turn, other: &Turn) -> bool {
+    let said = |turn: &Turn| -> Vec<_> {
+        let calls = turn.tool_calls.iter();
+        calls
+            .map(|call| (call.name.clone(), call.arguments_object()))
+            .collect()
+    };
+    said(one) == said(other)
 }
 
 /// Why a reply ends where it does.
