@@ -1,12 +1,17 @@
-//! A flag that does not exist: what a person who typed it probably meant.
+//! A flag that does not exist, or is missing: what a person who typed the command probably meant.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use osmosis_core::config::{ConfigKind, section_of_key};
 
-/// The error with a tip that helps: a key of the config is set with `--set`. That a flag could be passed as a
+/// The error with a tip that helps: a key of the config is set with `--set`, and no config is needed. That a flag could be passed as a
 /// value, which is what clap says of every unknown one, helps nobody.
 pub(crate) fn with_tip(mut error: clap::Error, typed: &[String]) -> clap::Error {
+    if error.kind() == ErrorKind::MissingRequiredArgument && submitted_kind(typed).is_some() {
+        let tip = "without a config, give '--rollout NAME --dataset FILE --model MODEL'";
+        let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+        error.insert(ContextKind::Suggested, tips);
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }

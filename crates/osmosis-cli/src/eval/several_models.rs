@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::RunName;
 use osmosis_engine::RunEnd;
 use osmosis_run::life::Lived;
-use osmosis_run::notices::Notices;
+use osmosis_run::notices::{NoNotices, Notices};
 use osmosis_run::reports::{ModelRun, ModelRunsReport};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
@@ -34,14 +34,16 @@ pub(super) async fn submit(
 ) -> Result<Exit, RunError> {
     check(arguments)?;
     let models = &arguments.models;
-    let command = |model: &str, name| {
+    let command = |model: &str, name, notices: &Arc<dyn Notices>| {
         EvalCommand::of(arguments, Some(model), name, workspace, output, notices)
     };
     // A wrong name is told before the first model has run for an hour. What is loaded is let go of: not
     // every machine has room for all of them.
     let mut base = name;
+    let quiet: Arc<dyn Notices> = Arc::new(NoNotices);
     for model in models {
-        let checked = command(model, None)?;
+        notices.step(format_args!("Checking {model}"));
+        let checked = command(model, None, &quiet)?;
         let plan = &checked.evaluation.plan;
         plan.ready.shut_down();
         if base.is_none() {
@@ -57,13 +59,13 @@ pub(super) async fn submit(
     let mut several = Several::default();
     for (place, model) in models.iter().enumerate() {
         let name = given_name(Some(&format!("{base}-{}", place + 1)))?;
-        let mut command = command(model, name)?;
-        let name = command.evaluation.name.clone();
-        output.note(format_args!(
-            "Model {} of {}: {model}, as run `{name}`",
+        notices.note(format_args!(
+            "Model {} of {}: {model}, as run `{base}-{0}`",
             place + 1,
             models.len()
         ));
+        let mut command = command(model, name, notices)?;
+        let name = command.evaluation.name.clone();
         if arguments.dry_run {
             let mut resource = command.dry_run().await?;
             resource["model"] = json!(model);

@@ -116,12 +116,12 @@ fn shared(server: Option<ChosenServer>) -> Option<Arc<dyn RolloutServer>> {
 /// How a complete run is run again: `--fresh`, in the same command or in the one that began it.
 fn run_again(pinned: &Pinned, name: &str, workspace: &Workspace) -> String {
     match pinned.remembered.config.as_deref() {
-        Some(config) if pinned.remembered.overrides.is_empty() => command_line::suggest(
-            &["eval", "submit", config, "--name", name, "--fresh"],
-            workspace,
-        ),
-        // Too long to be typed; the user has it in the shell's history.
-        Some(_) | None => format!("the `eval submit` that began it, with `--name {name} --fresh`,"),
+        Some(config) if pinned.remembered.overrides.is_empty() => {
+            let arguments = ["eval", "submit", config, "--name", name, "--fresh"];
+            format!("`{}`", command_line::suggest(&arguments, workspace))
+        }
+        // With its settings, it is too long to be typed.
+        Some(_) | None => format!("The `eval submit` that began it, with `--name {name} --fresh`,"),
     }
 }
 

@@ -11,6 +11,7 @@ use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_store::{RunKind, RunStatus};
+use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
 
@@ -228,10 +229,11 @@ impl Work for Training {
             return Ok(None);
         }
         let steps = run.store.steps().await?;
-        let last = steps.iter().map(|step| step.step).max();
-        Ok(Some(TrainEnd::Complete {
-            steps: last.unwrap_or(0),
-        }))
+        let steps = steps.iter().map(|step| step.step).max().unwrap_or(0);
+        // Weights that are gone are computed again from what is recorded.
+        let last = checkpoints::resolve(&self.folder.path, Which::Latest);
+        let is_there = last.is_ok_and(|checkpoint| checkpoint.step == steps);
+        Ok(is_there.then_some(TrainEnd::Complete { steps }))
     }
 
     async fn opened(

@@ -101,10 +101,9 @@ pub(super) async fn resume(
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
     let (name, source) = (record.name.as_str(), from.run.as_str());
-    let again = command_line::suggest(
-        &["eval", "regrade", source, "--name", name, "--fresh"],
-        &plan.workspace,
-    );
+    let arguments = ["eval", "regrade", source, "--name", name, "--fresh"];
+    let again = command_line::suggest(&arguments, &plan.workspace);
+    let again = format!("`{again}`");
     let command = RegradeCommand {
         regrading: Regrading {
             retry_failed: arguments.retry_failed,
