@@ -30,11 +30,13 @@ impl fmt::Display for ConfigErrors {
 
 /// One problem and its place. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{file}:{line}:{column}: {problem}")]
+#[error("{}: {problem}", Place(self))]
 pub struct ConfigError {
     pub file: Utf8PathBuf,
     pub line: usize,
     pub column: usize,
+    /// The flag that it is in, like `--set evaluation.n=0`, when it is not in the file.
+    pub origin: Option<String>,
     pub problem: ConfigProblem,
 }
 
@@ -47,6 +49,21 @@ impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
+    }
+}
+
+struct Place<'a>(&'a ConfigError);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigError {
+            file, line, column, ..
+        } = self.0;
+        match &self.0.origin {
+            Some(flag) if flag.starts_with('-') => write!(f, "`{flag}`"),
+            Some(origin) => f.write_str(origin),
+            None => write!(f, "{file}:{line}:{column}"),
+        }
     }
 }
 
@@ -125,6 +142,17 @@ pub enum ConfigProblem {
         key: &'static str,
         example: &'static str,
     },
+    /// Of a config without a file.
+    #[error("`{flag}` is missing, and there is no config file that has `{key}`")]
+    MissingFlag {
+        key: &'static str,
+        flag: &'static str,
+        example: &'static str,
+    },
+    #[error("`{key}` is set by `{first}`, too")]
+    SetTwice { key: String, first: String },
+    #[error("`{path}` is a value, and holds no keys")]
+    NoTable { path: String },
     #[error("{subject} must be {expected}, found {found}")]
     WrongType {
         /// The key and its section, or the section.
@@ -165,6 +193,9 @@ impl ConfigProblem {
             Self::UnknownKey { .. } => "unknown_key",
             Self::MissingSection { .. } => "missing_section",
             Self::MissingKey { .. } => "missing_key",
+            Self::MissingFlag { .. } => "missing_flag",
+            Self::SetTwice { .. } => "set_twice",
+            Self::NoTable { .. } => "no_table",
             Self::WrongType { .. } => "wrong_type",
             Self::OutOfRange { .. } => "out_of_range",
             Self::Unusable { .. } => "unusable",
@@ -175,7 +206,8 @@ impl ConfigProblem {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Syntax { .. } | Self::OutOfRange { .. } => None,
+            Self::Syntax { .. } | Self::OutOfRange { .. } | Self::NoTable { .. } => None,
+            Self::MissingFlag { flag, example, .. } => Some(format!("give `{flag} {example}`")),
             Self::OtherKind { found } => Some(format!("use `osmosis {}`", found.command())),
             Self::UnknownSection { suggestion, .. }
             | Self::UnknownKey { suggestion, .. }
@@ -190,7 +222,9 @@ impl ConfigProblem {
                 key,
                 example,
             } => Some(format!("add `{key} = {example}` to `[{section}]`")),
-            Self::Exclusive { .. } => Some("keep one of the two".to_owned()),
+            Self::Exclusive { .. } | Self::SetTwice { .. } => {
+                Some("keep one of the two".to_owned())
+            }
         }
     }
 }

@@ -29,10 +29,12 @@ mod evaluation;
 mod experiment;
 mod logs;
 mod model_path;
+mod overrides;
 mod passed_on;
 mod range;
 mod reader;
 mod schema;
+mod source;
 mod suggestion;
 #[cfg(test)]
 mod tests;
@@ -46,7 +48,10 @@ pub use evaluation::{Evaluation, ModelErrors, Sampling};
 pub use experiment::Experiment;
 pub use logs::LogLimits;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
+pub use overrides::{Override, OverrideError};
 pub use passed_on::Secrets;
+pub use schema::section_of_key;
+pub use source::ConfigSource;
 pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, Objective,
     StragglerFactor, Training,
@@ -117,6 +122,11 @@ pub struct TrainConfig {
 }
 
 impl EvalConfig {
+    /// Checks a config with the keys that are set beside its file.
+    pub fn of(source: &ConfigSource) -> Result<Self, ConfigErrors> {
+        source.check(ConfigKind::Evaluation, Self::parse)
+    }
+
     /// Checks the text of a config. `file` is only named in messages.
     pub fn parse(file: &Utf8Path, text: &str) -> Result<Self, ConfigErrors> {
         let document = reader::parse(file, text)?;
@@ -144,6 +154,11 @@ impl EvalConfig {
 }
 
 impl TrainConfig {
+    /// Checks a config with the keys that are set beside its file.
+    pub fn of(source: &ConfigSource) -> Result<Self, ConfigErrors> {
+        source.check(ConfigKind::Training, Self::parse)
+    }
+
     /// Checks the text of a config. `file` is only named in messages.
     pub fn parse(file: &Utf8Path, text: &str) -> Result<Self, ConfigErrors> {
         let document = reader::parse(file, text)?;

@@ -116,6 +116,16 @@ impl ModelPathError {
     }
 }
 
+impl ModelPath {
+    /// Whether it is loaded into the process that asks it.
+    pub fn runs_here(&self) -> bool {
+        match self {
+            Self::Builtin(_) | Self::Run { .. } | Self::Local(_) => true,
+            Self::Script(_) | Self::Provider { .. } | Self::Endpoint(_) => false,
+        }
+    }
+}
+
 impl FromStr for ModelPath {
     type Err = ModelPathError;
 

@@ -418,7 +418,7 @@ pub(super) fn type_of(item: &Item) -> &'static str {
     }
 }
 
-fn entry<'d>(table: &'d dyn TableLike, key: &str) -> Option<Entry<'d>> {
+pub(super) fn entry<'d>(table: &'d dyn TableLike, key: &str) -> Option<Entry<'d>> {
     let (name, item) = table.get_key_value(key)?;
     let header = match item {
         Item::Table(table) if !table.is_dotted() && !table.is_implicit() => table.span(),
@@ -439,13 +439,19 @@ fn key_offset(table: &dyn TableLike, key: &str) -> usize {
     entry(table, key).map_or(0, |entry| entry.key_offset)
 }
 
-fn error_at(file: &Utf8Path, text: &str, offset: usize, problem: ConfigProblem) -> ConfigError {
+pub(super) fn error_at(
+    file: &Utf8Path,
+    text: &str,
+    offset: usize,
+    problem: ConfigProblem,
+) -> ConfigError {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     ConfigError {
         file: file.to_owned(),
         line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
         column: before[line_start..].chars().count() + 1,
+        origin: None,
         problem,
     }
 }

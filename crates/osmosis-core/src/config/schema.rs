@@ -148,3 +148,10 @@ impl Section {
 pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
+
+/// The section of this kind of config that has a key.
+pub fn section_of_key(kind: ConfigKind, key: &str) -> Option<&'static str> {
+    let mut ours = SECTIONS.iter().filter(|section| section.is_of(kind));
+    ours.find(|section| section.keys().contains(&key))
+        .map(|section| section.name)
+}
