@@ -11,6 +11,10 @@ pub enum Notice {
     Note(String),
     /// Something is probably not as it was meant; the run goes on.
     Warning(String),
+    /// What is being done now, and may take a while: `Importing rollouts/hello/main.py`.
+    Step(String),
+    /// What was being done is done, or given up.
+    StepsDone,
     /// A step in making the environment of a project.
     Environment(EnvironmentEvent),
     /// The environment of a project is made, or can't be.
@@ -25,6 +29,11 @@ pub trait Notices: fmt::Debug + Send + Sync {
 impl dyn Notices + '_ {
     pub fn note(&self, text: impl fmt::Display) {
         self.notice(Notice::Note(text.to_string()));
+    }
+
+    /// Says what is being done now, until the next step or [`Notice::StepsDone`].
+    pub fn step(&self, text: impl fmt::Display) {
+        self.notice(Notice::Step(text.to_string()));
     }
 
     pub fn warn(&self, text: impl fmt::Display) {

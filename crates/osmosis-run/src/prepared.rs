@@ -23,6 +23,11 @@ impl Prepared {
         notices: &dyn Notices,
     ) -> Result<Self, RunError> {
         let _preparing = Preparing(notices);
+        let project = rollout_dir.file_name().unwrap_or(rollout_dir.as_str());
+        notices.step(match entrypoint.language {
+            Language::Python => format!("Preparing the Python environment of `{project}`"),
+            Language::Rust => format!("Building `{project}`"),
+        });
         let progress = |event| notices.notice(Notice::Environment(event));
         match entrypoint.language {
             Language::Python => {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, Workers};
+use osmosis_core::config::{
+    Entrypoint, EvalConfig, Experiment, Secrets, TrainConfig, WorkerIsolation, Workers,
+};
 use osmosis_core::frame::{Load, Manifest};
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
@@ -13,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::notices::Notices;
 use crate::prepared::Prepared;
 use crate::secrets;
-use crate::source_digest::source_digest;
+use crate::source_files::ProjectSource;
 use crate::withheld::{IN_CONFIG, Withheld};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
@@ -125,9 +127,14 @@ impl UserCode {
         })
     }
 
-    /// A digest of the rollout's files.
-    pub fn digest(&self) -> Result<String, RunError> {
-        source_digest(&self.rollout_dir)
+    /// Digests of the project's files.
+    pub fn source(&self) -> Result<ProjectSource, RunError> {
+        ProjectSource::read(&self.rollout_dir)
+    }
+
+    /// `[workers] isolation`.
+    pub fn isolation(&self) -> WorkerIsolation {
+        self.passed_on.workers.isolation
     }
 
     pub async fn prepare(

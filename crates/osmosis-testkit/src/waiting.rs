@@ -23,3 +23,12 @@ pub async fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool)
         tokio::time::sleep(LOOK).await;
     }
 }
+
+/// Lets so much time pass. For faults at random moments and pauses that are part of what is tested; to wait for
+/// something, use [`wait_until`].
+pub fn pass(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        std::thread::park_timeout(left);
+    }
+}

@@ -64,7 +64,7 @@ impl Page {
         let path = self.workspace.root.join("configs/eval").join(config);
         let (path, text) = read_config(&path)?;
         let request = EvalRequest::of_config(path, text);
-        let plan = EvalPlan::check(request, Some(&self.workspace.root))?;
+        let plan = EvalPlan::check(request, Some(&self.workspace.root), &NoNotices)?;
         let name = RunName::new(name).unwrap();
         let evaluation = Evaluation {
             throughput: Throughput {
@@ -79,6 +79,7 @@ impl Page {
             notices: Arc::new(NoNotices),
             observer: Box::new(LogOnly),
             resume: None,
+            fresh: false,
         };
         live(&evaluation, front).await
     }

@@ -71,15 +71,16 @@ impl Evaluation {
         code: &UserCode,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<CheckedSide, RunError> {
-        let prepared = self.prepare_code(code, around).await?;
-        self.check_trackers(prepared.interpreter()).await?;
-        let workers = self.start_workers(code, &prepared, around).await?;
+        let start = self.code_start(code);
+        let mut ready = start.prepare(around).await?;
+        self.check_trackers(ready.interpreter()).await?;
+        let workers = start.start(&mut ready, around).await?;
         let manifest = workers.manifest();
         self.plan.dataset.check_for(manifest)?;
         code.tell(manifest, &self.amount(), &**around.notices);
         Ok(CheckedSide::Here {
             manifest: Box::new(manifest.clone()),
-            program: prepared.program().to_owned(),
+            program: ready.program().to_owned(),
             withheld: code.withheld.clone(),
         })
     }

@@ -18,14 +18,14 @@ use crate::eval::prices::{Dollars, Prices};
 use crate::eval::probe::{ProbeResult, Server, probe};
 use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
-use crate::execution::{self, DriveSettings, pool_options};
+use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
 use crate::notices::Notices;
-use crate::prepared::Prepared;
+use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
 use crate::reports::RunReport;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, fresh_name};
+use crate::runs::{Pinned, named_folder};
 use crate::settings::{Throughput, Trackers};
 use crate::user_code::{PassedOn, UserCode};
 use crate::withheld::Withheld;
@@ -63,8 +63,7 @@ pub struct EvalEnd {
 /// User code that can be put to work.
 #[derive(Debug)]
 pub enum ReadySide {
-    /// With workers that run already, when they had to be asked before anything else.
-    Here(Box<Prepared>, Option<Arc<WorkerPool>>),
+    Here(Box<ReadyCode>),
     AtServer(Box<dyn ReachedServer>),
 }
 
@@ -82,9 +81,10 @@ impl Work for Evaluation {
             folder: &self.folder,
             workspace: &self.plan.workspace,
             project: self.plan.config.experiment.rollout.as_str(),
-            config_text: &self.plan.request.config_text,
+            config_text: &self.plan.config_text,
             log_limits: self.plan.config.logs,
             run_again: self.kinds_to_run_again(),
+            dataset: Some(&self.plan.dataset),
         }
     }
 
@@ -108,34 +108,60 @@ impl Work for Evaluation {
 
     fn interpreter<'r>(&self, ready: &'r ReadySide) -> Option<&'r Utf8Path> {
         match ready {
-            ReadySide::Here(prepared, _) => prepared.interpreter(),
+            ReadySide::Here(code) => code.interpreter(),
             ReadySide::AtServer(_) => None,
         }
     }
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
         self.plan.ready.end_with(around.parts);
-        if !self.folder.exists() {
+        if !around.resumes {
+            // Before the environment, which may take a minute to make.
             self.probe(&**around.notices).await?;
         }
         match &self.plan.side {
             UserSide::Here(code) => {
-                let prepared = self.prepare_code(code, around).await?;
-                // Only the workers can say whether such a dataset will do.
-                if !self.plan.dataset.depends_on_workflow() {
-                    return Ok(ReadySide::Here(Box::new(prepared), None));
-                }
-                let workers = self.start_workers(code, &prepared, around).await?;
-                self.plan.dataset.check_for(workers.manifest())?;
-                Ok(ReadySide::Here(Box::new(prepared), Some(workers)))
+                let ready = self.code_start(code).prepare(around).await?;
+                Ok(ReadySide::Here(Box::new(ready)))
             }
-            UserSide::AtServer(server) => Ok(ReadySide::AtServer(server.reach().await?)),
+            UserSide::AtServer(server) => {
+                around.notices.step(format_args!(
+                    "Asking the rollout server at {}",
+                    server.url()
+                ));
+                Ok(ReadySide::AtServer(server.reach().await?))
+            }
         }
+    }
+
+    async fn preflight(
+        &self,
+        ready: &mut ReadySide,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<(), RunError> {
+        if around.resumes {
+            self.probe(&**around.notices).await?;
+        }
+        if let (UserSide::Here(code), ReadySide::Here(ready)) = (&self.plan.side, ready) {
+            let workers = self.code_start(code).start(ready, around).await?;
+            self.plan.dataset.check_for(workers.manifest())?;
+        }
+        Ok(())
+    }
+
+    async fn ended_before(&self, run: &OpenRun) -> Result<Option<EvalEnd>, RunError> {
+        let counts = run.store.counts().await?;
+        let is_whole = counts.total() >= self.plan.rollouts();
+        let nothing_left = is_whole && counts.queued + counts.leased == 0;
+        Ok(nothing_left.then_some(EvalEnd {
+            end: RunEnd::Complete,
+            over_budget: false,
+        }))
     }
 
     fn pin(&self, ready: &ReadySide) -> Result<Pinned, RunError> {
         let environment = match ready {
-            ReadySide::Here(prepared, _) => Some(prepared.digest()),
+            ReadySide::Here(code) => Some(code.digest()),
             // A server's is its own affair.
             ReadySide::AtServer(_) => None,
         };
@@ -148,17 +174,12 @@ impl Work for Evaluation {
         &self,
         _ready: &ReadySide,
         run: &OpenRun,
-        around: &Surroundings<'_, RunEvent>,
+        _around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
         if run.store.counts().await?.total() < self.plan.rollouts() {
             self.plan.enqueue(&run.store).await?;
         }
         self.money(&run.pinned)?;
-        let counts = run.store.counts().await?;
-        if run.resumed && counts.queued + counts.leased > 0 {
-            let probing = self.probe(&**around.notices);
-            around.stop.unless_stopped(probing).await?;
-        }
         Ok(())
     }
 
@@ -168,25 +189,13 @@ impl Work for Evaluation {
         run: &OpenRun,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<EvalEnd, RunError> {
-        let counts = run.store.counts().await?;
-        if counts.queued + counts.leased == 0 {
-            return Ok(EvalEnd {
-                end: RunEnd::Complete,
-                over_budget: false,
-            });
-        }
         match (&self.plan.side, ready) {
-            (UserSide::Here(code), ReadySide::Here(prepared, workers)) => {
-                let workers = if let Some(workers) = workers {
-                    workers
-                } else {
-                    let starting = self.start_workers(code, &prepared, around);
-                    around.stop.unless_stopped(starting).await?
-                };
-                self.drive_workers(code, workers, run, around).await
+            (UserSide::Here(code), ReadySide::Here(ready)) => {
+                self.drive_workers(code, ready.workers()?, run, around)
+                    .await
             }
             (_, ReadySide::AtServer(server)) => self.drive_server(server, run, around).await,
-            (UserSide::AtServer(_), ReadySide::Here(..)) => Err(RunError::failed(
+            (UserSide::AtServer(_), ReadySide::Here(_)) => Err(RunError::failed(
                 RunErrorKind::Internal,
                 "workers were prepared for a run at a rollout server",
             )),
@@ -206,6 +215,7 @@ impl Work for Evaluation {
         let report = RunReport::of(store, &self.name, &self.folder).await?;
         Ok(report
             .ran_here(run.resumed, elapsed)
+            .found_complete(run.was_finished)
             .with_cost(cost.map(|cost| cost.report()))
             .with_withheld(self.withheld()))
     }
@@ -214,14 +224,9 @@ impl Work for Evaluation {
 impl Evaluation {
     /// A run of this plan, under a new name unless one is given.
     pub fn new(plan: EvalPlan, name: Option<RunName>) -> Result<Self, RunError> {
-        let name = if let Some(name) = name {
-            name
-        } else {
-            let stem = plan.request.config_path.file_stem().unwrap_or("eval");
-            fresh_name(stem, &plan.workspace, RunKind::Evaluation)?
-        };
+        let (name, folder) = named_folder(name, plan.stem(), &plan.workspace, RunKind::Evaluation)?;
         Ok(Self {
-            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
+            folder,
             plan,
             name,
             retry_failed: false,
@@ -234,26 +239,13 @@ impl Evaluation {
         })
     }
 
-    pub(super) async fn prepare_code(
-        &self,
-        code: &UserCode,
-        around: &Surroundings<'_, RunEvent>,
-    ) -> Result<Prepared, RunError> {
-        let python = self.throughput.python.as_deref();
-        code.prepare(python, &**around.notices).await
-    }
-
-    pub(super) async fn start_workers(
-        &self,
-        code: &UserCode,
-        prepared: &Prepared,
-        around: &Surroundings<'_, RunEvent>,
-    ) -> Result<Arc<WorkerPool>, RunError> {
-        let isolation = self.plan.config.workers.isolation;
-        let options = pool_options(&self.throughput, self.max_in_flight(), isolation);
-        let events = around.events.worker_events();
-        let workers = code.start_workers(prepared, options, events).await?;
-        Ok(around.parts.add_workers(workers))
+    pub(super) fn code_start<'a>(&'a self, code: &'a UserCode) -> CodeStart<'a> {
+        CodeStart {
+            code,
+            throughput: &self.throughput,
+            max_in_flight: self.max_in_flight(),
+            roles: WorkerRoles::AgentsAndGraders,
+        }
     }
 
     async fn drive_workers(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
-use osmosis_core::config::{EvalConfig, Language};
+use osmosis_core::config::{ConfigSource, EvalConfig, Language};
 use osmosis_core::row_selection::{RowFilter, RowSelection, RowVerdict};
 use osmosis_store::{NewRollout, Store};
 use serde_json::json;
@@ -12,6 +12,7 @@ use serde_json::json;
 use super::rollout_server::RolloutServer;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
+use crate::notices::Notices;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
 use crate::user_code::{self, PassedOn, UserCode};
@@ -24,8 +25,7 @@ const ENQUEUE_BATCH: usize = 500;
 /// What the user asked for, on the command line or in an earlier submit.
 #[derive(Debug, Clone)]
 pub struct EvalRequest {
-    pub config_path: Utf8PathBuf,
-    pub config_text: String,
+    pub config: ConfigSource,
     pub rows: Option<String>,
     pub limit: Option<u64>,
     pub secrets_file: Option<Utf8PathBuf>,
@@ -39,8 +39,7 @@ impl EvalRequest {
     /// All rows of a config, with everything as the config says.
     pub fn of_config(config_path: Utf8PathBuf, config_text: String) -> Self {
         Self {
-            config_path,
-            config_text,
+            config: ConfigSource::of_file(config_path, config_text),
             rows: None,
             limit: None,
             secrets_file: None,
@@ -63,6 +62,8 @@ pub struct EvalPlan {
     pub workspace: Workspace,
     pub request: EvalRequest,
     pub config: EvalConfig,
+    /// The config with what is set beside it.
+    pub config_text: String,
     pub side: UserSide,
     pub dataset: CheckedDataset,
     pub selection: Option<RowSelection>,
@@ -103,8 +104,14 @@ impl UserSide {
 }
 
 impl EvalPlan {
-    pub fn check(request: EvalRequest, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
-        let config = EvalConfig::parse(&request.config_path, &request.config_text)?;
+    /// Checks everything that can be without starting anything; what takes time is told as it begins.
+    pub fn check(
+        request: EvalRequest,
+        workspace: Option<&Utf8Path>,
+        notices: &dyn Notices,
+    ) -> Result<Self, RunError> {
+        let config = EvalConfig::of(&request.config)?;
+        let config_text = request.config.effective_text()?;
         let selection = match &request.rows {
             Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
                 RunError::usage(RunErrorKind::Usage, format!("--rows: {error}")).hint(error.hint())
@@ -112,8 +119,13 @@ impl EvalPlan {
             None => None,
         };
         let limit = request.limit.or(config.evaluation.limit);
-        let workspace = Workspace::find(workspace, request.config_path.parent())?;
+        let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
+        let workspace = Workspace::find(workspace, beside)?;
         let side = UserSide::check(&request, &config, &workspace)?;
+        notices.step(format_args!(
+            "Reading the dataset {}",
+            config.experiment.dataset
+        ));
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         if side.takes_columns() {
             dataset.check_columns()?;
@@ -136,6 +148,9 @@ impl EvalPlan {
         let chosen = (0..dataset.rows).filter(|index| filter.judge(*index) == RowVerdict::Take);
         let rows = chosen.count() as u64;
         let model_path = &config.experiment.model_path;
+        if model_path.runs_here() {
+            notices.step(format_args!("Loading the model {model_path}"));
+        }
         let ready = policy::open(model_path, request.seed, &workspace)?;
         let judge = match side {
             UserSide::Here(_) => {
@@ -148,6 +163,7 @@ impl EvalPlan {
             workspace,
             request,
             config,
+            config_text,
             side,
             dataset,
             selection,
@@ -156,6 +172,13 @@ impl EvalPlan {
             ready,
             judge,
         })
+    }
+
+    /// What a run without a name is named after.
+    pub fn stem(&self) -> &str {
+        let file = self.request.config.file.as_deref();
+        let stem = file.and_then(Utf8Path::file_stem);
+        stem.unwrap_or(self.config.experiment.rollout.as_str())
     }
 
     /// Whether calls leave this machine and may cost money.
@@ -178,14 +201,17 @@ impl EvalPlan {
         facts.model = Some(self.ready.identity.clone());
         facts.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
         // For `eval regrade`, which grades by the config as it is then.
-        let config_path = &self.request.config_path;
-        let within = config_path.strip_prefix(&self.workspace.root);
-        facts.remembered.config = Some(within.unwrap_or(config_path).to_string());
+        let within = |file: &Utf8Path| {
+            let within = file.strip_prefix(&self.workspace.root).unwrap_or(file);
+            within.to_string()
+        };
+        facts.remembered.config = self.request.config.file.as_deref().map(within);
+        facts.remembered.overrides = self.request.config.settings();
         facts.dataset_sha256 = Some(self.dataset.sha256.clone());
         facts.rows = self.selection.as_ref().map(ToString::to_string);
         match &self.side {
             UserSide::Here(code) => {
-                facts.source_sha256 = Some(code.digest()?);
+                facts.pin_source(code.source()?);
                 facts.environment_sha256 = environment_digest.map(str::to_owned);
             }
             UserSide::AtServer(server) => server.pin(&mut facts),

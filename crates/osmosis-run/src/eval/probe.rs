@@ -41,6 +41,13 @@ pub async fn probe(
     notices: &dyn Notices,
 ) -> Result<ProbeResult, RunError> {
     let mut result = ProbeResult::NotAsked;
+    if server.policy.describe().endpoint.starts_with("http") {
+        notices.step(format_args!(
+            "Probing {} at {}",
+            server.model,
+            server.policy.describe().endpoint
+        ));
+    }
     for Probed { endpoint, finding } in server.policy.probe().await {
         match finding {
             Finding::Works if result == ProbeResult::NotAsked => result = ProbeResult::Works,

@@ -1,4 +1,7 @@
-//! The life of a run, the same for every kind: prepare, pin, open, drive, settle, report, close.
+//! The life of a run, the same for every kind: prepare, pin, preflight, open, drive, settle, report, close.
+//!
+//! Nothing of a new run is written before its preflight has passed: no folder, no record. One that is gone on
+//! with is opened first, because only it can say whether anything is left to do.
 //!
 //! What is different between kinds is a [`Work`]. What is the same is here, above all the end. A run may end
 //! because its work is done, by an error, by a signal or by a budget: it always passes [`live`]'s last part,
@@ -6,6 +9,7 @@
 //! set; the run's files are written; trackers get the last numbers; the store is closed.
 
 mod parts;
+mod settling;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,8 +25,12 @@ use serde_json::Value;
 
 pub use parts::{Part, RunningParts, SHUTDOWN_GRACE, Stage};
 
+use self::settling::{Unsettled, leave_files, look_again, settle};
+
+use crate::RunError;
+use crate::checked_dataset::CheckedDataset;
 use crate::events::{EventSink, Observer};
-use crate::notices::Notices;
+use crate::notices::{Notice, Notices};
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
 use crate::runs::{Opened, Pinned, RunToOpen};
@@ -30,7 +38,6 @@ use crate::settings::Trackers;
 use crate::stop_signals::StopSignals;
 use crate::tracking::{self, TrackedRun, Tracking};
 use crate::workspace::Workspace;
-use crate::{RunError, RunErrorKind};
 
 /// How long the files of a run that failed may take to be written: its error is what matters.
 const LAST_FILES: Duration = Duration::from_mins(1);
@@ -48,6 +55,8 @@ pub struct RunIdentity<'a> {
     pub log_limits: LogLimits,
     /// Kinds of result that a resume puts back into the queue.
     pub run_again: Vec<OutcomeKind>,
+    /// What its rows come from, when they can be read again.
+    pub dataset: Option<&'a CheckedDataset>,
 }
 
 /// What whoever starts a run brings along.
@@ -58,6 +67,8 @@ pub struct FrontEnd<'a, E> {
     pub observer: Box<dyn Observer<E>>,
     /// How a person goes on with the run after it has failed.
     pub resume: Option<String>,
+    /// A run of that name is archived, once the new one can begin.
+    pub fresh: bool,
 }
 
 impl<E> std::fmt::Debug for FrontEnd<'_, E> {
@@ -77,6 +88,8 @@ pub struct Surroundings<'a, E> {
     pub events: &'a EventSink<E>,
     /// Everything that is started is registered here.
     pub parts: &'a RunningParts,
+    /// A run of that name is there, and is gone on with.
+    pub resumes: bool,
 }
 
 /// A run that this process holds.
@@ -85,6 +98,8 @@ pub struct OpenRun {
     pub store: Arc<dyn Store>,
     /// Another process began it.
     pub resumed: bool,
+    /// It was finished before, and nothing of it is run again.
+    pub was_finished: bool,
     /// As the run has it.
     pub pinned: Pinned,
     /// When this process opened it.
@@ -119,7 +134,7 @@ pub trait Work: Send + Sync {
         None
     }
 
-    /// Checks and makes everything that can be before there is a run. A signal ends it at once.
+    /// Makes what the run is pinned to and worked with. A signal ends it at once.
     async fn prepare(
         &self,
         around: &Surroundings<'_, Self::Event>,
@@ -127,6 +142,19 @@ pub trait Work: Send + Sync {
 
     /// What a resume must find as it is now.
     fn pin(&self, ready: &Self::Ready) -> Result<Pinned, RunError>;
+
+    /// Tries out what rollouts need, and keeps what it starts: user code is imported, servers are asked. A
+    /// signal ends it at once. A run with nothing left to do is spared it.
+    async fn preflight(
+        &self,
+        ready: &mut Self::Ready,
+        around: &Surroundings<'_, Self::Event>,
+    ) -> Result<(), RunError>;
+
+    /// How the run ended, when an earlier process left nothing to do.
+    async fn ended_before(&self, _run: &OpenRun) -> Result<Option<Self::End>, RunError> {
+        Ok(None)
+    }
 
     /// The run is this process's now: fills its queue, and checks what depends on what is in it.
     async fn opened(
@@ -164,6 +192,8 @@ pub trait Work: Send + Sync {
 pub struct Lived<W: Work> {
     pub end: W::End,
     pub report: W::Report,
+    /// It was complete before: nothing was run, and none of its files was written.
+    pub already_complete: bool,
 }
 
 impl<W: Work<End: Debug, Report: Debug>> Debug for Lived<W> {
@@ -171,6 +201,7 @@ impl<W: Work<End: Debug, Report: Debug>> Debug for Lived<W> {
         f.debug_struct("Lived")
             .field("end", &self.end)
             .field("report", &self.report)
+            .field("already_complete", &self.already_complete)
             .finish()
     }
 }
@@ -182,6 +213,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         notices,
         observer,
         resume,
+        fresh,
     } = front;
     let parts = RunningParts::default();
     let mut events = EventSink::start();
@@ -190,22 +222,30 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         notices: &notices,
         events: &events,
         parts: &parts,
+        resumes: !fresh && work.identity().folder.exists(),
     };
     osmosis_worker::end_leftovers().await;
-    let begun = begin(work, &around).await;
-    let (ready, trackers, run) = match begun {
+    let begun = begin(work, fresh, &around).await;
+    let (mut ready, trackers, mut run) = match begun {
         Ok(begun) => begun,
         Err(error) => {
+            notices.notice(Notice::StepsDone);
             parts.shut_down().await;
             return Err(error);
         }
     };
-    let opening = open(work, &ready, trackers, &run, observer, &around).await;
+    let opening = open(work, &mut ready, trackers, &run, observer, &around).await;
+    notices.notice(Notice::StepsDone);
     let (driven, tracking) = match opening {
-        Ok(tracking) => {
+        Ok(Opening::Ready(tracking)) => {
+            run.was_finished = false;
             let driven = work.drive(ready, &run, &around).await;
             let hinted = driven.map_err(|error| with_resume_hint(error, resume.as_deref()));
             (hinted, Some(tracking))
+        }
+        Ok(Opening::NothingLeft(end)) => {
+            drop(ready);
+            (Ok(end), None)
         }
         Err(error) => {
             drop(ready);
@@ -216,6 +256,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
     parts.shut_down().await;
     events.finish().await;
     let settled = match driven {
+        Ok(end) if run.was_finished => look_again(work, &run, end).await,
         Ok(end) => settle(work, &run, end).await,
         Err(error) => {
             let metrics = tokio::time::timeout(LAST_FILES, leave_files(work, &run)).await;
@@ -258,8 +299,10 @@ pub async fn rehearse<E: Send + 'static, T>(
         notices,
         events: &events,
         parts: &parts,
+        resumes: false,
     };
     let done = stop.unless_stopped(part(&around)).await;
+    notices.notice(Notice::StepsDone);
     parts.shut_down().await;
     done
 }
@@ -267,20 +310,30 @@ pub async fn rehearse<E: Send + 'static, T>(
 /// Everything up to the moment when this process holds the run.
 async fn begin<W: Work>(
     work: &W,
+    fresh: bool,
     around: &Surroundings<'_, W::Event>,
 ) -> Result<(W::Ready, tracking::Ready, OpenRun), RunError> {
     let preparing = async {
-        let ready = work.prepare(around).await?;
+        let mut ready = work.prepare(around).await?;
         let wanted = work.trackers();
         let trackers = tracking::Ready::check(&wanted, work.interpreter(&ready)).await?;
+        if !around.resumes {
+            work.preflight(&mut ready, around).await?;
+        }
         Ok((ready, trackers))
     };
     let (ready, trackers) = around.stop.unless_stopped(preparing).await?;
     let pinned = work.pin(&ready)?;
     let identity = work.identity();
+    if fresh && let Some(target) = identity.folder.archive(identity.workspace)? {
+        let name = identity.name;
+        let text = format!("The earlier run `{name}` is now at {target}");
+        around.notices.note(text);
+    }
     let Opened {
         store,
         resumed,
+        was_finished,
         pinned,
     } = RunToOpen {
         folder: identity.folder,
@@ -289,28 +342,44 @@ async fn begin<W: Work>(
         config_text: identity.config_text,
         pinned: &pinned,
         run_again: &identity.run_again,
+        dataset: identity.dataset,
     }
     .open()
     .await?;
     let run = OpenRun {
         store,
         resumed,
+        was_finished,
         pinned,
         began: Instant::now(),
     };
     Ok((ready, trackers, run))
 }
 
+/// What is to be done with a run that is held.
+enum Opening<E> {
+    Ready(Tracking),
+    NothingLeft(E),
+}
+
 /// The run is held; everything is made ready for its work.
 async fn open<W: Work>(
     work: &W,
-    ready: &W::Ready,
+    ready: &mut W::Ready,
     trackers: tracking::Ready,
     run: &OpenRun,
     mut observer: Box<dyn Observer<W::Event>>,
     around: &Surroundings<'_, W::Event>,
-) -> Result<Tracking, RunError> {
+) -> Result<Opening<W::End>, RunError> {
     let identity = work.identity();
+    if run.resumed {
+        if let Some(end) = work.ended_before(run).await? {
+            return Ok(Opening::NothingLeft(end));
+        }
+        run.store.set_status(RunStatus::Running).await?;
+        let trying = work.preflight(ready, around);
+        around.stop.unless_stopped(trying).await?;
+    }
     work.opened(ready, run, around).await?;
     observer.opened(&run.store).await?;
     let log = RunLog::open(
@@ -319,87 +388,19 @@ async fn open<W: Work>(
         identity.log_limits,
     )?;
     around.events.open(log, observer);
+    let mut facts = run.pinned.facts();
+    // One parameter for each file would be no parameter of the run.
+    facts.shift_remove(Pinned::SOURCE_FILES);
     let tracked = TrackedRun {
         name: identity.name.as_str(),
         kind: identity.kind,
         folder: &identity.folder.path,
         shared_folder: identity.workspace.root.join(".osmosis"),
         project: identity.project,
-        facts: run.pinned.facts(),
+        facts,
     };
-    Ok(trackers.begin(&tracked, &run.store, around.notices).await)
-}
-
-/// A run whose record is complete but for its closing.
-struct Settled<W: Work> {
-    lived: Lived<W>,
-    metrics: Option<Value>,
-    complete: bool,
-}
-
-/// A run that failed, while it was driven or while its numbers were written.
-struct Unsettled {
-    error: RunError,
-    metrics: Option<Value>,
-}
-
-impl From<RunError> for Unsettled {
-    fn from(error: RunError) -> Self {
-        Self {
-            error,
-            metrics: None,
-        }
-    }
-}
-
-/// Marks the run, and writes its files.
-async fn settle<W: Work>(work: &W, run: &OpenRun, end: W::End) -> Result<Settled<W>, Unsettled> {
-    let status = work.status(&end);
-    run.store.set_status(status).await.map_err(RunError::from)?;
-    let report = work.report(run).await?;
-    let report = work.write_files(run, report).await?;
-    let metrics = metrics(&report)?;
-    write_results(work, run, metrics.as_ref()).await?;
-    Ok(Settled {
-        lived: Lived { end, report },
-        metrics,
-        complete: status == RunStatus::Finished,
-    })
-}
-
-/// Marks a run that failed, and leaves what files it can: whoever looks at it finds its numbers so far.
-async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
-    let left = async {
-        run.store.set_status(RunStatus::Interrupted).await?;
-        let report = work.report(run).await?;
-        let metrics = metrics(&report)?;
-        write_results(work, run, metrics.as_ref()).await?;
-        Ok::<_, RunError>(metrics)
-    };
-    left.await.unwrap_or_else(|error| {
-        tracing::warn!(
-            error = error.message(),
-            "the run's files are not up to date"
-        );
-        None
-    })
-}
-
-/// The numbers as `metrics.json` has them; `None` where there are none.
-fn metrics(report: &impl Serialize) -> Result<Option<Value>, RunError> {
-    let metrics = serde_json::to_value(report)
-        .map_err(|error| RunError::failed(RunErrorKind::Internal, error.to_string()))?;
-    Ok((!metrics.is_null()).then_some(metrics))
-}
-
-async fn write_results<W: Work>(
-    work: &W,
-    run: &OpenRun,
-    metrics: Option<&Value>,
-) -> Result<(), RunError> {
-    let folder = work.identity().folder;
-    folder.write_index(&*run.store).await?;
-    metrics.map_or(Ok(()), |metrics| folder.write_metrics(metrics))
+    let tracking = trackers.begin(&tracked, &run.store, around.notices);
+    Ok(Opening::Ready(tracking.await))
 }
 
 /// The error, with how a person goes on with the run.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use camino::Utf8PathBuf;
 use futures_util::future::try_join_all;
-use osmosis_core::config::EvalConfig;
+use osmosis_core::config::{ConfigSource, EvalConfig};
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
 use serde_json::{Map, Value};
@@ -21,8 +21,7 @@ use crate::{RunError, RunErrorKind};
 /// What the user asked for, now or when the run was begun.
 #[derive(Debug)]
 pub struct RegradeRequest {
-    pub config_path: Utf8PathBuf,
-    pub config_text: String,
+    pub config: ConfigSource,
     pub rows: Option<String>,
     pub secrets_file: Option<Utf8PathBuf>,
     pub seed: u64,
@@ -35,6 +34,8 @@ pub struct RegradePlan {
     pub source: Source,
     pub asked: RegradeRequest,
     pub config: EvalConfig,
+    /// The config with what is set beside it.
+    pub config_text: String,
     pub code: UserCode,
     pub judge: Option<ReadyJudge>,
     selection: Option<RowSelection>,
@@ -57,7 +58,8 @@ impl RegradePlan {
         workspace: Workspace,
         source: Source,
     ) -> Result<Self, RunError> {
-        let config = EvalConfig::parse(&asked.config_path, &asked.config_text)?;
+        let config = EvalConfig::of(&asked.config)?;
+        let config_text = asked.config.effective_text()?;
         let selection = match &asked.rows {
             Some(text) => Some(text.parse::<RowSelection>().map_err(|error| {
                 RunError::usage(RunErrorKind::Usage, format!("--rows: {error}")).hint(error.hint())
@@ -86,6 +88,7 @@ impl RegradePlan {
             source,
             asked,
             config,
+            config_text,
             code,
             judge,
             selection,
@@ -158,7 +161,7 @@ impl RegradePlan {
         pinned
             .settings
             .extend(settings.filter(|(name, _)| of_grader(name)));
-        pinned.source_sha256 = Some(self.code.digest()?);
+        pinned.pin_source(self.code.source()?);
         pinned.environment_sha256 = Some(environment_digest.to_owned());
         pinned.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
         pinned.server = None;
@@ -173,6 +176,8 @@ impl RegradePlan {
 
     /// What differs from the source in how samples are graded: by name, before and now.
     pub fn changes(&self, now: &Pinned) -> FactChanges {
+        let files = self.source.pinned.files_changed(now);
+        let same_files = files.is_some_and(|files| files.is_empty());
         let (before, now) = (&self.source.pinned.facts(), &now.facts());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
         let mut changes = FactChanges::default();
@@ -180,7 +185,8 @@ impl RegradePlan {
             let side = |facts: &Map<String, Value>| facts.get(name).cloned().unwrap_or_default();
             let (before, now) = (side(before), side(now));
             // Which rows take part says nothing about how they are graded.
-            if Pinned::is_of_the_grader(name) && name != "rows" && before != now {
+            let differs = before != now && !(same_files && name == "source_sha256");
+            if Pinned::is_of_the_grader(name) && name != "rows" && differs {
                 changes.0.push((name.clone(), FactChange { before, now }));
             }
         }
@@ -200,8 +206,15 @@ impl RegradePlan {
         }
         for (name, change) in changes.iter() {
             match name {
-                "source_sha256" => notices.note("  the files of the rollout"),
-                "environment_sha256" => notices.note("  the environment of the rollout"),
+                "source_sha256" => match self.source.pinned.files_changed(now) {
+                    Some(files) => {
+                        for line in files.lines() {
+                            notices.note(format_args!("  project files: {line}"));
+                        }
+                    }
+                    None => notices.note("  project files"),
+                },
+                "environment_sha256" => notices.note("  the environment of the project"),
                 _ => notices.note(format_args!("  {name}: {} → {}", change.before, change.now)),
             }
         }
@@ -217,7 +230,7 @@ impl RegradePlan {
                 notices.warn(format_args!(
                     "`{name}` is {here} in {}, and was {there} in `{run}`: its samples are graded as \
                      they are",
-                    self.asked.config_path
+                    self.asked.config.place()
                 ));
             }
         }

@@ -9,19 +9,19 @@ use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Recorded, RunEnd, RunEvent};
 use osmosis_gateway::{Gateway, Policy, Sampling, ScriptedPolicy};
 use osmosis_store::{RunKind, RunStatus, Store};
-use osmosis_worker::{PoolOptions, WorkerPool};
+use osmosis_worker::WorkerPool;
 
 use crate::eval::evaluation::DEFAULT_MAX_IN_FLIGHT;
 use crate::eval::probe::probe;
-use crate::execution::{self, DriveSettings, pool_options};
+use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use crate::notices::Notices;
-use crate::prepared::Prepared;
+use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
 use crate::regrade::plan::RegradePlan;
 use crate::reports::{FactChanges, FlipsReport, RunReport};
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, record_of};
+use crate::runs::{Pinned, named_folder};
 use crate::settings::Throughput;
 use crate::stop_signals::StopSignals;
 use crate::{GatewaySessions, RunError, RunErrorKind};
@@ -39,13 +39,6 @@ pub struct Regrading {
     pub probes: bool,
 }
 
-/// Graders that run.
-#[derive(Debug)]
-pub struct ReadyGraders {
-    prepared: Prepared,
-    workers: Arc<WorkerPool>,
-}
-
 /// What a check without a run found.
 #[derive(Debug)]
 pub struct RegradeCheck {
@@ -56,7 +49,7 @@ pub struct RegradeCheck {
 #[async_trait]
 impl Work for Regrading {
     type Event = RunEvent;
-    type Ready = ReadyGraders;
+    type Ready = ReadyCode;
     type End = RunEnd;
     type Report = RunReport;
 
@@ -71,9 +64,11 @@ impl Work for Regrading {
             folder: &self.folder,
             workspace: &self.plan.workspace,
             project: self.plan.config.experiment.rollout.as_str(),
-            config_text: &self.plan.asked.config_text,
+            config_text: &self.plan.config_text,
             log_limits: self.plan.config.logs,
             run_again,
+            // The rows are the source's own.
+            dataset: None,
         }
     }
 
@@ -83,27 +78,33 @@ impl Work for Regrading {
         Redactor::new(secrets.chain(of_judge).cloned())
     }
 
-    /// With the workers, before anything is written: a rollout that grades itself leaves no empty run
-    /// behind.
-    async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadyGraders, RunError> {
+    async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadyCode, RunError> {
         self.probe(&**around.notices).await?;
-        let prepared = self.prepare_code(around).await?;
-        if self.folder.exists() {
-            let there = record_of(&self.folder, self.name.as_str()).await?;
-            let pinned = self.plan.pinned(prepared.digest())?;
-            Pinned::read(&there.pinned)?.check(&pinned, self.name.as_str())?;
-        }
-        let workers = self.start_workers(&prepared, around).await?;
-        Ok(ReadyGraders { prepared, workers })
+        self.code_start().prepare(around).await
     }
 
-    fn pin(&self, ready: &ReadyGraders) -> Result<Pinned, RunError> {
-        self.plan.pinned(ready.prepared.digest())
+    fn pin(&self, ready: &ReadyCode) -> Result<Pinned, RunError> {
+        self.plan.pinned(ready.digest())
+    }
+
+    async fn preflight(
+        &self,
+        ready: &mut ReadyCode,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<(), RunError> {
+        self.start_graders(ready, around).await.map(drop)
+    }
+
+    async fn ended_before(&self, run: &OpenRun) -> Result<Option<RunEnd>, RunError> {
+        let counts = run.store.counts().await?;
+        let is_whole = counts.total() >= self.plan.rollouts;
+        let nothing_left = is_whole && counts.queued + counts.leased == 0;
+        Ok(nothing_left.then_some(RunEnd::Complete))
     }
 
     async fn opened(
         &self,
-        ready: &ReadyGraders,
+        ready: &ReadyCode,
         run: &OpenRun,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
@@ -112,21 +113,19 @@ impl Work for Regrading {
         }
         let notices = &**around.notices;
         self.plan.tell_changes(&self.pin(ready)?, notices);
-        let manifest = ready.workers.manifest();
-        self.plan.code.tell(manifest, &self.amount(), notices);
+        let workers = ready.workers()?;
+        self.plan
+            .code
+            .tell(workers.manifest(), &self.amount(), notices);
         Ok(())
     }
 
     async fn drive(
         &self,
-        ready: ReadyGraders,
+        ready: ReadyCode,
         run: &OpenRun,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<RunEnd, RunError> {
-        let counts = run.store.counts().await?;
-        if counts.queued + counts.leased == 0 {
-            return Ok(RunEnd::Complete);
-        }
         let gateway = self.start_gateway(&run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
         if let Some(judge) = &self.plan.judge {
@@ -140,7 +139,7 @@ impl Work for Regrading {
             recorded,
             Arc::clone(&run.store),
             Arc::new(GatewaySessions::local(gateway)),
-            ready.workers,
+            ready.workers()?,
             self.engine_options(),
             around.events.run_events(),
         );
@@ -159,6 +158,7 @@ impl Work for Regrading {
         let report = RunReport::of(store, &self.name, &self.folder).await?;
         Ok(report
             .ran_here(run.resumed, elapsed)
+            .found_complete(run.was_finished)
             .with_withheld(Some(&self.plan.code.withheld))
             .with_changes(self.plan.changes(&run.pinned)))
     }
@@ -174,17 +174,31 @@ impl Work for Regrading {
 }
 
 impl Regrading {
+    /// A run of this plan, under a new name unless one is given.
+    pub fn new(plan: RegradePlan, name: Option<RunName>) -> Result<Self, RunError> {
+        let source = plan.source.record.name.as_str();
+        let (name, folder) = named_folder(name, source, &plan.workspace, RunKind::Evaluation)?;
+        Ok(Self {
+            folder,
+            plan,
+            name,
+            retry_failed: false,
+            throughput: Throughput::default(),
+            probes: true,
+        })
+    }
+
     /// Checks everything that a run would need, and starts none.
     pub async fn check(
         &self,
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,
     ) -> Result<RegradeCheck, RunError> {
-        rehearse(stop, notices, async |around| {
+        rehearse::<RunEvent, _>(stop, notices, async |around| {
             self.probe(&**around.notices).await?;
-            let prepared = self.prepare_code(around).await?;
-            let workers = self.start_workers(&prepared, around).await?;
-            let pinned = self.plan.pinned(prepared.digest())?;
+            let mut ready = self.code_start().prepare(around).await?;
+            let workers = self.start_graders(&mut ready, around).await?;
+            let pinned = self.plan.pinned(ready.digest())?;
             self.plan.tell_changes(&pinned, &**around.notices);
             Ok(RegradeCheck {
                 manifest: workers.manifest().clone(),
@@ -194,30 +208,22 @@ impl Regrading {
         .await
     }
 
-    async fn prepare_code(
-        &self,
-        around: &Surroundings<'_, RunEvent>,
-    ) -> Result<Prepared, RunError> {
-        let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, &**around.notices).await
+    fn code_start(&self) -> CodeStart<'_> {
+        CodeStart {
+            code: &self.plan.code,
+            throughput: &self.throughput,
+            max_in_flight: self.max_in_flight(),
+            roles: WorkerRoles::GradersOnly,
+        }
     }
 
-    async fn start_workers(
+    /// Refuses a project that grades itself.
+    async fn start_graders(
         &self,
-        prepared: &Prepared,
+        ready: &mut ReadyCode,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<Arc<WorkerPool>, RunError> {
-        let isolation = self.plan.config.workers.isolation;
-        let options = pool_options(&self.throughput, self.max_in_flight(), isolation);
-        let options = PoolOptions {
-            // Nothing runs but graders.
-            agent_workers: 1,
-            grader_workers: options.agent_workers,
-            ..options
-        };
-        let events = around.events.worker_events();
-        let workers = self.plan.code.start_workers(prepared, options, events);
-        let workers = around.parts.add_workers(workers.await?);
+        let workers = self.code_start().start(ready, around).await?;
         if workers.manifest().grader.is_none() {
             let workflow = &workers.manifest().workflow.name;
             return Err(RunError::failed(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use osmosis_core::config::{ConfigSource, Override};
 use osmosis_store::{RunKind, RunRecord, Store};
 use osmosis_store_sqlite::SqliteStore;
 
@@ -41,18 +41,32 @@ impl Source {
     }
 
     /// The config it was made with, as the file is now; as it was when the file is gone or not known.
-    pub fn config(&self, workspace: &Workspace) -> Result<(Utf8PathBuf, String), RunError> {
-        let remembered = self.pinned.remembered.config.clone();
-        let path = workspace
-            .root
-            .join(remembered.unwrap_or_else(|| "configs/eval/run.toml".to_owned()));
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.record.config_toml.clone()
-            }
-            Err(error) => return Err(crate::io_error(&path, &error)),
+    pub fn config(&self, workspace: &Workspace) -> Result<ConfigSource, RunError> {
+        let remembered = self.pinned.remembered.config.as_deref();
+        let as_it_was = || {
+            let name = remembered.unwrap_or("configs/eval/run.toml");
+            ConfigSource::of_file(workspace.root.join(name), self.record.config_toml.clone())
         };
-        Ok((path, text))
+        let Some(name) = remembered else {
+            return Ok(as_it_was());
+        };
+        let path = workspace.root.join(name);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(ConfigSource {
+                overrides: self.overrides()?,
+                ..ConfigSource::of_file(path, text)
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(as_it_was()),
+            Err(error) => Err(crate::io_error(&path, &error)),
+        }
+    }
+
+    /// What was set beside the config file.
+    fn overrides(&self) -> Result<Vec<Override>, RunError> {
+        let settings = self.pinned.remembered.overrides.iter();
+        settings
+            .map(|text| Override::parse(text))
+            .collect::<Result<_, _>>()
+            .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))
     }
 }

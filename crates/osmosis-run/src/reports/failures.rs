@@ -59,6 +59,8 @@ pub(super) struct RunAgain {
     workspace: Workspace,
     /// The config, from the workspace's folder; runs made before it was remembered have none.
     config: Option<String>,
+    /// What was set beside it.
+    overrides: Vec<String>,
     server: Option<String>,
     seed: Option<u64>,
 }
@@ -69,6 +71,7 @@ impl RunAgain {
             run: run.to_string(),
             workspace,
             config: pinned.remembered.config.clone(),
+            overrides: pinned.remembered.overrides.iter().map(quoted).collect(),
             server: pinned.server.clone(),
             seed: pinned.model_seed().filter(|seed| *seed > 0),
         }
@@ -79,18 +82,26 @@ impl RunAgain {
     fn command(&self, group: &FailureGroup) -> String {
         let workspace = &self.workspace;
         let outside = group.signature.outcome == OutcomeKind::InfrastructureFailed;
-        let (Some(config), Some(rows), false) = (&self.config, group.rows(), outside) else {
+        let is_known = self.config.is_some() || !self.overrides.is_empty();
+        let (true, Some(rows), false) = (is_known, group.rows(), outside) else {
             let mut arguments = vec!["eval", "resume", self.run.as_str()];
             if !outside {
                 arguments.push("--retry-failed");
             }
             return suggested_command(&arguments, workspace);
         };
-        let config = workspace.root.join(config);
         let here = current_dir().unwrap_or_default();
-        let config = config.strip_prefix(&here).unwrap_or(&config);
+        let config = self.config.as_ref().map(|config| {
+            let config = workspace.root.join(config);
+            config.strip_prefix(&here).unwrap_or(&config).to_string()
+        });
         let (rows, seed) = (rows.to_string(), self.seed.map(|seed| seed.to_string()));
-        let mut arguments = vec!["eval", "submit", config.as_str(), "--rows", &rows];
+        let mut arguments = vec!["eval", "submit"];
+        arguments.extend(config.as_deref());
+        for setting in &self.overrides {
+            arguments.extend(["--set", setting]);
+        }
+        arguments.extend(["--rows", &rows]);
         if let Some(server) = &self.server {
             arguments.extend(["--server", server]);
         }
@@ -99,4 +110,14 @@ impl RunAgain {
         }
         suggested_command(&arguments, workspace)
     }
+}
+
+/// As a shell takes it.
+#[expect(clippy::ptr_arg, reason = "for `map`")]
+fn quoted(setting: &String) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-=/:@%+,".contains(c);
+    if setting.chars().all(plain) {
+        return setting.clone();
+    }
+    format!("'{}'", setting.replace('\'', r"'\''"))
 }

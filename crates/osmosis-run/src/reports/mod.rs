@@ -11,6 +11,7 @@ mod exported;
 mod failures;
 mod flips;
 mod gates;
+mod model_runs;
 mod ordered_map;
 mod rollout_details;
 mod rollout_line;
@@ -33,6 +34,7 @@ pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
 pub use gates::{Gate, GateResult};
+pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
 pub use ordered_map::OrderedMap;
 pub use rollout_details::{
     Artifact, ArtifactKind, Artifacts, CallDetails, Entry, GroundTruth, RolloutDetails,

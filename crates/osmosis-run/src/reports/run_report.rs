@@ -31,6 +31,9 @@ pub struct RunReport {
     /// Whether this process went on with a run that another began; left out when it only looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<bool>,
+    /// `true` when the run was complete before, and nothing was run; else left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub already_complete: bool,
     /// `null` without prices.
     pub cost: Option<CostReport>,
     pub judge: JudgeSummary,
@@ -130,6 +133,7 @@ impl RunReport {
             total_rollouts: store.counts().await?.total(),
             numbers,
             resumed: None,
+            already_complete: false,
             cost: None,
             judge,
             regraded_from: pinned.regraded_from.as_ref().map(|from| from.run.clone()),
@@ -153,6 +157,15 @@ impl RunReport {
         Self {
             resumed: Some(resumed),
             duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+            ..self
+        }
+    }
+
+    /// The same, of a run that perhaps was complete before, so that nothing was run.
+    #[must_use]
+    pub fn found_complete(self, already_complete: bool) -> Self {
+        Self {
+            already_complete,
             ..self
         }
     }

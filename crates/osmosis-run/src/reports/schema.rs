@@ -5,8 +5,8 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    Comparison, ExportReport, Flip, ModelRunsReport, RolloutDetails, RolloutLine, RunInfo,
+    RunReport, RunSummary, SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.
@@ -23,6 +23,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<Comparison>("comparison"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
+        file::<ModelRunsReport>("model-runs-report"),
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutLine>("rollout-line"),
         file::<RunInfo>("run-info"),

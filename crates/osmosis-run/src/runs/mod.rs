@@ -1,5 +1,6 @@
 //! The runs of a workspace: their names, what they are pinned to, and their stores.
 
+mod differences;
 mod names;
 mod pinned;
 mod read;
@@ -10,7 +11,8 @@ pub mod stop;
 mod store;
 pub mod verify;
 
-pub use names::{fresh_name, given_name};
+pub use differences::{FactDifference, FileChanges, PinnedDifferences, RowChanges};
+pub use names::{fresh_name, given_name, named_folder};
 pub use pinned::{Pinned, Remembered};
 pub use read::ReadRun;
 pub use reference::{FoundRun, RunReference, kind_word};

@@ -16,6 +16,21 @@ pub fn given_name(name: Option<&str>) -> Result<Option<RunName>, RunError> {
     .transpose()
 }
 
+/// The name of a run, a new one unless one is given, and its folder.
+pub fn named_folder(
+    name: Option<RunName>,
+    stem: &str,
+    workspace: &Workspace,
+    kind: RunKind,
+) -> Result<(RunName, RunFolder), RunError> {
+    let name = match name {
+        Some(name) => name,
+        None => fresh_name(stem, workspace, kind)?,
+    };
+    let folder = RunFolder::of(workspace, kind, &name);
+    Ok((name, folder))
+}
+
 /// `multiply-20260101-120000`, with a number behind it when that is taken.
 pub fn fresh_name(stem: &str, workspace: &Workspace, kind: RunKind) -> Result<RunName, RunError> {
     let stem: String = stem

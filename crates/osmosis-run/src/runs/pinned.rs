@@ -1,14 +1,15 @@
 //! What a run is pinned to. A resume with anything of it changed would mix two experiments.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
 use osmosis_core::{JsonText, RewardRange};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value};
 
-use super::RegradedFrom;
+use super::{FileChanges, PinnedDifferences, RegradedFrom};
 use crate::eval::prices::Prices;
+use crate::source_files::ProjectSource;
 use crate::{RunError, RunErrorKind};
 
 /// What a resume goes on with but may change; no part of what the run is.
@@ -54,8 +55,11 @@ pub struct Pinned {
     pub eval_dataset_sha256: Option<String>,
     /// `--rows`.
     pub rows: Option<String>,
-    /// The files of the user's code.
+    /// The files of the user's code, all in one.
     pub source_sha256: Option<String>,
+    /// Each of those that count, by its path from the project's folder; runs from before they were kept have
+    /// none.
+    pub source_files: Option<BTreeMap<String, String>>,
     pub environment_sha256: Option<String>,
     /// The rollout server that runs the user's code, when it is not run here.
     pub server: Option<String>,
@@ -71,6 +75,9 @@ pub struct Pinned {
 pub struct Remembered {
     /// The config file, from the workspace's folder.
     pub config: Option<String>,
+    /// What was set beside it, as `--set` takes it. The settings have it already; a regrade, which goes by the
+    /// file as it is then, sets it again.
+    pub overrides: Vec<String>,
     pub prices: Option<Prices>,
     /// How the rollout server reaches us.
     pub public_url: Option<String>,
@@ -86,6 +93,21 @@ pub struct Remembered {
 }
 
 impl Pinned {
+    /// The fact that has the digests of single files.
+    pub(crate) const SOURCE_FILES: &str = "source_files";
+
+    /// Pins the project's files.
+    pub fn pin_source(&mut self, source: ProjectSource) {
+        self.source_sha256 = Some(source.sha256);
+        self.source_files = Some(source.files);
+    }
+
+    /// The project's files that differ; `None` where that can't be said.
+    pub fn files_changed(&self, now: &Self) -> Option<FileChanges> {
+        let (before, now) = (self.source_files.as_ref()?, now.source_files.as_ref()?);
+        Some(FileChanges::between(before, now))
+    }
+
     /// The settings of a config, one fact for each key: `section.key`.
     pub fn of_config(config: &impl Serialize) -> Result<Self, RunError> {
         let config = serde_json::to_value(config)
@@ -190,6 +212,7 @@ impl Pinned {
             facts.put("dataset_sha256", self.dataset_sha256.as_deref());
             facts.copy(of_grader);
             facts.put("source_sha256", self.source_sha256.as_deref());
+            facts.put(Self::SOURCE_FILES, self.source_files.as_ref());
             facts.put_or_null("environment_sha256", self.environment_sha256.as_deref());
             facts.put("judge", self.judge.as_ref());
             facts.put_or_null("rows", self.rows.as_deref());
@@ -209,6 +232,8 @@ impl Pinned {
         facts.put("judge", self.judge.as_ref());
         let remembered = &self.remembered;
         facts.put("remembered.config", remembered.config.as_deref());
+        let overrides = Some(&remembered.overrides).filter(|overrides| !overrides.is_empty());
+        facts.put("remembered.overrides", overrides);
         facts.put("dataset_sha256", self.dataset_sha256.as_deref());
         facts.put("eval_dataset_sha256", self.eval_dataset_sha256.as_deref());
         let is_evaluation = remembered.config.is_some();
@@ -219,6 +244,7 @@ impl Pinned {
         }
         if let Some(digest) = self.source_sha256.as_deref() {
             facts.put("source_sha256", Some(digest));
+            facts.put(Self::SOURCE_FILES, self.source_files.as_ref());
             facts.put_or_null("environment_sha256", self.environment_sha256.as_deref());
         }
         if let Some(server) = self.server.as_deref() {
@@ -259,6 +285,7 @@ impl Pinned {
         let rows: Option<String> = facts.take("remembered.dataset_rows");
         let remembered = Remembered {
             config: facts.take("remembered.config"),
+            overrides: facts.take("remembered.overrides").unwrap_or_default(),
             prices: prices.and_then(|text| Prices::of_text(&text)),
             public_url: facts.take("remembered.public_url"),
             listen: facts.take("remembered.listen"),
@@ -276,6 +303,7 @@ impl Pinned {
             eval_dataset_sha256: facts.take("eval_dataset_sha256"),
             rows: facts.take("rows"),
             source_sha256: facts.take("source_sha256"),
+            source_files: facts.take(Self::SOURCE_FILES),
             environment_sha256: facts.take("environment_sha256"),
             server: facts.take("server"),
             held_out_rows_moved: facts.take("held_out_rows_moved"),
@@ -296,35 +324,12 @@ impl Pinned {
             .map_err(|error| RunError::failed(RunErrorKind::RunDamaged, error.to_string()))
     }
 
-    /// Refuses when a fact differs, showing old and new.
+    /// Refuses when a fact differs, naming what.
     pub fn check(&self, now: &Self, run: &str) -> Result<(), RunError> {
-        let before = self.facts();
-        let mut differences = vec![];
-        for (name, new) in now.facts() {
-            let old = before.get(&name).unwrap_or(&Value::Null);
-            if *old != new && !Self::is_remembered(&name) {
-                differences.push((name, old.clone(), new));
-            }
+        match PinnedDifferences::between(self, now) {
+            Some(differences) => Err(differences.refusal(run, now.project())),
+            None => Ok(()),
         }
-        if differences.is_empty() {
-            return Ok(());
-        }
-        let mut message = format!("run `{run}` can't be resumed: it was made with");
-        for (name, old, new) in &differences {
-            let _ = write!(
-                message,
-                "\n  {name}: {old}\n  {:>width$}  {new}",
-                "now:",
-                width = name.len() - 1
-            );
-        }
-        let details: Vec<Value> = differences
-            .into_iter()
-            .map(|(name, old, new)| serde_json::json!({"fact": name, "old": old, "new": new}))
-            .collect();
-        Err(RunError::failed(RunErrorKind::RunPinned, message)
-            .hint("undo the change, start a run with another `--name`, or put this one away with `--fresh`")
-            .details(serde_json::json!({ "differences": details })))
     }
 }
 
@@ -411,6 +416,12 @@ mod tests {
             "policy_calls_in": "b",
         }));
         check_kept(&json!({"serve.rollout": "r", "serve.entrypoint": "main.py"}));
+        check_kept(&json!({
+            "evaluation.n": 1, "model": {}, "remembered.config": "c.toml",
+            "remembered.overrides": ["evaluation.n=1"], "dataset_sha256": "d", "rows": null,
+            "source_sha256": "s", "source_files": {"main.py": "0123456789abcdef"},
+            "environment_sha256": "v", "remembered.prices": null,
+        }));
     }
 
     #[test]
@@ -455,6 +466,10 @@ mod tests {
         let other = read(&json!({"evaluation.n": 2}));
         let error = before.check(&other, "t").unwrap_err();
         assert_eq!(error.kind(), RunErrorKind::RunPinned);
-        assert!(error.message().contains("evaluation.n: 1"), "{error}");
+        assert!(error.message().contains("evaluation.n: was 1"), "{error}");
+        // What was taken out of the config is a change, too.
+        let with = read(&json!({"evaluation.n": 1, "workflow.style": "short"}));
+        let error = with.check(&before, "t").unwrap_err();
+        assert!(error.message().contains("workflow.style"), "{error}");
     }
 }

@@ -7,8 +7,9 @@ use osmosis_core::{OutcomeKind, RunName};
 use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
-use super::Pinned;
 use super::reference::kind_word;
+use super::{Pinned, PinnedDifferences, RowChanges};
+use crate::checked_dataset::CheckedDataset;
 use crate::private_files;
 use crate::run_folder::RunFolder;
 use crate::{RunError, RunErrorKind};
@@ -23,6 +24,8 @@ pub struct RunToOpen<'a> {
     pub pinned: &'a Pinned,
     /// Kinds of result that a resume puts back into the queue.
     pub run_again: &'a [OutcomeKind],
+    /// What its rows are compared with when the dataset is not what it was.
+    pub dataset: Option<&'a CheckedDataset>,
 }
 
 /// A store that this process holds.
@@ -30,8 +33,16 @@ pub struct RunToOpen<'a> {
 pub struct Opened {
     pub store: Arc<dyn Store>,
     pub resumed: bool,
+    /// It was finished, and nothing of it is run again.
+    pub was_finished: bool,
     /// As the run has it.
     pub pinned: Pinned,
+}
+
+/// A run as an earlier process left it.
+struct Before {
+    pinned: Pinned,
+    was_finished: bool,
 }
 
 impl RunToOpen<'_> {
@@ -49,7 +60,8 @@ impl RunToOpen<'_> {
             Ok(before) => Ok(Opened {
                 store,
                 resumed: before.is_some(),
-                pinned: before.unwrap_or_else(|| self.pinned.clone()),
+                was_finished: before.as_ref().is_some_and(|before| before.was_finished),
+                pinned: before.map_or_else(|| self.pinned.clone(), |before| before.pinned),
             }),
             Err(error) => {
                 // Closing makes what was recorded whole; the first error is the one that matters.
@@ -59,8 +71,8 @@ impl RunToOpen<'_> {
         }
     }
 
-    /// Makes the run, or goes on with it; what it was pinned to before.
-    async fn begin(&self, store: &dyn Store) -> Result<Option<Pinned>, RunError> {
+    /// Makes the run, or goes on with it; how it was before.
+    async fn begin(&self, store: &dyn Store) -> Result<Option<Before>, RunError> {
         let Some(record) = store.run().await? else {
             store
                 .create_run(RunRecord {
@@ -76,11 +88,30 @@ impl RunToOpen<'_> {
             return Ok(None);
         };
         let pinned = Pinned::read(&record.pinned)?;
-        pinned.check(self.pinned, self.name.as_str())?;
-        store.recover(Recovery::AfterTakeover).await?;
-        store.requeue(self.run_again).await?;
-        store.set_status(RunStatus::Running).await?;
-        Ok(Some(pinned))
+        self.check(&pinned, store).await?;
+        let recovered = store.recover(Recovery::AfterTakeover).await?;
+        let requeued = store.requeue(self.run_again).await?;
+        let was_finished = record.status == RunStatus::Finished && recovered + requeued == 0;
+        if !was_finished {
+            store.set_status(RunStatus::Running).await?;
+        }
+        Ok(Some(Before {
+            pinned,
+            was_finished,
+        }))
+    }
+
+    /// Refuses when something differs, also naming the rows that do.
+    async fn check(&self, before: &Pinned, store: &dyn Store) -> Result<(), RunError> {
+        let Some(mut found) = PinnedDifferences::between(before, self.pinned) else {
+            return Ok(());
+        };
+        if found.has("dataset_sha256")
+            && let Some(dataset) = self.dataset
+        {
+            found.rows = Some(RowChanges::of(store, before, dataset).await?);
+        }
+        Err(found.refusal(self.name.as_str(), self.pinned.project()))
     }
 }
 

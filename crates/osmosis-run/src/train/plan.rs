@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{HeldOut, Language, TrainConfig};
+use osmosis_core::config::{ConfigSource, HeldOut, Language, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
 use osmosis_policy::{EmbeddedModel, Processor};
@@ -14,6 +14,7 @@ use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
+use crate::notices::Notices;
 use crate::policy;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
@@ -26,8 +27,7 @@ const MOST_DEFAULT_IN_FLIGHT: u32 = 256;
 /// What the user asked for, on the command line or in an earlier submit.
 #[derive(Debug, Clone)]
 pub struct Request {
-    pub config_path: Utf8PathBuf,
-    pub config_text: String,
+    pub config: ConfigSource,
     pub secrets_file: Option<Utf8PathBuf>,
     /// The run goes on that a version began which did not compare rows.
     pub rows_not_compared: bool,
@@ -39,6 +39,8 @@ pub struct Plan<M = EmbeddedModel> {
     pub workspace: Workspace,
     pub request: Request,
     pub config: TrainConfig,
+    /// The config with what is set beside it.
+    pub config_text: String,
     pub code: UserCode,
     pub model: M,
     /// What the grader may ask.
@@ -73,20 +75,37 @@ impl PlannedModel for EmbeddedModel {
 }
 
 impl<M: PlannedModel> Plan<M> {
-    pub fn check(request: Request, workspace: Option<&Utf8Path>) -> Result<Self, RunError> {
-        let config = TrainConfig::parse(&request.config_path, &request.config_text)?;
-        let workspace = Workspace::find(workspace, request.config_path.parent())?;
+    /// Checks everything that can be without starting anything; what takes time is told as it begins.
+    pub fn check(
+        request: Request,
+        workspace: Option<&Utf8Path>,
+        notices: &dyn Notices,
+    ) -> Result<Self, RunError> {
+        let config = TrainConfig::of(&request.config)?;
+        let config_text = request.config.effective_text()?;
+        let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
+        let workspace = Workspace::find(workspace, beside)?;
         let code = UserCode::check(
             &workspace,
             &config.experiment,
             PassedOn::from(&config),
             request.secrets_file.as_deref(),
         )?;
+        notices.step(format_args!(
+            "Reading the dataset {}",
+            config.experiment.dataset
+        ));
         let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
         let eval_dataset = match &config.training.held_out {
             Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
             Some(HeldOut::Fraction(_)) | None => None,
         };
+        if config.experiment.model_path.runs_here() {
+            notices.step(format_args!(
+                "Loading the model {}",
+                config.experiment.model_path
+            ));
+        }
         let model = M::open(&config, &workspace)?;
         let seed = config.training.seed.unwrap_or(0);
         let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
@@ -94,6 +113,7 @@ impl<M: PlannedModel> Plan<M> {
             workspace,
             request,
             config,
+            config_text,
             code,
             model,
             judge,
@@ -110,8 +130,20 @@ impl<M: PlannedModel> Plan<M> {
         Ok(plan)
     }
 
+    /// What a run without a name is named after.
+    pub fn stem(&self) -> &str {
+        let file = self.request.config.file.as_deref();
+        let stem = file.and_then(Utf8Path::file_stem);
+        stem.unwrap_or(self.config.experiment.rollout.as_str())
+    }
+
+    /// The rows to train on.
+    pub fn dataset(&self) -> &CheckedDataset {
+        &self.dataset
+    }
+
     /// Whether only the user's code can say if the rows will do.
-    pub fn depends_on_workflow(&self) -> bool {
+    fn depends_on_workflow(&self) -> bool {
         self.datasets().any(CheckedDataset::depends_on_workflow)
     }
 
@@ -168,7 +200,7 @@ impl<M: PlannedModel> Plan<M> {
         facts.dataset_sha256 = Some(self.dataset.sha256.clone());
         let eval_dataset = self.eval_dataset.as_ref();
         facts.eval_dataset_sha256 = eval_dataset.map(|dataset| dataset.sha256.clone());
-        facts.source_sha256 = Some(self.code.digest()?);
+        facts.pin_source(self.code.source()?);
         facts.environment_sha256 = Some(environment_digest.to_owned());
         facts.held_out_rows_moved = self.moved_rows();
         facts.remembered = Remembered {

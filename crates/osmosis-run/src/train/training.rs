@@ -4,25 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_store::{RunKind, RunStatus};
+use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
 use osmosis_worker::WorkerPool;
 
-use crate::execution::{self, DriveSettings, pool_options};
+use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
 use crate::notices::Notices;
 use crate::policy::{self, TokenLimits};
-use crate::prepared::Prepared;
+use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
 use crate::reports::TrainingReport;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, fresh_name};
+use crate::runs::{Pinned, named_folder};
 use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::tracking::TrackerKind;
@@ -44,32 +45,20 @@ pub struct Training<M = EmbeddedModel> {
     pub trackers: Trackers,
 }
 
-/// User code that can be put to work.
-#[derive(Debug)]
-pub struct ReadyCode {
-    pub prepared: Prepared,
-    /// Workers that run already, because only they could say whether the rows will do.
-    workers: Option<Arc<WorkerPool>>,
-}
-
 /// What a check without a run found.
 #[derive(Debug)]
 pub struct TrainCheck {
     pub manifest: Manifest,
-    pub prepared: Prepared,
+    /// The interpreter or binary.
+    pub program: Utf8PathBuf,
 }
 
 impl<M: PlannedModel + Sync> Training<M> {
     /// A run of this plan, under a new name unless one is given.
     pub fn new(plan: Plan<M>, name: Option<RunName>) -> Result<Self, RunError> {
-        let name = if let Some(name) = name {
-            name
-        } else {
-            let stem = plan.request.config_path.file_stem().unwrap_or("train");
-            fresh_name(stem, &plan.workspace, RunKind::Training)?
-        };
+        let (name, folder) = named_folder(name, plan.stem(), &plan.workspace, RunKind::Training)?;
         Ok(Self {
-            folder: RunFolder::of(&plan.workspace, RunKind::Training, &name),
+            folder,
             plan,
             name,
             throughput: Throughput::default(),
@@ -85,10 +74,11 @@ impl<M: PlannedModel + Sync> Training<M> {
             folder: &self.folder,
             workspace: &self.plan.workspace,
             project: self.plan.config.experiment.rollout.as_str(),
-            config_text: &self.plan.request.config_text,
+            config_text: &self.plan.config_text,
             log_limits: self.plan.config.logs,
             // The weights depend on earlier results as they are; the trainer retries what it may.
             run_again: vec![],
+            dataset: Some(self.plan.dataset()),
         }
     }
 
@@ -99,56 +89,44 @@ impl<M: PlannedModel + Sync> Training<M> {
         Redactor::new(secrets.chain(of_judge).chain(of_model).cloned())
     }
 
-    /// The user's code, with its word that the rows will do where only it can say so.
+    /// Makes the environment of the user's code.
     pub async fn prepare(
         &self,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<ReadyCode, RunError> {
-        let prepared = self.prepare_code(around).await?;
-        let mut workers = None;
-        if self.plan.depends_on_workflow() {
-            let started = self.start_workers(&prepared, around).await?;
-            self.plan.check_for(started.manifest())?;
-            workers = Some(started);
+        self.code_start().prepare(around).await
+    }
+
+    /// Starts the workers, and has their word that the rows will do.
+    pub async fn preflight(
+        &self,
+        ready: &mut ReadyCode,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<(), RunError> {
+        let workers = self.code_start().start(ready, around).await?;
+        self.plan.check_for(workers.manifest())
+    }
+
+    fn code_start(&self) -> CodeStart<'_> {
+        CodeStart {
+            code: &self.plan.code,
+            throughput: &self.throughput,
+            max_in_flight: self.max_in_flight(),
+            roles: WorkerRoles::AgentsAndGraders,
         }
-        Ok(ReadyCode { prepared, workers })
-    }
-
-    async fn prepare_code(
-        &self,
-        around: &Surroundings<'_, TrainEvent>,
-    ) -> Result<Prepared, RunError> {
-        let python = self.throughput.python.as_deref();
-        self.plan.code.prepare(python, &**around.notices).await
-    }
-
-    async fn start_workers(
-        &self,
-        prepared: &Prepared,
-        around: &Surroundings<'_, TrainEvent>,
-    ) -> Result<Arc<WorkerPool>, RunError> {
-        let isolation = self.plan.config.workers.isolation;
-        let options = pool_options(&self.throughput, self.max_in_flight(), isolation);
-        let events = around.events.worker_events();
-        let workers = self.plan.code.start_workers(prepared, options, events);
-        Ok(around.parts.add_workers(workers.await?))
     }
 
     /// The workers of the run, which are told of.
-    pub async fn workers(
+    pub fn workers(
         &self,
-        ready: ReadyCode,
+        ready: &ReadyCode,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<Arc<WorkerPool>, RunError> {
-        let workers = if let Some(workers) = ready.workers {
-            workers
-        } else {
-            let starting = self.start_workers(&ready.prepared, around);
-            around.stop.unless_stopped(starting).await?
-        };
-        let manifest = workers.manifest();
+        let workers = ready.workers()?;
         let amount = self.plan.amount();
-        self.plan.code.tell(manifest, &amount, &**around.notices);
+        self.plan
+            .code
+            .tell(workers.manifest(), &amount, &**around.notices);
         Ok(workers)
     }
 
@@ -182,6 +160,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         let report = TrainingReport::of(&*run.store, &self.name, &self.folder).await?;
         Ok(report
             .ran_here(run.resumed, trained)
+            .found_complete(run.was_finished)
             .with_withheld(&self.plan.code.withheld))
     }
 
@@ -219,7 +198,7 @@ impl Work for Training {
     }
 
     fn interpreter<'r>(&self, ready: &'r ReadyCode) -> Option<&'r Utf8Path> {
-        ready.prepared.interpreter()
+        ready.interpreter()
     }
 
     async fn prepare(&self, around: &Surroundings<'_, TrainEvent>) -> Result<ReadyCode, RunError> {
@@ -227,7 +206,27 @@ impl Work for Training {
     }
 
     fn pin(&self, ready: &ReadyCode) -> Result<Pinned, RunError> {
-        self.plan.pinned(ready.prepared.digest())
+        self.plan.pinned(ready.digest())
+    }
+
+    async fn preflight(
+        &self,
+        ready: &mut ReadyCode,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<(), RunError> {
+        Self::preflight(self, ready, around).await
+    }
+
+    async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
+        if !run.was_finished {
+            return Ok(None);
+        }
+        let steps = run.store.steps().await?;
+        let steps = steps.iter().map(|step| step.step).max().unwrap_or(0);
+        // Weights that are gone are computed again from what is recorded.
+        let last = checkpoints::resolve(&self.folder.path, Which::Latest);
+        let is_there = last.is_ok_and(|checkpoint| checkpoint.step == steps);
+        Ok(is_there.then_some(TrainEnd::Complete { steps }))
     }
 
     async fn opened(
@@ -251,7 +250,7 @@ impl Work for Training {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<TrainEnd, RunError> {
         let plan = self.plan.train_plan()?;
-        let workers = self.workers(ready, around).await?;
+        let workers = self.workers(&ready, around)?;
         let (gateway, sampler) = self.serve_policy(run, around).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
@@ -288,14 +287,17 @@ impl Training {
         stop: &StopSignals,
         notices: &Arc<dyn Notices>,
     ) -> Result<TrainCheck, RunError> {
-        rehearse(stop, notices, async |around| {
-            let prepared = self.prepare_code(around).await?;
-            let workers = self.start_workers(&prepared, around).await?;
+        rehearse::<TrainEvent, _>(stop, notices, async |around| {
+            let mut ready = self.code_start().prepare(around).await?;
+            let workers = self.code_start().start(&mut ready, around).await?;
             let manifest = workers.manifest().clone();
             self.plan.check_for(&manifest)?;
             let amount = self.plan.amount();
             self.plan.code.tell(&manifest, &amount, &**around.notices);
-            Ok(TrainCheck { manifest, prepared })
+            Ok(TrainCheck {
+                manifest,
+                program: ready.program().to_owned(),
+            })
         })
         .await
     }

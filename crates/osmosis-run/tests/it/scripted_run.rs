@@ -35,6 +35,8 @@ pub(crate) enum Fails {
     Nowhere,
     /// After its workers have started.
     Preparing,
+    /// When it is tried out.
+    Preflight,
     /// After it is open.
     Filling,
     /// After everything has started.
@@ -58,6 +60,8 @@ pub(crate) struct ScriptedRun {
     pub(crate) prepares_for_ever: bool,
     /// Its work ends when it is asked to stop, which its observer does at the first event.
     pub(crate) is_stopped: bool,
+    /// An existing run of its name is archived.
+    pub(crate) fresh: bool,
     pub(crate) journal: Journal,
 }
 
@@ -80,6 +84,7 @@ impl ScriptedRun {
             fails,
             prepares_for_ever: false,
             is_stopped: false,
+            fresh: false,
             journal: Journal::default(),
         }
     }
@@ -94,6 +99,7 @@ impl ScriptedRun {
                 stop: self.is_stopped.then(|| stop.clone()),
             }),
             resume: Some("again t".to_owned()),
+            fresh: self.fresh,
         };
         live(self, front).await
     }
@@ -103,7 +109,7 @@ impl ScriptedRun {
         let mut all = self.journal.lock().clone();
         let place = |what| all.iter().position(|noted| *noted == what);
         assert!(place("event") <= place("observed"), "{all:?}");
-        all.retain(|what| !matches!(*what, "prepares" | "event"));
+        all.retain(|what| !matches!(*what, "prepares" | "preflight" | "event"));
         all
     }
 
@@ -145,6 +151,12 @@ impl ScriptedRun {
     pub(crate) fn metrics(&self) -> Option<Value> {
         let text = std::fs::read_to_string(self.run_folder.metrics()).ok()?;
         Some(serde_json::from_str(&text).unwrap())
+    }
+
+    /// Runs that were put away.
+    pub(crate) fn archived(&self) -> usize {
+        let folder = self.workspace.root.join(".osmosis/archive");
+        folder.read_dir_utf8().map_or(0, Iterator::count)
     }
 
     pub(crate) fn has_index(&self) -> bool {
@@ -203,6 +215,7 @@ impl Work for ScriptedRun {
             config_text: "",
             log_limits: LogLimits::default(),
             run_again: vec![],
+            dataset: None,
         }
     }
 
@@ -225,6 +238,19 @@ impl Work for ScriptedRun {
             std::future::pending::<()>().await;
         }
         self.failing(Fails::Preparing)
+    }
+
+    async fn preflight(
+        &self,
+        _ready: &mut (),
+        _around: &Surroundings<'_, RunEvent>,
+    ) -> Result<(), RunError> {
+        self.note("preflight");
+        self.failing(Fails::Preflight)
+    }
+
+    async fn ended_before(&self, run: &OpenRun) -> Result<Option<RunStatus>, RunError> {
+        Ok(run.was_finished.then_some(RunStatus::Finished))
     }
 
     fn pin(&self, _ready: &()) -> Result<Pinned, RunError> {

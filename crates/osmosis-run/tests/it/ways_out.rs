@@ -113,3 +113,40 @@ async fn a_run_that_failed_goes_on_under_its_name() {
     assert_eq!(run.status_left().await, RunStatus::Finished);
     assert_eq!(run.tracker_was_told(), Some(true));
 }
+
+#[tokio::test]
+async fn a_preflight_that_fails_leaves_no_run_and_no_hint_to_resume_one() {
+    let run = ScriptedRun::new(Fails::Preflight);
+    let error = run.live(&Stop::default()).await.unwrap_err();
+    assert_eq!(error.hint_text(), None);
+    assert_eq!(run.end(), ["workers"]);
+    assert!(!run.path().exists());
+}
+
+#[tokio::test]
+async fn a_fresh_run_whose_preflight_fails_leaves_the_earlier_one_in_place() {
+    let mut run = ScriptedRun::new(Fails::Nowhere);
+    run.live(&Stop::default()).await.unwrap();
+    (run.fresh, run.fails) = (true, Fails::Preflight);
+    run.live(&Stop::default()).await.unwrap_err();
+    assert_eq!(run.status_left().await, RunStatus::Finished);
+    assert_eq!(run.archived(), 0);
+    run.fails = Fails::Nowhere;
+    run.live(&Stop::default()).await.unwrap();
+    assert_eq!(run.archived(), 1);
+}
+
+#[tokio::test]
+async fn a_complete_run_is_looked_at_and_nothing_is_started_or_written() {
+    let run = ScriptedRun::new(Fails::Nowhere);
+    let first = run.live(&Stop::default()).await.unwrap();
+    assert!(!first.already_complete);
+    let metrics = std::fs::metadata(run.path().join("metrics.json")).unwrap();
+    run.journal.lock().clear();
+    let again = run.live(&Stop::default()).await.unwrap();
+    assert!(again.already_complete);
+    assert_eq!(*run.journal.lock(), ["prepares", "workers"]);
+    assert_eq!(run.status_left().await, RunStatus::Finished);
+    let after = std::fs::metadata(run.path().join("metrics.json")).unwrap();
+    assert_eq!(metrics.modified().unwrap(), after.modified().unwrap());
+}

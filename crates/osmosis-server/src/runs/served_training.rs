@@ -11,10 +11,11 @@ use osmosis_gateway::{Gateway, GatewayOptions, Policy, Secret};
 use osmosis_run::execution;
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
 use osmosis_run::policy;
+use osmosis_run::ready_code::ReadyCode;
 use osmosis_run::reports::TrainingReport;
 use osmosis_run::runs::Pinned;
 use osmosis_run::train::outside_model::OutsideModel;
-use osmosis_run::train::training::{ReadyCode, Training};
+use osmosis_run::train::training::Training;
 use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::RunStatus;
 use osmosis_train::TrainEvent;
@@ -22,7 +23,9 @@ use osmosis_train::delivery::{
     AnnouncedVersion, OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining,
 };
 
-use crate::BatchService;
+use crate::{BatchService, Listening};
+
+const OTHER_ADDRESS: &str = "choose another address with `--listen ADDR`";
 
 /// A training run for a trainer in another process.
 pub struct ServedTraining {
@@ -69,7 +72,7 @@ impl Work for ServedTraining {
     }
 
     fn interpreter<'r>(&self, ready: &'r ReadyCode) -> Option<&'r Utf8Path> {
-        ready.prepared.interpreter()
+        ready.interpreter()
     }
 
     async fn prepare(&self, around: &Surroundings<'_, TrainEvent>) -> Result<ReadyCode, RunError> {
@@ -77,7 +80,22 @@ impl Work for ServedTraining {
     }
 
     fn pin(&self, ready: &ReadyCode) -> Result<Pinned, RunError> {
-        self.training.plan.pinned(ready.prepared.digest())
+        self.training.plan.pinned(ready.digest())
+    }
+
+    async fn preflight(
+        &self,
+        ready: &mut ReadyCode,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<(), RunError> {
+        self.training.preflight(ready, around).await?;
+        if let Some(address) = self.listen {
+            // Whether it is free; the gateway, which needs the run's store, takes it.
+            Listening::on(address)
+                .await
+                .map_err(|error| RunError::from(error).hint(OTHER_ADDRESS))?;
+        }
+        Ok(())
     }
 
     async fn opened(
@@ -96,7 +114,7 @@ impl Work for ServedTraining {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<OutsideEnd, RunError> {
         let plan = self.training.plan.train_plan()?;
-        let workers = self.training.workers(ready, around).await?;
+        let workers = self.training.workers(&ready, around)?;
         let served = self.serve_policy(run, around).await?;
         let plan = OutsidePlan {
             rows: plan.rows,
@@ -163,7 +181,7 @@ impl ServedTraining {
         };
         let gateway = execution::start_gateway_with(options, &policy, &run.store)
             .await
-            .map_err(|error| error.hint("choose another address with `--listen ADDR`"))?;
+            .map_err(|error| error.hint(OTHER_ADDRESS))?;
         let gateway = around.parts.add_gateway(gateway);
         if let Some(judge) = &self.training.plan.judge {
             judge.serve_at(&gateway);

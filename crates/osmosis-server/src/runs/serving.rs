@@ -76,6 +76,8 @@ pub struct ServerAddress<'a> {
 pub struct ReadyServer {
     prepared: Option<Prepared>,
     listening: Listening,
+    /// Those that are started here. The one that comes by itself does so when it is told where we are.
+    workers: Option<Arc<WorkerPool>>,
 }
 
 /// How serving ended.
@@ -113,6 +115,7 @@ impl Work for Serving {
             config_text: "",
             log_limits: LogLimits::default(),
             run_again: vec![],
+            dataset: None,
         }
     }
 
@@ -125,7 +128,24 @@ impl Work for Serving {
         Ok(ReadyServer {
             prepared: self.side.prepare(&**around.notices).await?,
             listening: Listening::on(self.address).await?,
+            workers: None,
         })
+    }
+
+    async fn preflight(
+        &self,
+        ready: &mut ReadyServer,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<(), RunError> {
+        if let Some(prepared) = &ready.prepared {
+            let events = around.events.worker_events();
+            let notices = &**around.notices;
+            let starting =
+                self.side
+                    .start_workers(prepared, self.most_in_flight(), events, notices);
+            ready.workers = Some(around.parts.add_workers(starting.await?));
+        }
+        Ok(())
     }
 
     fn pin(&self, _ready: &ReadyServer) -> Result<Pinned, RunError> {
@@ -148,8 +168,7 @@ impl Work for Serving {
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<ServeEnd, RunError> {
         let ReadyServer {
-            prepared,
-            listening,
+            listening, workers, ..
         } = ready;
         let rules = self.address_rules(&listening);
         let relay = Arc::new(RelayPolicy::new(MODEL).within(rules));
@@ -157,8 +176,8 @@ impl Work for Serving {
         let sampling = Sampling::default();
         let gateway = execution::start_gateway(None, sampling, &policy, &run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
-        let starting = self.start_workers(prepared, &listening, around);
-        let workers = around.stop.unless_stopped(starting).await?;
+        let joining = self.announce(workers, &listening, around);
+        let workers = around.stop.unless_stopped(joining).await?;
         for warning in &workers.manifest().warnings {
             around.notices.warn(warning);
         }
@@ -209,9 +228,10 @@ impl Work for Serving {
 }
 
 impl Serving {
-    async fn start_workers(
+    /// Says where the server is; whoever started us brings the worker then, unless there are some.
+    async fn announce(
         &self,
-        prepared: Option<Prepared>,
+        workers: Option<Arc<WorkerPool>>,
         listening: &Listening,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<Arc<WorkerPool>, RunError> {
@@ -221,10 +241,18 @@ impl Serving {
                 worker_address,
             });
         };
-        let in_flight = self.limits.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT);
+        if let Some(workers) = workers {
+            told(None);
+            return Ok(workers);
+        }
         let events = around.events.worker_events();
-        let workers = self.side.start_workers(prepared, in_flight, events, told);
-        Ok(around.parts.add_workers(workers.await?))
+        let worker = self.side.admit_worker(self.most_in_flight(), events, told);
+        Ok(around.parts.add_workers(worker.await?))
+    }
+
+    /// As far as can be said before the workflow is known.
+    fn most_in_flight(&self) -> u32 {
+        self.limits.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT)
     }
 
     fn max_in_flight(&self, workers: &WorkerPool) -> u32 {

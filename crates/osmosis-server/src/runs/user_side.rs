@@ -135,8 +135,12 @@ impl UserSide {
     /// Where the run is recorded. A program that is served may have been started anywhere, also where
     /// nothing can be written.
     pub fn folder(&self, wanted: RunFolder) -> RunFolder {
-        match (&self.code, std::fs::create_dir_all(&wanted.path)) {
-            (ServedCode::Attached { .. }, Err(error)) => {
+        // The folder of a rollout's run is not made before its code was imported.
+        let ServedCode::Attached { .. } = &self.code else {
+            return wanted;
+        };
+        match std::fs::create_dir_all(&wanted.path) {
+            Err(error) => {
                 let name = wanted.path.file_name().unwrap_or("attached");
                 let temporary = Utf8PathBuf::from_path_buf(std::env::temp_dir())
                     .unwrap_or_else(|_| "/tmp".into())
@@ -144,8 +148,7 @@ impl UserSide {
                 tracing::warn!(folder = %wanted.path, %error, %temporary, "rollouts are recorded elsewhere");
                 RunFolder { path: temporary }
             }
-            // What is wrong with it is told when the store is opened.
-            (ServedCode::Rollout(_) | ServedCode::Attached { .. }, _) => wanted,
+            Ok(()) => wanted,
         }
     }
 
@@ -173,37 +176,50 @@ impl UserSide {
         }
     }
 
-    /// Starts workers, or waits for the one that comes. `tell` is called when requests can be sent, with
-    /// the address for that worker.
+    /// Starts workers of a rollout, which import its code.
     pub async fn start_workers(
         &self,
-        prepared: Option<Prepared>,
+        prepared: &Prepared,
+        max_in_flight: u32,
+        events: mpsc::Sender<WorkerEvent>,
+        notices: &dyn Notices,
+    ) -> Result<WorkerPool, RunError> {
+        let ServedCode::Rollout(rollout) = &self.code else {
+            return Err(RunError::failed(
+                RunErrorKind::Internal,
+                "the process that started us is its own worker",
+            ));
+        };
+        notices.step(format_args!(
+            "Importing rollouts/{}/{}",
+            rollout.name, rollout.entrypoint.file
+        ));
+        let options = pool_options(&self.throughput, max_in_flight, self.isolation);
+        rollout.start_workers(prepared, options, events).await
+    }
+
+    /// Waits for the one worker that comes by itself. `tell` is called when requests can be sent, with the
+    /// address for that worker.
+    pub async fn admit_worker(
+        &self,
         max_in_flight: u32,
         events: mpsc::Sender<WorkerEvent>,
         tell: impl Fn(Option<&str>),
     ) -> Result<WorkerPool, RunError> {
-        let options = pool_options(&self.throughput, max_in_flight, self.isolation);
-        match (&self.code, prepared) {
-            (ServedCode::Attached { token }, _) => {
-                let options = PoolOptions {
-                    in_flight_per_worker: ATTACHED_IN_FLIGHT,
-                    start_limit: ATTACH_LIMIT,
-                    ..options
-                };
-                let attachment = Attachment::open(token.clone(), options, events).await?;
-                tell(Some(attachment.address()));
-                Ok(attachment.admit().await?)
-            }
-            (ServedCode::Rollout(rollout), Some(prepared)) => {
-                let pool = rollout.start_workers(&prepared, options, events).await?;
-                tell(None);
-                Ok(pool)
-            }
-            (ServedCode::Rollout(_), None) => Err(RunError::failed(
+        let ServedCode::Attached { token } = &self.code else {
+            return Err(RunError::failed(
                 RunErrorKind::Internal,
-                "the rollout is not prepared",
-            )),
-        }
+                "the workers of the rollout were never started",
+            ));
+        };
+        let options = PoolOptions {
+            in_flight_per_worker: ATTACHED_IN_FLIGHT,
+            start_limit: ATTACH_LIMIT,
+            ..pool_options(&self.throughput, max_in_flight, self.isolation)
+        };
+        let attachment = Attachment::open(token.clone(), options, events).await?;
+        tell(Some(attachment.address()));
+        Ok(attachment.admit().await?)
     }
 }
 

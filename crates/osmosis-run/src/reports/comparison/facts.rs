@@ -19,6 +19,10 @@ pub struct Difference {
 }
 
 pub(super) fn differences(first: &Pinned, second: &Pinned) -> Vec<Difference> {
+    // The digest of all files has those that do not count, too.
+    let same_files = first
+        .files_changed(second)
+        .is_some_and(|files| files.is_empty());
     let (first, second) = (first.facts(), second.facts());
     let names: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
     let mut found: Vec<Difference> = names
@@ -33,6 +37,9 @@ pub(super) fn differences(first: &Pinned, second: &Pinned) -> Vec<Difference> {
         .filter(|difference| difference.first != difference.second)
         .collect();
     // Another model path has another identity; that need not be said twice.
+    if same_files {
+        found.retain(|d| d.fact != "source_sha256");
+    }
     if found.iter().any(|d| d.fact == "experiment.model_path") {
         found.retain(|d| d.fact != "model");
     }
@@ -44,6 +51,7 @@ fn has_place_of_its_own(fact: &str) -> bool {
     Pinned::is_remembered(fact)
         || matches!(fact, "rows" | "evaluation.limit" | "dataset_sha256")
         || matches!(fact, "regraded_from_created_at_ms" | "policy_calls_in")
+        || fact == Pinned::SOURCE_FILES
 }
 
 fn caution(fact: &str) -> Option<&'static str> {

@@ -58,6 +58,9 @@ pub struct TrainingReport {
     /// Whether this process went on with a run that another began; left out when it only looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<bool>,
+    /// `true` when the run was complete before, and nothing was run; else left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub already_complete: bool,
     /// How long this process trained; left out when it only looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
@@ -212,6 +215,7 @@ impl TrainingReport {
             curve_path: folder.curve(),
             processor: begun_on(store).await?,
             resumed: None,
+            already_complete: false,
             duration_ms: None,
             withheld_variables: None,
             duration: None,
@@ -227,6 +231,15 @@ impl TrainingReport {
             resumed: Some(resumed),
             duration_ms: duration.map(in_ms),
             duration,
+            ..self
+        }
+    }
+
+    /// The same, of a run that perhaps was complete before, so that nothing was run.
+    #[must_use]
+    pub fn found_complete(self, already_complete: bool) -> Self {
+        Self {
+            already_complete,
             ..self
         }
     }
