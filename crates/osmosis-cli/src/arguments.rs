@@ -3,6 +3,7 @@
 use camino::Utf8PathBuf;
 use clap::{Args, Parser, Subcommand};
 
+mod config;
 mod demo;
 mod eval;
 mod gateway;
@@ -13,6 +14,7 @@ mod serve;
 mod train;
 mod workspace;
 
+pub(crate) use config::{ConfigArguments, model_setting, number_setting};
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
     CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ResumeArguments,

@@ -5,6 +5,7 @@ mod workspace_files;
 use std::fmt::Write as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::ConfigSource;
 use osmosis_run::life::Lived;
 use osmosis_run::reports::HeldOutPoint;
 use osmosis_run::train::training::Training;
@@ -17,7 +18,7 @@ use crate::arguments::DemoArguments;
 use crate::error::Exit;
 use crate::figures::duration_text;
 use crate::output::Output;
-use crate::train::submit;
+use crate::train::submit::{self, Start};
 use crate::train::{Plan, Request, failed_text, pass_text, report, reward_text};
 use crate::workspace::{absolute, current_dir};
 
@@ -39,16 +40,20 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
         std::fs::read_to_string(&config_path).map_err(|error| io(&config_path, &error))?;
     let config_text = with_settings(&config_text, &config_path, &arguments)?;
     let request = Request {
-        config_path,
-        config_text,
+        config: ConfigSource::of_file(config_path, config_text),
         secrets_file: None,
         rows_not_compared: false,
     };
-    let plan: Plan = Plan::check(request, Some(&root))?;
+    let notices = output.notices();
+    let plan: Plan = Plan::check(request, Some(&root), &*notices)?;
     // Each demo is a run of its own.
     let mut training = Training::new(plan, None)?;
     training.throughput.python = arguments.python;
-    let trained = submit::run(&training, output).await?;
+    let start = Start {
+        notices,
+        fresh: false,
+    };
+    let trained = submit::run(&training, start, output).await?;
     output.line(report::render(&trained.report, &training.plan.workspace));
     output.line(tell(&trained, &root));
     let resource = resource(&trained, training.plan.seed());

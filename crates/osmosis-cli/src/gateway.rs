@@ -70,10 +70,15 @@ pub(crate) async fn run(
         config_text: "",
         pinned: &pinned,
         run_again: &[],
+        dataset: None,
     }
     .open()
     .await;
-    let Opened { store, .. } = match opened {
+    let Opened {
+        store,
+        was_finished,
+        ..
+    } = match opened {
         Ok(opened) => opened,
         Err(error) if error.kind() == RunErrorKind::RunPinned => {
             ready.shut_down();
@@ -84,6 +89,9 @@ pub(crate) async fn run(
             return Err(error);
         }
     };
+    if was_finished {
+        store.set_status(RunStatus::Running).await?;
+    }
     let options = GatewayOptions {
         control_key: variable(CONTROL_KEY_VARIABLE).map(Secret::new),
         open_metrics: arguments.open_metrics,

@@ -20,6 +20,7 @@ mod runs;
 mod serve;
 mod terminal;
 mod train;
+mod unknown_flags;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     template_trial::install();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return output::usage_error(&error),
+        Err(error) => return output::usage_error(error),
     };
     let command_name = arguments.command.name();
     let output = Output::new(arguments.output, command_name);

@@ -31,10 +31,17 @@ impl Output {
 impl Notices for PrintedNotices {
     fn notice(&self, notice: Notice) {
         match notice {
-            Notice::Note(text) => self.output.note(text),
-            Notice::Warning(text) => self.output.warn(text),
+            Notice::Note(text) => {
+                self.end_step();
+                self.output.note(text);
+            }
+            Notice::Warning(text) => {
+                self.end_step();
+                self.output.warn(text);
+            }
+            Notice::Step(text) => self.step(&text),
             Notice::Environment(event) => self.environment(event),
-            Notice::EnvironmentDone => *self.spinner.lock() = None,
+            Notice::EnvironmentDone | Notice::StepsDone => self.end_step(),
         }
     }
 }
@@ -43,18 +50,18 @@ impl PrintedNotices {
     fn environment(&self, event: EnvironmentEvent) {
         match event {
             EnvironmentEvent::Waiting { path } => {
-                self.step(&format!("Waiting for another process that makes {path}"));
+                self.long_step(&format!("Waiting for another process that makes {path}"));
             }
             EnvironmentEvent::Creating { tool, path } => {
-                self.step(&format!(
+                self.long_step(&format!(
                     "Making the rollout's environment in {path} with {tool}"
                 ));
             }
             EnvironmentEvent::Installing { packages } => {
-                self.step(&format!("Installing {}", packages.join(", ")));
+                self.long_step(&format!("Installing {}", packages.join(", ")));
             }
             EnvironmentEvent::Building { command } => {
-                self.step(&format!("Building the rollout: {command}"));
+                self.long_step(&format!("Building the rollout: {command}"));
             }
             EnvironmentEvent::OutputLine { line } => {
                 tracing::info!(target: "environment", "{line}");
@@ -62,11 +69,33 @@ impl PrintedNotices {
                     spinner.set_message(neutral(&line).into_owned());
                 }
             }
-            EnvironmentEvent::Ready { .. } => *self.spinner.lock() = None,
+            EnvironmentEvent::Ready { .. } => self.end_step(),
         }
     }
 
+    /// Nothing is drawn any more that a line would be drawn over.
+    fn end_step(&self) {
+        *self.spinner.lock() = None;
+    }
+
+    /// A line on a terminal that a later step replaces, and one that stays elsewhere.
     fn step(&self, text: &str) {
+        self.end_step();
+        if !self.output.moves() {
+            self.output.note(text);
+            return;
+        }
+        let spinner = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
+            spinner.set_style(style);
+        }
+        spinner.set_message(neutral(text).into_owned());
+        spinner.enable_steady_tick(Duration::from_millis(120));
+        *self.spinner.lock() = Some(spinner);
+    }
+
+    /// A step that may take minutes, and whose tool tells how far it is.
+    fn long_step(&self, text: &str) {
         let mut current = self.spinner.lock();
         // Dropped first, so that it is not drawn over.
         *current = None;

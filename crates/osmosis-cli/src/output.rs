@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::arguments::OutputArguments;
 use crate::error::Exit;
+
 use crate::terminal::{self, write_err, write_json_err, write_json_out, write_out};
+use crate::unknown_flags;
 
 /// The version of every JSON envelope.
 const SCHEMA_VERSION: u32 = 1;
@@ -156,8 +158,12 @@ impl Output {
 }
 
 /// A wrong command line: clap's own text, or our envelope when `--json` is among the arguments.
-pub(crate) fn usage_error(error: &clap::Error) -> ExitCode {
+pub(crate) fn usage_error(error: clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
+    let typed: Vec<String> = std::env::args_os()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let error = unknown_flags::with_tip(error, &typed);
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
     let is_help = matches!(
         error.kind(),

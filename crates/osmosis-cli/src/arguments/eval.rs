@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
+use osmosis_core::config::ConfigSource;
+use osmosis_run::RunError;
 use osmosis_server::{Rendezvous, Url, parse_url};
 
+use super::config::{ConfigArguments, model_setting, number_setting};
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
 use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 
@@ -55,20 +58,34 @@ pub(crate) enum EvalCommand {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nOn a rollout server (`osmosis serve` or `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nIn continuous integration:\n  osmosis eval submit configs/eval/multiply.toml --fail-under pass_rate=0.8 --junit results.xml \\\n      --price-prompt 0.15 --price-completion 0.60 --max-cost 2\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows),\n4 below a --fail-under, 130 interrupted"
+    after_help = "Example:\n  osmosis eval submit configs/eval/multiply.toml --limit 10\n\nWith other settings than the config's, and with several models, which are compared:\n  osmosis eval submit configs/eval/multiply.toml --n 4 --set evaluation.pass_threshold=0.5 --set workflow.style=short\n  osmosis eval submit configs/eval/multiply.toml --model openai/gpt-5-mini,openai/gpt-5 --name sizes\n\nWithout a config:\n  osmosis eval submit --rollout multiply --dataset data/multiply.jsonl --model openai/gpt-5-mini\n\nOn a rollout server (`osmosis serve` or `create_rollout_server()`), on this machine and on another:\n  osmosis eval submit configs/eval/multiply.toml --server http://127.0.0.1:8080\n  osmosis eval submit configs/eval/multiply.toml --server http://gpu-box:8080 \\\n      --server-key-env ROLLOUT_SERVER_KEY --public-url http://my-laptop:8900\n\nIn continuous integration:\n  osmosis eval submit configs/eval/multiply.toml --fail-under pass_rate=0.8 --junit results.xml \\\n      --price-prompt 0.15 --price-completion 0.60 --max-cost 2\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures or unrun rows),\n4 below a --fail-under, 130 interrupted"
 )]
 pub(crate) struct SubmitArguments {
-    /// Config file (TOML)
-    #[arg(value_name = "CFG")]
-    pub(crate) config: Utf8PathBuf,
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+
+    /// Model to evaluate [overrides `model_path` of the config]; several, separated by commas, make one run
+    /// each, which are compared at the end
+    #[arg(
+        id = "model",
+        long = "model",
+        value_name = "MODEL",
+        value_delimiter = ','
+    )]
+    pub(crate) models: Vec<String>,
+
+    /// Rollouts per row [overrides `n` of the config]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) n: Option<u32>,
 
     /// Only check: config, dataset, environment, entrypoint
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Name of the run; an existing name resumes that run [default: config name and time]
+    /// Name of the run; an existing name resumes that run [default: config name and time]. With several
+    /// models, NAME-1, NAME-2 and so on
     #[arg(long)]
     pub(crate) name: Option<String>,
 
@@ -76,7 +93,7 @@ pub(crate) struct SubmitArguments {
     #[arg(long, value_name = "ROWS")]
     pub(crate) rows: Option<String>,
 
-    /// At most this many rows (overrides the config's `limit`)
+    /// At most this many rows [overrides `limit` of the config]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
 
@@ -130,6 +147,19 @@ pub(crate) struct SubmitArguments {
     /// Also copy metrics.json and index.jsonl into this folder
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<Utf8PathBuf>,
+}
+
+impl SubmitArguments {
+    /// The config of the run with this model.
+    pub(crate) fn source(&self, model: Option<&str>) -> Result<ConfigSource, RunError> {
+        let n = self.n.map(u64::from);
+        let settings = [
+            model.map(model_setting),
+            number_setting("--n", ("evaluation", "n"), n),
+            number_setting("--limit", ("evaluation", "limit"), self.limit),
+        ];
+        self.config.source(settings.into_iter().flatten().collect())
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
+use osmosis_core::config::ConfigSource;
+use osmosis_run::RunError;
 
+use super::config::{ConfigArguments, model_setting, number_setting};
 use super::run::{LogArguments, SecretArguments, StopArguments, ThroughputArguments};
 
 #[derive(Debug, Subcommand)]
@@ -56,12 +59,23 @@ pub(crate) enum TrainCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures remain), 130 interrupted"
+    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nWith other settings than the config's, and without a config:\n  osmosis train submit configs/training/calculator.toml --steps 5 --set training.lr=1e-4\n  osmosis train submit --rollout calculator --dataset data/calculator.jsonl --model builtin/tiny --steps 5\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 incomplete (infrastructure failures remain), 130 interrupted"
 )]
 pub(crate) struct TrainSubmitArguments {
-    /// Config file (TOML)
-    #[arg(value_name = "CFG")]
-    pub(crate) config: Utf8PathBuf,
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+
+    /// Model to train [overrides `model_path` of the config]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+
+    /// Rollouts of each row in a step [overrides `n_samples_per_prompt` of the config]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) n: Option<u32>,
+
+    /// End after this many steps [overrides `steps` of the config]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
 
     /// Only check: config, model, datasets, environment, entrypoint
     #[arg(long)]
@@ -91,6 +105,19 @@ pub(crate) struct TrainSubmitArguments {
     /// No effect: training never asks (accepted so that scripts can pass it to every command)
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+impl TrainSubmitArguments {
+    /// The config with what is set beside it.
+    pub(crate) fn source(&self) -> Result<ConfigSource, RunError> {
+        let n = self.n.map(u64::from);
+        let settings = [
+            self.model.as_deref().map(model_setting),
+            number_setting("--n", ("training", "n_samples_per_prompt"), n),
+            number_setting("--steps", ("training", "steps"), self.steps),
+        ];
+        self.config.source(settings.into_iter().flatten().collect())
+    }
 }
 
 #[derive(Debug, Args)]

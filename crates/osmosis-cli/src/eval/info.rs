@@ -50,6 +50,10 @@ pub(crate) async fn run(
         "  status      {}, begun {}",
         info.record.status, info.record.created_at
     ));
+    let overrides = &pinned.remembered.overrides;
+    if !overrides.is_empty() {
+        output.line(format_args!("  set         {}", overrides.join(", ")));
+    }
     output.details(&info);
     if let Some(file) = &arguments.gates.junit {
         // What the run recorded is without its secrets already.

@@ -8,6 +8,7 @@ mod junit;
 pub(crate) mod progress;
 mod regrade;
 mod report;
+mod several_models;
 pub(crate) mod submit;
 
 use camino::Utf8Path;

@@ -136,7 +136,7 @@ fn outcomes(report: &RunReport) -> String {
 
 fn times(report: &RunReport) -> String {
     let phases = &report.numbers.durations;
-    let mut text = match report.duration_ms {
+    let mut text = match report.duration_ms.filter(|_| !report.already_complete) {
         Some(ms) => format!("{} · ", duration_text(ms as f64 / 1000.0)),
         None => String::new(),
     };

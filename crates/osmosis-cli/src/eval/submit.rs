@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::RunName;
+use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::check::CheckedSide;
 use osmosis_run::eval::evaluation::{EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
+use osmosis_run::notices::{Notice, Notices};
 use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
@@ -23,6 +26,7 @@ use super::prices::dollars_text;
 use super::progress::Progress;
 use super::regrade;
 use super::report;
+use super::several_models;
 use crate::arguments::{GateArguments, ResumeArguments, SubmitArguments, WatchArguments};
 use crate::command_line;
 use crate::error::Exit;
@@ -37,49 +41,20 @@ pub(crate) async fn submit(
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let (config_path, config_text) = read_config(&arguments.config)?;
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.config.place()));
     let name = given_name(arguments.name.as_deref())?;
-    let request = EvalRequest {
-        config_path,
-        config_text,
-        rows: arguments.rows,
-        limit: arguments.limit,
-        secrets_file: arguments.secrets.secrets_file,
-        seed: arguments.seed,
-        server: shared(ChosenServer::of(arguments.server, arguments.reach.into())?),
-    };
-    let plan = EvalPlan::check(request, workspace)?;
-    let evaluation = Evaluation {
-        retry_failed: arguments.retry_failed,
-        throughput: arguments.throughput.into(),
-        prices: arguments.cost.prices.prices(),
-        max_cost: arguments.cost.max_cost,
-        probes: !arguments.watch.no_probe,
-        trackers: arguments.log.into(),
-        ..Evaluation::new(plan, name)?
-    };
-    let command = EvalCommand {
-        evaluation,
-        gates: arguments.gates,
-        watch: arguments.watch,
-        copy_to: arguments.output,
-        output: *output,
-    };
-    command.check_gates()?;
-    let evaluation = &command.evaluation;
-    let is_new = !evaluation.folder.exists();
-    if is_new {
-        Budget::of(evaluation.max_cost, evaluation.prices)?;
+    if arguments.models.len() > 1 {
+        return several_models::submit(&arguments, name, workspace, output, &notices).await;
     }
+    let model = arguments.models.first().map(String::as_str);
+    let command = EvalCommand::of(&arguments, model, name, workspace, output, &notices)?;
     if arguments.dry_run {
-        return command.dry_run().await;
+        let resource = command.dry_run().await?;
+        output.operation("valid", &resource);
+        return Ok(Exit::Ok);
     }
-    if evaluation.plan.goes_out() && !arguments.yes && is_new && output.can_ask() {
-        confirm(&evaluation.plan, output)?;
-    }
-    if arguments.fresh {
-        archive(&evaluation.folder, &evaluation.plan.workspace, output)?;
-    }
+    command.confirm(arguments.yes)?;
     command.run().await
 }
 
@@ -95,17 +70,20 @@ pub(crate) async fn resume(
     if let Some(from) = &pinned.regraded_from {
         return Box::pin(regrade::resume(arguments, workspace, &record, from, output)).await;
     }
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.run));
+    // Where the config was; only messages name it, the text is the run's own.
+    let config_path = workspace.root.join("configs").join("eval").join("run.toml");
     let request = EvalRequest {
-        // Where the config was; only messages name it, the text is the run's own.
-        config_path: workspace.root.join("configs").join("eval").join("run.toml"),
-        config_text: record.config_toml.clone(),
+        config: ConfigSource::of_file(config_path, record.config_toml.clone()),
         rows: pinned.rows.clone(),
         limit: pinned.limit(),
         secrets_file: arguments.secrets.secrets_file,
         seed: pinned.model_seed().unwrap_or(0),
         server: shared(ChosenServer::of_run(&pinned, arguments.reach.into())?),
     };
-    let plan = EvalPlan::check(request, Some(&workspace.root))?;
+    let plan = EvalPlan::check(request, Some(&workspace.root), &*notices)?;
+    let again = run_again(&pinned, record.name.as_str(), &workspace);
     let command = EvalCommand {
         evaluation: Evaluation {
             retry_failed: arguments.retry_failed,
@@ -120,6 +98,9 @@ pub(crate) async fn resume(
         watch: arguments.watch,
         copy_to: arguments.output,
         output: *output,
+        notices,
+        fresh: false,
+        again,
     };
     command.check_gates()?;
     command.evaluation.money(&pinned)?;
@@ -130,20 +111,107 @@ fn shared(server: Option<ChosenServer>) -> Option<Arc<dyn RolloutServer>> {
     server.map(|server| Arc::new(server) as _)
 }
 
+/// How a complete run is run again: `--fresh`, in the same command or in the one that began it.
+fn run_again(pinned: &Pinned, name: &str, workspace: &Workspace) -> String {
+    match pinned.remembered.config.as_deref() {
+        Some(config) if pinned.remembered.overrides.is_empty() => {
+            let arguments = ["eval", "submit", config, "--name", name, "--fresh"];
+            format!("`{}`", command_line::suggest(&arguments, workspace))
+        }
+        // With its settings, it is too long to be typed.
+        Some(_) | None => format!("The `eval submit` that began it, with `--name {name} --fresh`,"),
+    }
+}
+
 /// An evaluation, and what the command line wants of it.
-struct EvalCommand {
-    evaluation: Evaluation,
+pub(super) struct EvalCommand {
+    pub(super) evaluation: Evaluation,
     gates: GateArguments,
     watch: WatchArguments,
     copy_to: Option<Utf8PathBuf>,
     output: Output,
+    notices: Arc<dyn Notices>,
+    /// An existing run of that name is archived.
+    fresh: bool,
+    /// What runs it again once it is complete.
+    again: String,
 }
 
 impl EvalCommand {
-    async fn dry_run(&self) -> Result<Exit, RunError> {
+    /// Checks everything that can be without starting anything.
+    pub(super) fn of(
+        arguments: &SubmitArguments,
+        model: Option<&str>,
+        name: Option<RunName>,
+        workspace: Option<&Utf8Path>,
+        output: &Output,
+        notices: &Arc<dyn Notices>,
+    ) -> Result<Self, RunError> {
+        let config = arguments.source(model)?;
+        let by_flags = config.file.is_none();
+        let request = EvalRequest {
+            config,
+            rows: arguments.rows.clone(),
+            limit: None,
+            secrets_file: arguments.secrets.secrets_file.clone(),
+            seed: arguments.seed,
+            server: shared(ChosenServer::of(
+                arguments.server.clone(),
+                arguments.reach.clone().into(),
+            )?),
+        };
+        let plan = EvalPlan::check(request, workspace, &**notices).map_err(|error| {
+            if by_flags && error.kind() == RunErrorKind::ConfigInvalid {
+                return error.into_usage();
+            }
+            error
+        })?;
+        let evaluation = Evaluation {
+            retry_failed: arguments.retry_failed,
+            throughput: arguments.throughput.clone().into(),
+            prices: arguments.cost.prices.prices(),
+            max_cost: arguments.cost.max_cost,
+            probes: !arguments.watch.no_probe,
+            trackers: arguments.log.clone().into(),
+            ..Evaluation::new(plan, name)?
+        };
+        let command = Self {
+            evaluation,
+            gates: arguments.gates.clone(),
+            watch: arguments.watch.clone(),
+            copy_to: arguments.output.clone(),
+            output: *output,
+            notices: Arc::clone(notices),
+            fresh: arguments.fresh,
+            again: "`--fresh`".to_owned(),
+        };
+        command.check_gates()?;
+        if command.is_new() {
+            let evaluation = &command.evaluation;
+            Budget::of(evaluation.max_cost, evaluation.prices)?;
+        }
+        Ok(command)
+    }
+
+    fn is_new(&self) -> bool {
+        self.fresh || !self.evaluation.folder.exists()
+    }
+
+    /// Asks before calls leave this machine, unless that is wanted anyway.
+    pub(super) fn confirm(&self, yes: bool) -> Result<(), RunError> {
+        let plan = &self.evaluation.plan;
+        if plan.goes_out() && !yes && self.is_new() && self.output.can_ask() {
+            self.notices.notice(Notice::StepsDone);
+            confirm(plan, &self.output)?;
+        }
+        Ok(())
+    }
+
+    /// Tries everything out, and says what was found.
+    pub(super) async fn dry_run(&self) -> Result<Value, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         self.progress()?;
-        let checked = self.evaluation.check(&stop, &self.output.notices()).await?;
+        let checked = self.evaluation.check(&stop, &self.notices).await?;
         let found = match checked.side {
             CheckedSide::Here {
                 manifest,
@@ -176,31 +244,48 @@ impl EvalCommand {
         if let (Some(resource), Value::Object(found)) = (resource.as_object_mut(), found) {
             resource.extend(found);
         }
-        self.output.operation("valid", &resource);
-        Ok(Exit::Ok)
+        Ok(resource)
     }
 
     async fn run(self) -> Result<Exit, RunError> {
+        let Lived { end, report, .. } = self.live().await?;
+        let workspace = &self.evaluation.plan.workspace;
+        self.output.line(report::render(&report, workspace));
+        self.tell_cost(&report);
+        Ok(self.conclude(end, report))
+    }
+
+    /// Runs it from where it stands to its end, and writes the files that were asked for.
+    pub(super) async fn live(&self) -> Result<Lived<Evaluation>, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         let front = FrontEnd {
             stop: &stop,
-            notices: self.output.notices(),
+            notices: Arc::clone(&self.notices),
             observer: Box::new(self.progress()?),
             resume: Some(self.resume_command()),
+            fresh: self.fresh,
         };
-        let Lived { end, report } = live(&self.evaluation, front).await?;
+        let lived = live(&self.evaluation, front).await?;
         self.write_junit().await?;
         if let Some(target) = &self.copy_to {
             self.evaluation.folder.copy_results(&absolute(target)?)?;
         }
-        let workspace = &self.evaluation.plan.workspace;
-        self.output.line(report::render(&report, workspace));
+        if lived.already_complete {
+            self.output.line(format_args!(
+                "`{}` is already complete: nothing was run. {} runs it again.",
+                self.evaluation.name, self.again
+            ));
+        }
+        Ok(lived)
+    }
+
+    /// Says when a budget could not be kept.
+    pub(super) fn tell_cost(&self, report: &RunReport) {
         if self.evaluation.max_cost.is_some() && report.total_cost().is_none() {
             self.output.warn(
                 "--max-cost could not be kept: the model server does not tell how many tokens it took",
             );
         }
-        Ok(self.conclude(end, report))
     }
 
     fn conclude(&self, EvalEnd { end, over_budget }: EvalEnd, report: RunReport) -> Exit {
@@ -253,6 +338,10 @@ impl EvalCommand {
             .await
     }
 
+    pub(super) fn set_copy_to(&mut self, target: Utf8PathBuf) {
+        self.copy_to = Some(target);
+    }
+
     fn tell_unjudged(&self) {
         if !self.gates.fail_under.is_empty() {
             self.output.note(NOT_JUDGED);
@@ -282,19 +371,6 @@ impl EvalCommand {
             &self.evaluation.plan.workspace,
         )
     }
-}
-
-/// Archives a run that is there, and says where it is.
-pub(crate) fn archive(
-    folder: &RunFolder,
-    workspace: &Workspace,
-    output: &Output,
-) -> Result<(), RunError> {
-    if let Some(target) = folder.archive(workspace)? {
-        let name = folder.name();
-        output.note(format_args!("The earlier run `{name}` is now at {target}"));
-    }
-    Ok(())
 }
 
 /// Asks before calls leave this machine.

@@ -50,8 +50,9 @@ pub(crate) async fn run(
         workers: arguments.workers,
         isolation: arguments.isolation,
     };
-    let side = UserSide::check(request, &workspace)?;
     let notices = output.notices();
+    notices.step("Checking the project");
+    let side = UserSide::check(request, &workspace)?;
     let state_key = load_state_key(arguments.attach, &workspace, &*notices)?;
     let name = match given_name(arguments.name.as_deref())? {
         Some(name) => name,
@@ -84,6 +85,7 @@ pub(crate) async fn run(
         observer: Box::new(LogOnly),
         // The next start goes on by itself.
         resume: None,
+        fresh: false,
     };
     let served = live(&work, front).await?;
     Ok(if served.end.stopped_now {

@@ -2,6 +2,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
+use osmosis_core::config::ConfigSource;
 use osmosis_gateway::Secret;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
@@ -18,7 +19,6 @@ use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
 use crate::command_line;
 use crate::error::Exit;
-use crate::eval::submit::archive;
 use crate::gateway::CONTROL_KEY_VARIABLE;
 use crate::output::Output;
 use crate::policy::variable;
@@ -34,25 +34,23 @@ pub(crate) async fn serve(
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, RunError> {
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.config));
     let (config_path, config_text) = read_config(&arguments.config)?;
     let name = given_name(arguments.name.as_deref())?;
     let request = Request {
-        config_path,
-        config_text,
+        config: ConfigSource::of_file(config_path.clone(), config_text),
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: false,
     };
-    let plan: Plan<OutsideModel> = Plan::check(request, workspace)?;
+    let plan: Plan<OutsideModel> = Plan::check(request, workspace, &*notices)?;
     let mut training = Training::new(plan, name)?;
     training.throughput = arguments.throughput.into();
-    if arguments.fresh {
-        archive(&training.folder, &training.plan.workspace, output)?;
-    }
     let again = command_line::suggest(
         &[
             "train",
             "serve",
-            training.plan.request.config_path.as_str(),
+            config_path.as_str(),
             "--name",
             training.name.as_str(),
         ],
@@ -73,11 +71,12 @@ pub(crate) async fn serve(
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
     let front = FrontEnd {
         stop: &stop,
-        notices: output.notices(),
+        notices,
         observer: Box::new(TrainView::new(*output, &Curve::default())),
         resume: Some(again.clone()),
+        fresh: arguments.fresh,
     };
-    let Lived { end, report } = Box::pin(live(&work, front)).await?;
+    let Lived { end, report, .. } = Box::pin(live(&work, front)).await?;
     Ok(conclude(end, &report, &again, output))
 }
 

@@ -1,12 +1,16 @@
 //! `osmosis train submit` and `train resume`: from arguments to a run, and from its report to an exit code.
 
+use std::sync::Arc;
+
 use camino::Utf8Path;
-use osmosis_run::RunError;
+use osmosis_core::config::ConfigSource;
 use osmosis_run::life::{FrontEnd, Lived, live};
+use osmosis_run::notices::Notices;
 use osmosis_run::reports::Curve;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde::Serialize;
@@ -17,38 +21,46 @@ use super::view::TrainView;
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
 use crate::error::Exit;
-use crate::eval::submit::archive;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, read_config};
+use crate::workspace::Workspace;
 
 pub(crate) async fn submit(
     arguments: TrainSubmitArguments,
     workspace: Option<&Utf8Path>,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let (config_path, config_text) = read_config(&arguments.config)?;
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.config.place()));
+    let config = arguments.source()?;
+    let by_flags = config.file.is_none();
     let name = given_name(arguments.name.as_deref())?;
     let request = Request {
-        config_path,
-        config_text,
+        config,
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: false,
     };
-    let plan: Plan = Plan::check(request, workspace)?;
+    let checked: Result<Plan, RunError> = Plan::check(request, workspace, &*notices);
+    let plan = checked.map_err(|error| {
+        if by_flags && error.kind() == RunErrorKind::ConfigInvalid {
+            return error.into_usage();
+        }
+        error
+    })?;
     let mut training = Training::new(plan, name)?;
     training.throughput = arguments.throughput.into();
     training.tensorboard = arguments.tensorboard;
     training.trackers = arguments.log.into();
     if arguments.dry_run {
-        return dry_run(&training, output).await;
+        return dry_run(&training, &notices, output).await;
     }
-    if arguments.fresh {
-        archive(&training.folder, &training.plan.workspace, output)?;
-    }
-    Box::pin(run_and_tell(&training, output)).await
+    let start = Start {
+        notices,
+        fresh: arguments.fresh,
+    };
+    Box::pin(run_and_tell(&training, start, "`--fresh`", output)).await
 }
 
 pub(crate) async fn resume(
@@ -59,31 +71,48 @@ pub(crate) async fn resume(
     let workspace = Workspace::find(workspace, None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run)?;
     let record = record_of(&folder, &arguments.run).await?;
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.run));
+    // Where the config was; only messages name it, the text is the run's own.
+    let config_path = workspace.root.join("configs/training/run.toml");
     let request = Request {
-        // Where the config was; only messages name it, the text is the run's own.
-        config_path: workspace
-            .root
-            .join("configs")
-            .join("training")
-            .join("run.toml"),
-        config_text: record.config_toml.clone(),
+        config: ConfigSource::of_file(config_path, record.config_toml.clone()),
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: Pinned::read(&record.pinned)?
             .remembered
             .rows_compared
             .is_none(),
     };
-    let plan: Plan = Plan::check(request, Some(&workspace.root))?;
+    let plan: Plan = Plan::check(request, Some(&workspace.root), &*notices)?;
+    let again = format!(
+        "The `train submit` that began it, with `--name {} --fresh`,",
+        record.name
+    );
     let mut training = Training::new(plan, Some(record.name))?;
     training.throughput = arguments.throughput.into();
     training.tensorboard = arguments.tensorboard;
     training.trackers = arguments.log.into();
-    Box::pin(run_and_tell(&training, output)).await
+    let start = Start {
+        notices,
+        fresh: false,
+    };
+    Box::pin(run_and_tell(&training, start, &again, output)).await
 }
 
-async fn dry_run(training: &Training, output: &Output) -> Result<Exit, RunError> {
+/// How a training is begun.
+pub(crate) struct Start {
+    pub(crate) notices: Arc<dyn Notices>,
+    /// An existing run of that name is archived.
+    pub(crate) fresh: bool,
+}
+
+async fn dry_run(
+    training: &Training,
+    notices: &Arc<dyn Notices>,
+    output: &Output,
+) -> Result<Exit, RunError> {
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
-    let checked = training.check(&stop, &output.notices()).await?;
+    let checked = training.check(&stop, notices).await?;
     let (rows, held_out) = training.plan.row_counts();
     output.line(format_args!(
         "Everything is in order: {rows} rows to train on, {held_out} held out. Nothing was run."
@@ -97,27 +126,43 @@ async fn dry_run(training: &Training, output: &Output) -> Result<Exit, RunError>
             "workflow": checked.manifest.workflow,
             "grader": checked.manifest.grader,
             "warnings": checked.manifest.warnings,
-            "program": checked.prepared.program(),
+            "program": checked.program,
             "withheld_variables": training.plan.code.withheld.0,
         }),
     );
     Ok(Exit::Ok)
 }
 
-async fn run_and_tell(training: &Training, output: &Output) -> Result<Exit, RunError> {
-    let trained = run(training, output).await?;
+async fn run_and_tell(
+    training: &Training,
+    start: Start,
+    again: &str,
+    output: &Output,
+) -> Result<Exit, RunError> {
+    let trained = run(training, start, output).await?;
+    if trained.already_complete {
+        output.line(format_args!(
+            "`{}` is already complete: nothing was run. {again} runs it again.",
+            training.name
+        ));
+    }
     output.line(report::render(&trained.report, &training.plan.workspace));
     Ok(conclude(training, &trained, &trained.report, output))
 }
 
 /// Trains from where the run stands to its end, and shows it.
-pub(crate) async fn run(training: &Training, output: &Output) -> Result<Lived<Training>, RunError> {
+pub(crate) async fn run(
+    training: &Training,
+    start: Start,
+    output: &Output,
+) -> Result<Lived<Training>, RunError> {
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
     let front = FrontEnd {
         stop: &stop,
-        notices: output.notices(),
+        notices: start.notices,
         observer: Box::new(TrainView::new(*output, &Curve::default())),
         resume: Some(resume_command(training)),
+        fresh: start.fresh,
     };
     let trained = live(training, front).await?;
     report::write_curve(&trained.report)?;

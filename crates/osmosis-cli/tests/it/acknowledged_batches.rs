@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use osmosis_testkit::python_environment;
+use osmosis_testkit::{python_environment, waiting};
 use rand::RngExt;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -139,14 +139,12 @@ struct Training<'a> {
 
 impl Training<'_> {
     fn insist<T>(&self, mut attempt: impl FnMut(&RawClient) -> io::Result<Option<T>>) -> T {
-        let until = Instant::now() + LONG;
-        loop {
-            if let Ok(Some(done)) = attempt(&self.client) {
-                return done;
-            }
-            assert!(Instant::now() < until, "the engine does not answer");
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        let mut answer = None;
+        waiting::wait_until("the engine answers", LONG, || {
+            answer = attempt(&self.client).ok().flatten();
+            answer.is_some()
+        });
+        answer.unwrap()
     }
 
     /// The next batch, trained on and announced.
@@ -175,7 +173,7 @@ impl Training<'_> {
             let asking = scope.spawn(|| ask_on(&self.client, &self.acknowledged, &over));
             let killer = scope.spawn(|| {
                 begin.wait();
-                std::thread::park_timeout(moment);
+                waiting::pass(moment);
                 kill(engine.pid());
             });
             begin.wait();

@@ -42,6 +42,8 @@ fn refused(main: &str, parts: &[&str]) {
     for part in parts {
         assert!(ran.stderr.contains(part), "no `{part}` in\n{}", ran.stderr);
     }
+    assert!(!ran.stderr.contains("resume"), "{}", ran.stderr);
+    assert!(!workspace.root.join(".osmosis/evals").exists());
 }
 
 #[test]

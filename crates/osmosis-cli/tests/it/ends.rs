@@ -5,13 +5,13 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_store::{RunStatus, Store as _};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
-use osmosis_testkit::python_environment;
+use osmosis_testkit::{python_environment, waiting};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -215,14 +215,9 @@ fn send(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Polls: there is no event to wait on across processes.
 #[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    waiting::wait_until(what, Duration::from_mins(2), is_so);
 }
 
 /// Living processes that have the workspace in their environment.

@@ -8,9 +8,10 @@ use crate::python_guide::{guide, succeed};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/evaluation.md");
 
-const SECTIONS: [&str; 6] = [
+const SECTIONS: [&str; 7] = [
     "First evaluation",
     "The config",
+    "Settings on the command line",
     "A real model and its probe",
     "Tokens and cost",
     "Gates and JUnit for CI",
@@ -43,23 +44,28 @@ fn the_whole_config_is_taken() {
 }
 
 #[test]
-fn a_real_model_is_probed() {
+fn keys_are_set_on_the_command_line() {
     run(SECTIONS[2]);
 }
 
 #[test]
-fn the_cost_is_told_and_limited() {
+fn a_real_model_is_probed() {
     run(SECTIONS[3]);
 }
 
 #[test]
-fn gates_and_junit_serve_continuous_integration() {
+fn the_cost_is_told_and_limited() {
     run(SECTIONS[4]);
 }
 
 #[test]
-fn a_run_is_watched_by_a_program() {
+fn gates_and_junit_serve_continuous_integration() {
     run(SECTIONS[5]);
+}
+
+#[test]
+fn a_run_is_watched_by_a_program() {
+    run(SECTIONS[6]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use osmosis_store_sqlite::SqliteStore;
-use osmosis_testkit::python_environment;
+use osmosis_testkit::{python_environment, waiting};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
@@ -139,7 +139,7 @@ fn an_engine_killed_again_and_again_ends_as_if_nothing_had_happened() {
     for _ in 0..kills() {
         let mut child = start(&workspace);
         // From the first moments of a process to the middle of its work.
-        std::thread::park_timeout(Duration::from_millis(random.random_range(20..1200)));
+        waiting::pass(Duration::from_millis(random.random_range(20..1200)));
         kill(child.id());
         child.wait().unwrap();
     }
@@ -156,7 +156,7 @@ fn workers_killed_again_and_again_cost_nobody_anything() {
     let mut child = start(&workspace);
     let mut killed = 0;
     while killed < kills() && child.try_wait().unwrap().is_none() {
-        std::thread::park_timeout(Duration::from_millis(random.random_range(20..300)));
+        waiting::pass(Duration::from_millis(random.random_range(20..300)));
         // The guard of all, the template, and at least two of its workers, each below a guard of its own.
         // Processes that die at start, again and again, are another thing: the pool gives up on those, and
         // rightly so.

@@ -96,6 +96,13 @@ fn documents_of_an_evaluation_are_as_their_schemas_say() {
         &osmosis(&["eval", "list", "--json"])["items"],
     );
 
+    // Two models, one of them as before.
+    workspace.write("policies/q.toml", "[[reply]]\ntext = \"0\"\n");
+    let models = "script:policies/p.toml,script:policies/q.toml";
+    let compared = workspace.submit_json(&["--model", models]);
+    assert_eq!(compared["comparisons"][0]["first"], "t-1", "{compared}");
+    documents.add("model-runs-report", compared);
+
     // Another grader.
     let stricter = main.replace(
         "1.0 if ctx.label in",

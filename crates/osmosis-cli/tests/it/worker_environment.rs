@@ -1,5 +1,8 @@
 //! Which variables user code sees: an allow list, and what the config passes.
 
+use std::time::Duration;
+
+use osmosis_testkit::waiting;
 use serde_json::Value;
 
 use crate::workspace::{ECHO_SCRIPT, Workspace, echo_rows};
@@ -144,15 +147,14 @@ fn a_served_rollout_sees_what_is_passed_by_name() {
         .spawn()
         .unwrap();
     let written = workspace.root.join("seen-import");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(2);
-    let seen: Value = loop {
+    let mut seen = Value::Null;
+    waiting::wait_until("the project is imported", Duration::from_mins(2), || {
         let text = std::fs::read_to_string(&written).unwrap_or_default();
-        if let Ok(seen) = serde_json::from_str(&text) {
-            break seen;
-        }
-        assert!(std::time::Instant::now() < deadline, "never imported");
-        std::thread::park_timeout(std::time::Duration::from_millis(10));
-    };
+        serde_json::from_str(&text).is_ok_and(|found| {
+            seen = found;
+            true
+        })
+    });
     serving.kill().unwrap();
     serving.wait().unwrap();
     assert_eq!(seen["SEARCH_API_KEY"], "search-key-of-the-agent");

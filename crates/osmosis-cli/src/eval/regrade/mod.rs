@@ -2,28 +2,30 @@
 
 mod flips;
 
+use std::sync::Arc;
+
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
+use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::{RegradePlan, RegradeRequest};
 use osmosis_run::regrade::regrading::Regrading;
 use osmosis_run::regrade::source::Source;
 use osmosis_run::reports::RunReport;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
-use osmosis_store::{RunKind, RunRecord};
+use osmosis_store::RunRecord;
 use serde_json::json;
 
 use super::progress::{Progress, ProgressMode};
 use super::report;
-use super::submit::archive;
 use crate::arguments::{RegradeArguments, ResumeArguments};
 use crate::command_line;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, RegradedFrom, fresh_name, given_name};
+use crate::runs::{Pinned, RegradedFrom, given_name};
 use crate::stop_signals::StopSignals;
 use crate::workspace::{Workspace, absolute, read_config};
 
@@ -33,27 +35,31 @@ pub(crate) async fn regrade(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let name = given_name(arguments.name.as_deref())?;
+    let notices = output.notices();
+    notices.step(format_args!("Checking {}", arguments.run));
     let given = arguments.config.as_deref().map(read_config).transpose()?;
     let beside = given.as_ref().and_then(|(path, _)| path.parent());
     let workspace = Workspace::find(workspace, beside)?;
     let source = Source::open(&workspace, &arguments.run).await?;
-    let (config_path, config_text) = match given {
-        Some(given) => given,
+    let config = match given {
+        Some((path, text)) => ConfigSource::of_file(path, text),
         None => source.config(&workspace)?,
     };
     let asked = RegradeRequest {
-        config_path,
-        config_text,
+        config,
         rows: arguments.rows,
         secrets_file: arguments.secrets.secrets_file,
         seed: arguments.seed,
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
-    let name = match name {
-        Some(name) => name,
-        None => fresh_name(&arguments.run, &plan.workspace, RunKind::Evaluation)?,
+    let regrading = Regrading {
+        retry_failed: arguments.retry_failed,
+        throughput: arguments.throughput.into(),
+        probes: !arguments.watch.no_probe,
+        ..Regrading::new(plan, name)?
     };
-    if name == plan.source.record.name {
+    let name = &regrading.name;
+    if *name == regrading.plan.source.record.name {
         return Err(RunError::usage(
             RunErrorKind::Usage,
             format!("--name: `{name}` is the run itself"),
@@ -61,24 +67,16 @@ pub(crate) async fn regrade(
         .hint("the grades are a run of their own, and need a name of their own"));
     }
     let command = RegradeCommand {
-        regrading: Regrading {
-            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &name),
-            plan,
-            name,
-            retry_failed: arguments.retry_failed,
-            throughput: arguments.throughput.into(),
-            probes: !arguments.watch.no_probe,
-        },
+        regrading,
         copy_to: arguments.output,
         progress: arguments.watch.progress,
         output: *output,
+        notices,
+        fresh: arguments.fresh,
+        again: "`--fresh`".to_owned(),
     };
     if arguments.dry_run {
         return command.dry_run().await;
-    }
-    if arguments.fresh {
-        let regrading = &command.regrading;
-        archive(&regrading.folder, &regrading.plan.workspace, output)?;
     }
     command.run().await
 }
@@ -93,27 +91,32 @@ pub(super) async fn resume(
 ) -> Result<Exit, RunError> {
     let pinned = Pinned::read(&record.pinned)?;
     let source = Source::open(&workspace, &from.run).await?;
+    // Only messages name it, the text is the run's own.
+    let config_path = workspace.root.join("configs").join("eval").join("run.toml");
     let asked = RegradeRequest {
-        // Only messages name it, the text is the run's own.
-        config_path: workspace.root.join("configs").join("eval").join("run.toml"),
-        config_text: record.config_toml.clone(),
+        config: ConfigSource::of_file(config_path, record.config_toml.clone()),
         rows: pinned.rows.clone(),
         secrets_file: arguments.secrets.secrets_file,
         seed: pinned.judge_seed().unwrap_or(0),
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
+    let (name, source) = (record.name.as_str(), from.run.as_str());
+    let arguments = ["eval", "regrade", source, "--name", name, "--fresh"];
+    let again = command_line::suggest(&arguments, &plan.workspace);
+    let again = format!("`{again}`");
     let command = RegradeCommand {
         regrading: Regrading {
-            folder: RunFolder::of(&plan.workspace, RunKind::Evaluation, &record.name),
-            plan,
-            name: record.name.clone(),
             retry_failed: arguments.retry_failed,
             throughput: arguments.throughput.into(),
             probes: !arguments.watch.no_probe,
+            ..Regrading::new(plan, Some(record.name.clone()))?
         },
         copy_to: arguments.output,
         progress: arguments.watch.progress,
         output: *output,
+        notices: output.notices(),
+        fresh: false,
+        again,
     };
     command.run().await
 }
@@ -124,13 +127,18 @@ struct RegradeCommand {
     copy_to: Option<Utf8PathBuf>,
     progress: ProgressMode,
     output: Output,
+    notices: Arc<dyn Notices>,
+    /// An existing run of that name is archived.
+    fresh: bool,
+    /// What grades once more when it is complete.
+    again: String,
 }
 
 impl RegradeCommand {
     async fn dry_run(&self) -> Result<Exit, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         self.progress()?;
-        let checked = self.regrading.check(&stop, &self.output.notices()).await?;
+        let checked = self.regrading.check(&stop, &self.notices).await?;
         let plan = &self.regrading.plan;
         self.output.line(format_args!(
             "Everything is in order: {} rollouts of `{}`. Nothing was graded.",
@@ -153,11 +161,22 @@ impl RegradeCommand {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         let front = FrontEnd {
             stop: &stop,
-            notices: self.output.notices(),
+            notices: Arc::clone(&self.notices),
             observer: Box::new(self.progress()?),
             resume: Some(self.resume_command()),
+            fresh: self.fresh,
         };
-        let Lived { end, report } = live(&self.regrading, front).await?;
+        let Lived {
+            end,
+            report,
+            already_complete,
+        } = live(&self.regrading, front).await?;
+        if already_complete {
+            self.output.line(format_args!(
+                "`{}` is already complete: nothing was graded. {} grades again.",
+                self.regrading.name, self.again
+            ));
+        }
         if let Some(target) = &self.copy_to {
             self.regrading.folder.copy_results(&absolute(target)?)?;
         }
