@@ -33,25 +33,25 @@ impl CallDeadline {
     /// process is at work for as long as it takes.
     pub(crate) async fn keep<T>(
         &self,
-        trace: &CallTrace,
+        call_trace: &CallTrace,
         answer: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         tokio::select! {
             biased;
             answer = answer => answer,
-            fault = self.passes(trace) => {
-                trace.lost(self.began, Instant::now());
+            fault = self.passes(call_trace) => {
+                call_trace.lost(self.began, Instant::now());
                 Err(fault)
             }
         }
     }
 
-    async fn passes(&self, trace: &CallTrace) -> Fault {
+    async fn passes(&self, call_trace: &CallTrace) -> Fault {
         let Some(clock) = &self.clock else {
             return std::future::pending().await;
         };
         loop {
-            let progress = trace.progress();
+            let progress = call_trace.progress();
             let silent = match progress.failing {
                 Some(_) => None,
                 None => Some(self.slowest_answer),
@@ -62,15 +62,15 @@ impl CallDeadline {
             if Instant::now() < at {
                 tokio::time::sleep_until(at.into()).await;
             } else if progress.is_outside() && !progress.heard {
-                return self.fault(trace);
+                return self.fault(call_trace);
             } else {
                 return std::future::pending().await;
             }
         }
     }
 
-    fn fault(&self, trace: &CallTrace) -> Fault {
-        let unanswered = unanswered(trace, self.began);
+    fn fault(&self, call_trace: &CallTrace) -> Fault {
+        let unanswered = unanswered(call_trace, self.began);
         Fault {
             message: format!(
                 "{}; the gateway gave up because the rollout's deadline is near",
@@ -82,9 +82,9 @@ impl CallDeadline {
 }
 
 /// The fault of a policy that has not answered a call which began then.
-pub(crate) fn unanswered(trace: &CallTrace, began: Instant) -> Fault {
+pub(crate) fn unanswered(call_trace: &CallTrace, began: Instant) -> Fault {
     let waited = began.elapsed().as_secs_f64();
-    let progress = trace.progress();
+    let progress = call_trace.progress();
     if let Some(failing) = progress.failing {
         return Fault {
             message: format!(

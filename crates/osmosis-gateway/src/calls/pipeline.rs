@@ -119,8 +119,8 @@ pub(crate) async fn answer(
     };
     let answering = pass.policy_for(&rollout_id);
     let policy = answering.describe();
-    let trace = CallTrace::of_task(clock);
-    call.is_let_in(pass, &policy, trace.clone(), first_use);
+    let call_trace = CallTrace::of_task(clock);
+    call.is_let_in(pass, &policy, call_trace.clone(), first_use);
     // `[sampling]` is for the policy under study, not for what else is asked.
     let sampling = if served.is_the_runs && purpose == CallPurpose::Policy {
         of_run
@@ -162,7 +162,7 @@ pub(crate) async fn answer(
             streamed: prepared.streamed,
             history: Arc::clone(&history),
             tokens: tokens.clone(),
-            trace: trace.clone(),
+            call_trace: call_trace.clone(),
         });
         let answer = tokio::select! {
             biased;
@@ -170,7 +170,7 @@ pub(crate) async fn answer(
                 let outcome = call.given_up();
                 return refuse(call, dialect, &ErrorReply::rollout_ended(), outcome).await;
             }
-            answer = in_time.keep(&trace, asked.instrument(span.clone())) => answer,
+            answer = in_time.keep(&call_trace, asked.instrument(span.clone())) => answer,
         };
         // The name of the limit is ours in a translated call, and the policy has just said that it wants
         // the other.
@@ -227,7 +227,7 @@ pub(crate) async fn answer(
                 watch: SseWatch::new(spoken, !prepared.wants_usage),
                 dialect,
                 translator: prepared.translator,
-                endpoint: trace.endpoint().unwrap_or(policy.endpoint),
+                endpoint: call_trace.endpoint().unwrap_or(policy.endpoint),
                 status,
                 ended: Box::pin(ended.cancelled_owned()),
                 aborting: false,

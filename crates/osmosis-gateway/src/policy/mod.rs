@@ -152,7 +152,7 @@ pub struct ModelCall {
     /// Where a policy that knows its tokens says who tells them.
     pub tokens: TokenSlot,
     /// Where a policy with several servers says which one it asked.
-    pub trace: CallTrace,
+    pub call_trace: CallTrace,
 }
 
 /// The answer in the wire format of the call.

@@ -342,7 +342,7 @@ pub(crate) fn tiny_call(body: Bytes) -> ModelCall {
         streamed: false,
         history: Arc::new(CallHistory::default()),
         tokens: TokenSlot::default(),
-        trace: CallTrace::default(),
+        call_trace: CallTrace::default(),
     }
 }
 

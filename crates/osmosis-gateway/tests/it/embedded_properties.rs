@@ -31,7 +31,7 @@ fn call(body: &Value) -> ModelCall {
         body: Bytes::from(body.to_string()),
         streamed: body["stream"] == true,
         history: Arc::new(CallHistory::default()),
-        trace: osmosis_gateway::CallTrace::default(),
+        call_trace: osmosis_gateway::CallTrace::default(),
         tokens: TokenSlot::default(),
     }
 }

@@ -37,7 +37,7 @@ fn call(format: CallFormat, body: &Value) -> ModelCall {
         streamed: body["stream"] == true,
         history: Arc::new(CallHistory::default()),
         tokens: TokenSlot::default(),
-        trace: CallTrace::default(),
+        call_trace: CallTrace::default(),
     }
 }
 

@@ -15,6 +15,7 @@ use osmosis_gateway::{Gateway, GatewayOptions, RolloutSession, TokenPolicy, Toke
 use osmosis_policy::{Sampler, SamplerOptions};
 use osmosis_store::{CallQuery, CallRecord};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
+use osmosis_testkit::waiting;
 use osmosis_tokens::{CallTree, TokenRecord};
 use osmosis_train::batch;
 use serde_json::json;
@@ -85,14 +86,14 @@ impl TokenSink for Observing {
         match self.after3 {
             After3::NewWeights if self.count >= 3 && version == PolicyVersion(0) => {
                 // The swap comes before the next token, or it is still being prepared.
-                std::thread::park_timeout(Duration::from_millis(200));
+                waiting::pass(Duration::from_millis(200));
             }
             After3::CallerLeaves if self.count == 3 => {
                 let deadline = Instant::now() + LONG;
                 let mut context = Context::from_waker(Waker::noop());
                 while self.sink.poll_unwanted(&mut context).is_pending() {
                     assert!(Instant::now() < deadline, "the sampler is not told");
-                    std::thread::park_timeout(Duration::from_millis(1));
+                    waiting::pass(Duration::from_millis(1));
                 }
             }
             After3::NewWeights | After3::CallerLeaves => {}

@@ -44,7 +44,7 @@ struct Unrecorded {
     /// What the caller has been sent so far.
     sent: SentBytes,
     tokens: TokenSlot,
-    trace: CallTrace,
+    call_trace: CallTrace,
     /// What answers; `None` when it did not come to that.
     answering: Option<Answering>,
     trace: Option<TraceParent>,
@@ -149,7 +149,7 @@ impl OpenCall {
                 draft,
                 sent: SentBytes::default(),
                 tokens: TokenSlot::default(),
-                trace: CallTrace::default(),
+                call_trace: CallTrace::default(),
                 answering: None,
                 trace: arrival.trace,
                 is_retry: arrival.is_retry,
@@ -163,13 +163,13 @@ impl OpenCall {
         &mut self,
         pass: Pass,
         policy: &PolicyDescription,
-        trace: CallTrace,
+        call_trace: CallTrace,
         first_use: Option<FirstUse>,
     ) {
         if let Some(call) = &mut self.unrecorded {
             call.draft.upstream.clone_from(&policy.endpoint);
             call.draft.policy_version = policy.version;
-            call.trace = trace;
+            call.call_trace = call_trace;
             call.answering = Some(Answering {
                 pass,
                 model: policy.model.clone(),
@@ -200,7 +200,7 @@ impl OpenCall {
             && call.draft.first_byte_at_ms.is_none()
         {
             call.draft.first_byte_at_ms = Some(now_ms());
-            let sent_at = call.trace.sent_at().unwrap_or(call.began);
+            let sent_at = call.call_trace.sent_at().unwrap_or(call.began);
             call.first_byte_after = Some(sent_at.elapsed());
         }
     }
@@ -296,7 +296,7 @@ impl Unrecorded {
                 waited: Waited::WhileItFailed,
             };
         }
-        let progress = self.trace.progress();
+        let progress = self.call_trace.progress();
         if !progress.is_outside() {
             return CallOutcome::Unknown;
         }
@@ -307,10 +307,10 @@ impl Unrecorded {
             let now = Instant::now();
             let clock = self.visit.clock();
             if clock.is_none_or(|clock| !clock.may_be_over(now)) {
-                self.trace.lost(self.began, now);
+                self.call_trace.lost(self.began, now);
             }
             return CallOutcome::Unanswered {
-                fault: unanswered(&self.trace, self.began),
+                fault: unanswered(&self.call_trace, self.began),
                 waited: match progress.failing {
                     Some(_) => Waited::WhileItFailed,
                     None => Waited::InSilence(self.began.elapsed()),
@@ -320,7 +320,7 @@ impl Unrecorded {
         let Some(silence) = self.pauses.silence() else {
             return CallOutcome::Unknown;
         };
-        let endpoint = self.trace.endpoint();
+        let endpoint = self.call_trace.endpoint();
         CallOutcome::Unanswered {
             fault: Fault {
                 kind: FaultKind::TimedOut,

@@ -31,7 +31,7 @@ impl Unrecorded {
             mut draft,
             sent,
             tokens,
-            trace,
+            call_trace,
             mut answering,
             trace,
             is_retry,
@@ -56,7 +56,7 @@ impl Unrecorded {
             None => sent.pieces(),
         };
         draft.done_at_ms = now_ms();
-        let progress = trace.progress();
+        let progress = call_trace.progress();
         if progress.says_when_sent {
             draft.sent_at_ms = progress.first_sent_at_ms;
         }

@@ -221,7 +221,8 @@ impl UpstreamPolicy {
     ) -> Result<ModelReply, FailedTry> {
         let endpoint = Arc::clone(ticket.endpoint());
         let name = Arc::clone(&endpoint.name);
-        call.trace.sent(name, self.version(), self.named_in_metrics);
+        call.call_trace
+            .sent(name, self.version(), self.named_in_metrics);
         let tried = endpoint.try_once(call, dialect).await;
         match &tried {
             Ok(reply) => {
@@ -261,7 +262,7 @@ impl Policy for UpstreamPolicy {
         let CallFormat::Dialect(dialect) = call.format else {
             return Ok(ModelReply::no_token_ids(&self.describe()));
         };
-        call.trace.begins();
+        call.call_trace.begins();
         let several = self.pool.endpoints.len() > 1;
         let mut wish = Wish {
             preferred: if several {
@@ -276,7 +277,7 @@ impl Policy for UpstreamPolicy {
         loop {
             tries += 1;
             let taken = self.pool.take(wish.clone()).await;
-            call.trace.lost(began, Instant::now());
+            call.call_trace.lost(began, Instant::now());
             let mut failed = match taken {
                 Err(fault) => FailedTry {
                     // Who waited in vain for a place is not sent to wait again.
@@ -302,8 +303,8 @@ impl Policy for UpstreamPolicy {
                     }
                 }
             };
-            call.trace.failed(&failed.fault);
-            call.trace.lost(began, Instant::now());
+            call.call_trace.failed(&failed.fault);
+            call.call_trace.lost(began, Instant::now());
             if !failed.retry || tries > self.options.retries {
                 if tries > 1 {
                     // Writing into a `String` cannot fail.
@@ -328,7 +329,7 @@ impl Policy for UpstreamPolicy {
                 "a model call is tried again"
             );
             // Beforehand, so that no deadline passes while it waits.
-            call.trace.lost(began, Instant::now() + wait);
+            call.call_trace.lost(began, Instant::now() + wait);
             tokio::time::sleep(wait).await;
         }
     }

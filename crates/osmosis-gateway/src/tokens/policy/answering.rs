@@ -39,7 +39,7 @@ impl Policy for TokenPolicy {
 
     async fn answer(&self, call: ModelCall) -> Result<ModelReply, Fault> {
         if self.0.engine.is_elsewhere() {
-            call.trace.leaves_for(&self.0.options.endpoint);
+            call.call_trace.leaves_for(&self.0.options.endpoint);
         }
         let answered = match call.format {
             CallFormat::Dialect(_) => self.0.answer(call).await,

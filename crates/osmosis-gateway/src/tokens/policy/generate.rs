@@ -178,7 +178,7 @@ impl Inner {
         let sink = ChoiceSink {
             running: Arc::clone(&running.0),
             choice: 0,
-            trace: call.trace.clone(),
+            call_trace: call.call_trace.clone(),
         };
         self.engine.generate(request, Box::new(sink));
         let (tokens, end) = loop {

@@ -246,7 +246,7 @@ impl Inner {
             let sink = ChoiceSink {
                 running,
                 choice,
-                trace: call.trace.clone(),
+                call_trace: call.call_trace.clone(),
             };
             self.engine.generate(request, Box::new(sink));
         }

@@ -202,7 +202,7 @@ impl TokenLedger for Running {
 pub(super) struct ChoiceSink {
     pub(super) running: Arc<Running>,
     pub(super) choice: usize,
-    pub(super) trace: CallTrace,
+    pub(super) call_trace: CallTrace,
 }
 
 impl ChoiceSink {
@@ -231,7 +231,7 @@ impl TokenSink for ChoiceSink {
             let id = token.id;
             if choice.first_token_at.is_none() {
                 choice.first_token_at = Some(Instant::now());
-                self.trace.heard();
+                self.call_trace.heard();
             }
             choice.tokens.push(token);
             // Here and not by the reader: how far the engine gets meanwhile must not depend on chance.
@@ -256,7 +256,7 @@ impl TokenSink for ChoiceSink {
     }
 
     fn lost(&mut self, from: Instant, to: Instant) {
-        self.trace.lost(from, to);
+        self.call_trace.lost(from, to);
     }
 
     fn poll_unwanted(&mut self, context: &mut Context<'_>) -> Poll<()> {
