@@ -20,7 +20,7 @@ fn everything_that_was_made_is_listed_with_what_to_do_next() {
     let ran = workspace
         .osmosis(&["rollout", "init", "hello", "--template", "plain"])
         .expect(0);
-    insta::assert_snapshot!(ran.stdout.replace(workspace.root.as_str(), "/workspace"), @"");
+    insta::assert_snapshot!(ran.stdout.replace(workspace.root.as_str(), "/workspace"));
     insta::assert_snapshot!(workspace.read("configs/training/hello.toml"));
     // What is there is never changed.
     workspace.write(".gitignore", "mine\n");
@@ -33,7 +33,7 @@ fn everything_that_was_made_is_listed_with_what_to_do_next() {
     let ran = workspace
         .osmosis(&["rollout", "init", "third", "--template", "plain"])
         .expect(0);
-    insta::assert_snapshot!(ran.stderr, @"");
+    insta::assert_snapshot!(ran.stderr);
 }
 
 #[test]

@@ -18,14 +18,18 @@ pub(super) fn of(rewards: &[f64]) -> Vec<HistogramBar> {
     sorted.sort_by(f64::total_cmp);
     let mut bars: Vec<HistogramBar> = Vec::new();
     for reward in &sorted {
-        match bars.last_mut() {
-            Some(bar) if bar.low.total_cmp(reward).is_eq() => bar.count += 1,
-            _ if bars.len() > MAX_VALUES => break,
-            _ => bars.push(HistogramBar {
+        if let Some(bar) = bars.last_mut()
+            && bar.low.total_cmp(reward).is_eq()
+        {
+            bar.count += 1;
+        } else if bars.len() > MAX_VALUES {
+            break;
+        } else {
+            bars.push(HistogramBar {
                 low: *reward,
                 high: *reward,
                 count: 1,
-            }),
+            });
         }
     }
     if bars.len() <= MAX_VALUES {

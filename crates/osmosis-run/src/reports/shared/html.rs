@@ -12,6 +12,10 @@ use crate::figures::{number, thousands};
 
 const STYLE: &str = include_str!("page.css");
 
+/// Of the histogram: a phone's, so that its letters are not made smaller there.
+const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 120.0;
+
 /// Groups of failures, and rows of a list, that are named.
 const MOST: usize = 20;
 
@@ -207,7 +211,7 @@ fn outcomes(report: &SharedReport, page: &mut String) {
         return;
     }
     page.push_str(
-        "<div class=\"wide\"><table>\n<tr><th>outcome</th><th class=\"count\">rollouts</th>\
+        "<div class=\"wide narrow\"><table>\n<tr><th>outcome</th><th class=\"count\">rollouts</th>\
          <th class=\"count\">share</th></tr>\n",
     );
     for (name, count) in outcomes {
@@ -225,8 +229,6 @@ fn histogram(bars: &[HistogramBar], page: &mut String) {
     let Some(most) = bars.iter().map(|bar| bar.count).max() else {
         return;
     };
-    const WIDTH: f64 = 360.0;
-    const HEIGHT: f64 = 120.0;
     let step = WIDTH / bars.len() as f64;
     let width = (step - 4.0).clamp(2.0, 60.0);
     page.push_str("<h2>Rewards</h2>\n<div class=\"chart\">");
