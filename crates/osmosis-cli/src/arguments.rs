@@ -15,8 +15,8 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments, ResumeArguments,
-    SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments,
+    ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
@@ -26,8 +26,8 @@ pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
 pub(crate) use workspace::{
-    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, InitArguments, RolloutCommand,
-    Template,
+    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, InitArguments,
+    RolloutCommand, Template,
 };
 
 /// Runs AI agents for evaluation and reinforcement learning, with honest statistics.

@@ -43,10 +43,7 @@ pub(crate) fn run(
     }
 }
 
-fn open(
-    arguments: &DatasetArguments,
-    workspace: Option<&Utf8Path>,
-) -> Result<Dataset, RunError> {
+fn open(arguments: &DatasetArguments, workspace: Option<&Utf8Path>) -> Result<Dataset, RunError> {
     let file = arguments.file.as_path();
     let columns = columns(&arguments.columns)?;
     // What is there is meant; otherwise a name of the workspace's.
@@ -59,9 +56,7 @@ fn open(
             .parse()
             .map_err(|error| RunError::usage(RunErrorKind::Usage, format!("{error}")))?;
         match Workspace::find(workspace, None) {
-            Ok(found) => {
-                osmosis_data::resolve(&reference, &found.root).and_then(Dataset::open)
-            }
+            Ok(found) => osmosis_data::resolve(&reference, &found.root).and_then(Dataset::open),
             Err(_) if absolute(file)?.exists() => opened,
             Err(_) => {
                 return Err(RunError::usage(
@@ -84,9 +79,9 @@ fn columns(given: &[String]) -> Result<DatasetColumns, RunError> {
             return Err(usage(format!("`--column {text}` has no `=`"))
                 .hint("write `--column user_prompt=COLUMN`"));
         };
-        columns
-            .set(ours, theirs)
-            .map_err(|error| usage(format!("`--column {text}`: {error}")).maybe_hint(error.hint()))?;
+        columns.set(ours, theirs).map_err(|error| {
+            usage(format!("`--column {text}`: {error}")).maybe_hint(error.hint())
+        })?;
     }
     Ok(columns)
 }
@@ -147,7 +142,11 @@ fn render(preview: &DatasetPreview) -> String {
         let label = paint("not usable yet:", Style::new().yellow().bold());
         let _ = writeln!(text, "\n{label} {problem}");
         if let Some(hint) = &preview.hint {
-            let _ = writeln!(text, "{} {hint}", paint("hint:", Style::new().cyan().bold()));
+            let _ = writeln!(
+                text,
+                "{} {hint}",
+                paint("hint:", Style::new().cyan().bold())
+            );
         }
     }
     for row in &preview.items {
@@ -198,7 +197,11 @@ fn render_row(row: &PreviewRow, whole: bool, text: &mut String) {
     }
     for message in &row.prompt {
         let of = |key: &str| message.get(key).and_then(serde_json::Value::as_str);
-        field(text, of("role").unwrap_or("user"), of("content").unwrap_or(""));
+        field(
+            text,
+            of("role").unwrap_or("user"),
+            of("content").unwrap_or(""),
+        );
     }
     if let Some(label) = &row.label {
         field(text, "ground truth", label);

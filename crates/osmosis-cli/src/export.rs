@@ -9,11 +9,11 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::config::{EvalConfig, Secrets, TrainConfig};
 use osmosis_core::{Redactor, RolloutId, RunName, Sample};
-use osmosis_data::{DataError, DataErrorKind, Row};
 use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
+use osmosis_data::{DataError, DataErrorKind, Row};
 use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{

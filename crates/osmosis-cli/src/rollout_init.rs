@@ -7,7 +7,7 @@ use osmosis_core::RolloutId;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use serde_json::json;
 
-use crate::arguments::{Template, InitArguments};
+use crate::arguments::{InitArguments, Template};
 use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::{Workspace, absolute, current_dir};
@@ -89,7 +89,8 @@ fn ignore_runs(root: &Utf8Path, output: &Output) -> Result<Option<Utf8PathBuf>, 
         return Ok(Some(FILE.into()));
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    let ignores_runs = |line: &str| matches!(line.trim().trim_matches('/'), ".osmosis" | ".*" | "*");
+    let ignores_runs =
+        |line: &str| matches!(line.trim().trim_matches('/'), ".osmosis" | ".*" | "*");
     if !there.lines().any(ignores_runs) {
         output.note(format_args!(
             "{FILE} is left as it is; add `.osmosis/`, which holds the runs"

@@ -373,9 +373,7 @@ impl RowProblem {
             Self::Missing {
                 column: "ground_truth",
                 ..
-            } => {
-                "add `ground_truth` (or `label`); it is optional only in rows with `metadata`"
-            }
+            } => "add `ground_truth` (or `label`); it is optional only in rows with `metadata`",
             Self::Missing { .. } => "add it; it is optional only in rows with `metadata`",
             Self::NothingToDo => "add a `user_prompt`, or put something into `metadata`",
             Self::Blank {

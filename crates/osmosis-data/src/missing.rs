@@ -125,10 +125,20 @@ mod tests {
     #[test]
     fn the_nearest_column_is_one_of_a_like_or_a_usual_name() {
         check("user_prompt", None, &["id", "question"], Some("question"));
-        check("user_prompt", None, &["prompt", "userPrompt"], Some("userPrompt"));
+        check(
+            "user_prompt",
+            None,
+            &["prompt", "userPrompt"],
+            Some("userPrompt"),
+        );
         check("ground_truth", None, &["Answer", "id"], Some("Answer"));
         check("ground_truth", None, &["id", "zebra"], None);
-        check("user_prompt", Some("questin"), &["question"], Some("question"));
+        check(
+            "user_prompt",
+            Some("questin"),
+            &["question"],
+            Some("question"),
+        );
         check("user_prompt", Some("zebra"), &["question"], None);
     }
 }

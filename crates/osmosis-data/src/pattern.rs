@@ -101,7 +101,11 @@ mod tests {
             ("part-?", "part-12", false),
             ("", "", true),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
+            assert_eq!(
+                matches(pattern.as_bytes(), name.as_bytes()),
+                fits,
+                "{pattern} {name}"
+            );
         }
         let long = "a".repeat(5000);
         assert!(!matches("a*a*a*a*a*a*a*b".as_bytes(), long.as_bytes()));

@@ -43,7 +43,12 @@ fn a_preview_of_other_columns_says_how_to_name_them() {
         .osmosis(&["dataset", "preview", "d", "--rows", "1"])
         .expect(0);
     insta::assert_snapshot!(ran.stdout.replace(&root, ""));
-    let named = ["--column", "user_prompt=question", "--column", "ground_truth=answer"];
+    let named = [
+        "--column",
+        "user_prompt=question",
+        "--column",
+        "ground_truth=answer",
+    ];
     let preview = [&["dataset", "preview", "d", "--rows", "1"][..], &named].concat();
     let ran = workspace.osmosis(&preview).expect(0);
     insta::assert_snapshot!(ran.stdout.replace(&root, ""));
@@ -59,7 +64,11 @@ fn a_preview_of_other_columns_says_how_to_name_them() {
 fn a_missing_column_is_one_line_and_a_hint() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &questions(0, 5000));
     let ran = workspace.submit(&[]).expect(1);
-    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("column")).collect();
+    let told: Vec<&str> = ran
+        .stderr
+        .lines()
+        .filter(|line| line.contains("column"))
+        .collect();
     insta::assert_snapshot!(told.join("\n").replace(workspace.root.as_str(), ""));
 }
 
@@ -69,7 +78,10 @@ fn a_config_names_the_columns_of_its_dataset_and_a_run_is_pinned_to_them() {
     workspace.config(COLUMNS);
     let resource = workspace.submit_json(&[]);
     assert_eq!(resource["pass_rate"], 1.0, "{resource:#}");
-    let info = workspace.osmosis(&["eval", "info", "t", "--json"]).expect(0).json();
+    let info = workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .expect(0)
+        .json();
     assert_eq!(
         info["data"]["pinned"]["dataset.columns"],
         serde_json::json!({"user_prompt": "question", "ground_truth": "answer"}),
@@ -91,18 +103,29 @@ fn a_pattern_and_a_folder_of_datasets_are_evaluated() {
     assert!(config.contains("dataset = \"d\""), "{config}");
     let with = |dataset: &str| {
         let dataset = format!("dataset = \"{dataset}\"");
-        workspace.write("configs/eval/c.toml", &config.replace("dataset = \"d\"", &dataset));
+        workspace.write(
+            "configs/eval/c.toml",
+            &config.replace("dataset = \"d\"", &dataset),
+        );
     };
     with("data/part-*.jsonl");
     let resource = workspace.submit_json(&[]);
     assert_eq!(resource["outcomes"]["scored"], 4, "{resource:#}");
     let prompts: Vec<String> = (0..4)
-        .map(|row| workspace.osmosis(&["eval", "show", "t", &row.to_string()]).expect(0).stdout)
+        .map(|row| {
+            workspace
+                .osmosis(&["eval", "show", "t", &row.to_string()])
+                .expect(0)
+                .stdout
+        })
         .collect();
     assert!(prompts[3].contains("say 3"), "{}", prompts[3]);
 
     // What `save_to_disk` of Hugging Face's `datasets` wrote.
-    let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/../osmosis-data/fixtures/saved");
+    let saved = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../osmosis-data/fixtures/saved"
+    );
     let folder = workspace.root.join("data/saved");
     std::fs::create_dir(&folder).unwrap();
     for file in std::fs::read_dir(saved).unwrap() {
@@ -111,8 +134,10 @@ fn a_pattern_and_a_folder_of_datasets_are_evaluated() {
         std::fs::copy(file.path(), folder.join(name)).unwrap();
     }
     with("saved");
+    workspace.write("policies/p.toml", "[[reply]]\ntext = \"7\"\n");
     let resource = workspace.submit_json(&["--fresh"]);
     assert_eq!(resource["outcomes"]["scored"], 5, "{resource:#}");
+    assert_eq!(resource["pass_rate"], 0.2, "{resource:#}");
 }
 
 #[test]
@@ -121,17 +146,19 @@ fn a_training_reads_both_datasets_by_these_names() {
     workspace.write("data/held.jsonl", &questions(4, 6));
     workspace.training(
         "builtin/tiny",
-        "eval_dataset = \"held\"\nrollout_batch_size = 2\nsteps = 1\n",
+        "eval_dataset = \"held\"\nsteps = 1\n",
         COLUMNS,
     );
-    workspace
-        .train(&["--dry-run"])
-        .expect(0);
+    workspace.train(&["--dry-run"]).expect(0);
     // A row that both have is found under these names, too.
     workspace.write("data/held.jsonl", &questions(3, 5));
     let ran = workspace.train(&["--dry-run"]).expect(1);
     assert!(ran.stderr.contains("held out"), "{}", ran.stderr);
     workspace.write("data/held.jsonl", &echo_rows(2));
     let ran = workspace.train(&["--dry-run"]).expect(1);
-    assert!(ran.stderr.contains("missing column `question`"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("missing column `question`"),
+        "{}",
+        ran.stderr
+    );
 }

@@ -49,12 +49,25 @@ fn a_report_is_one_page_without_scripts_and_markdown_for_a_comment() {
     let page = workspace.read("out/report.html");
     assert!(!page.contains("<script"), "{page}");
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
-    assert!(page.contains("&lt;b&gt;3&lt;/b&gt;"), "the ground truth is missing");
-    assert!(page.contains("ValueError: &lt;b&gt;no&lt;/b&gt;"), "the failure is missing");
-    for part in ["50.0%", "2 passed of 4 that ran", "<svg", "What the numbers mean"] {
+    assert!(
+        page.contains("&lt;b&gt;3&lt;/b&gt;"),
+        "the ground truth is missing"
+    );
+    assert!(
+        page.contains("ValueError: &lt;b&gt;no&lt;/b&gt;"),
+        "the failure is missing"
+    );
+    for part in [
+        "50.0%",
+        "2 passed of 4 that ran",
+        "<svg",
+        "What the numbers mean",
+    ] {
         assert!(page.contains(part), "no `{part}`");
     }
-    let ran = workspace.osmosis(&["eval", "report", "t", "--markdown"]).expect(0);
+    let ran = workspace
+        .osmosis(&["eval", "report", "t", "--markdown"])
+        .expect(0);
     insta::assert_snapshot!(steady(&workspace, &ran.stdout));
 }
 
@@ -62,18 +75,33 @@ fn a_report_is_one_page_without_scripts_and_markdown_for_a_comment() {
 fn a_report_compares_with_a_baseline() {
     let workspace = workspace();
     workspace.submit(&[]).expect(0);
-    workspace.write("policies/p.toml", &ECHO_SCRIPT.replace("{word}", "{word} 2"));
+    workspace.write(
+        "policies/p.toml",
+        &ECHO_SCRIPT.replace("{word}", "{word} 2"),
+    );
     let python = python_environment::python();
     let config = "configs/eval/c.toml";
-    let submit = ["eval", "submit", config, "--name", "now", "--python", python.as_str()];
+    let submit = [
+        "eval",
+        "submit",
+        config,
+        "--name",
+        "now",
+        "--python",
+        python.as_str(),
+    ];
     workspace.osmosis(&submit).expect(0);
     let report = ["eval", "report", "now", "--compare", "t"];
-    let ran = workspace.osmosis(&[&report[..], &["--out", "now.md"]].concat()).expect(0);
+    let ran = workspace
+        .osmosis(&[&report[..], &["--out", "now.md"]].concat())
+        .expect(0);
     assert!(ran.stdout.contains("now.md"));
     let comment = workspace.read("now.md");
     assert!(comment.contains("compared with `t`"), "{comment}");
     assert!(comment.contains("| Pass rate |"), "{comment}");
-    let ran = workspace.osmosis(&[&report[..], &["--json"]].concat()).expect(0);
+    let ran = workspace
+        .osmosis(&[&report[..], &["--json"]].concat())
+        .expect(0);
     let data = &ran.json()["data"];
     assert_eq!(data["comparison"]["first"]["run_name"], "t");
     assert_eq!(data["run"]["run_name"], "now");

@@ -161,10 +161,7 @@ mod tests {
         assert!(columns.is_empty());
         columns.set("user_prompt", "question").unwrap();
         columns.set("ground_truth", "answer").unwrap();
-        assert_eq!(
-            columns.use_of("question"),
-            ColumnUse::ReadAs("user_prompt")
-        );
+        assert_eq!(columns.use_of("question"), ColumnUse::ReadAs("user_prompt"));
         assert_eq!(columns.use_of("id"), ColumnUse::Kept("id"));
         // What the file calls by these names itself is not what is meant.
         for column in ["user_prompt", "ground_truth", "label"] {

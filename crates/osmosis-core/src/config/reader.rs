@@ -212,8 +212,9 @@ impl<'d> Reader<'d> {
         );
         let found = match name.split_once('.') {
             None => entry(self.root, name),
-            Some((outer, inner)) => entry(self.root, outer)
-                .and_then(|outer| entry(outer.item.as_table_like()?, inner)),
+            Some((outer, inner)) => {
+                entry(self.root, outer).and_then(|outer| entry(outer.item.as_table_like()?, inner))
+            }
         };
         Section {
             name,

@@ -157,7 +157,10 @@ pub(super) fn section(name: &str) -> Option<&'static Section> {
 
 /// Whether a table of this name holds sections, and nothing else.
 pub(super) fn holds_sections(name: &str) -> bool {
-    SECTIONS
-        .iter()
-        .any(|section| section.name.split_once('.').is_some_and(|(outer, _)| outer == name))
+    SECTIONS.iter().any(|section| {
+        section
+            .name
+            .split_once('.')
+            .is_some_and(|(outer, _)| outer == name)
+    })
 }

@@ -785,7 +785,8 @@ fn a_config_names_the_columns_of_its_dataset() {
         serde_json::json!({"columns": {"user_prompt": "question", "ground_truth": "answer"}})
     );
     assert_eq!(train(columns).dataset, config.dataset);
-    let inline = eval("[dataset]\ncolumns = { user_prompt = 'question', ground_truth = 'answer' }\n");
+    let inline =
+        eval("[dataset]\ncolumns = { user_prompt = 'question', ground_truth = 'answer' }\n");
     assert_eq!(inline.dataset, config.dataset);
     // Without it nothing is pinned that older runs don't have.
     let plain = serde_json::to_value(eval("")).unwrap();
@@ -794,9 +795,14 @@ fn a_config_names_the_columns_of_its_dataset() {
 
 #[test]
 fn columns_that_can_not_be_named_are_reported_where_they_stand() {
-    assert_snapshot!(eval_errors_with("[dataset.columns]\nprompt = 'q'\nuser_promt = 'q'\nground_truth = 7\nsystem_prompt = ''\n"));
-    assert_snapshot!(eval_errors_with("[dataset.columns]\nuser_prompt = 'q'\nmetadata = 'q'\n"));
-    assert_snapshot!(eval_errors_with("[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"));
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nprompt = 'q'\nuser_promt = 'q'\nground_truth = 7\nsystem_prompt = ''\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nuser_prompt = 'q'\nmetadata = 'q'\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"
+    ));
     assert_snapshot!(eval_errors_with("[dataset]\ncolumns = 'q'\n"));
-    assert_snapshot!(eval_errors_with("[\"dataset.columns\"]\nuser_prompt = 'q'\n"));
 }

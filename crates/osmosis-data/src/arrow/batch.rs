@@ -210,7 +210,11 @@ impl Column {
         match (&mut self.data, &field.node) {
             (Data::None, _) => body.push_str("null"),
             (Data::Values(bits), Node::Boolean) => {
-                body.push_str(if bits.bit(file, index)? { "true" } else { "false" });
+                body.push_str(if bits.bit(file, index)? {
+                    "true"
+                } else {
+                    "false"
+                });
             }
             (Data::Values(values), Node::Fixed { kind, bytes }) => {
                 let at = index.checked_mul(*bytes as u64).ok_or_else(broken)?;
@@ -400,7 +404,9 @@ impl Window {
 
     fn bit(&mut self, file: &File, index: u64) -> Result<bool, Damage> {
         let byte = self.bytes(file, index / 8, 1)?;
-        Ok(byte.first().is_some_and(|byte| byte >> (index % 8) & 1 == 1))
+        Ok(byte
+            .first()
+            .is_some_and(|byte| byte >> (index % 8) & 1 == 1))
     }
 
     /// From where to where a value is in what follows.

@@ -158,11 +158,9 @@ impl Node {
             Self::Null => return None,
             Self::Boolean => "a boolean",
             Self::Fixed { kind, .. } => match kind {
-                Fixed::Signed
-                | Fixed::Unsigned
-                | Fixed::Half
-                | Fixed::Single
-                | Fixed::Double => "a number",
+                Fixed::Signed | Fixed::Unsigned | Fixed::Half | Fixed::Single | Fixed::Double => {
+                    "a number"
+                }
                 Fixed::Decimal { .. } | Fixed::Time { .. } | Fixed::DayMilliseconds => "a string",
             },
             Self::Text { .. } => "a string",

@@ -7,7 +7,9 @@ use crate::{error_of, file};
 
 /// The bodies of a fixture's rows, whatever their columns.
 fn bodies(name: &str) -> String {
-    let dataset = Dataset::open(fixture(name)).unwrap().with(Taking::WholeRows);
+    let dataset = Dataset::open(fixture(name))
+        .unwrap()
+        .with(Taking::WholeRows);
     let mut text = String::new();
     for (place, row) in dataset.rows().enumerate() {
         let row = row.unwrap();
@@ -35,14 +37,22 @@ fn a_folder_that_datasets_saved_is_read_through_all_its_files() {
     {"question":"What is 3 times 7?","answer":"21","id":3,"tags":["math",null],"meta":{"level":1.5,"ok":false,"note":"é\n"}}
     {"question":"What is 4 times 7?","answer":"28","id":4,"tags":[],"meta":{"level":2.0,"ok":true,"note":"é\n"}}
     "#);
-    let dataset = Dataset::open(fixture("saved")).unwrap().with_columns(columns());
+    let dataset = Dataset::open(fixture("saved"))
+        .unwrap()
+        .with_columns(columns());
     let report = dataset.validate().unwrap();
-    assert_eq!((report.format, report.rows, report.error_count), (Format::Arrow, 5, 0));
+    assert_eq!(
+        (report.format, report.rows, report.error_count),
+        (Format::Arrow, 5, 0)
+    );
     assert_eq!(report.files.len(), 2);
     let last = dataset.rows().last().unwrap().unwrap();
     assert_eq!(last.prompt[0]["content"], "What is 4 times 7?");
     assert_eq!(last.label.as_deref(), Some("28"));
-    assert_eq!(last.metadata.unwrap().as_str(), r#"{"level":2.0,"ok":true,"note":"é\n"}"#);
+    assert_eq!(
+        last.metadata.unwrap().as_str(),
+        r#"{"level":2.0,"ok":true,"note":"é\n"}"#
+    );
 }
 
 #[test]
@@ -106,7 +116,10 @@ fn a_changed_byte_does_no_harm() {
                 std::fs::write(&path, &changed).unwrap();
                 let dataset = Dataset::open(&path).unwrap().with(Taking::WholeRows);
                 let rows = dataset.rows().take(1000).count();
-                assert!(rows < 1000, "{name}: byte {at} as {value} gives rows without end");
+                assert!(
+                    rows < 1000,
+                    "{name}: byte {at} as {value} gives rows without end"
+                );
             }
         }
     }

@@ -174,8 +174,8 @@ fn files_that_are_no_dataset_say_why() {
     `d` is not a dataset: unknown extension
       hint: datasets are `.jsonl`, `.csv`, `.parquet` and `.arrow` files, and the first two also with `.gz` or `.zst` behind
     ");
-    assert_snapshot!(error_of("d.jsonl", b"{}"), @r"
-    `d.jsonl` has 1 bad row
+    assert_snapshot!(error_of("d.jsonl", b"{}\n7"), @r"
+    `d.jsonl` has 2 bad rows
       hint: `osmosis dataset validate d.jsonl` shows them
     ");
 }

@@ -39,7 +39,11 @@ fn shown(path: &Utf8Path, named: &[(&str, &str)]) -> String {
     let rows = dataset.rows().map(|row| {
         let row = row.unwrap();
         let prompt = serde_json::to_string(&row.prompt).unwrap();
-        format!("{prompt} {:?} {}\n", row.label.unwrap_or_default(), row.body.as_str())
+        format!(
+            "{prompt} {:?} {}\n",
+            row.label.unwrap_or_default(),
+            row.body.as_str()
+        )
     });
     rows.collect()
 }
@@ -109,8 +113,10 @@ fn parquet_columns_are_renamed_and_left_out_in_step() {
     let named = columns(&[("user_prompt", theirs)]);
     let renamed = dataset.with_columns(named).with(Taking::WholeRows);
     for (row, plain) in renamed.rows().map(Result::unwrap).zip(plain) {
-        let (mut old, new): (serde_json::Map<_, _>, serde_json::Map<String, serde_json::Value>) =
-            (plain.body.read().unwrap(), row.body.read().unwrap());
+        let (mut old, new): (
+            serde_json::Map<_, _>,
+            serde_json::Map<String, serde_json::Value>,
+        ) = (plain.body.read().unwrap(), row.body.read().unwrap());
         let value = old.remove(theirs).unwrap();
         old.insert("user_prompt".to_owned(), value);
         assert_eq!(old, new);

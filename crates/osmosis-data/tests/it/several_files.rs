@@ -37,7 +37,10 @@ fn a_pattern_is_read_in_the_order_of_its_files_and_rows_are_numbered_through() {
         })
         .collect();
     let expected = [(0, 1, "\"a\""), (1, 2, "\"b\""), (2, 3, "\"c\"")];
-    assert_eq!(rows, expected.map(|(index, line, text)| (index, line, text.to_owned())));
+    assert_eq!(
+        rows,
+        expected.map(|(index, line, text)| (index, line, text.to_owned()))
+    );
     let report = dataset.validate().unwrap();
     assert_eq!((report.rows, report.files.len()), (3, 2));
     // The digest is of all files.
@@ -100,5 +103,9 @@ fn a_name_may_be_a_folder_that_datasets_saved() {
     let outside = r#"{"_data_files": [{"filename": "../../etc/passwd"}]}"#;
     std::fs::write(root.join("data/gsm8k/state.json"), outside).unwrap();
     let error = Dataset::open(root.join("data/gsm8k")).unwrap_err();
-    assert!(error.to_string().ends_with("it names a file outside of the folder"));
+    assert!(
+        error
+            .to_string()
+            .ends_with("it names a file outside of the folder")
+    );
 }

@@ -205,7 +205,13 @@ impl Columns {
 
     fn into_report(self, dataset: &Dataset) -> Vec<PreviewColumn> {
         let ours = |name: &str| {
-            let known = ["user_prompt", "ground_truth", "label", "system_prompt", "metadata"];
+            let known = [
+                "user_prompt",
+                "ground_truth",
+                "label",
+                "system_prompt",
+                "metadata",
+            ];
             match dataset.columns().use_of(name) {
                 ColumnUse::ReadAs(ours) => Some(ours.to_owned()),
                 ColumnUse::Kept("label") => Some("ground_truth".to_owned()),

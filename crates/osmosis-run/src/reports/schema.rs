@@ -5,8 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, DatasetPreview, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, SharedReport, TrainingInfo, TrainingReport, VerifiedRun, WrittenReport,
+    Comparison, DatasetPreview, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo,
+    RunReport, RunSummary, SalvagedRun, SharedReport, TrainingInfo, TrainingReport, VerifiedRun,
+    WrittenReport,
 };
 
 /// A report's schema, and where it is kept.

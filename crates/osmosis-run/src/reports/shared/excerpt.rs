@@ -95,7 +95,9 @@ async fn answer(store: &dyn Store, rollout: &RolloutRecord) -> Result<Option<Str
     let entries = main.unwrap_or_default();
     let said = entries.into_iter().rev();
     let mut said = said.filter(|entry| entry.speaker == Speaker::Assistant);
-    Ok(said.find(|entry| !entry.text.trim().is_empty()).map(|entry| entry.text))
+    Ok(said
+        .find(|entry| !entry.text.trim().is_empty())
+        .map(|entry| entry.text))
 }
 
 fn excerpt(text: &str) -> String {

@@ -77,7 +77,9 @@ mod tests {
         assert_eq!(bars.iter().map(|bar| bar.count).sum::<u64>(), 121);
         assert_eq!((bars[0].low, bars[0].high, bars[0].count), (0.0, 10.0, 10));
         assert_eq!((bars[11].high, bars[11].count), (120.0, 11));
-        let huge: Vec<f64> = (0..50).map(|i| f64::MAX / 25.0 * f64::from(i) - f64::MAX).collect();
+        let huge: Vec<f64> = (0..50)
+            .map(|i| f64::MAX / 25.0 * f64::from(i) - f64::MAX)
+            .collect();
         assert_eq!(of(&huge).iter().map(|bar| bar.count).sum::<u64>(), 50);
     }
 }

@@ -16,8 +16,10 @@ const STYLE: &str = include_str!("page.css");
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 120.0;
 
-/// Groups of failures, and rows of a list, that are named.
+/// Groups of failures that are shown.
 const MOST: usize = 20;
+/// Rows of a list that are shown.
+const MOST_ROWS: usize = 10;
 
 pub(super) fn page(report: &SharedReport) -> String {
     let name = text(report.run.run_name.as_str());
@@ -176,24 +178,30 @@ fn changed_rows(name: &str, rows: &ChangedRows, page: &mut String) {
     }
     let _ = writeln!(
         page,
-        "<h3>{} rows {name}</h3>\n<div class=\"wide\"><table>\n<tr><th>row</th><th>passed before</th><th>passed now</th>\
-         <th>to see it</th></tr>",
+        "<h3>{} rows {name}</h3>\n<div class=\"wide narrow\"><table>\n<tr><th>row</th><th>passed before</th>\
+         <th>passed now</th></tr>",
         thousands(rows.count)
     );
-    for row in rows.items.iter().take(MOST) {
+    for row in rows.items.iter().take(MOST_ROWS) {
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td>{} of {}</td><td>{} of {}</td><td><code>{}</code></td></tr>",
-            row.row_index,
-            row.first.passed,
-            row.first.ran,
-            row.second.passed,
-            row.second.ran,
-            text(&row.show)
+            "<tr><td>{}</td><td>{} of {}</td><td>{} of {}</td></tr>",
+            row.row_index, row.first.passed, row.first.ran, row.second.passed, row.second.ran
         );
     }
     page.push_str("</table></div>\n");
-    if let Some(all) = rows.rows.as_deref().filter(|_| rows.count > MOST as u64) {
+    if let Some(first) = rows.items.first() {
+        let _ = writeln!(
+            page,
+            "<p class=\"soft small\">To see the first of them: <code>{}</code></p>",
+            text(&first.show)
+        );
+    }
+    if let Some(all) = rows
+        .rows
+        .as_deref()
+        .filter(|_| rows.count > MOST_ROWS as u64)
+    {
         let _ = writeln!(
             page,
             "<p class=\"soft small\">All of them: <code>--rows {}</code></p>",

@@ -57,7 +57,12 @@ pub(super) fn text(report: &SharedReport) -> String {
     let facts: Vec<String> = facts
         .filter_map(|(name, value)| Some(format!("{name} {}", line(value?))))
         .collect();
-    let _ = writeln!(out, "\n{} · begun {}", facts.join(" · "), line(&report.created_at));
+    let _ = writeln!(
+        out,
+        "\n{} · begun {}",
+        facts.join(" · "),
+        line(&report.created_at)
+    );
     failures(report, &mut out);
     lowest(report, &mut out);
     out.push_str("\n<details><summary>What the numbers mean</summary>\n\n");

@@ -85,6 +85,9 @@ mod tests {
             markdown("a|b <b> @team #1 [x](http://y)\n- z"),
             "a\\|b &lt;b&gt; &#64;team &#35;1 \\[x\\]\\(http&#58;//y\\) - z"
         );
-        assert_eq!(fenced("a\n```\n</details>"), "````text\na\n```\n</details>\n````");
+        assert_eq!(
+            fenced("a\n```\n</details>"),
+            "````text\na\n```\n</details>\n````"
+        );
     }
 }

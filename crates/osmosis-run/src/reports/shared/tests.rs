@@ -70,8 +70,19 @@ fn report() -> SharedReport {
 #[test]
 fn what_outsiders_wrote_is_no_markup_in_the_page() {
     let page = report().html();
-    for markup in ["<script", "<img", "</pre></dd><s", "\u{1b}", "\u{202e}", "onerror=a>"] {
-        assert!(!page.contains(markup), "`{}` is in the page", markup.escape_debug());
+    for markup in [
+        "<script",
+        "<img",
+        "</pre></dd><s",
+        "\u{1b}",
+        "\u{202e}",
+        "onerror=a>",
+    ] {
+        assert!(
+            !page.contains(markup),
+            "`{}` is in the page",
+            markup.escape_debug()
+        );
     }
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     assert!(page.contains("default-src 'none'"));
