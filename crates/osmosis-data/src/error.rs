@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::MAX_JSON_DEPTH;
 use serde::{Serialize, Serializer};
@@ -53,6 +55,8 @@ pub enum DataError {
         count: u64,
         /// The first of them.
         shown: Vec<RowError>,
+        /// In how many rows each column is missing that none may lack.
+        missing: BTreeMap<&'static str, u64>,
     },
     #[error("{to} can't be written: {error}")]
     Unwritable {
@@ -103,7 +107,12 @@ impl DataError {
     /// What there is to see besides the message: the bad rows, each with its place and hint.
     pub fn details(&self) -> Option<String> {
         match self {
-            Self::BadRows { path, count, shown } => Some(render_errors(path, shown, *count)),
+            Self::BadRows {
+                path,
+                count,
+                shown,
+                missing,
+            } => Some(render_errors(path, shown, *count, missing)),
             Self::NotFound { .. }
             | Self::Ambiguous { .. }
             | Self::NotAFile { .. }

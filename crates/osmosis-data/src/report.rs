@@ -87,6 +87,7 @@ impl Report {
                 path: self.path.clone(),
                 count: self.error_count,
                 shown: self.errors.clone(),
+                missing: self.missing.clone(),
             });
         }
         if self.rows == 0 {
@@ -99,17 +100,15 @@ impl Report {
 
     /// The bad rows, one on each line with its hint below; empty when there is none.
     pub fn render_errors(&self) -> String {
-        render(&self.path, &self.errors, self.error_count, &self.missing)
+        render_errors(&self.path, &self.errors, self.error_count, &self.missing)
     }
 }
 
-/// Bad rows as `file:line:column: message`, each with its hint.
-pub(crate) fn render_errors(path: &Utf8Path, shown: &[RowError], count: u64) -> String {
-    render(path, shown, count, &BTreeMap::new())
-}
+/// So many rows that lack the same column have one line together.
+const TOGETHER: u64 = 4;
 
-/// The same; rows that lack the same column have one line together. `missing`: how many these are in all.
-fn render(
+/// Bad rows as `file:line:column: message`, each with its hint. `missing`: how many rows lack a column.
+pub(crate) fn render_errors(
     path: &Utf8Path,
     shown: &[RowError],
     count: u64,
@@ -122,16 +121,13 @@ fn render(
         let mut more = String::new();
         if let RowProblem::Missing { column, .. } = &error.problem
             && let Some(rows) = missing.get(column)
+            && *rows >= TOGETHER
         {
             if !told.insert(column) {
                 continue;
             }
             lines += rows;
-            match rows - 1 {
-                0 => {}
-                1 => more = " (and in one more row)".to_owned(),
-                others => more = format!(" (and in {others} more rows)"),
-            }
+            more = format!(" (and in {} more rows)", rows - 1);
         } else {
             lines += 1;
         }

@@ -82,7 +82,7 @@ pub(crate) async fn run(
 }
 
 /// A name never stands for half a report.
-fn write(path: &Utf8PathBuf, text: &str) -> Result<(), RunError> {
+fn write(path: &Utf8Path, text: &str) -> Result<(), RunError> {
     let failed = |error: io::Error| io_error(path, &error);
     if let Some(parent) = path.parent() {
         private_files::create_shared_folder(parent).map_err(failed)?;

@@ -1,5 +1,7 @@
 //! `osmosis eval report`: a page and a comment that can be given to others.
 
+use osmosis_testkit::python_environment;
+
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace};
 
 const HOSTILE: &str = "<script>alert(1)</script>";
@@ -77,7 +79,18 @@ fn a_report_compares_with_a_baseline() {
         "policies/p.toml",
         &ECHO_SCRIPT.replace("{word}", "{word} 2"),
     );
-    workspace.submit(&["--name", "now"]).expect(0);
+    let python = python_environment::python();
+    let config = "configs/eval/c.toml";
+    let submit = [
+        "eval",
+        "submit",
+        config,
+        "--name",
+        "now",
+        "--python",
+        python.as_str(),
+    ];
+    workspace.osmosis(&submit).expect(0);
     let report = ["eval", "report", "now", "--compare", "t"];
     let ran = workspace
         .osmosis(&[&report[..], &["--out", "now.md"]].concat())

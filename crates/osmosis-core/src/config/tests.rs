@@ -630,8 +630,8 @@ fn models_and_datasets_that_can_not_be_are_refused() {
     eval.toml:4:14: `model_path` in `[experiment]`: `openai/` names no model
       hint: write `openai/MODEL`
     ");
-    assert_snapshot!(experiment_errors("dataset", "'data/'"), @r"
-    eval.toml:5:11: `dataset` in `[experiment]`: `data/` names a folder
+    assert_snapshot!(experiment_errors("dataset", "'../'"), @r"
+    eval.toml:5:11: `dataset` in `[experiment]`: `../` names a folder
       hint: name a `.jsonl`, `.csv` or `.parquet` file
     ");
 }
@@ -820,11 +820,16 @@ fn a_config_names_the_columns_of_its_dataset() {
 
 #[test]
 fn columns_that_can_not_be_named_are_reported_where_they_stand() {
-    assert_snapshot!(eval_errors_with("[dataset.columns]\nprompt = 'q'\nuser_promt = 'q'\nground_truth = 7\nsystem_prompt = ''\n"), @"");
-    assert_snapshot!(eval_errors_with("[dataset.columns]\nuser_prompt = 'q'\nmetadata = 'q'\n"), @"");
-    assert_snapshot!(eval_errors_with("[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"), @"");
-    assert_snapshot!(eval_errors_with("[dataset]\ncolumns = 'q'\n"), @"");
-    assert_snapshot!(eval_errors_with("[\"dataset.columns\"]\nuser_prompt = 'q'\n"), @"");
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nprompt = 'q'\nuser_promt = 'q'\nground_truth = 7\nsystem_prompt = ''\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nuser_prompt = 'q'\nmetadata = 'q'\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"
+    ));
+    assert_snapshot!(eval_errors_with("[dataset]\ncolumns = 'q'\n"));
 }
 
 fn overridden(text: &str, settings: &[&str]) -> ConfigSource {

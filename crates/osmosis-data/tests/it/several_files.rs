@@ -78,7 +78,7 @@ fn a_pattern_without_a_file_or_with_several_formats_is_refused() {
     };
     assert_snapshot!(shown("data/part-*.parquet"), @"
     dataset `data/part-*.parquet` not found
-    hint: looked for `data/part-*.parquet`; there is `data/a.jsonl`, `data/a.csv`
+    hint: looked for `data/part-*.parquet`; there is `data/a.csv`, `data/a.jsonl`
     ");
     assert_snapshot!(shown("data/a.*"), @"
     `/data/a.*` stands for files of several formats

@@ -12,8 +12,14 @@ use crate::figures::{number, thousands};
 
 const STYLE: &str = include_str!("page.css");
 
-/// Groups of failures, and rows of a list, that are named.
+/// Of the histogram: a phone's, so that its letters are not made smaller there.
+const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 120.0;
+
+/// Groups of failures that are shown.
 const MOST: usize = 20;
+/// Rows of a list that are shown.
+const MOST_ROWS: usize = 10;
 
 pub(super) fn page(report: &SharedReport) -> String {
     let name = text(report.run.run_name.as_str());
@@ -172,24 +178,30 @@ fn changed_rows(name: &str, rows: &ChangedRows, page: &mut String) {
     }
     let _ = writeln!(
         page,
-        "<h3>{} rows {name}</h3>\n<div class=\"wide\"><table>\n<tr><th>row</th><th>passed before</th><th>passed now</th>\
-         <th>to see it</th></tr>",
+        "<h3>{} rows {name}</h3>\n<div class=\"wide narrow\"><table>\n<tr><th>row</th><th>passed before</th>\
+         <th>passed now</th></tr>",
         thousands(rows.count)
     );
-    for row in rows.items.iter().take(MOST) {
+    for row in rows.items.iter().take(MOST_ROWS) {
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td>{} of {}</td><td>{} of {}</td><td><code>{}</code></td></tr>",
-            row.row_index,
-            row.first.passed,
-            row.first.ran,
-            row.second.passed,
-            row.second.ran,
-            text(&row.show)
+            "<tr><td>{}</td><td>{} of {}</td><td>{} of {}</td></tr>",
+            row.row_index, row.first.passed, row.first.ran, row.second.passed, row.second.ran
         );
     }
     page.push_str("</table></div>\n");
-    if let Some(all) = rows.rows.as_deref().filter(|_| rows.count > MOST as u64) {
+    if let Some(first) = rows.items.first() {
+        let _ = writeln!(
+            page,
+            "<p class=\"soft small\">To see the first of them: <code>{}</code></p>",
+            text(&first.show)
+        );
+    }
+    if let Some(all) = rows
+        .rows
+        .as_deref()
+        .filter(|_| rows.count > MOST_ROWS as u64)
+    {
         let _ = writeln!(
             page,
             "<p class=\"soft small\">All of them: <code>--rows {}</code></p>",
@@ -207,7 +219,7 @@ fn outcomes(report: &SharedReport, page: &mut String) {
         return;
     }
     page.push_str(
-        "<div class=\"wide\"><table>\n<tr><th>outcome</th><th class=\"count\">rollouts</th>\
+        "<div class=\"wide narrow\"><table>\n<tr><th>outcome</th><th class=\"count\">rollouts</th>\
          <th class=\"count\">share</th></tr>\n",
     );
     for (name, count) in outcomes {
@@ -225,8 +237,6 @@ fn histogram(bars: &[HistogramBar], page: &mut String) {
     let Some(most) = bars.iter().map(|bar| bar.count).max() else {
         return;
     };
-    const WIDTH: f64 = 360.0;
-    const HEIGHT: f64 = 120.0;
     let step = WIDTH / bars.len() as f64;
     let width = (step - 4.0).clamp(2.0, 60.0);
     page.push_str("<h2>Rewards</h2>\n<div class=\"chart\">");

@@ -1,4 +1,3 @@
-use osmosis_core::Outcome;
 use osmosis_store::RolloutRecord;
 
 /// Rollouts that are shown.
@@ -46,9 +45,4 @@ impl Lowest {
         shown.truncate(MOST);
         shown
     }
-}
-
-/// How a rollout ended, in a few words.
-pub(super) fn ended(outcome: &Outcome) -> String {
-    outcome.kind().as_str().replace('_', " ")
 }

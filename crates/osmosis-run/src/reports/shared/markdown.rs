@@ -136,9 +136,12 @@ fn failures(report: &SharedReport, out: &mut String) {
     let count: u64 = groups.iter().map(|group| group.count).sum();
     let _ = writeln!(
         out,
-        "\n<details><summary>{} failures of {} kinds</summary>\n",
+        "\n<details><summary>Failures: {}, of {}</summary>\n",
         thousands(count),
-        groups.len()
+        match groups.len() {
+            1 => "one kind".to_owned(),
+            kinds => format!("{kinds} kinds"),
+        }
     );
     for group in groups.iter().take(MOST) {
         let _ = writeln!(

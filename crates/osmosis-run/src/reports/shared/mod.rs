@@ -79,7 +79,8 @@ impl SharedReport {
         while let Some(page) = pages.next().await? {
             for rollout in page {
                 if let Some(reward) = rollout.outcome.as_ref().and_then(|it| it.reward()) {
-                    rewards.push(reward.get());
+                    // No `-0`.
+                    rewards.push(reward.get() + 0.0);
                 }
                 lowest.add(rollout);
             }
