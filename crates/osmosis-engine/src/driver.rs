@@ -7,12 +7,14 @@ use osmosis_core::{Attempt, RolloutId};
 use osmosis_store::{Claim, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::ahead::Pace;
 use crate::decision::Rules;
 use crate::live::Live;
 use crate::reading::Reading;
-use crate::regrade::Recorded;
+use crate::regrade::{Recorded, Regrade, SampleBatch};
 use crate::sessions::Sessions;
 use crate::{EngineError, EngineOptions, Executor, RunEnd, RunEvent, Stop, regrade, rollout};
 
@@ -50,8 +52,8 @@ pub(crate) struct Parts {
     pub(crate) rules: Rules,
     pub(crate) reading: Reading,
     pub(crate) live: Live,
-    /// Where the samples are, of a run that grades those of another.
-    pub(crate) recorded: Option<Recorded>,
+    /// Set in a run that grades the samples of another.
+    pub(crate) regrade: Option<Regrade>,
     pub(crate) events: mpsc::Sender<RunEvent>,
 }
 
@@ -106,7 +108,7 @@ impl Engine {
         let parts = Self::parts(reading, store, sessions, executor, options, events);
         Self {
             parts: Arc::new(Parts {
-                recorded: Some(recorded),
+                regrade: Some(Regrade::new(recorded, parts.options.max_in_flight)),
                 ..parts
             }),
             may_begin: MayBegin(Arc::new(|| true)),
@@ -153,7 +155,7 @@ impl Engine {
             rules,
             reading,
             live: Live::default(),
-            recorded: None,
+            regrade: None,
             events,
         }
     }
@@ -211,11 +213,14 @@ impl Engine {
                 biased;
                 () = stop.drain.cancelled(), if !draining => {
                     draining = true;
-                    self.parts
-                        .tell(RunEvent::Draining { in_flight: flight.tasks.len() })
-                        .await;
+                    let in_flight = match &self.parts.regrade {
+                        // The others go back.
+                        Some(regrade) => regrade.graded_now(),
+                        None => flight.tasks.len(),
+                    };
+                    self.parts.tell(RunEvent::Draining { in_flight }).await;
                 }
-                Some(ended) = flight.tasks.join_next() => flight.landed(ended)?,
+                Some(ended) = flight.tasks.join_next() => flight.all_landed(ended)?,
                 _ = heartbeat.tick() => self.keep_leases(flight).await?,
             }
         }
@@ -244,27 +249,49 @@ impl Engine {
     pub(crate) async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
         let options = &self.parts.options;
         loop {
-            let room = options.max_in_flight.saturating_sub(flight.tasks.len());
-            if room == 0 || stop.drain.is_cancelled() {
+            let wanted = self.wanted(flight);
+            if wanted == 0 || stop.drain.is_cancelled() {
                 return Ok(());
             }
             if !(self.may_begin.0)() {
                 stop.drain.cancel();
                 return Ok(());
             }
-            let wanted = room.min(CLAIM_BATCH);
             let claiming = self
                 .parts
                 .store
                 .claim(&options.owner, wanted, options.lease);
             let claims = self.parts.answered(claiming).await?;
             let got = claims.len();
+            let batch = self.parts.regrade.as_ref().map(|_| {
+                let ids = claims.iter().map(|claim| claim.id.clone());
+                Arc::new(SampleBatch::of(ids.collect()))
+            });
             for claim in claims {
-                self.launch(claim, stop, flight).await;
+                match &batch {
+                    Some(batch) => self.launch_regrade(claim, batch, stop, flight),
+                    None => self.launch(claim, stop, flight).await,
+                }
             }
             if got < wanted {
                 return Ok(());
             }
+        }
+    }
+
+    /// How many rollouts to claim now.
+    fn wanted(&self, flight: &mut Flight) -> usize {
+        let ahead = match &self.parts.regrade {
+            Some(_) => flight.pace.ahead(Instant::now()),
+            None => 0,
+        };
+        let most = self.parts.options.max_in_flight + ahead;
+        let room = most.saturating_sub(flight.tasks.len());
+        // While some wait, there is time to let a batch come together.
+        if room < ahead / 4 {
+            0
+        } else {
+            room.min(CLAIM_BATCH)
         }
     }
 
@@ -275,21 +302,46 @@ impl Engine {
                 attempt: claim.attempt,
             })
             .await;
+        let (key, token) = self.hold(&claim, stop, flight);
+        let parts = Arc::clone(&self.parts);
+        flight.tasks.spawn(async move {
+            let result = rollout::execute(&parts, claim, &token).await;
+            parts.live.ends(&key.0, key.1);
+            (key, result)
+        });
+    }
+
+    /// It is told as claimed when its turn comes: until then it only waits here instead of in the store.
+    fn launch_regrade(
+        &self,
+        claim: Claim,
+        batch: &Arc<SampleBatch>,
+        stop: &Stop,
+        flight: &mut Flight,
+    ) {
+        let (key, token) = self.hold(&claim, stop, flight);
+        let (parts, batch) = (Arc::clone(&self.parts), Arc::clone(batch));
+        let drain = stop.drain.clone();
+        flight.tasks.spawn(async move {
+            let result = match &parts.regrade {
+                Some(regrade) => {
+                    regrade::execute(&parts, regrade, &batch, claim, &drain, &token).await
+                }
+                None => Ok(()),
+            };
+            parts.live.ends(&key.0, key.1);
+            (key, result)
+        });
+    }
+
+    fn hold(&self, claim: &Claim, stop: &Stop, flight: &mut Flight) -> (Held, CancellationToken) {
         let key = (claim.id.clone(), claim.attempt);
         let token = stop.now.child_token();
         self.parts
             .live
             .begins(&claim.id, claim.attempt, token.clone());
         flight.held.insert(key.clone(), token.clone());
-        let parts = Arc::clone(&self.parts);
-        flight.tasks.spawn(async move {
-            let result = match &parts.recorded {
-                Some(recorded) => regrade::execute(&parts, recorded, claim, &token).await,
-                None => rollout::execute(&parts, claim, &token).await,
-            };
-            parts.live.ends(&key.0, key.1);
-            (key, result)
-        });
+        (key, token)
     }
 }
 
@@ -324,13 +376,23 @@ pub(crate) type Held = (RolloutId, Attempt);
 pub(crate) struct Flight {
     pub(crate) tasks: JoinSet<(Held, Result<(), EngineError>)>,
     held: HashMap<Held, CancellationToken>,
+    pace: Pace,
 }
 
+type Landing = Result<(Held, Result<(), EngineError>), tokio::task::JoinError>;
+
 impl Flight {
-    pub(crate) fn landed(
-        &mut self,
-        ended: Result<(Held, Result<(), EngineError>), tokio::task::JoinError>,
-    ) -> Result<(), EngineError> {
+    /// Takes note of one that ended and of all others that have: what is claimed next, in one commit, is as many.
+    pub(crate) fn all_landed(&mut self, first: Landing) -> Result<(), EngineError> {
+        self.landed(first)?;
+        while let Some(ended) = self.tasks.try_join_next() {
+            self.landed(ended)?;
+        }
+        Ok(())
+    }
+
+    fn landed(&mut self, ended: Landing) -> Result<(), EngineError> {
+        self.pace.note_done(Instant::now());
         let (key, result) = ended.map_err(|error| EngineError::Task(error.to_string()))?;
         self.held.remove(&key);
         result

@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod ahead;
 pub mod attempts;
 pub mod decision;
 mod driver;

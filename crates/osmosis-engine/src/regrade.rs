@@ -1,6 +1,7 @@
 //! The way of a rollout whose samples are there already: grade, record. No workflow runs, and the policy is
 //! never asked.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -8,15 +9,18 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::execution::{Isolation, Terms};
-use osmosis_store::{Claim, Store};
+use osmosis_core::{RolloutId, Sample};
+use osmosis_store::{Claim, RolloutRecord, Store};
+use parking_lot::Mutex;
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use crate::EngineError;
 use crate::decision::without_grade;
-use crate::driver::Parts;
+use crate::driver::{CLAIM_BATCH, Parts};
 use crate::rollout::{
     AttemptRecord, Graded, Grading, clean_artifacts_dir, finish, give_back, grade, try_again,
 };
+use crate::{EngineError, RunEvent};
 
 /// The run whose samples are graded. It is only read.
 #[derive(Debug, Clone)]
@@ -26,25 +30,100 @@ pub struct Recorded {
     pub artifacts_root: Utf8PathBuf,
 }
 
+/// Grading what another run recorded.
+#[derive(Debug)]
+pub(crate) struct Regrade {
+    recorded: Recorded,
+    /// Samples in memory: those that are graded, and the next.
+    loading: Semaphore,
+    /// Graders at once.
+    grading: Semaphore,
+    max_in_flight: usize,
+}
+
+impl Regrade {
+    pub(crate) fn new(recorded: Recorded, max_in_flight: usize) -> Self {
+        Self {
+            recorded,
+            loading: Semaphore::new(max_in_flight + 2 * CLAIM_BATCH),
+            grading: Semaphore::new(max_in_flight),
+            max_in_flight,
+        }
+    }
+
+    /// Rollouts that are with a grader.
+    pub(crate) fn graded_now(&self) -> usize {
+        self.max_in_flight - self.grading.available_permits()
+    }
+}
+
+/// The samples of rollouts that were claimed together. They are read together, when the first is to be graded.
+#[derive(Debug)]
+pub(crate) struct SampleBatch {
+    ids: Vec<RolloutId>,
+    read: OnceCell<Mutex<HashMap<RolloutId, Found>>>,
+}
+
+type Found = (RolloutRecord, Vec<Sample>);
+
+impl SampleBatch {
+    pub(crate) fn of(ids: Vec<RolloutId>) -> Self {
+        Self {
+            ids,
+            read: OnceCell::new(),
+        }
+    }
+
+    /// What is recorded of one of them. Each is asked for once.
+    async fn take(&self, recorded: &Recorded, id: &RolloutId) -> Result<Found, EngineError> {
+        let found = self.read.get_or_try_init(async || {
+            let (records, samples) = tokio::try_join!(
+                recorded.store.rollouts_by_id(&self.ids),
+                recorded.store.samples_of(&self.ids)
+            )?;
+            let mut samples: HashMap<&RolloutId, Vec<Sample>> =
+                self.ids.iter().zip(samples).collect();
+            let found = records.into_iter().map(|record| {
+                let samples = samples.remove(&record.id).unwrap_or_default();
+                (record.id.clone(), (record, samples))
+            });
+            Ok::<_, EngineError>(Mutex::new(found.collect()))
+        });
+        let taken = found.await?.lock().remove(id);
+        taken.ok_or_else(|| EngineError::NotRecorded { id: id.clone() })
+    }
+}
+
+/// Grades one rollout. Until its turn comes it is only claimed, and goes back when the run is asked to stop.
 pub(crate) async fn execute(
     parts: &Parts,
-    recorded: &Recorded,
+    regrade: &Regrade,
+    batch: &SampleBatch,
     claim: Claim,
+    drain: &CancellationToken,
     cancel: &CancellationToken,
 ) -> Result<(), EngineError> {
     let mut attempt = AttemptRecord::begun_now();
-    let (record, samples) = tokio::try_join!(
-        recorded.store.rollout(&claim.id),
-        recorded.store.samples(&claim.id)
-    )?;
-    let not_recorded = || EngineError::NotRecorded {
-        id: claim.id.clone(),
+    let recorded = &regrade.recorded;
+    let Some(_loaded) = turn(&regrade.loading, drain, cancel).await else {
+        return give_back(parts, &claim, attempt, vec![]).await;
     };
-    let record = record.ok_or_else(not_recorded)?;
+    let (record, samples) = batch.take(recorded, &claim.id).await?;
+    let Some(slot) = turn(&regrade.grading, drain, cancel).await else {
+        return give_back(parts, &claim, attempt, vec![]).await;
+    };
+    attempt.begins_now();
+    parts
+        .tell(RunEvent::Claimed {
+            id: claim.id.clone(),
+            attempt: claim.attempt,
+        })
+        .await;
     attempt.metrics = record.metrics;
     if samples.is_empty() {
         // It never came to a grade, so that no grader can change its outcome.
-        let outcome = record.outcome.ok_or_else(not_recorded)?;
+        let id = claim.id.clone();
+        let outcome = record.outcome.ok_or(EngineError::NotRecorded { id })?;
         return finish(parts, &claim, attempt, outcome, vec![]).await;
     }
     let row = parts.reading.read(&claim)?;
@@ -65,12 +144,29 @@ pub(crate) async fn execute(
         rules,
     };
     let samples = samples.into_iter().map(without_grade).collect();
-    match grade(parts, &claim, &grading, samples, &mut attempt, cancel).await {
+    let graded = grade(parts, &claim, &grading, samples, &mut attempt, cancel).await;
+    // The next may begin while this one is recorded.
+    drop(slot);
+    match graded {
         Graded::Finished { outcome, samples } => {
             finish(parts, &claim, attempt, outcome, samples).await
         }
         Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
         Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
+    }
+}
+
+/// A place among those that may go on; `None` when the run is asked to stop first.
+async fn turn<'a>(
+    slots: &'a Semaphore,
+    drain: &CancellationToken,
+    cancel: &CancellationToken,
+) -> Option<SemaphorePermit<'a>> {
+    tokio::select! {
+        biased;
+        () = drain.cancelled() => None,
+        () = cancel.cancelled() => None,
+        slot = slots.acquire() => slot.ok(),
     }
 }
 
@@ -81,16 +177,14 @@ async fn copy_artifacts(
     to: &Utf8Path,
 ) -> Result<(), EngineError> {
     let from = recorded.artifacts_root.join(claim.id.as_str());
+    // One look is cheaper than another thread. User code may have put a link in place of its folder; that leads
+    // nowhere from here.
+    if !fs::symlink_metadata(&from).is_ok_and(|metadata| metadata.is_dir()) {
+        return Ok(());
+    }
     let target = to.to_owned();
-    let copying = tokio::task::spawn_blocking(move || {
-        match fs::symlink_metadata(&from) {
-            // User code may have put a link in place of its folder; that leads nowhere from here.
-            Ok(metadata) if metadata.is_dir() => {
-                copy_tree(from.as_std_path(), target.as_std_path())
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
-    });
+    let copying =
+        tokio::task::spawn_blocking(move || copy_tree(from.as_std_path(), target.as_std_path()));
     let copied = copying
         .await
         .map_err(|error| EngineError::Task(error.to_string()))?;

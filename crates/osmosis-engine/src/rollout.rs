@@ -158,6 +158,11 @@ impl AttemptRecord {
         Self::begun_at(now_ms())
     }
 
+    /// It waited for its turn until now.
+    pub(crate) fn begins_now(&mut self) {
+        self.started_at_ms = now_ms();
+    }
+
     fn begun_at(started_at_ms: i64) -> Self {
         Self {
             started_at_ms,

@@ -59,7 +59,7 @@ impl Engine {
                     self.parts.tell(RunEvent::Draining { in_flight }).await;
                 }
                 Some(ended) = flight.tasks.join_next(), if !flight.tasks.is_empty() => {
-                    flight.landed(ended)?;
+                    flight.all_landed(ended)?;
                 }
                 () = woken => {}
                 _ = heartbeat.tick() => self.keep_leases(flight).await?,

@@ -48,6 +48,7 @@ pub(crate) struct FakeExecutor {
     executed: watch::Sender<Vec<Executed>>,
     /// Calls that have not come to an end.
     under_way: Arc<AtomicUsize>,
+    most_under_way: AtomicUsize,
     cancelled: AtomicUsize,
 }
 
@@ -92,6 +93,11 @@ impl FakeExecutor {
         self.under_way.load(Ordering::SeqCst)
     }
 
+    /// How many there were at once, at most.
+    pub(crate) fn most_under_way(&self) -> usize {
+        self.most_under_way.load(Ordering::SeqCst)
+    }
+
     /// Calls that were asked to cancel, and did.
     pub(crate) fn cancelled(&self) -> usize {
         self.cancelled.load(Ordering::SeqCst)
@@ -113,6 +119,8 @@ impl FakeExecutor {
     ) -> TaskReport {
         let play = self.next_play(&executed.rollout, executed.phase);
         let _under_way = UnderWay::new(&self.under_way);
+        self.most_under_way
+            .fetch_max(self.under_way(), Ordering::SeqCst);
         self.executed.send_modify(|all| all.push(executed));
         let result = match play {
             Play::Works => done(),

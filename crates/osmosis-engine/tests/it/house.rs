@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelErrors;
-use osmosis_engine::{Engine, EngineError, EngineOptions, Measuring, RunEnd, RunEvent, Stop};
+use osmosis_engine::{
+    Engine, EngineError, EngineOptions, Measuring, Recorded, RunEnd, RunEvent, Stop,
+};
 use tokio::sync::mpsc;
 
 use crate::fake_executor::FakeExecutor;
@@ -58,6 +60,34 @@ impl House {
     /// One whose rollouts are requests to a rollout server.
     pub(crate) fn serving(rows: u64, max_in_flight: usize) -> Self {
         Self::build(rows, max_in_flight, FakeSessions::default(), true)
+    }
+
+    /// One that grades the samples of another's rollouts.
+    pub(crate) fn regrading(recorded: &Arc<MemoryQueue>, rows: u64, max_in_flight: usize) -> Self {
+        let queue = Arc::new(MemoryQueue::of(rows));
+        let executor = Arc::new(FakeExecutor::default());
+        let sessions = Arc::new(FakeSessions::default());
+        let (told, events) = mpsc::channel(1024);
+        let recorded = Recorded {
+            store: Arc::<MemoryQueue>::clone(recorded),
+            artifacts_root: "/nowhere".into(),
+        };
+        let engine = Engine::for_regrade(
+            recorded,
+            Arc::<MemoryQueue>::clone(&queue),
+            Arc::<FakeSessions>::clone(&sessions),
+            Arc::<FakeExecutor>::clone(&executor),
+            options(max_in_flight),
+            told,
+        );
+        Self {
+            queue,
+            executor,
+            sessions,
+            engine,
+            stop: Stop::default(),
+            events,
+        }
     }
 
     fn build(rows: u64, max_in_flight: usize, sessions: FakeSessions, requests: bool) -> Self {

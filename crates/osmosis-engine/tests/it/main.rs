@@ -11,6 +11,7 @@ mod fake_executor;
 mod fake_sessions;
 mod house;
 mod memory_queue;
+mod regrading;
 mod retries;
 mod serving;
 mod silent_store;

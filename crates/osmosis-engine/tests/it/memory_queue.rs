@@ -2,6 +2,7 @@
 //! answering.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,7 @@ pub(crate) struct MemoryQueue {
     rollouts: Mutex<BTreeMap<RolloutId, Queued>>,
     fails: Mutex<Vec<Operation>>,
     hangs: Mutex<Vec<Operation>>,
+    claims: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -89,6 +91,11 @@ impl MemoryQueue {
     pub(crate) fn completion(&self, row: u64) -> Option<Completion> {
         let rollouts = self.rollouts.lock();
         rollouts[&RolloutId::of(row, 0)].completion.clone()
+    }
+
+    /// How often the next ones were asked for. In a database each is a commit.
+    pub(crate) fn claims(&self) -> usize {
+        self.claims.load(Ordering::SeqCst)
     }
 
     /// How many attempts were claimed, and how many of them counted as losses and as failures.
@@ -163,6 +170,7 @@ impl Queue for MemoryQueue {
         lease: Duration,
     ) -> Result<Vec<Claim>, StoreError> {
         self.answers(Operation::Claim).await?;
+        self.claims.fetch_add(1, Ordering::SeqCst);
         Ok(self.hand_out(lease, |_| true, n))
     }
 
@@ -320,6 +328,22 @@ impl Records for MemoryQueue {
             .unwrap_or_default())
     }
 
+    async fn rollouts_by_id(&self, ids: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
+        let mut found = vec![];
+        for id in ids {
+            found.extend(self.rollout(id).await?);
+        }
+        Ok(found)
+    }
+
+    async fn samples_of(&self, ids: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
+        let mut found = vec![];
+        for id in ids {
+            found.push(self.samples(id).await?);
+        }
+        Ok(found)
+    }
+
     // What an engine never asks.
     async fn record_call(&self, _: NewCall) -> Result<(), StoreError> {
         Err(StoreError::Closed)
@@ -354,9 +378,6 @@ impl Records for MemoryQueue {
     async fn rollouts(&self, _: RolloutQuery) -> Result<RolloutPage, StoreError> {
         Err(StoreError::Closed)
     }
-    async fn rollouts_by_id(&self, _: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
-        Err(StoreError::Closed)
-    }
     async fn token_records(&self, _: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
         Err(StoreError::Closed)
     }
@@ -379,9 +400,6 @@ impl Records for MemoryQueue {
         Err(StoreError::Closed)
     }
     async fn rows(&self, _: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
-        Err(StoreError::Closed)
-    }
-    async fn samples_of(&self, _: &[RolloutId]) -> Result<Vec<Vec<Sample>>, StoreError> {
         Err(StoreError::Closed)
     }
     async fn calls(&self, _: CallQuery) -> Result<Vec<CallRecord>, StoreError> {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use camino::Utf8PathBuf;
-use futures_util::future::try_join_all;
 use osmosis_core::config::EvalConfig;
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::{NewRollout, NewRow, RolloutPages, RolloutRecord, Store};
@@ -136,8 +135,8 @@ impl RegradePlan {
                 })
                 .collect();
             let wanted: BTreeSet<u64> = rollouts.iter().map(|rollout| rollout.row_index).collect();
-            let rows = try_join_all(wanted.into_iter().map(|index| source.row(index))).await?;
-            let rows = rows.into_iter().flatten().map(|row| NewRow {
+            let wanted: Vec<u64> = wanted.into_iter().collect();
+            let rows = source.rows(&wanted).await?.into_iter().map(|row| NewRow {
                 row_index: row.row_index,
                 line: row.line,
                 body: row.body,
