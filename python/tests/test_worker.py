@@ -116,6 +116,21 @@ return [{"metadata": ctx.metadata, "env": names, "config": ctx.config, "id": rol
         assert (artifacts / "made").read_text() == "x"
 
 
+async def test_a_folder_for_files_is_made_when_user_code_asks_for_it(tmp_path: Path):
+    body = """
+return [{"made": bool(ctx.prompt) and ctx.artifacts_dir.is_dir()}]
+"""
+    async with loaded_worker(tmp_path, workflow(body)) as (worker, _, _engine):
+        folder = tmp_path / "files" / "r0-0"
+        done = await worker.run([], artifacts_dir=str(folder))
+        assert json.loads(done.samples[0].messages) == [{"made": False}]
+        assert not folder.parent.exists(), "nobody asked"
+        done = await worker.run([{"a": 1}], artifacts_dir=str(folder))
+        assert json.loads(done.samples[0].messages) == [{"made": True}]
+        assert folder.parent.is_dir()
+        assert not folder.exists(), "nothing was left in it"
+
+
 async def test_messages_go_back_from_the_grader_as_they_came(tmp_path: Path):
     source = grader("""
 sample = ctx.sample

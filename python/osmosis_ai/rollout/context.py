@@ -14,6 +14,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from osmosis_ai.rollout.artifacts import FOLDER_FIELD
 from osmosis_ai.rollout.types import (
     AgentWorkflowConfig,
     RolloutSample,
@@ -154,7 +155,7 @@ class AgentWorkflowContext(Generic[TConfig]):
     prompt: list[Any]
     config: TConfig | None = None
     metadata: dict[str, Any] | None = None
-    artifacts_dir: Path | None = None
+    artifacts_dir: Path | None = FOLDER_FIELD
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class GraderContext:
     label: str | None = None
     samples: dict[str, RolloutSample] = field(default_factory=dict)
     metadata: dict[str, Any] | None = None
-    artifacts_dir: Path | None = None
+    artifacts_dir: Path | None = FOLDER_FIELD
     project_path: str | None = None
     # Who may be asked, when the config names a `judge_model`.
     judge: Judge | None = None

@@ -82,6 +82,12 @@ class Connection:
                 if frames:
                     return frames
 
+    def queue(self, frame: Any) -> None:
+        """Keeps a frame for the next `send` or `flush`."""
+        data = encode(frame)
+        with self._lock:
+            self._outgoing += data
+
     def send(self, frame: Any) -> None:
         """Sends what the socket takes now and keeps the rest. Raises `DisconnectedError`."""
         data = encode(frame)

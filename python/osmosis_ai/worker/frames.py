@@ -375,10 +375,10 @@ def _to_wire(value: Any) -> Any:
     if not hasattr(cls, "__dataclass_fields__"):
         return value
     wire = {}
-    for name, omit_none, _ in _fields(cls):
+    for name, omit_none, inner in _fields(cls):
         item = getattr(value, name)
         if item is not None or not omit_none:
-            wire[name] = _to_wire(item)
+            wire[name] = item if inner is None else _to_wire(item)
     return wire
 
 

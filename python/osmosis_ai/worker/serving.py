@@ -60,6 +60,8 @@ class Server:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled: set[int] = set()
         self._leaving: asyncio.Task[None] | None = None
+        # Answers wait for the loop to turn.
+        self._flushes = False
 
     def serve(self, frames: list[Any]) -> None:
         """Takes the frames that are already here, then serves until told to leave."""
@@ -149,9 +151,22 @@ class Server:
 
     def _answer(self, task: int, answer: Answer) -> None:
         try:
-            self._send(answer)
+            self._connection.queue(answer)
         except FrameError as error:
-            self._send(failed(task, ResultTooLargeError(str(error))))
+            self._connection.queue(failed(task, ResultTooLargeError(str(error))))
+        # With the next `started`, which leaves before any more code of the user's runs; else when
+        # the loop turns. A grade of one line would wake the engine twice otherwise.
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        try:
+            self._connection.flush()
+        except DisconnectedError:
+            self._exit(1)
+        self._write_the_rest()
 
     def _answer_load(self, load: Load) -> None:
         if load == self._rollout.load:
@@ -165,6 +180,9 @@ class Server:
             self._connection.send(frame)
         except DisconnectedError:
             self._exit(1)
+        self._write_the_rest()
+
+    def _write_the_rest(self) -> None:
         if self._connection.pending:
             self._loop.add_writer(self._connection.fileno(), self._writable)
 

@@ -120,7 +120,7 @@ class Execution:
                 chat_completions_url=run.chat_completions_url,
                 api_key=run.api_key,
                 rollout_id=run.rollout_id,
-                artifacts_dir=folder,
+                artifacts_dir=None if folder is None else folder.path(),
             )
             try:
                 with context:
