@@ -125,6 +125,14 @@ class Bench:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def built_generator() -> str:
+    """The program that makes runs, built for release."""
+    build = ["cargo", "build", "--release", "-p", "osmosis-store-sqlite", "--example", "make_run"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return str(target / "release/examples/make_run")
+
+
 def check_comparison(bench: Bench) -> None:
     """The planted improvement of the second run must be found, or the times mean nothing."""
     others = json.loads(bench.must("eval", "compare", "first", "second", "--json"))["data"][
@@ -141,12 +149,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--make-run", help="the built example, otherwise it is built for release")
     arguments = parser.parse_args()
-    generator = arguments.make_run
-    if generator is None:
-        build = ["cargo", "build", "--release", "-p", "osmosis-store-sqlite", "--example", "make_run"]
-        subprocess.run(build, cwd=ROOT, check=True)
-        target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-        generator = str(target / "release/examples/make_run")
+    generator = arguments.make_run or built_generator()
     osmosis = str(pathlib.Path(arguments.osmosis).resolve())
     results: dict[str, list[tuple[float, float]]] = {}
     for rollouts in (arguments.rollouts // 10, arguments.rollouts):
