@@ -1,6 +1,6 @@
 """Is one build slower than another? Compares two binaries in one run, each also with itself.
 
-    python benches/builds.py --before OLD --after NEW --parts target/release/examples/gateway_speed
+    python benches/builds.py --before OLD --after NEW --parts target/dist/examples/gateway_speed
 
 A round measures four programs in turn, every second round in the opposite order: the old binary, the new one, and both
 again. The ratio of the old binary's two turns shows what equal builds differ by on this machine; a difference
@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True)
     parser.add_argument("--after", required=True)
-    parser.add_argument("--parts", required=True, help="the gateway's example `gateway_speed`, release build")
+    parser.add_argument("--parts", required=True, help="the gateway's example `gateway_speed`, built with the profile `dist`")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rollouts", type=int, default=5_000)
     parser.add_argument("--many", type=int, default=0)

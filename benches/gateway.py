@@ -327,7 +327,7 @@ def memory(bench: Bench, calls: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--osmosis", required=True, help="the release build of the program")
+    parser.add_argument("--osmosis", required=True, help="the program, built with the profile `dist`")
     parser.add_argument("--only", choices=["cost", "latency", "slow", "streams", "memory"])
     parser.add_argument("--with", dest="peers", action="append", default=[], choices=["litellm"])
     parser.add_argument("--quick", action="store_true", help="the table of costs alone, in shorter rounds")
@@ -343,7 +343,7 @@ def main() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if not chosen.parts:
-        build = ["cargo", "build", "--release", "--quiet", "-p", "osmosis-gateway", "--example", "gateway_speed"]
+        build = ["cargo", "build", "--profile", "dist", "--quiet", "-p", "osmosis-gateway", "--example", "gateway_speed"]
         subprocess.run(build, cwd=ROOT, check=True)
     parts = chosen.parts or str(pathlib.Path(chosen.osmosis).parent / "examples" / "gateway_speed")
     bench = Bench(os.path.abspath(chosen.osmosis), os.path.abspath(parts))

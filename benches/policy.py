@@ -39,7 +39,7 @@ ROUNDS = 7
 
 
 def example(name: str, *arguments: str) -> str:
-    command = ["cargo", "run", "--release", "--quiet", "-p", "osmosis-policy", "--example", name, "--", *arguments]
+    command = ["cargo", "run", "--profile", "dist", "--quiet", "-p", "osmosis-policy", "--example", name, "--", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -123,7 +123,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def bare_store(root: pathlib.Path, count: int) -> float:
-    program = ["cargo", "run", "--quiet", "--release", "-p", "osmosis-store-sqlite", "--example", "store_rate"]
+    program = ["cargo", "run", "--quiet", "--profile", "dist", "-p", "osmosis-store-sqlite", "--example", "store_rate"]
     with tempfile.TemporaryDirectory(dir=root) as folder:
         command = [*program, "--", folder, str(count)]
         return float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench NAME`: measures the release build, and says what was measured where.
+//! `cargo xtask bench NAME`: measures the program as it is published, and says what was measured where.
 
 use std::fmt;
 use std::process::Command;
@@ -22,13 +22,13 @@ pub(crate) fn run(name: &str, markdown: bool, arguments: &[String]) -> Result<()
     if !program.is_file() {
         bail!("`{program}` is not there; `benches/` holds the programs");
     }
-    cargo(&root, &["build", "--release", "--locked"])?;
+    cargo(&root, &["build", "--profile", "dist", "--locked"])?;
     let target =
         std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
     let mut measure = Command::new(python_environment::python());
     measure
         .arg(&program)
-        .args(["--osmosis", &format!("{target}/release/osmosis")])
+        .args(["--osmosis", &format!("{target}/dist/osmosis")])
         .args(arguments);
     if !markdown {
         return command(&mut measure);
