@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod dependencies;
 mod direction;
+mod dist;
 mod fuzz;
 mod licences;
 mod python_direction;
@@ -38,7 +39,7 @@ enum Command {
         #[arg(long, value_name = "REV", default_value = "main", requires = "quick")]
         base: String,
     },
-    /// Build for release and run a program of `benches/`
+    /// Build as for a release (profile `dist`) and run a program of `benches/`
     Bench {
         /// Its name, without `.py`
         name: String,
@@ -54,6 +55,11 @@ enum Command {
     Dependencies,
     /// Check licences and sources of all dependencies
     Licences,
+    /// Make the files of a release: wheel, archive, debug information, bill of materials, checksums
+    #[command(
+        after_help = "Example:\n  cargo xtask dist\n  cargo xtask dist --native --out /tmp/dist\n\nThe wheel runs on every Linux with the glibc of `--glibc` or a newer one; zig, which is installed with it, links\nagainst that version. Needs `objcopy` and GNU `tar`."
+    )]
+    Dist(dist::Options),
     /// Build the programs of `fuzz/`, run each for a while, and print a table
     #[command(
         after_help = "Example:\n  cargo xtask fuzz --minutes-each 10\n  cargo xtask fuzz --minutes-each 0.5 --only gguf"
@@ -99,6 +105,7 @@ fn main() -> ExitCode {
         Command::Direction => direction::check().and_then(|()| python_direction::check()),
         Command::Dependencies => dependencies::check(),
         Command::Licences => licences::check(),
+        Command::Dist(options) => dist::run(&options),
         Command::Fuzz {
             minutes_each,
             only,

@@ -33,6 +33,12 @@ pub fn maturin() -> Utf8PathBuf {
     made_once(&PYTHON, "test-wheel-venv", "requirements-wheel.txt").with_file_name("maturin")
 }
 
+/// The interpreter beside the tools of `cargo xtask dist`, as `python/requirements-dist.txt` pins them.
+pub fn dist_python() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(&PYTHON, "dist-venv", "requirements-dist.txt")
+}
+
 #[expect(
     clippy::panic,
     reason = "a test without its environment can only fail, with the reason"
