@@ -116,30 +116,93 @@ fn build_wheel(folder: &Utf8Path) -> Utf8PathBuf {
     wheel
 }
 
+/// An interpreter of each version that the wheel is for, where this machine has one.
+fn interpreters() -> Vec<(&'static str, Option<Utf8PathBuf>)> {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let versions = Utf8PathBuf::from(home).join(".pyenv/versions");
+    ["3.10", "3.11", "3.12", "3.13"]
+        .map(|version| {
+            let installed = versions.read_dir_utf8().into_iter().flatten().flatten();
+            let installed = installed
+                .filter(|folder| folder.file_name().starts_with(&format!("{version}.")))
+                .map(|folder| folder.path().join("bin/python"));
+            let mut candidates = installed.chain([format!("python{version}").into()]);
+            let found = candidates.find(|python| {
+                let asked = Command::new(python)
+                    .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+                    .output();
+                asked.is_ok_and(|answer| answer.stdout.trim_ascii() == version.as_bytes())
+            });
+            (version, found)
+        })
+        .to_vec()
+}
+
+/// Puts the wheel into a fresh environment.
+fn install(python: &Utf8Path, wheel: &str, environment: &Utf8Path, folder: &Utf8Path) {
+    run(
+        Command::new(python).args(["-m", "venv", environment.as_str()]),
+        folder,
+    );
+    let pip = ["-m", "pip", "install", "--quiet", "--no-input"];
+    run(
+        Command::new(environment.join("bin/python"))
+            .args(pip)
+            .args(["--disable-pip-version-check", wheel]),
+        folder,
+    );
+}
+
+/// Installed into every version of Python, the command runs an agent and its grader with that interpreter.
+#[expect(clippy::print_stderr, reason = "a version that was not tried is named")]
+fn works_on_every_python(wheel: &Utf8Path, folder: &Utf8Path) {
+    let project = folder.join("every");
+    std::fs::create_dir(&project).unwrap();
+    let wheel = format!("osmosis-rs @ file://{wheel}");
+    for (version, python) in interpreters() {
+        let Some(python) = python else {
+            eprintln!("Python {version} is not installed here: skipped");
+            continue;
+        };
+        let environment = folder.join(format!("venv-{version}"));
+        install(&python, &wheel, &environment, &project);
+        let osmosis = environment.join("bin/osmosis");
+        if !project.join("rollouts").exists() {
+            run(
+                Command::new(&osmosis).args(["rollout", "init", "hello", "--framework", "plain"]),
+                &project,
+            );
+        }
+        let interpreter = environment.join("bin/python");
+        let told = run(
+            Command::new(&osmosis)
+                .args(["eval", "submit", "configs/eval/hello.toml", "--json"])
+                .args(["--limit", "1", "--python", interpreter.as_str()]),
+            &project,
+        );
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(
+            told["resource"]["outcomes"]["scored"], 1,
+            "Python {version}: {told:#}"
+        );
+        std::fs::remove_dir_all(&environment).unwrap();
+    }
+}
+
 #[test]
 fn the_wheel_brings_command_and_package_into_an_empty_environment() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = Utf8PathBuf::from_path_buf(temporary.path().canonicalize().unwrap()).unwrap();
     let wheel = build_wheel(&folder);
     let environment = folder.join("venv");
-    run(
-        Command::new(python_environment::python()).args(["-m", "venv", environment.as_str()]),
+    let served = format!("osmosis-rs[server] @ file://{wheel}");
+    install(
+        &python_environment::python(),
+        &served,
+        &environment,
         &folder,
     );
     let python = environment.join("bin/python");
-    run(
-        Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-input",
-                "--disable-pip-version-check",
-            ])
-            .arg(format!("osmosis-rs[server] @ file://{wheel}")),
-        &folder,
-    );
 
     let osmosis = environment.join("bin/osmosis");
     let version = run(Command::new(&osmosis).arg("--version"), &folder);
@@ -192,4 +255,6 @@ fn the_wheel_brings_command_and_package_into_an_empty_environment() {
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["resource"]["outcomes"]["scored"], 6, "{told:#}");
     assert_eq!(told["resource"]["pass_rate"], 1.0, "{told:#}");
+
+    works_on_every_python(&wheel, &folder);
 }
