@@ -34,10 +34,12 @@ class Measured:
     wall: float
     processor: float
     peak_mb: float
+    # Outcomes and pass rate.
+    grades: tuple[str, float]
 
 
 def regrade(bench: big_run.Bench, binary: str, name: str, options: list[str]) -> Measured:
-    """Grades the run `first` again, checks the grades, and removes the new run."""
+    """Grades the run `first` again, and removes the new run."""
     command = [binary, "eval", "regrade", "first", "--name", name, "--json", "--progress", "none"]
     out = bench.root / "out.txt"
     with out.open("w") as file:
@@ -52,11 +54,9 @@ def regrade(bench: big_run.Bench, binary: str, name: str, options: list[str]) ->
     if child.returncode != 0:
         sys.exit(f"{command}: exit {child.returncode}\n{out.read_text()[-2000:]}")
     report = json.loads(out.read_text())["resource"]
-    expected = bench.rows * big_run.PER_ROW
-    if report["outcomes"]["scored"] != expected or report["pass_rate"] != 0.0:
-        sys.exit(f"{binary}: other grades than expected: {report}")
+    grades = (json.dumps(report["outcomes"]), report["pass_rate"])
     shutil.rmtree(bench.folder(name))
-    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, grades)
 
 
 def main() -> None:
@@ -92,6 +92,8 @@ def main() -> None:
                     options += ["--max-in-flight", str(in_flight)]
                 results[binary, in_flight].append(regrade(bench, binary, "again", options))
     baseline = results[variants[0]]
+    if len({one.grades for measured in results.values() for one in measured}) != 1:
+        sys.exit(f"the builds give different grades: {results}")
     header = ["program", "in flight", "wall", "rollouts/s", "processor time", "peak memory", "times as fast"]
     print(f"\n{arguments.rollouts:,} rollouts, {arguments.workers} workers, medians of {arguments.rounds}")
     print_table(header, [row(variant, results[variant], baseline, arguments.rollouts) for variant in variants])

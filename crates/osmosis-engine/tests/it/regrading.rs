@@ -37,7 +37,7 @@ async fn quick_graders_do_not_wait_for_one_claim_each_and_no_more_run_than_may()
         house.executor.plays(row, Phase::Grade, [work]);
     }
     assert_eq!(house.run().await.unwrap(), RunEnd::Complete);
-    assert_eq!(house.outcomes(ROLLOUTS), vec!["scored"; 240]);
+    assert_eq!(house.outcomes(ROLLOUTS), ["scored"; 240]);
     let executed = house.executor.executed();
     assert_eq!(executed.len(), 240);
     assert!(executed.iter().all(|one| one.phase == Phase::Grade));
