@@ -109,7 +109,7 @@ export function showBar(bar, crumbs, home, icon) {
     bar,
     h(
       'a',
-      { class: 'brand', href: home, 'aria-label': 'All runs' },
+      { class: 'brand', href: home, 'aria-label': 'osmosis, all runs' },
       h('img', { src: icon, alt: '' }),
       h('span', null, 'osmosis'),
     ),

@@ -42,7 +42,7 @@ test('a running training adds a point to its curves with each step', async () =>
   const run = await makeLive(folder, 'live-training', 'learner');
   const viewer = await view(folder, 'learner');
   const page = await open(viewer);
-  await page.waitForSelector('h3 >> text=Reward in training');
+  await page.waitForSelector('figcaption >> text=Reward in training');
   const label = () => page.locator('.chart').first().getAttribute('aria-label');
   assert.match(await label(), /at 1/);
   await run.go();

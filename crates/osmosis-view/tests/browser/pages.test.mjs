@@ -161,7 +161,7 @@ test('a training has curves; a step opens its groups; several runs lie over each
     'Logprob mismatch',
     'Seconds per step',
   ])
-    await page.waitForSelector(`h3 >> text=${title}`);
+    await page.waitForSelector(`figcaption >> text=${title}`);
   assert.ok((await page.locator('.chart .line.dashed').count()) > 0, 'greedy is apart from sampled');
   const box = await page.locator('.chart').nth(2).boundingBox();
   await page.mouse.move(box.x + box.width * 0.4, box.y + 60);

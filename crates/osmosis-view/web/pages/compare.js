@@ -204,7 +204,7 @@ export async function comparePage([list], signal) {
     return card('Outcomes side by side', [
       h(
         'div',
-        { class: 'table-wrap' },
+        { class: 'table-wrap', tabindex: '0', role: 'region', 'aria-label': 'Table of outcomes' },
         h(
           'table',
           null,

@@ -208,7 +208,7 @@ export function chart(title, series, options) {
   });
   sizes.observe(box);
   return {
-    element: h('figure', null, h('figcaption', { class: 'card-head' }, h('h3', null, title)), box),
+    element: h('figure', null, h('figcaption', { class: 'card-head' }, h('h2', { class: 'small-title' }, title)), box),
     redraw: () => {
       drawn = draw();
     },

@@ -29,7 +29,7 @@ export function rolloutTable(run, grid, places, draw) {
     { class: 'stack' },
     h(
       'div',
-      { class: 'table-wrap', tabindex: '0', role: 'region', 'aria-label': 'Rollouts' },
+      { class: 'table-wrap', tabindex: '0', role: 'region', 'aria-label': 'Table of rollouts' },
       h(
         'table',
         null,
