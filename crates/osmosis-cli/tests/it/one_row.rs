@@ -61,7 +61,7 @@ fn stable(text: &str) -> String {
     let shown = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         let mut shown: Vec<&str> = vec![];
-        for (index, word) in words.iter().enumerate() {
+        for (index, word) in words.iter().copied().enumerate() {
             let next = words
                 .get(index + 1)
                 .map_or("", |next| next.trim_end_matches(')'));
