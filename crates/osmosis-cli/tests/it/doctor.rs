@@ -176,8 +176,9 @@ fn doctor_changes_nothing_and_says_what_fix_would_do() {
     assert_eq!(files(&workspace.root), before);
     let folder = workspace.root.join("rollouts/r/.venv");
     for part in [
-        &format!("todo rollout r          {folder} is not there yet; the first run makes it"),
-        &format!("--fix would make {folder} with python "),
+        format!("todo rollout r          {folder} is not there yet; the first run makes it")
+            .as_str(),
+        format!("--fix would make {folder} with python ").as_str(),
         "--fix would unpack it",
         "`osmosis doctor --fix` does what is to do",
     ] {

@@ -55,38 +55,61 @@ fn assert_in_order(text: &str, parts: &[&str]) {
     }
 }
 
-/// The screen without what differs from time to time.
+/// The screen without what differs from time to time: times, and numbers of tokens.
 fn stable(text: &str) -> String {
-    let number = |word: &str| {
-        word.trim_start_matches(['(', '<'])
-            .trim_end_matches([')', ','])
-            .parse::<f64>()
-            .is_ok()
-    };
-    let mut lines = vec![];
-    for line in text.lines() {
+    let is_number = |word: &str| word.trim_start_matches('<').parse::<f64>().is_ok();
+    let shown = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
-        let mut shown: Vec<String> = vec![];
-        for (index, word) in words.iter().enumerate() {
-            let unit = words.get(index + 1).map(|unit| unit.trim_end_matches(')'));
-            let is_time = number(word) && matches!(unit, Some("ms" | "s"));
-            shown.push(if is_time {
-                "N".to_owned()
-            } else {
-                (*word).to_owned()
-            });
+        let mut shown: Vec<&str> = vec![];
+        for (index, word) in words.iter().copied().enumerate() {
+            let next = words
+                .get(index + 1)
+                .map_or("", |next| next.trim_end_matches(')'));
+            let masked = match next {
+                "ms" | "s" if is_number(word) => "N",
+                "tokens" => "T",
+                _ => word,
+            };
+            shown.push(masked);
         }
-        lines.push(shown.join(" ").replace(" ms", " s"));
-    }
-    lines.join("\n")
+        shown.join(" ").replace(" ms", " s")
+    };
+    text.lines().map(shown).collect::<Vec<_>>().join("\n")
 }
+
+/// What is seen of row 1, without times and numbers of tokens.
+const SCREEN: &str = r#"         row  {"user_prompt":"What is 4 times 7?","ground_truth":"28"}
+
+agent
+      call 0  sample calc · script:policies/p.toml · 200 · T tokens · N s
+        user  What is 4 times 7?
+   tool call  multiply({"a":4,"b":7})
+      call 1  sample calc · script:policies/p.toml · 200 · T tokens · N s
+ tool result  28
+   assistant  The answer is 28 .
+
+grader
+
+result
+      sample  calc · reward 1
+     outcome  scored: reward 1, passed
+      effort  2 model calls · T tokens · agent N s (model N s) · grader N s
+
+Nothing was recorded; `--record NAME` keeps a run.
+"#;
 
 #[test]
 fn one_row_of_an_openai_agents_project_is_told_as_it_goes_and_nothing_is_recorded() {
     let workspace = Workspace::new(AGENT, TOOL_SCRIPT, &product_rows(3));
     workspace.config("[evaluation]\nn = 3\nlimit = 1\n");
     let ran = run_row(&workspace, &["--row", "1", "--plain"]).expect(0);
-    insta::assert_snapshot!(stable(&ran.stdout));
+    // When a line is printed is known a little sooner or later than the calls around it.
+    let (printed, told): (Vec<&str>, Vec<&str>) = ran
+        .stdout
+        .lines()
+        .partition(|line| line.trim_start().starts_with("printed"));
+    assert_eq!(printed, ["     printed  multiplying 4 and 7"]);
+    assert_eq!(stable(&told.join("\n")), SCREEN.trim_end());
     assert!(!workspace.root.join(".osmosis").exists());
     let left: Vec<_> = workspace
         .root

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_core::{RolloutId, SampleId};
+use osmosis_core::{Phase, RolloutId, SampleId};
 use osmosis_store::{CallQuery, Store};
 use osmosis_tokens::ChatFormat;
 use parking_lot::Mutex;
@@ -77,8 +77,13 @@ impl Follower {
         }
     }
 
-    /// Tells this after the calls that ended before it.
+    /// Tells this after the calls that ended before it. No call ends before the agent begins.
     pub(super) fn tell_soon(&self, event: RowEvent) {
+        if matches!(event, RowEvent::Phase(Phase::Agent)) {
+            self.tell_pending();
+            (self.tell.lock())(event);
+            return;
+        }
         let mut pending = self.pending.lock();
         pending.push_back(event);
         let is_full = pending.len() > MOST_PENDING;
