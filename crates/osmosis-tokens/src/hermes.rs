@@ -2,6 +2,8 @@
 //! tags in the system message, calls between `<tool_call>` tags, results between `<tool_response>` tags. Replies are
 //! read back by `reply`, as those of templates of that style are.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use crate::messages::{content_text, to_template_value};
@@ -90,7 +92,7 @@ fn with_calls_in_text(fields: &Map<String, Value>) -> Map<String, Value> {
     let mut content = content_text(fields.get("content"))
         .ok()
         .flatten()
-        .map(|text| text.into_owned())
+        .map(Cow::into_owned)
         .unwrap_or_default();
     for call in &calls {
         if !content.is_empty() {
@@ -130,7 +132,7 @@ fn text(message: &Value) -> String {
     content_text(message.get("content"))
         .ok()
         .flatten()
-        .map(|text| text.into_owned())
+        .map(Cow::into_owned)
         .unwrap_or_default()
 }
 

@@ -639,12 +639,12 @@ fn models_and_datasets_that_can_not_be_are_refused() {
 #[test]
 fn a_chat_template_and_a_tool_format_are_checked_in_place() {
     assert_snapshot!(eval_errors_with("tool_format = 'xml'\nchat_template = 'templates/'\n"), @r"
-    eval.toml:7:17: `chat_template` in `[experiment]`: `templates/` is not a file name
-      hint: name a file from the workspace, like `templates/chat.jinja`
     eval.toml:6:15: `tool_format` in `[experiment]`: unknown tool format `xml`
       hint: write `hermes`
+    eval.toml:7:17: `chat_template` in `[experiment]`: `templates/` is not a file name
+      hint: name a file from the workspace, like `templates/chat.jinja`
     ");
-    assert_snapshot!(eval_errors_with("tool_format = 1\n"), @"eval.toml:6:15: `tool_format` in `[experiment]` must be a string, not an integer");
+    assert_snapshot!(eval_errors_with("tool_format = 1\n"), @"eval.toml:6:15: `tool_format` in `[experiment]` must be a string, found an integer");
     let scripted = "[experiment]\nrollout = 'r'\nentrypoint = 'main.py'\nmodel_path = 'script:p.toml'\ndataset = 'd'\nchat_template = 'x.jinja'\n";
     let told = EvalConfig::parse("eval.toml".into(), scripted)
         .unwrap_err()

@@ -77,8 +77,7 @@ pub fn is_cut_at_limit(dialect: &str, body: &[u8]) -> bool {
     };
     match dialect {
         "responses" => body["incomplete_details"]["reason"] == word,
-        "messages" => body["stop_reason"] == word,
-        "generate" => body["stop_reason"] == word,
+        "messages" | "generate" => body["stop_reason"] == word,
         _ => {
             let mut choices = body["choices"].as_array().into_iter().flatten();
             choices.any(|choice| choice["finish_reason"] == word)
