@@ -92,8 +92,9 @@ impl Table {
 
     /// Adds a row with a cell for each column.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        let cells = cells.into().into_iter();
-        self.rows.push(cells.map(|cell| one_line(&cell)).collect());
+        let cells: Vec<String> = cells.into();
+        self.rows
+            .push(cells.iter().map(|cell| one_line(cell)).collect());
     }
 
     /// The lines of the table, in this many columns of a terminal.
