@@ -69,9 +69,11 @@ fn with_completers(command: clap::Command, kind: Option<RunKind>) -> clap::Comma
             }
             ("archived_run", _) => argument.add(completer(candidates::archived)),
             ("row", _) => argument.add(completer(move |words| candidates::rows(words, kind))),
-            ("config", _) => argument.add(ArgValueCompleter::new(
-                move |current: &std::ffi::OsStr| candidates::configs(&Words::typed(), kind, current),
-            )),
+            ("config", _) => {
+                argument.add(ArgValueCompleter::new(move |current: &std::ffi::OsStr| {
+                    candidates::configs(&Words::typed(), kind, current)
+                }))
+            }
             ("rollout", "logs") => {
                 argument.add(completer(move |words| candidates::rollout_ids(words, kind)))
             }

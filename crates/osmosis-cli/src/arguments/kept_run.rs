@@ -133,9 +133,7 @@ pub(crate) struct TagArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  osmosis run du\n  osmosis run du train/calculator --json"
-)]
+#[command(after_help = "Example:\n  osmosis run du\n  osmosis run du train/calculator --json")]
 pub(crate) struct SizeArguments {
     /// Names of the runs [default: all, with the archived ones]
     #[arg(value_name = "RUN")]

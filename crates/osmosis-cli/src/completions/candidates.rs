@@ -139,7 +139,12 @@ fn configs_in(workspace: &Workspace, folder: &str) -> Vec<String> {
 
 pub(super) fn projects(words: &Words) -> Vec<CompletionCandidate> {
     let names = words.workspace().map(|workspace| workspace.rollouts());
-    in_order(names.unwrap_or_default().into_iter().map(|name| (name, None)))
+    in_order(
+        names
+            .unwrap_or_default()
+            .into_iter()
+            .map(|name| (name, None)),
+    )
 }
 
 fn outcome_text(outcome: &Outcome) -> String {

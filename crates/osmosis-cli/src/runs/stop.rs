@@ -22,7 +22,9 @@ pub(crate) async fn run(
     let run = folder.name();
     let Some(holder) = ask_to_stop(&folder, ask)? else {
         if is_finished(&folder).await {
-            output.line(format_args!("Run `{run}` is finished: there is nothing to stop."));
+            output.line(format_args!(
+                "Run `{run}` is finished: there is nothing to stop."
+            ));
             output.operation("finished", &json!({ "run_name": run }));
         } else {
             output.line(format_args!("Run `{run}` is not running."));

@@ -20,7 +20,11 @@ pub(super) async fn run(
     if report.tags.is_empty() {
         output.line(format_args!("Run `{run}` has no tags."));
     } else {
-        let tags: Vec<&str> = report.tags.iter().map(osmosis_core::RunTag::as_str).collect();
+        let tags: Vec<&str> = report
+            .tags
+            .iter()
+            .map(osmosis_core::RunTag::as_str)
+            .collect();
         output.line(format_args!("Run `{run}`: {}", tags.join(", ")));
     }
     output.operation("tagged", &report);

@@ -35,7 +35,9 @@ impl FailuresSoFar {
     /// Those of a kind that was not handed out before.
     pub(super) fn new_lines(&mut self) -> Vec<String> {
         let all = self.sorted();
-        let new = all.iter().filter(|group| !self.told.contains(&group.signature));
+        let new = all
+            .iter()
+            .filter(|group| !self.told.contains(&group.signature));
         let new: Vec<&FailureGroup> = new.take(MOST).collect();
         let lines = new.iter().map(|group| failure_line(group)).collect();
         let signatures: Vec<Signature> = new.iter().map(|group| group.signature.clone()).collect();

@@ -25,7 +25,9 @@ fn workspace() -> Workspace {
 
 /// The folder of the binary, for the PATH: scripts ask for `osmosis`.
 fn binary_folder() -> &'static Utf8Path {
-    Utf8Path::new(env!("CARGO_BIN_EXE_osmosis")).parent().unwrap()
+    Utf8Path::new(env!("CARGO_BIN_EXE_osmosis"))
+        .parent()
+        .unwrap()
 }
 
 /// What a script prints that gets the completions of `shell` as `completions`.
@@ -102,10 +104,7 @@ fn bash_offers_runs_rows_and_configs_of_the_workspace() {
         offered(&["osmosis", "train", "submit", "con"]),
         ["configs/training/c.toml"]
     );
-    assert_eq!(
-        offered(&["osmosis", "run", "rename", "s"]),
-        ["second"]
-    );
+    assert_eq!(offered(&["osmosis", "run", "rename", "s"]), ["second"]);
     assert_eq!(
         offered(&["osmosis", "eval", "compare", "first", "s"]),
         ["second"]
@@ -131,7 +130,9 @@ fn completion_outside_of_a_workspace_offers_no_runs_and_does_not_fail() {
     );
     let offered = asked(&workspace, "bash", &script);
     assert!(
-        !offered.iter().any(|one| one == "first" || one.contains("error")),
+        !offered
+            .iter()
+            .any(|one| one == "first" || one.contains("error")),
         "{offered:?}"
     );
 }

@@ -37,7 +37,8 @@ fn listed(workspace: &Workspace, more: &[&str]) -> Value {
 
 /// What a person sees, without sizes, times and the place of the workspace.
 fn seen(ran: &Ran, workspace: &Workspace) -> String {
-    let text = format!("{}{}", ran.stdout, ran.stderr).replace(workspace.root.as_str(), "WORKSPACE");
+    let text =
+        format!("{}{}", ran.stdout, ran.stderr).replace(workspace.root.as_str(), "WORKSPACE");
     let mut shown = String::new();
     for line in text.lines() {
         let words: Vec<String> = line.split(' ').map(hidden).collect();
@@ -72,7 +73,9 @@ fn hidden(word: &str) -> String {
 fn a_run_is_removed_only_when_somebody_said_yes() {
     let workspace = workspace();
     evaluate(&workspace, &["a", "b"]);
-    let dry = workspace.osmosis(&["run", "rm", "a", "--dry-run"]).expect(0);
+    let dry = workspace
+        .osmosis(&["run", "rm", "a", "--dry-run"])
+        .expect(0);
     insta::assert_snapshot!(seen(&dry, &workspace));
     // Nobody is there to ask.
     let refused = workspace.osmosis(&["run", "rm", "a"]).expect(2);
@@ -121,7 +124,11 @@ fn archived_runs_are_listed_when_asked_for_and_come_back() {
     let id = list["items"][0]["archive_id"].as_str().unwrap().to_owned();
     assert!(id.starts_with("a."), "{id}");
     let shown = workspace.osmosis(&["eval", "list", "--archived"]).expect(0);
-    assert!(shown.stdout.contains(&format!("archived as {id}")), "{}", shown.stdout);
+    assert!(
+        shown.stdout.contains(&format!("archived as {id}")),
+        "{}",
+        shown.stdout
+    );
 
     evaluate(&workspace, &["a"]);
     let taken = workspace.osmosis(&["run", "restore", "a"]).expect(1);
@@ -152,9 +159,16 @@ fn tags_are_shown_in_lists_and_filter_them() {
     assert_eq!(tagged.stdout, "Run `eval/a`: baseline, good\n");
     let list = listed(&workspace, &["--tag", "good"]);
     assert_eq!(names(&list), ["a"]);
-    assert_eq!(list["items"][0]["tags"], serde_json::json!(["baseline", "good"]));
+    assert_eq!(
+        list["items"][0]["tags"],
+        serde_json::json!(["baseline", "good"])
+    );
     let shown = workspace.osmosis(&["eval", "list"]).expect(0);
-    assert!(shown.stdout.contains("[baseline, good]"), "{}", shown.stdout);
+    assert!(
+        shown.stdout.contains("[baseline, good]"),
+        "{}",
+        shown.stdout
+    );
     workspace
         .osmosis(&["run", "tag", "a", "--remove", "good"])
         .expect(0);
@@ -176,7 +190,9 @@ fn a_renamed_run_is_found_by_whoever_named_it_before() {
     workspace
         .osmosis(&[&regrade[..], &["--python", python.as_str()]].concat())
         .expect(0);
-    let renamed = workspace.osmosis(&["run", "rename", "a", "baseline"]).expect(0);
+    let renamed = workspace
+        .osmosis(&["run", "rename", "a", "baseline"])
+        .expect(0);
     insta::assert_snapshot!(seen(&renamed, &workspace));
     // Under its new name it is a run like any other.
     let info = workspace
@@ -191,12 +207,18 @@ fn a_renamed_run_is_found_by_whoever_named_it_before() {
         metrics["output_path"],
         workspace.run_folder("baseline").as_str()
     );
-    workspace.osmosis(&["eval", "resume", "baseline", "--python", python.as_str()]).expect(0);
+    workspace
+        .osmosis(&["eval", "resume", "baseline", "--python", python.as_str()])
+        .expect(0);
     assert!(!workspace.run_folder("a").exists());
     let compared = workspace
         .osmosis(&["eval", "compare", "baseline", "b", "--json"])
         .expect(0);
-    assert!(compared.stdout.contains("\"baseline\""), "{}", compared.stdout);
+    assert!(
+        compared.stdout.contains("\"baseline\""),
+        "{}",
+        compared.stdout
+    );
     // By its former name, too; and a regrade finds the calls.
     workspace.osmosis(&["eval", "info", "a"]).expect(0);
     let shown = workspace
@@ -204,7 +226,10 @@ fn a_renamed_run_is_found_by_whoever_named_it_before() {
         .expect(0)
         .json();
     assert!(
-        !shown["data"][0]["conversations"].as_object().unwrap().is_empty(),
+        !shown["data"][0]["conversations"]
+            .as_object()
+            .unwrap()
+            .is_empty(),
         "{shown}"
     );
     // Deleting needs the name that it has.
@@ -218,7 +243,11 @@ fn a_renamed_run_is_found_by_whoever_named_it_before() {
         .json();
     assert_eq!(info["data"]["run_name"], "a");
     let taken = workspace.osmosis(&["run", "rename", "a", "b"]).expect(1);
-    assert!(taken.stderr.contains("`b` is there already"), "{}", taken.stderr);
+    assert!(
+        taken.stderr.contains("`b` is there already"),
+        "{}",
+        taken.stderr
+    );
 }
 
 #[test]
@@ -227,7 +256,9 @@ fn a_training_run_is_found_by_configs_that_name_it_as_it_was_called() {
     workspace.training("builtin/tiny", "steps = 1\n", "");
     workspace.train(&[]).expect(0);
     workspace.model("run:t@latest", "");
-    let renamed = workspace.osmosis(&["run", "rename", "t", "calculator"]).expect(0);
+    let renamed = workspace
+        .osmosis(&["run", "rename", "t", "calculator"])
+        .expect(0);
     insta::assert_snapshot!(seen(&renamed, &workspace));
     workspace.submit(&["--limit", "1"]).expect(0);
     let uses = workspace
@@ -258,7 +289,9 @@ fn pruning_keeps_the_newest_the_tagged_and_what_others_need() {
         .osmosis(&["run", "prune", "--keep", "1", "--dry-run"])
         .expect(0);
     insta::assert_snapshot!(seen(&dry, &workspace));
-    workspace.osmosis(&["run", "prune", "--keep", "1"]).expect(2);
+    workspace
+        .osmosis(&["run", "prune", "--keep", "1"])
+        .expect(2);
     let pruned = workspace
         .osmosis(&["run", "prune", "--keep", "1", "--yes", "--json"])
         .expect(0)

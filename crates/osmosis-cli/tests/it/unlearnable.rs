@@ -56,7 +56,9 @@ fn with_agent(main_py: &str, training: &str) -> Workspace {
 
 /// What a training says from its failures on, or from its last line of numbers.
 fn conclusion(stdout: &str) -> &str {
-    let at = stdout.find("\n  failures").or_else(|| stdout.find("\n  No update"));
+    let at = stdout
+        .find("\n  failures")
+        .or_else(|| stdout.find("\n  No update"));
     at.map_or(stdout, |at| stdout[at..].trim_matches('\n'))
 }
 
@@ -76,11 +78,14 @@ fn a_training_whose_attempts_all_fail_alike_stops_names_the_error_and_can_be_res
 
     let info = workspace.osmosis(&["train", "info", "t"]).expect(0);
     assert!(
-        info.stdout.contains("No update was made: all 8 attempts failed in the same way"),
+        info.stdout
+            .contains("No update was made: all 8 attempts failed in the same way"),
         "{}",
         info.stdout
     );
-    let again = workspace.osmosis(&["train", "resume", "t", "--json"]).expect(3);
+    let again = workspace
+        .osmosis(&["train", "resume", "t", "--json"])
+        .expect(3);
     let envelope = again.json();
     assert_eq!(envelope["status"], "no_update");
     let resource = &envelope["resource"];

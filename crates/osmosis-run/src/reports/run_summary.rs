@@ -2,7 +2,7 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunTag;
-use osmosis_store::{RunKey, RunKind};
+use osmosis_store::RunKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -59,13 +59,7 @@ impl RunSummary {
             created_at: time_text(run.created_at_ms),
             output_path: folder.path.clone(),
             steps,
-            tags: kept::tags_of(
-                &folder.workspace(),
-                &RunKey {
-                    kind: run.kind,
-                    name: run.name.clone(),
-                },
-            ),
+            tags: kept::tags_in(&folder.path),
             archive_id: None,
         }))
     }

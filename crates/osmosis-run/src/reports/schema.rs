@@ -5,9 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    ArchivalReport, Comparison, ExportReport, Flip, MovedRun, RemovalReport, RolloutDetails, RolloutLine, RunInfo,
-    RunReport, RunSizeReport, RunSummary, SalvagedRun, TaggedRun, TrainingInfo, TrainingReport,
-    VerifiedRun,
+    ArchivalReport, Comparison, ExportReport, Flip, MovedRun, RemovalReport, RolloutDetails,
+    RolloutLine, RunInfo, RunReport, RunSizeReport, RunSummary, SalvagedRun, TaggedRun,
+    TrainingInfo, TrainingReport, VerifiedRun,
 };
 
 /// A report's schema, and where it is kept.

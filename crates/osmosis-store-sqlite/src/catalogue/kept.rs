@@ -13,7 +13,7 @@ use osmosis_core::{RunName, RunTag};
 use osmosis_store::{RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl};
 
 use super::labels::{LabelsFile, editing};
-use super::{ARCHIVE, SqliteCatalogue, STATE_FOLDER, free_place, holds_run};
+use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
 use crate::fence;
 use crate::lock::{self, RunLock};
 use crate::private::create_private_folder;
@@ -182,8 +182,12 @@ impl SqliteCatalogue {
         Ok(())
     }
 
-    /// What is noted on a run, without a runtime.
-    pub fn labels_blocking(&self, run: &RunKey) -> Result<RunLabels, StoreError> {
+    /// What is noted on the run in a folder, wherever that is.
+    pub fn labels_in(folder: &Utf8Path) -> Result<RunLabels, StoreError> {
+        Ok(LabelsFile::read(folder)?.labels())
+    }
+
+    pub(super) fn labels_blocking(&self, run: &RunKey) -> Result<RunLabels, StoreError> {
         Ok(LabelsFile::read(&self.existing(run)?)?.labels())
     }
 
@@ -207,8 +211,7 @@ impl SqliteCatalogue {
     pub(super) fn size_blocking(&self, place: &RunPlace) -> Result<RunSize, StoreError> {
         let folder = self.folder_at(place)?;
         let mut parts: BTreeMap<String, u64> = BTreeMap::new();
-        let entries =
-            fs::read_dir(&folder).map_err(|error| StoreError::io(&folder, &error))?;
+        let entries = fs::read_dir(&folder).map_err(|error| StoreError::io(&folder, &error))?;
         for entry in entries.filter_map(Result::ok) {
             let bytes = bytes_below(&entry.path());
             let name = entry.file_name();

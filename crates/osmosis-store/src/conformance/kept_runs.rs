@@ -104,7 +104,9 @@ pub async fn tags_are_added_and_taken_away_beside_a_writer(
     let store = catalogue.create(&run).await?;
     assert!(catalogue.labels(&run).await?.tags.is_empty());
     let [best, old] = [RunTag::new("best")?, RunTag::new("old")?];
-    catalogue.tag(&run, &[best.clone(), old.clone()], &[]).await?;
+    catalogue
+        .tag(&run, &[best.clone(), old.clone()], &[])
+        .await?;
     let labels = catalogue.tag(&run, &[best.clone()], &[old]).await?;
     assert_eq!(labels.tags.iter().collect::<Vec<_>>(), [&best]);
     store.close().await?;

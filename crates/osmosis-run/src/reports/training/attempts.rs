@@ -116,11 +116,8 @@ impl Attempts {
 }
 
 fn is_cut(response: &[u8]) -> bool {
-    CUT.iter().any(|mark| {
-        response
-            .windows(mark.len())
-            .any(|window| window == *mark)
-    })
+    CUT.iter()
+        .any(|mark| response.windows(mark.len()).any(|window| window == *mark))
 }
 
 #[cfg(test)]

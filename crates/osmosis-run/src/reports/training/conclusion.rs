@@ -117,10 +117,7 @@ impl<'a> Evidence<'a> {
                         error_of(one)
                     ),
                 ),
-                [] => (
-                    NoUpdateCause::Failed,
-                    "no attempt has a result".to_owned(),
-                ),
+                [] => (NoUpdateCause::Failed, "no attempt has a result".to_owned()),
                 [first, ..] => (
                     NoUpdateCause::Failed,
                     format!(

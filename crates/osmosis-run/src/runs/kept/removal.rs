@@ -89,7 +89,10 @@ fn refuse_former_name(workspace: &Workspace, run: &FoundRun, text: &str) -> Resu
     {
         return Err(RunError::usage(
             RunErrorKind::RunNotFound,
-            format!("`{text}` is a former name of run `{}`", reference_of(&run.key())),
+            format!(
+                "`{text}` is a former name of run `{}`",
+                reference_of(&run.key())
+            ),
         )
         .hint("name it as it is called now"));
     }

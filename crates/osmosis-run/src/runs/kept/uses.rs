@@ -89,7 +89,10 @@ impl RunUses {
 
     /// Other runs that use this one.
     pub(super) fn runs_using<'a>(&'a self, run: &'a RunKey) -> impl Iterator<Item = &'a RunKey> {
-        let uses = self.by_runs.iter().filter(move |(by, _, used)| used == run && by != run);
+        let uses = self
+            .by_runs
+            .iter()
+            .filter(move |(by, _, used)| used == run && by != run);
         uses.map(|(by, _, _)| by)
     }
 
