@@ -18,7 +18,7 @@ const EXITS: [(Exit, &str); 6] = [
     (Exit::Usage, "wrong usage"),
     (
         Exit::Incomplete,
-        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that goes on is printed. It goes before 4: what is incomplete is not judged",
+        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that goes on is printed. Of a training: it made no update, and its conclusion says why. It goes before 4: what is incomplete is not judged",
     ),
     (Exit::Gate, "complete, and below a `--fail-under`"),
     (

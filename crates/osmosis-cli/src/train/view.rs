@@ -333,6 +333,8 @@ fn held_out_text(before: &HeldOutPoint, now: &HeldOutPoint) -> String {
 
 #[cfg(test)]
 mod tests {
+    use osmosis_core::{ErrorCategory, Failure, Outcome};
+
     use super::super::held_out_point::tests::point;
     use super::*;
 
@@ -412,6 +414,31 @@ mod tests {
             block.contains(&format!("\n  waiting   {waiting}")),
             "{block}"
         );
+    }
+
+    #[test]
+    fn failures_are_in_the_block_and_a_step_says_why_it_made_no_update() {
+        let mut state = State {
+            step: 2,
+            steps: 9,
+            done: 3,
+            ..State::default()
+        };
+        for message in ["no tool", "no tool", "no luck"] {
+            let failure = Failure::new(ErrorCategory::AgentError, "ValueError", message);
+            state.failures.note(&Outcome::AgentFailed { failure });
+        }
+        insta::assert_snapshot!(state.block(), @r"
+        step 2/9  rollouts: 3 done, 0 under way
+          failed    2 × agent failed: ValueError: no tool
+                    1 × agent failed: ValueError: no luck
+        ");
+        state.stepped(StepNumbers {
+            skipped: Some("no variance".to_owned()),
+            ..step(1)
+        });
+        let why = "no update: all attempts at each row got the same reward";
+        assert!(state.line().contains(why), "{}", state.line());
     }
 
     #[test]

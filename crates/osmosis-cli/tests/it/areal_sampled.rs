@@ -99,11 +99,14 @@ fn sequences_that_the_policy_did_not_sample_are_rejected_by_name() {
 fn invented_tokens_are_never_trained_on() {
     let workspace = returning(&["invented", "invented"]);
     workspace.training("builtin/tiny", "steps = 1\n", "");
-    let ran = workspace.train(&[]);
-    let step = &metrics(&workspace)[0];
-    assert_eq!(step["rollouts/rejected"], 8, "{step} {}", ran.stderr);
-    assert_eq!(step["tokens/trained"], 0, "{step}");
-    assert_eq!(step["skipped"], "no complete group", "{step}");
+    let resource = workspace.train(&["--json"]).expect(3).json()["resource"].clone();
+    assert_eq!(resource["failures"][0]["outcome"], "rejected", "{resource}");
+    assert_eq!(resource["failures"][0]["count"], 8, "{resource}");
+    assert_eq!(resource["tokens"]["trained"], 0, "{resource}");
+    assert_eq!(
+        resource["conclusion"]["cause"], "failed_alike",
+        "{resource}"
+    );
 }
 
 #[test]

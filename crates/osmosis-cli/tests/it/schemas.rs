@@ -201,3 +201,26 @@ fn the_schemas_reject_what_is_no_report() {
         assert!(documents.complaints().contains("run-summary"), "{key}");
     }
 }
+
+#[test]
+fn documents_of_runs_that_are_over_are_as_their_schemas_say() {
+    let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(1));
+    workspace.submit(&[]).expect(0);
+    let resource = |arguments: &[&str]| {
+        let ran = workspace.osmosis(&[arguments, &["--json"]].concat());
+        ran.expect(0).json()["resource"].clone()
+    };
+    let mut documents = Documents::default();
+    documents.add("tagged-run", resource(&["run", "tag", "t", "good"]));
+    documents.add("moved-run", resource(&["run", "rename", "t", "u"]));
+    let archived = resource(&["run", "archive", "u"]);
+    documents.add_all("moved-run", &archived["runs"]);
+    documents.add("archival-report", archived);
+    documents.add("moved-run", resource(&["run", "restore", "u"]));
+    let prune = ["run", "prune", "--keep", "0", "--dry-run"];
+    documents.add("removal-report", resource(&prune));
+    documents.add("removal-report", resource(&["run", "rm", "u", "--dry-run"]));
+    let sizes = workspace.osmosis(&["run", "du", "--json"]).expect(0).json();
+    documents.add_all("run-size", &sizes["items"]);
+    assert_eq!(documents.complaints(), "");
+}

@@ -2,7 +2,7 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunTag;
-use osmosis_store::{OutcomeTally, QueueCounts, RunKey, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store::{OutcomeTally, QueueCounts, RunKind, RunRecord, RunStatus, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,13 +93,7 @@ impl RunSummary {
             reward: scores.reward,
             cost: scores.cost,
             regraded_from: pinned.regraded_from.map(|from| from.run),
-            tags: kept::tags_of(
-                &folder.workspace(),
-                &RunKey {
-                    kind: record.kind,
-                    name: record.name.clone(),
-                },
-            ),
+            tags: kept::tags_in(&folder.path),
             archive_id: None,
         }))
     }

@@ -182,8 +182,12 @@ impl SqliteCatalogue {
         Ok(())
     }
 
-    /// What is noted on a run, without a runtime.
-    pub fn labels_blocking(&self, run: &RunKey) -> Result<RunLabels, StoreError> {
+    /// What is noted on the run in a folder, wherever that is.
+    pub fn labels_in(folder: &Utf8Path) -> Result<RunLabels, StoreError> {
+        Ok(LabelsFile::read(folder)?.labels())
+    }
+
+    pub(super) fn labels_blocking(&self, run: &RunKey) -> Result<RunLabels, StoreError> {
         Ok(LabelsFile::read(&self.existing(run)?)?.labels())
     }
 

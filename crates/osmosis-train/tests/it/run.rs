@@ -289,6 +289,10 @@ impl Run {
             ended = trainer.run(&stop, events) => Ended::Trained(ended),
             () = deciding => Ended::Died,
         };
+        // What was told just before the end; nothing is decided by it any more.
+        while let Ok(event) = heard.try_recv() {
+            fate(&event);
+        }
         if let Ended::Trained(_) = ended {
             store.close().await.unwrap();
         }

@@ -1,32 +1,22 @@
 //! Runs by the names they had: what was written down before a rename stays true.
 
 use osmosis_core::RunName;
-use osmosis_store::{RunKey, RunKind};
+use osmosis_store::RunKind;
+use osmosis_store_sqlite::SqliteCatalogue;
 
-use super::catalogue;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
 
 /// The runs of a kind that were called so once, newest first.
 pub fn runs_once_called(workspace: &Workspace, kind: RunKind, name: &str) -> Vec<RunName> {
-    let Ok(catalogue) = catalogue(workspace) else {
-        return vec![];
-    };
     RunFolder::names(workspace, kind)
         .into_iter()
         .filter_map(|now| RunName::new(now).ok())
         .filter(|now| {
-            let run = RunKey {
-                kind,
-                name: now.clone(),
-            };
-            now.as_str() != name
-                && catalogue.labels_blocking(&run).is_ok_and(|labels| {
-                    labels
-                        .former_names
-                        .iter()
-                        .any(|former| former.as_str() == name)
-                })
+            let folder = RunFolder::of(workspace, kind, now).path;
+            let labels = SqliteCatalogue::labels_in(&folder).unwrap_or_default();
+            let mut former = labels.former_names.iter();
+            now.as_str() != name && former.any(|former| former.as_str() == name)
         })
         .collect()
 }

@@ -7,6 +7,7 @@ mod removal;
 mod rename;
 mod uses;
 
+use camino::Utf8Path;
 use osmosis_core::RunTag;
 use osmosis_store::{
     Catalogue, RunKey, RunKind, RunPlace, RunSize, StoreError, StoreErrorKind, StoreUrl,
@@ -60,13 +61,11 @@ pub struct SizedRun {
 impl SizedRun {
     async fn of(catalogue: &SqliteCatalogue, run: &RunKey) -> Result<Self, RunError> {
         let place = RunPlace::Listed(run.clone());
-        // Labels that can't be read must not keep anybody from seeing how large the run is.
-        let labels = catalogue.labels(run).await.unwrap_or_default();
         Ok(Self {
             run: run.clone(),
             size: catalogue.size(&place).await?,
             place,
-            tags: labels.tags.into_iter().collect(),
+            tags: tags_in(&catalogue.folder_of(run)),
         })
     }
 
@@ -94,7 +93,7 @@ pub async fn sizes(workspace: &Workspace, runs: &[String]) -> Result<Vec<SizedRu
                     run: archived.key,
                     size: catalogue.size(&place).await?,
                     place,
-                    tags: vec![],
+                    tags: tags_in(&archived.url.folder()?),
                 });
             }
         }
@@ -120,10 +119,10 @@ pub async fn tag(
     Ok((run, labels.tags.into_iter().collect()))
 }
 
-/// The tags of a run; none when they can't be read, which is no reason not to show the run.
-pub fn tags_of(workspace: &Workspace, run: &RunKey) -> Vec<RunTag> {
-    let labels = catalogue(workspace).and_then(|all| Ok(all.labels_blocking(run)?));
-    labels.map_or_else(|_| vec![], |labels| labels.tags.into_iter().collect())
+/// The tags of the run in a folder; none when they can't be read, which is no reason not to show the run.
+pub fn tags_in(folder: &Utf8Path) -> Vec<RunTag> {
+    let labels = SqliteCatalogue::labels_in(folder).unwrap_or_default();
+    labels.tags.into_iter().collect()
 }
 
 /// The error of a catalogue, as it is told of a run that a person named.
