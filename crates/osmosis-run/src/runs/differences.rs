@@ -127,10 +127,7 @@ impl RowChanges {
         let mut now = dataset.read();
         let mut first = 0;
         loop {
-            let rows: Vec<_> = now
-                .by_ref()
-                .take(ROW_BATCH)
-                .collect::<Result<_, _>>()?;
+            let rows: Vec<_> = now.by_ref().take(ROW_BATCH).collect::<Result<_, _>>()?;
             let indices: Vec<u64> = (first..(first + ROW_BATCH as u64).min(end)).collect();
             let there = store.rows(&indices).await?;
             if rows.is_empty() && there.is_empty() {
