@@ -14,7 +14,6 @@ mod serve;
 mod train;
 mod workspace;
 
-pub(crate) use config::{ConfigArguments, model_setting, number_setting};
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
     CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ResumeArguments,

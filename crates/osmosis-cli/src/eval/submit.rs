@@ -34,7 +34,7 @@ use crate::output::Output;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, ReadRun, given_name, record_of};
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, absolute, read_config};
+use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn submit(
     arguments: SubmitArguments,
