@@ -7,7 +7,11 @@ use osmosis_core::config::{ConfigKind, section_of_key};
 /// The error with a tip that helps: a key of the config is set with `--set`, and no config is needed. That a flag could be passed as a
 /// value, which is what clap says of every unknown one, helps nobody.
 pub(crate) fn with_tip(mut error: clap::Error, typed: &[String]) -> clap::Error {
-    if error.kind() == ErrorKind::MissingRequiredArgument && submitted_kind(typed).is_some() {
+    let lacks_config = matches!(
+        error.get(ContextKind::InvalidArg),
+        Some(ContextValue::Strings(missing)) if missing.iter().any(|name| name == "<CFG>")
+    );
+    if lacks_config && submitted_kind(typed).is_some() {
         let tip = "without a config, give '--rollout NAME --dataset FILE --model MODEL'";
         let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
         error.insert(ContextKind::Suggested, tips);

@@ -16,7 +16,7 @@ use crate::{RunError, RunErrorKind};
 /// Files of a kind that a message names.
 const MOST_FILES: usize = 10;
 /// Rows that are read from the store at once.
-const ROW_BATCH: u64 = 500;
+const ROW_BATCH: usize = 500;
 /// Longest value that a message shows.
 const VALUE_WIDTH: usize = 80;
 
@@ -127,11 +127,8 @@ impl RowChanges {
         let mut now = dataset.read();
         let mut first = 0;
         loop {
-            let rows: Vec<_> = now
-                .by_ref()
-                .take(ROW_BATCH as usize)
-                .collect::<Result<_, _>>()?;
-            let indices: Vec<u64> = (first..(first + ROW_BATCH).min(end)).collect();
+            let rows: Vec<_> = now.by_ref().take(ROW_BATCH).collect::<Result<_, _>>()?;
+            let indices: Vec<u64> = (first..(first + ROW_BATCH as u64).min(end)).collect();
             let there = store.rows(&indices).await?;
             if rows.is_empty() && there.is_empty() {
                 break;
@@ -148,7 +145,7 @@ impl RowChanges {
                 }
             }
             removed.extend(there.into_keys());
-            first += ROW_BATCH;
+            first += ROW_BATCH as u64;
         }
         let told = |rows: Vec<u64>| RowSelection::of(rows).map(|rows| rows.to_string());
         Ok(Self {

@@ -101,9 +101,8 @@ pub(super) async fn resume(
     };
     let plan = RegradePlan::check(asked, workspace, source).await?;
     let (name, source) = (record.name.as_str(), from.run.as_str());
-    let words = ["eval", "regrade", source, "--name", name, "--fresh"];
-    let again = command_line::suggest(&words, &plan.workspace);
-    let again = format!("`{again}`");
+    let command = ["eval", "regrade", source, "--name", name, "--fresh"];
+    let again = format!("`{}`", command_line::suggest(&command, &plan.workspace));
     let command = RegradeCommand {
         regrading: Regrading {
             retry_failed: arguments.retry_failed,
