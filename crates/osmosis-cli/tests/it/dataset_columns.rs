@@ -4,9 +4,9 @@ use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 /// `say N` with other names for its columns.
 fn questions(from: u64, to: u64) -> String {
-    let rows = from..to;
-    rows.map(|i| format!("{{\"question\": \"say {i}\", \"answer\": {i}, \"id\": \"q{i}\"}}\n"))
-        .collect()
+    let line = |i| format!("{{\"question\": \"say {i}\", \"answer\": {i}, \"id\": \"q{i}\"}}");
+    let lines: Vec<String> = (from..to).map(line).collect();
+    format!("{}\n", lines.join("\n"))
 }
 
 const COLUMNS: &str = "[dataset.columns]\nuser_prompt = \"question\"\nground_truth = \"answer\"\n";

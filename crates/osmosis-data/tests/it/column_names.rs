@@ -48,6 +48,11 @@ fn shown(path: &Utf8Path, named: &[(&str, &str)]) -> String {
     rows.collect()
 }
 
+fn lines(count: u64, line: impl Fn(u64) -> String) -> String {
+    let lines: Vec<String> = (0..count).map(line).collect();
+    format!("{}\n", lines.join("\n"))
+}
+
 #[test]
 fn the_config_names_the_columns_of_every_format() {
     let jsonl = r#"{"id": 1, "question": "6 * 7?", "answer": 42, "label": "other"}"#;
@@ -58,9 +63,9 @@ fn the_config_names_the_columns_of_every_format() {
 
 #[test]
 fn a_column_that_no_row_has_is_one_line_for_the_file() {
-    let rows: String = (0..5000)
-        .map(|row| format!("{{\"question\": \"{row}?\", \"answer\": \"{row}\"}}\n"))
-        .collect();
+    let rows = lines(5000, |row| {
+        format!("{{\"question\": \"{row}?\", \"answer\": \"{row}\"}}")
+    });
     assert_snapshot!(read("x.jsonl", &rows, &[]), @r#"
     `x.jsonl`: missing column `user_prompt`; missing column `ground_truth`
       hint: the file has `answer`, `question`; name the columns in the config: `[dataset.columns]` with `user_prompt = "question"` and `ground_truth = "answer"`; both prompt and label are optional only in rows with `metadata`
@@ -73,9 +78,7 @@ fn a_column_that_no_row_has_is_one_line_for_the_file() {
 
 #[test]
 fn a_column_that_most_rows_lack_is_one_line_too() {
-    let mut rows: String = (0..4999)
-        .map(|row| format!("{{\"user_prompt\": \"{row}?\"}}\n"))
-        .collect();
+    let mut rows = lines(4999, |row| format!("{{\"user_prompt\": \"{row}?\"}}"));
     rows.push_str("{\"user_prompt\": \"?\", \"ground_truth\": \"1\"}\n7\n");
     assert_snapshot!(read("x.jsonl", &rows, &[]), @r#"
     x.jsonl:1: missing column `ground_truth` (and in 4998 more rows)

@@ -1,6 +1,6 @@
 //! A rollout with what explains its result.
 
-use osmosis_core::{OutcomeKind, Redactor};
+use osmosis_core::{Outcome, OutcomeKind, Redactor, Reward};
 use osmosis_data::Row;
 use osmosis_store::{RolloutRecord, Store};
 use schemars::JsonSchema;
@@ -62,19 +62,19 @@ impl ReportedRollout {
             outcome: rollout
                 .outcome
                 .as_ref()
-                .map_or(OutcomeKind::Cancelled, |outcome| outcome.kind()),
+                .map_or(OutcomeKind::Cancelled, Outcome::kind),
             reward: rollout
                 .outcome
                 .as_ref()
-                .and_then(|outcome| outcome.reward())
-                .map(|reward| reward.get()),
+                .and_then(Outcome::reward)
+                .map(Reward::get),
             prompt,
             answer: answer(store, rollout).await?.as_deref().map(clean),
             ground_truth,
             error: rollout
                 .outcome
                 .as_ref()
-                .and_then(|outcome| outcome.explanation())
+                .and_then(Outcome::explanation)
                 .as_deref()
                 .map(clean),
             show: suggested_command(&["eval", "show", folder.name(), &name], &workspace),

@@ -12,7 +12,7 @@ mod markdown;
 mod safe_text;
 
 use camino::Utf8PathBuf;
-use osmosis_core::{Redactor, RunName};
+use osmosis_core::{Outcome, Redactor, RunName};
 use osmosis_store::{RolloutPages, RunRecord, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ impl SharedReport {
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in page {
-                if let Some(reward) = rollout.outcome.as_ref().and_then(|it| it.reward()) {
+                if let Some(reward) = rollout.outcome.as_ref().and_then(Outcome::reward) {
                     // No `-0`.
                     rewards.push(reward.get() + 0.0);
                 }
