@@ -12,9 +12,10 @@ pub const DATASET_EXTENSIONS: [&str; 3] = ["jsonl", "csv", "parquet"];
 /// Which dataset a config means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatasetRef {
-    /// A file, relative to the workspace.
+    /// A file, a pattern (`data/part-*.parquet`) or a folder that Hugging Face's `datasets` saved, relative to the
+    /// workspace.
     Path(Utf8PathBuf),
-    /// `data/NAME.{jsonl,csv,parquet}` of the workspace.
+    /// `data/NAME.{jsonl,csv,parquet}` of the workspace, or the folder `data/NAME`.
     Name(String),
 }
 
@@ -45,13 +46,13 @@ impl FromStr for DatasetRef {
                 text.escape_debug().to_string(),
             ));
         }
-        if text.ends_with('/') || matches!(text, "." | "..") {
+        if matches!(text.trim_end_matches('/'), "" | "." | "..") {
             return Err(DatasetRefError::Folder(text.to_owned()));
         }
         let extension = text.rsplit_once('.').map(|(_, extension)| extension);
         let looks_like_a_file = extension.is_some_and(|extension| {
             DATASET_EXTENSIONS.contains(&extension)
-                || matches!(extension, "json" | "ndjson" | "gz" | "zst")
+                || matches!(extension, "arrow" | "json" | "ndjson" | "gz" | "zst")
         });
         if is_path_segment(text) && !looks_like_a_file {
             Ok(Self::Name(text.to_owned()))
@@ -92,15 +93,18 @@ mod tests {
             "../x",
             "data/x",
             "a b",
+            "data/",
+            "data/gsm8k/train/",
+            "part-*.parquet",
+            "train.arrow",
         ] {
             assert_eq!(path.parse(), Ok(DatasetRef::Path(path.into())));
         }
-        assert!("data/".parse::<DatasetRef>().is_err());
     }
 
     #[test]
     fn a_folder_is_refused_with_the_files_that_would_do() {
-        for folder in ["data/", ".", ".."] {
+        for folder in ["./", ".", ".."] {
             let error = folder.parse::<DatasetRef>().unwrap_err();
             assert_eq!(error, DatasetRefError::Folder(folder.to_owned()));
             let hint = error.hint().unwrap();

@@ -22,6 +22,7 @@
 //! # Ok::<(), osmosis_core::config::ConfigErrors>(())
 //! ```
 
+mod dataset_columns;
 mod dataset_ref;
 mod entrypoint;
 mod error;
@@ -39,6 +40,7 @@ mod tests;
 mod training;
 mod workers;
 
+pub use dataset_columns::{COLUMNS, ColumnUse, ColumnsError, DatasetColumns, DatasetSection};
 pub use dataset_ref::{DATASET_EXTENSIONS, DatasetRef, DatasetRefError};
 pub use entrypoint::{Entrypoint, EntrypointError, Language};
 pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
@@ -67,6 +69,10 @@ use reader::Reader;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EvalConfig {
     pub experiment: Experiment,
+    /// `[dataset]`: left out of what a run is pinned to when it changes nothing: runs from before there was this
+    /// resume.
+    #[serde(skip_serializing_if = "DatasetSection::is_default")]
+    pub dataset: DatasetSection,
     pub evaluation: Evaluation,
     pub sampling: Sampling,
     /// `[workflow]`: fields of the workflow's config.
@@ -94,6 +100,10 @@ pub struct EvalConfig {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainConfig {
     pub experiment: Experiment,
+    /// `[dataset]`: left out of what a run is pinned to when it changes nothing: runs from before there was this
+    /// resume.
+    #[serde(skip_serializing_if = "DatasetSection::is_default")]
+    pub dataset: DatasetSection,
     pub training: Training,
     pub sampling: Sampling,
     pub checkpoints: Checkpoints,
@@ -122,6 +132,7 @@ impl EvalConfig {
         let document = reader::parse(file, text)?;
         let mut reader = Reader::new(file, text, &document, ConfigKind::Evaluation)?;
         let experiment = experiment::read(&mut reader);
+        let dataset = dataset_columns::read(&mut reader);
         let evaluation = evaluation::read(&mut reader);
         let sampling = evaluation::read_sampling(&mut reader);
         let passed_on = passed_on::read(&mut reader);
@@ -129,6 +140,7 @@ impl EvalConfig {
         let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
+            dataset,
             evaluation,
             sampling,
             workflow: passed_on.workflow,
@@ -149,6 +161,7 @@ impl TrainConfig {
         let document = reader::parse(file, text)?;
         let mut reader = Reader::new(file, text, &document, ConfigKind::Training)?;
         let experiment = experiment::read(&mut reader);
+        let dataset = dataset_columns::read(&mut reader);
         let training = training::read(&mut reader);
         let sampling = evaluation::read_sampling(&mut reader);
         let checkpoints = training::read_checkpoints(&mut reader);
@@ -157,6 +170,7 @@ impl TrainConfig {
         let workers = workers::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
+            dataset,
             training,
             sampling,
             checkpoints,

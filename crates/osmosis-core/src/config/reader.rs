@@ -113,23 +113,17 @@ impl<'d> Reader<'d> {
         let root = self.root;
         for (name, item) in root.iter() {
             let at = key_offset(root, name);
-            let known = schema::section(name).filter(|section| section.is_of(self.kind));
+            if let Some(table) = item.as_table_like()
+                && schema::holds_sections(name)
+            {
+                self.check_inner_names(name, table);
+                continue;
+            }
+            // A quoted name with a dot in it is no section within another.
+            let known = schema::section(name)
+                .filter(|section| section.is_of(self.kind) && !name.contains('.'));
             match (known, item.as_table_like()) {
-                (Some(section), Some(table)) => {
-                    if matches!(section.keys, Keys::Any | Keys::AnyBeside(_)) {
-                        continue;
-                    }
-                    for (key, _) in table.iter() {
-                        if !section.keys().contains(&key) {
-                            let problem = ConfigProblem::UnknownKey {
-                                section: Some(name.to_owned()),
-                                key: key.to_owned(),
-                                suggestion: suggestion::for_key(self.kind, Some(section), key),
-                            };
-                            self.report(key_offset(table, key), problem);
-                        }
-                    }
-                }
+                (Some(section), Some(table)) => self.check_keys(section, table),
                 (Some(_), None) => {
                     let problem = ConfigProblem::WrongType {
                         subject: format!("section `[{name}]`"),
@@ -158,12 +152,70 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// Reports every key of a section that nobody will read.
+    fn check_keys(&mut self, section: &'static schema::Section, table: &dyn TableLike) {
+        if matches!(section.keys, Keys::Any | Keys::AnyBeside(_)) {
+            return;
+        }
+        for (key, _) in table.iter() {
+            if !section.keys().contains(&key) {
+                let problem = ConfigProblem::UnknownKey {
+                    section: Some(section.name.to_owned()),
+                    key: key.to_owned(),
+                    suggestion: suggestion::for_key(self.kind, Some(section), key),
+                };
+                self.report(key_offset(table, key), problem);
+            }
+        }
+    }
+
+    /// The same for a table that holds sections alone.
+    fn check_inner_names(&mut self, outer: &str, table: &dyn TableLike) {
+        for (key, item) in table.iter() {
+            let at = key_offset(table, key);
+            let known = schema::section(&format!("{outer}.{key}"));
+            match (known, item.as_table_like()) {
+                (Some(section), Some(table)) => self.check_keys(section, table),
+                (Some(section), None) => {
+                    let problem = ConfigProblem::WrongType {
+                        subject: format!("section `[{}]`", section.name),
+                        expected: "a table",
+                        found: type_of(item),
+                        suggestion: None,
+                    };
+                    self.report(at, problem);
+                }
+                (None, Some(_)) => {
+                    let name = format!("{outer}.{key}");
+                    let problem = ConfigProblem::UnknownSection {
+                        suggestion: Some(suggestion::for_section(self.kind, &name)),
+                        section: name,
+                    };
+                    self.report(at, problem);
+                }
+                (None, None) => {
+                    let problem = ConfigProblem::UnknownKey {
+                        section: Some(outer.to_owned()),
+                        key: key.to_owned(),
+                        suggestion: suggestion::for_key(self.kind, None, key),
+                    };
+                    self.report(at, problem);
+                }
+            }
+        }
+    }
+
     pub(super) fn section(&self, name: &'static str) -> Section<'d> {
         debug_assert!(
             schema::section(name).is_some_and(|section| section.is_of(self.kind)),
             "`[{name}]` is not in the schema"
         );
-        let found = entry(self.root, name);
+        let found = match name.split_once('.') {
+            None => entry(self.root, name),
+            Some((outer, inner)) => {
+                entry(self.root, outer).and_then(|outer| entry(outer.item.as_table_like()?, inner))
+            }
+        };
         Section {
             name,
             present: found.is_some(),

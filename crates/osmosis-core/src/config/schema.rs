@@ -35,6 +35,12 @@ pub(super) const SECTIONS: &[Section] = &[
             "commit_sha",
         ]),
     },
+    // The one section within another.
+    Section {
+        name: "dataset.columns",
+        kinds: BOTH,
+        keys: Keys::These(&super::dataset_columns::COLUMNS),
+    },
     Section {
         name: "evaluation",
         kinds: &[ConfigKind::Evaluation],
@@ -147,4 +153,14 @@ impl Section {
 
 pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
+}
+
+/// Whether a table of this name holds sections, and nothing else.
+pub(super) fn holds_sections(name: &str) -> bool {
+    SECTIONS.iter().any(|section| {
+        section
+            .name
+            .split_once('.')
+            .is_some_and(|(outer, _)| outer == name)
+    })
 }

@@ -449,11 +449,11 @@ fn unknown_names_come_with_the_nearest_known_one() {
     eval.toml:6:1: unknown section `[smapling]`
       hint: did you mean `[sampling]`?
     eval.toml:7:1: unknown section `[zebra]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
+      hint: the sections are `experiment`, `dataset.columns`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
     eval.toml:8:1: unknown section `[workflows]`
       hint: did you mean `[workflow]`?
     eval.toml:9:3: unknown section `[tests]`
-      hint: the sections are `experiment`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
+      hint: the sections are `experiment`, `dataset.columns`, `evaluation`, `sampling`, `workflow`, `grader`, `env`, `secrets`, `logs`, `workers` and `advanced`
     ");
     assert_snapshot!(train_errors_with("[training]\nlearning_rate = 1\nn = 4\nn_samples = 4\nsave_freq = 1\n"), @r"
     train.toml:7:1: unknown key `learning_rate` in `[training]`
@@ -624,8 +624,8 @@ fn models_and_datasets_that_can_not_be_are_refused() {
     eval.toml:4:14: `model_path` in `[experiment]`: `openai/` names no model
       hint: write `openai/MODEL`
     ");
-    assert_snapshot!(experiment_errors("dataset", "'data/'"), @r"
-    eval.toml:5:11: `dataset` in `[experiment]`: `data/` names a folder
+    assert_snapshot!(experiment_errors("dataset", "'../'"), @r"
+    eval.toml:5:11: `dataset` in `[experiment]`: `../` names a folder
       hint: name a `.jsonl`, `.csv` or `.parquet` file
     ");
 }
@@ -774,4 +774,35 @@ fn a_judge_is_a_model_and_no_field_of_the_graders_config() {
     eval.toml:7:1: unknown key `judge_model` in `[evaluation]`
       hint: `judge_model` belongs in `[grader]`
     ");
+}
+
+#[test]
+fn a_config_names_the_columns_of_its_dataset() {
+    let columns = "[dataset.columns]\nuser_prompt = 'question'\nground_truth = 'answer'\n";
+    let config = eval(columns);
+    assert_eq!(
+        serde_json::to_value(&config.dataset).unwrap(),
+        serde_json::json!({"columns": {"user_prompt": "question", "ground_truth": "answer"}})
+    );
+    assert_eq!(train(columns).dataset, config.dataset);
+    let inline =
+        eval("[dataset]\ncolumns = { user_prompt = 'question', ground_truth = 'answer' }\n");
+    assert_eq!(inline.dataset, config.dataset);
+    // Without it nothing is pinned that older runs don't have.
+    let plain = serde_json::to_value(eval("")).unwrap();
+    assert_eq!(plain.get("dataset"), None);
+}
+
+#[test]
+fn columns_that_can_not_be_named_are_reported_where_they_stand() {
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nprompt = 'q'\nuser_promt = 'q'\nground_truth = 7\nsystem_prompt = ''\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset.columns]\nuser_prompt = 'q'\nmetadata = 'q'\n"
+    ));
+    assert_snapshot!(eval_errors_with(
+        "[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"
+    ));
+    assert_snapshot!(eval_errors_with("[dataset]\ncolumns = 'q'\n"));
 }
