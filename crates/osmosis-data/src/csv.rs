@@ -2,6 +2,7 @@ use std::fmt;
 use std::io::{self, BufRead, ErrorKind};
 
 use csv_core::{ReadRecordResult, Reader};
+use osmosis_core::config::{ColumnUse, DatasetColumns};
 
 use crate::json_string::push_json_string;
 use crate::jsonl::MAX_BLANK_BYTES;
@@ -29,6 +30,7 @@ pub struct CsvRows<R> {
     next_index: u64,
     ended: bool,
     taking: Taking,
+    columns: DatasetColumns,
 }
 
 impl<R> fmt::Debug for CsvRows<R> {
@@ -89,7 +91,14 @@ impl<R: BufRead> CsvRows<R> {
             next_index: 0,
             ended: false,
             taking: Taking::Columns,
+            columns: DatasetColumns::default(),
         }
+    }
+
+    /// The same rows, whose columns have these names.
+    #[must_use]
+    pub fn columns(self, columns: DatasetColumns) -> Self {
+        Self { columns, ..self }
     }
 
     /// The same rows, of which this is taken.
@@ -178,12 +187,7 @@ impl<R: BufRead> CsvRows<R> {
     }
 
     fn error(&self, index: u64, problem: RowProblem) -> RowError {
-        RowError {
-            index,
-            line: self.record.line,
-            column: None,
-            problem,
-        }
+        RowError::new(index, self.record.line, None, problem)
     }
 
     /// Ends the rows with a problem of the file.
@@ -229,7 +233,11 @@ impl<R: BufRead> CsvRows<R> {
 }
 
 impl Header {
-    fn of(record: &Record, taking: Taking) -> Result<Self, Vec<ColumnProblem>> {
+    fn of(
+        record: &Record,
+        taking: Taking,
+        columns: &DatasetColumns,
+    ) -> Result<Self, Vec<ColumnProblem>> {
         let mut names = Vec::new();
         let mut keys = Vec::new();
         for cell in record.iter() {
@@ -241,15 +249,23 @@ impl Header {
                 keys.push(None);
                 continue;
             }
+            names.push(name.to_owned());
+            let name = match columns.use_of(name) {
+                ColumnUse::Kept(name) => name,
+                ColumnUse::ReadAs(ours) => ours,
+                ColumnUse::LeftOut => {
+                    keys.push(None);
+                    continue;
+                }
+            };
             let mut json = String::new();
             push_json_string(&mut json, name);
-            names.push(name.to_owned());
             keys.push(Some(Key {
                 json,
                 is_metadata: name == "metadata",
             }));
         }
-        let table = Table::of(&names, taking)?;
+        let table = Table::of(&names, taking, columns)?;
         Ok(Self { table, keys })
     }
 }
@@ -309,7 +325,7 @@ impl<R: BufRead> Iterator for CsvRows<R> {
                     self.ended = true;
                     return None;
                 }
-                Ok(Found::Whole) => match Header::of(&self.record, self.taking) {
+                Ok(Found::Whole) => match Header::of(&self.record, self.taking, &self.columns) {
                     Ok(header) => {
                         self.header = Some(header);
                         Vec::new()

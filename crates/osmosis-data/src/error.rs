@@ -1,10 +1,13 @@
-use camino::Utf8PathBuf;
+use std::collections::BTreeMap;
+
+use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::MAX_JSON_DEPTH;
 use serde::{Serialize, Serializer};
 
 use crate::csv::MAX_CELLS;
 use crate::jsonl::MAX_BLANK_BYTES;
 use crate::report::render_errors;
+use crate::table::name_of;
 use crate::{ColumnProblem, Format, MAX_ROW_BYTES};
 
 /// Why a dataset can't be used.
@@ -24,6 +27,15 @@ pub enum DataError {
     },
     #[error("`{path}` is not a file")]
     NotAFile { path: Utf8PathBuf },
+    #[error("`{path}` holds the splits {}", listed(splits.iter().map(String::as_str)))]
+    Splits {
+        path: Utf8PathBuf,
+        splits: Vec<String>,
+    },
+    #[error("`{pattern}` stands for files of several formats")]
+    MixedFormats { pattern: Utf8PathBuf },
+    #[error("`{pattern}` stands for more than {} files", crate::pattern::MAX_FILES)]
+    TooManyFiles { pattern: Utf8PathBuf },
     #[error("`{path}` is not a dataset: unknown extension")]
     UnknownFormat { path: Utf8PathBuf },
     #[error("`{path}` can't be read: {message}")]
@@ -43,6 +55,8 @@ pub enum DataError {
         count: u64,
         /// The first of them.
         shown: Vec<RowError>,
+        /// In how many rows each column is missing that none may lack.
+        missing: BTreeMap<&'static str, u64>,
     },
     #[error("{to} can't be written: {error}")]
     Unwritable {
@@ -72,10 +86,13 @@ pub enum DataErrorKind {
 impl DataError {
     pub fn kind(&self) -> DataErrorKind {
         match self {
-            Self::NotFound { .. } | Self::Ambiguous { .. } | Self::NotAFile { .. } => {
-                DataErrorKind::NotFound
+            Self::NotFound { .. }
+            | Self::Ambiguous { .. }
+            | Self::NotAFile { .. }
+            | Self::Splits { .. } => DataErrorKind::NotFound,
+            Self::UnknownFormat { .. } | Self::MixedFormats { .. } | Self::TooManyFiles { .. } => {
+                DataErrorKind::Unsupported
             }
-            Self::UnknownFormat { .. } => DataErrorKind::Unsupported,
             Self::Unreadable { .. } => DataErrorKind::Unreadable,
             Self::Empty { .. } | Self::BadColumns { .. } | Self::BadRows { .. } => {
                 DataErrorKind::Invalid
@@ -90,10 +107,18 @@ impl DataError {
     /// What there is to see besides the message: the bad rows, each with its place and hint.
     pub fn details(&self) -> Option<String> {
         match self {
-            Self::BadRows { path, count, shown } => Some(render_errors(path, shown, *count)),
+            Self::BadRows {
+                path,
+                count,
+                shown,
+                missing,
+            } => Some(render_errors(path, shown, *count, missing)),
             Self::NotFound { .. }
             | Self::Ambiguous { .. }
             | Self::NotAFile { .. }
+            | Self::Splits { .. }
+            | Self::MixedFormats { .. }
+            | Self::TooManyFiles { .. }
             | Self::UnknownFormat { .. }
             | Self::Unreadable { .. }
             | Self::Empty { .. }
@@ -120,12 +145,24 @@ impl DataError {
                 "write the path: {}",
                 listed(files.iter().map(|path| path.as_str()))
             )),
-            Self::NotAFile { .. } => Some("name a `.jsonl`, `.csv` or `.parquet` file".to_owned()),
+            Self::NotAFile { .. } => Some(
+                "name a `.jsonl`, `.csv` or `.parquet` file, a pattern such as `data/part-*.parquet`, or a \
+                 folder that `datasets.Dataset.save_to_disk` wrote"
+                    .to_owned(),
+            ),
+            Self::Splits { path, splits } => {
+                let split = splits.first().map_or("train", String::as_str);
+                Some(format!("name one of them: `{path}/{split}`"))
+            }
+            Self::MixedFormats { .. } => {
+                Some("write the ending into the pattern, such as `*.jsonl`".to_owned())
+            }
+            Self::TooManyFiles { .. } => Some("put the rows into fewer files".to_owned()),
             Self::UnknownFormat { path } => Some(
                 if path.as_str().to_ascii_lowercase().contains(".parquet.") {
                     "parquet files are compressed inside: name the `.parquet` file itself"
                 } else {
-                    "datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two \
+                    "datasets are `.jsonl`, `.csv`, `.parquet` and `.arrow` files, and the first two \
                      also with `.gz` or `.zst` behind"
                 }
                 .to_owned(),
@@ -134,15 +171,13 @@ impl DataError {
             Self::Empty { path } => Some(
                 match Format::of(path) {
                     Ok(Format::Csv) => "write a header, and below it one row on each line",
-                    Ok(Format::Parquet) => "write a row into it",
+                    Ok(Format::Parquet | Format::Arrow) => "write a row into it",
                     Ok(Format::Jsonl) | Err(_) => "write one JSON object on each line",
                 }
                 .to_owned(),
             ),
             Self::BadColumns { problems, .. } => {
-                let mut hints: Vec<String> =
-                    problems.iter().filter_map(ColumnProblem::hint).collect();
-                hints.dedup();
+                let hints = ColumnProblem::hints(problems);
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
             Self::BadRows { path, .. } => {
@@ -164,7 +199,7 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// A row that can't be used, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {problem}", place(*line, *column))]
+#[error("{}{}: {problem}", in_file(file.as_deref()), place(*line, *column))]
 pub struct RowError {
     /// The row's index, from 0. Bad rows count, so that the others keep theirs.
     pub index: u64,
@@ -172,7 +207,13 @@ pub struct RowError {
     pub line: u64,
     /// In characters from 1, where one can be told.
     pub column: Option<u64>,
+    /// The file, in a dataset of several.
+    pub file: Option<Utf8PathBuf>,
     pub problem: RowProblem,
+}
+
+fn in_file(file: Option<&Utf8Path>) -> String {
+    file.map_or_else(String::new, |file| format!("`{file}`, "))
 }
 
 fn place(line: u64, column: Option<u64>) -> String {
@@ -183,6 +224,16 @@ fn place(line: u64, column: Option<u64>) -> String {
 }
 
 impl RowError {
+    pub(crate) fn new(index: u64, line: u64, column: Option<u64>, problem: RowProblem) -> Self {
+        Self {
+            index,
+            line,
+            column,
+            file: None,
+            problem,
+        }
+    }
+
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
     }
@@ -195,6 +246,8 @@ impl Serialize for RowError {
             row_index: u64,
             line: u64,
             column: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            file: Option<&'a Utf8Path>,
             code: &'a str,
             message: String,
             hint: Option<String>,
@@ -203,6 +256,7 @@ impl Serialize for RowError {
             row_index: self.index,
             line: self.line,
             column: self.column,
+            file: self.file.as_deref(),
             code: self.problem.code(),
             message: self.problem.to_string(),
             hint: self.hint(),
@@ -229,8 +283,14 @@ pub enum RowProblem {
     NotJson { message: String },
     #[error("a row must be a JSON object, found {found}")]
     NotAnObject { found: &'static str },
-    #[error("missing column `{column}`")]
-    Missing { column: &'static str },
+    #[error("missing column {}", name_of(column, named.as_deref()))]
+    Missing {
+        column: &'static str,
+        /// What `[dataset.columns]` says the file calls it.
+        named: Option<String>,
+        /// Those that the row has.
+        there: Vec<String>,
+    },
     #[error("neither `user_prompt` nor `metadata` says anything")]
     NothingToDo,
     #[error("`{column}` must not be empty")]
@@ -275,6 +335,11 @@ impl RowProblem {
         }
     }
 
+    /// Whether it is one of the whole file, after which nothing of it is read.
+    pub(crate) fn is_of_the_file(&self) -> bool {
+        matches!(self, Self::BadColumns { .. } | Self::Unreadable { .. })
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
@@ -305,9 +370,10 @@ impl RowProblem {
             Self::NotJson { .. } | Self::NotAnObject { .. } => {
                 r#"each line is one JSON object, such as {"user_prompt": "...", "ground_truth": "..."}"#
             }
-            Self::Missing { column } if *column == "ground_truth" => {
-                "add `ground_truth` (or `label`); it is optional only in rows with `metadata`"
-            }
+            Self::Missing {
+                column: "ground_truth",
+                ..
+            } => "add `ground_truth` (or `label`); it is optional only in rows with `metadata`",
             Self::Missing { .. } => "add it; it is optional only in rows with `metadata`",
             Self::NothingToDo => "add a `user_prompt`, or put something into `metadata`",
             Self::Blank {
@@ -333,7 +399,8 @@ impl RowProblem {
             }
             Self::OpenQuote => r#"a quote within a quoted cell is written as """#,
             Self::BadColumns { problems } => {
-                return problems.iter().find_map(ColumnProblem::hint);
+                let hints = ColumnProblem::hints(problems);
+                return (!hints.is_empty()).then(|| hints.join("; "));
             }
             Self::TooDeep { .. } => "write what is deeper as JSON in a string",
             Self::TooLong

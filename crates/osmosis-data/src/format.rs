@@ -13,6 +13,8 @@ pub enum Format {
     Csv,
     /// Columns with types.
     Parquet,
+    /// Columns with types, as Hugging Face's `datasets` saves them.
+    Arrow,
 }
 
 impl Format {
@@ -32,7 +34,20 @@ impl Format {
             ("csv", _) => Ok(Self::Csv),
             // Parquet compresses inside, and is read out of order.
             ("parquet", None) => Ok(Self::Parquet),
+            ("arrow", None) => Ok(Self::Arrow),
             _ => Err(unknown()),
+        }
+    }
+}
+
+impl Format {
+    /// What its rows are in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Jsonl => "JSON lines",
+            Self::Csv => "CSV",
+            Self::Parquet => "parquet",
+            Self::Arrow => "Arrow",
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
 
+use osmosis_core::config::DatasetColumns;
 use osmosis_core::{JsonText, Redactor, RolloutId, RunName, Sample, SampleId};
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ use crate::decompress::Text;
 use crate::export::{
     ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport, TalkFormat,
 };
-use crate::{Compression, CsvRows, JsonlRows, ParquetRows, Row, RowError, Taking};
+use crate::{ArrowRows, Compression, CsvRows, JsonlRows, ParquetRows, Row, RowError, Taking};
 
 /// Rows that are looked at; a few bytes may be millions when they are compressed.
 const MAX_ROWS: usize = 1000;
@@ -45,7 +46,23 @@ pub fn parquet(data: &[u8]) {
     };
     if let Some(file) = on_disk(bytes) {
         let taking = taking(*way);
-        check(ParquetRows::taking(file, taking), taking);
+        check(
+            ParquetRows::new(file, taking, &DatasetColumns::default()),
+            taking,
+        );
+    }
+}
+
+pub fn arrow(data: &[u8]) {
+    let Some((way, bytes)) = data.split_first() else {
+        return;
+    };
+    if let Some(file) = on_disk(bytes) {
+        let taking = taking(*way);
+        check(
+            ArrowRows::new(file, taking, &DatasetColumns::default()),
+            taking,
+        );
     }
 }
 
@@ -192,6 +209,7 @@ mod tests {
             ("jsonl", jsonl),
             ("csv", csv),
             ("parquet", parquet),
+            ("arrow", arrow),
             ("conversations", conversations),
         ]);
     }

@@ -1,7 +1,9 @@
 use std::io::{BufRead, ErrorKind};
 
 use osmosis_core::JsonText;
+use osmosis_core::config::DatasetColumns;
 
+use crate::column_names::renamed;
 use crate::{Row, RowError, RowProblem, Taking, row};
 
 /// A row beyond this is an error and is skipped; it would not fit a frame to a worker either.
@@ -19,6 +21,7 @@ pub struct JsonlRows<R> {
     buffer: Vec<u8>,
     ended: bool,
     taking: Taking,
+    columns: DatasetColumns,
 }
 
 /// What `read_line` found.
@@ -39,7 +42,14 @@ impl<R: BufRead> JsonlRows<R> {
             buffer: Vec::new(),
             ended: false,
             taking: Taking::Columns,
+            columns: DatasetColumns::default(),
         }
+    }
+
+    /// The same rows, whose columns have these names.
+    #[must_use]
+    pub fn columns(self, columns: DatasetColumns) -> Self {
+        Self { columns, ..self }
     }
 
     /// The same rows, of which this is taken.
@@ -85,12 +95,7 @@ impl<R: BufRead> JsonlRows<R> {
     }
 
     fn error(&self, index: u64, column: Option<u64>, problem: RowProblem) -> RowError {
-        RowError {
-            index,
-            line: self.line,
-            column,
-            problem,
-        }
+        RowError::new(index, self.line, column, problem)
     }
 
     fn parse(&self, index: u64) -> Result<Row, RowError> {
@@ -101,6 +106,7 @@ impl<R: BufRead> JsonlRows<R> {
             self.error(index, Some(column), RowProblem::NotUtf8)
         })?;
         match JsonText::parse(text) {
+            Ok(body) if !self.columns.is_empty() => self.parse_renamed(index, body),
             Ok(body) => row::read(index, self.line, body, self.taking).map_err(|mut error| {
                 // The body starts where its brace is.
                 let indent = text.chars().take_while(char::is_ascii_whitespace).count();
@@ -109,6 +115,34 @@ impl<R: BufRead> JsonlRows<R> {
             }),
             Err(error) => Err(row::not_json(index, self.line, text, &error)),
         }
+    }
+}
+
+impl<R> JsonlRows<R> {
+    /// Reads a row whose columns have other names. A place in what is read is none in the file.
+    fn parse_renamed(&self, index: u64, body: JsonText) -> Result<Row, RowError> {
+        let body = match renamed(body.as_str(), &self.columns).map(JsonText::parse) {
+            Ok(Ok(body)) => body,
+            // No object, which has its own message.
+            Ok(Err(_)) | Err(_) => body,
+        };
+        row::read(index, self.line, body, self.taking).map_err(|mut error| {
+            error.column = None;
+            if let RowProblem::Missing {
+                column,
+                named,
+                there,
+            } = &mut error.problem
+            {
+                *named = self.columns.of(column).map(str::to_owned);
+                for name in there {
+                    if let Some(theirs) = self.columns.of(name) {
+                        theirs.clone_into(name);
+                    }
+                }
+            }
+            error
+        })
     }
 }
 

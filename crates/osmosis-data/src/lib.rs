@@ -16,6 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrow;
+mod column_names;
 mod content_digest;
 pub mod conversation;
 mod csv;
@@ -29,12 +31,16 @@ mod format;
 pub mod fuzzing;
 mod json_string;
 mod jsonl;
+mod missing;
 mod parquet;
+mod pattern;
 mod report;
 mod resolve;
 mod row;
+mod saved_folder;
 mod table;
 
+pub use arrow::ArrowRows;
 pub use content_digest::{ContentDigest, RowContent};
 pub use csv::CsvRows;
 pub use dataset::{Dataset, Rows};

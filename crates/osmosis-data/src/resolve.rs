@@ -1,7 +1,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{DATASET_EXTENSIONS, DatasetRef};
 
-use crate::DataError;
+use crate::{DataError, pattern, saved_folder};
 
 /// What a dataset found by name may be compressed as.
 const COMPRESSED: [&str; 4] = ["jsonl.gz", "jsonl.zst", "csv.gz", "csv.zst"];
@@ -9,15 +9,21 @@ const COMPRESSED: [&str; 4] = ["jsonl.gz", "jsonl.zst", "csv.gz", "csv.zst"];
 /// How many names an error offers instead.
 const MAX_INSTEAD: usize = 5;
 
-/// The file that a config means.
+/// The file, pattern or folder that a config means.
 pub fn resolve(reference: &DatasetRef, workspace: &Utf8Path) -> Result<Utf8PathBuf, DataError> {
-    let candidates = match reference {
+    let candidates: Vec<Utf8PathBuf> = match reference {
         DatasetRef::Path(path) => vec![workspace.join(path)],
         DatasetRef::Name(name) => endings()
             .map(|ending| workspace.join("data").join(format!("{name}.{ending}")))
+            .chain([workspace.join("data").join(name)])
             .collect(),
     };
-    let files: Vec<&Utf8PathBuf> = candidates.iter().filter(|path| path.is_file()).collect();
+    let is_dataset = |path: &&Utf8PathBuf| {
+        path.is_file()
+            || saved_folder::is_saved(path)
+            || (pattern::is_pattern(path) && !pattern::files(path).is_empty())
+    };
+    let files: Vec<&Utf8PathBuf> = candidates.iter().filter(is_dataset).collect();
     match files.as_slice() {
         [] => {}
         [file] => return Ok((*file).clone()),

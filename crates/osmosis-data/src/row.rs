@@ -76,19 +76,15 @@ pub(crate) fn read(index: u64, line: u64, body: JsonText, taking: Taking) -> Res
     match deep {
         None => match taken.and_then(JsonText::problem) {
             None => Ok(row),
-            Some(message) => Err(RowError {
-                index,
-                line,
-                column: None,
-                problem: RowProblem::NotJson { message },
-            }),
+            Some(message) => {
+                let problem = RowProblem::NotJson { message };
+                Err(RowError::new(index, line, None, problem))
+            }
         },
-        Some((what, _)) => Err(RowError {
-            index,
-            line,
-            column: None,
-            problem: RowProblem::TooDeep { what },
-        }),
+        Some((what, _)) => {
+            let problem = RowProblem::TooDeep { what };
+            Err(RowError::new(index, line, None, problem))
+        }
     }
 }
 
@@ -97,12 +93,8 @@ fn read_recorded(index: u64, line: u64, body: JsonText, taking: Taking) -> Resul
     let text = body.as_str();
     let found = type_of(text);
     if found != "an object" {
-        return Err(RowError {
-            index,
-            line,
-            column: Some(1),
-            problem: RowProblem::NotAnObject { found },
-        });
+        let problem = RowProblem::NotAnObject { found };
+        return Err(RowError::new(index, line, Some(1), problem));
     }
     if taking == Taking::WholeRows {
         return Ok(Row {
@@ -118,11 +110,9 @@ fn read_recorded(index: u64, line: u64, body: JsonText, taking: Taking) -> Resul
     // Values stay the text they are: `1.50` as a label is not `1.5`.
     let columns: HashMap<String, &RawValue> = serde_json::from_str(text)
         .map_err(|error| not_json(index, line, text, &JsonTextError::from(error)))?;
-    let parts = Columns(columns).parts().map_err(|(at, problem)| RowError {
-        index,
-        line,
-        column: at.and_then(|value| column_of(text, value.get())),
-        problem,
+    let parts = Columns(columns).parts().map_err(|(at, problem)| {
+        let column = at.and_then(|value| column_of(text, value.get()));
+        RowError::new(index, line, column, problem)
     })?;
     Ok(Row {
         index,
@@ -143,12 +133,7 @@ pub(crate) fn not_json(index: u64, line: u64, text: &str, error: &JsonTextError)
         let before = text.floor_char_boundary(byte.saturating_sub(1));
         text[..before].chars().count() as u64 + 1
     });
-    RowError {
-        index,
-        line,
-        column,
-        problem: RowProblem::NotJson { message },
-    }
+    RowError::new(index, line, column, RowProblem::NotJson { message })
 }
 
 /// The parser's message without its own idea of the place, and the column of that place.
@@ -166,6 +151,9 @@ fn plain_message(error: &JsonTextError) -> (String, Option<usize>) {
         None => (text, None),
     }
 }
+
+/// How many columns of a row an error knows.
+const MAX_COLUMNS: usize = 1000;
 
 struct Parts {
     prompt: Vec<Map<String, Value>>,
@@ -201,21 +189,11 @@ impl<'a> Columns<'a> {
                                 column: "user_prompt",
                             },
                         ),
-                        None => (
-                            None,
-                            RowProblem::Missing {
-                                column: "user_prompt",
-                            },
-                        ),
+                        None => (None, self.missing("user_prompt")),
                     });
                 }
                 if label.is_none() {
-                    return Err((
-                        None,
-                        RowProblem::Missing {
-                            column: "ground_truth",
-                        },
-                    ));
+                    return Err((None, self.missing("ground_truth")));
                 }
             }
             // Rows taken whole have no parts.
@@ -238,6 +216,16 @@ impl<'a> Columns<'a> {
             metadata,
             mode,
         })
+    }
+
+    fn missing(&self, column: &'static str) -> RowProblem {
+        let mut there: Vec<String> = self.0.keys().take(MAX_COLUMNS).cloned().collect();
+        there.sort_unstable();
+        RowProblem::Missing {
+            column,
+            named: None,
+            there,
+        }
     }
 
     /// A column's value; `null` is the same as no column.

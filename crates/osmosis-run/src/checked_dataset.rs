@@ -1,7 +1,7 @@
 //! A dataset whose rows are all good.
 
 use camino::Utf8Path;
-use osmosis_core::config::DatasetRef;
+use osmosis_core::config::{DatasetColumns, DatasetRef};
 use osmosis_core::frame::Manifest;
 use osmosis_data::{DataError, Dataset, Report, Row, RowContent, Taking};
 use osmosis_store::NewRow;
@@ -30,10 +30,15 @@ pub struct ComparedRow {
 
 impl CheckedDataset {
     /// Finds the dataset and looks at every row.
-    pub fn open(reference: &DatasetRef, workspace: &Workspace) -> Result<Self, RunError> {
+    pub fn open(
+        reference: &DatasetRef,
+        columns: &DatasetColumns,
+        workspace: &Workspace,
+    ) -> Result<Self, RunError> {
         let path = osmosis_data::resolve(reference, &workspace.root)
             .map_err(|error| data_error(&error))?;
         let dataset = Dataset::open(&path).map_err(|error| data_error(&error))?;
+        let dataset = dataset.with_columns(columns.clone());
         match checked(&dataset) {
             Ok(report) => Ok(Self {
                 dataset,

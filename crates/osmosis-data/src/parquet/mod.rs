@@ -3,7 +3,7 @@ mod leaf;
 mod pages;
 mod shape;
 mod source;
-mod value;
+pub(crate) mod value;
 
 use std::fmt;
 use std::fs::File;
@@ -12,6 +12,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use parquet::column::reader::get_column_reader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use osmosis_core::config::DatasetColumns;
 
 use self::guard::guarded;
 use self::leaf::{Damage, Leaf, Levels};
@@ -54,12 +56,7 @@ impl fmt::Debug for ParquetRows {
 
 impl ParquetRows {
     /// Reads the file's description; a problem with it comes in place of the first row.
-    pub fn new(file: File) -> Self {
-        Self::taking(file, Taking::Columns)
-    }
-
-    /// The same, of rows of which this is taken.
-    pub fn taking(file: File, taking: Taking) -> Self {
+    pub fn new(file: File, taking: Taking, columns: &DatasetColumns) -> Self {
         let mut rows = Self {
             file: None,
             shape: None,
@@ -76,7 +73,7 @@ impl ParquetRows {
         });
         match opened {
             Ok(file) => {
-                match Shape::of(file.metadata().file_metadata().schema(), taking) {
+                match Shape::of(file.metadata().file_metadata().schema(), taking, columns) {
                     Ok(shape) => rows.shape = Some(shape),
                     Err(problems) => rows.problem = Some(RowProblem::BadColumns { problems }),
                 }
@@ -136,8 +133,16 @@ impl ParquetRows {
             body: String::from("{"),
             problem: None,
         };
-        for (place, column) in shape.columns.iter().enumerate() {
-            if place > 0 {
+        for column in &shape.columns {
+            if column.left_out {
+                // Read all the same, so that the columns stay in step.
+                let (length, problem) = (assembly.body.len(), assembly.problem.take());
+                assembly.write(column)?;
+                assembly.body.truncate(length);
+                assembly.problem = problem;
+                continue;
+            }
+            if assembly.body.len() > 1 {
                 assembly.body.push(',');
             }
             assembly.body.push_str(&column.key);
@@ -154,12 +159,7 @@ impl ParquetRows {
         // From 1, like the lines of a file.
         let line = index + 1;
         Ok(match problem {
-            Some(problem) => Err(RowError {
-                index,
-                line,
-                column: None,
-                problem,
-            }),
+            Some(problem) => Err(RowError::new(index, line, None, problem)),
             None => shape.table.row(index, line, body),
         })
     }
@@ -197,12 +197,7 @@ impl Iterator for ParquetRows {
             }
         };
         self.batch_left = 0;
-        Some(Err(RowError {
-            index,
-            line: index + 1,
-            column: None,
-            problem,
-        }))
+        Some(Err(RowError::new(index, index + 1, None, problem)))
     }
 }
 

@@ -1,11 +1,12 @@
 use std::ops::Range;
 
+use osmosis_core::config::{ColumnUse, DatasetColumns};
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::schema::types::{Type, TypePtr};
 
 use super::value::Kind;
 use crate::json_string::push_json_string;
-use crate::table::Table;
+use crate::table::{Table, wrong_type};
 use crate::{ColumnProblem, Taking};
 
 /// Structs in lists in structs: beyond this it is no data.
@@ -26,6 +27,8 @@ pub(super) struct Field {
     pub(super) name: String,
     /// The last part of its name, as a JSON string.
     pub(super) key: String,
+    /// Another column is read under its name.
+    pub(super) left_out: bool,
     /// The definition level from which on it is not null.
     pub(super) def: i16,
     /// How many lists it is in.
@@ -43,7 +46,11 @@ pub(super) enum Node {
 }
 
 impl Shape {
-    pub(super) fn of(schema: &Type, taking: Taking) -> Result<Self, Vec<ColumnProblem>> {
+    pub(super) fn of(
+        schema: &Type,
+        taking: Taking,
+        names: &DatasetColumns,
+    ) -> Result<Self, Vec<ColumnProblem>> {
         let mut problems = Vec::new();
         let mut columns = Vec::new();
         let mut leaf = 0;
@@ -58,16 +65,33 @@ impl Shape {
             }
             leaf += count_leaves(column);
         }
-        if taking == Taking::Columns {
-            problems.extend(columns.iter().filter_map(wrong_type));
+        for column in &mut columns {
+            let name = column.name.clone();
+            let name = match names.use_of(&name) {
+                ColumnUse::LeftOut => {
+                    column.left_out = true;
+                    continue;
+                }
+                ColumnUse::ReadAs(ours) => {
+                    column.key.clear();
+                    push_json_string(&mut column.key, ours);
+                    ours
+                }
+                ColumnUse::Kept(name) => name,
+            };
+            if taking == Taking::Columns
+                && let Some(json_type) = json_type(column)
+            {
+                problems.extend(wrong_type(name, json_type));
+            }
         }
         problems.dedup();
-        let names: Vec<String> = schema
+        let there: Vec<String> = schema
             .get_fields()
             .iter()
             .map(|column| column.name().to_owned())
             .collect();
-        match Table::of(&names, taking) {
+        match Table::of(&there, taking, names) {
             Ok(table) if problems.is_empty() => Ok(Self { table, columns }),
             Ok(_) => Err(problems),
             Err(more) => {
@@ -78,35 +102,14 @@ impl Shape {
     }
 }
 
-/// A column that every row would be refused for.
-fn wrong_type(field: &Field) -> Option<ColumnProblem> {
-    let found = match &field.node {
-        Node::Leaf(Kind::Null) => return None,
-        Node::Leaf(kind) => kind.json_type(),
-        Node::Struct(_) | Node::Map { .. } => "an object",
-        Node::List(_) => "an array",
-    };
-    let (column, expected, fits): (_, _, &[&str]) = match field.name.as_str() {
-        "user_prompt" => ("user_prompt", "a string", &["a string"]),
-        "system_prompt" => ("system_prompt", "a string", &["a string"]),
-        "ground_truth" => (
-            "ground_truth",
-            "a string or a number",
-            &["a string", "a number"],
-        ),
-        "label" => ("label", "a string or a number", &["a string", "a number"]),
-        "metadata" => (
-            "metadata",
-            "an object or a string that holds one",
-            &["an object", "a string"],
-        ),
-        _ => return None,
-    };
-    (!fits.contains(&found)).then_some(ColumnProblem::WrongType {
-        column,
-        expected,
-        found,
-    })
+/// What a column's values are in JSON; `None` for what says nothing.
+fn json_type(field: &Field) -> Option<&'static str> {
+    match &field.node {
+        Node::Leaf(Kind::Null) => None,
+        Node::Leaf(kind) => Some(kind.json_type()),
+        Node::Struct(_) | Node::Map { .. } => Some("an object"),
+        Node::List(_) => Some("an array"),
+    }
 }
 
 fn count_leaves(ty: &Type) -> usize {
@@ -161,6 +164,7 @@ impl Walk {
         Ok(Field {
             name: self.path.join("."),
             key,
+            left_out: false,
             def,
             rep,
             leaves: start..self.leaf,

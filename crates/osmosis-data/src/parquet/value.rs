@@ -11,7 +11,7 @@ use crate::json_string::push_json_string;
 
 /// What the values of a column mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Nothing but nulls.
     Null,
     Boolean,
@@ -36,7 +36,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     Milliseconds,
     Microseconds,
     Nanoseconds,
@@ -47,7 +47,7 @@ const MAX_DECIMAL_DIGITS: i32 = 38;
 
 impl Kind {
     /// What a column's type means, or what it holds that JSON has no word for.
-    pub(super) fn of(ty: &Type) -> Result<Self, &'static str> {
+    pub(crate) fn of(ty: &Type) -> Result<Self, &'static str> {
         let Type::PrimitiveType {
             basic_info,
             physical_type,
@@ -126,7 +126,7 @@ impl Kind {
     }
 
     /// As a row's judge would call it.
-    pub(super) fn json_type(self) -> &'static str {
+    pub(crate) fn json_type(self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Boolean => "a boolean",
@@ -161,7 +161,7 @@ impl Unit {
 
 /// A value that can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     NotUtf8,
     /// A date or time outside of the calendar.
     NoTime,
@@ -170,7 +170,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) fn at(self, column: &str) -> RowProblem {
+    pub(crate) fn at(self, column: &str) -> RowProblem {
         let what = match self {
             Self::NotUtf8 => "is not UTF-8",
             Self::NoTime => "is no date or time of the years 1 to 9999",
@@ -183,7 +183,7 @@ impl Fault {
     }
 }
 
-pub(super) fn write_int32(value: i32, kind: Kind, out: &mut String) -> Result<(), Fault> {
+pub(crate) fn write_int32(value: i32, kind: Kind, out: &mut String) -> Result<(), Fault> {
     match kind {
         Kind::Unsigned => push(out, value.cast_unsigned()),
         _ => return write_int64(i64::from(value), kind, out),
@@ -191,7 +191,7 @@ pub(super) fn write_int32(value: i32, kind: Kind, out: &mut String) -> Result<()
     Ok(())
 }
 
-pub(super) fn write_int64(value: i64, kind: Kind, out: &mut String) -> Result<(), Fault> {
+pub(crate) fn write_int64(value: i64, kind: Kind, out: &mut String) -> Result<(), Fault> {
     match kind {
         Kind::Unsigned => push(out, value.cast_unsigned()),
         Kind::Decimal { scale } => push_decimal(out, i128::from(value), scale),
@@ -210,7 +210,7 @@ pub(super) fn write_int64(value: i64, kind: Kind, out: &mut String) -> Result<()
 }
 
 /// Nanoseconds of a day, and the day in Julian numbers: an old way to write timestamps.
-pub(super) fn write_int96(value: &Int96, out: &mut String) -> Result<(), Fault> {
+pub(crate) fn write_int96(value: &Int96, out: &mut String) -> Result<(), Fault> {
     const EPOCH: i64 = 2_440_588;
     let [low, high, day] = *value.data() else {
         return Err(Fault::Malformed);
@@ -224,7 +224,7 @@ pub(super) fn write_int96(value: &Int96, out: &mut String) -> Result<(), Fault> 
     push_timestamp(out, since, false)
 }
 
-pub(super) fn write_bytes(bytes: &[u8], kind: Kind, out: &mut String) -> Result<(), Fault> {
+pub(crate) fn write_bytes(bytes: &[u8], kind: Kind, out: &mut String) -> Result<(), Fault> {
     match kind {
         Kind::Text => {
             let text = std::str::from_utf8(bytes).map_err(|_| Fault::NotUtf8)?;
@@ -263,13 +263,13 @@ fn push_text(out: &mut String, value: impl std::fmt::Display) {
 
 /// A number or boolean. A float has as many digits as tell it from its neighbours, and is null when
 /// it is no number.
-pub(super) fn write_number<T: serde::Serialize>(value: T, out: &mut String) -> Result<(), Fault> {
+pub(crate) fn write_number<T: serde::Serialize>(value: T, out: &mut String) -> Result<(), Fault> {
     let text = serde_json::to_string(&value).map_err(|_| Fault::Malformed)?;
     out.push_str(&text);
     Ok(())
 }
 
-fn push_decimal(out: &mut String, unscaled: i128, scale: u32) {
+pub(crate) fn push_decimal(out: &mut String, unscaled: i128, scale: u32) {
     let digits = unscaled.unsigned_abs().to_string();
     let scale = scale as usize;
     let sign = if unscaled < 0 { "-" } else { "" };
@@ -325,7 +325,7 @@ fn big_endian(bytes: &[u8]) -> Option<i128> {
 }
 
 /// IEEE 754's binary16.
-fn half_float(bits: u16) -> f32 {
+pub(crate) fn half_float(bits: u16) -> f32 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let exponent = i32::from((bits >> 10) & 0x1f);
     let fraction = f32::from(bits & 0x3ff);

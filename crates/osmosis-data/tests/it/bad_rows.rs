@@ -135,7 +135,7 @@ fn bad_rows_keep_the_index_of_the_good_ones() {
 fn only_the_first_bad_rows_are_shown_and_all_are_counted() {
     let mut contents = String::new();
     for _ in 0..MAX_SHOWN_ERRORS + 7 {
-        writeln!(contents, "{{}}").unwrap();
+        writeln!(contents, "7").unwrap();
     }
     let (_folder, path) = file("d.jsonl", contents.as_bytes());
     let report = validate(&path).unwrap();
@@ -160,7 +160,7 @@ fn files_that_are_no_dataset_say_why() {
     ");
     assert_snapshot!(error_of("d.json", row), @r"
     `d.json` is not a dataset: unknown extension
-      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
+      hint: datasets are `.jsonl`, `.csv`, `.parquet` and `.arrow` files, and the first two also with `.gz` or `.zst` behind
     ");
     assert_snapshot!(error_of("d.parquet.gz", row), @r"
     `d.parquet.gz` is not a dataset: unknown extension
@@ -168,14 +168,14 @@ fn files_that_are_no_dataset_say_why() {
     ");
     assert_snapshot!(error_of("d.gz", row), @r"
     `d.gz` is not a dataset: unknown extension
-      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
+      hint: datasets are `.jsonl`, `.csv`, `.parquet` and `.arrow` files, and the first two also with `.gz` or `.zst` behind
     ");
     assert_snapshot!(error_of("d", row), @r"
     `d` is not a dataset: unknown extension
-      hint: datasets are `.jsonl`, `.csv` and `.parquet` files, and the first two also with `.gz` or `.zst` behind
+      hint: datasets are `.jsonl`, `.csv`, `.parquet` and `.arrow` files, and the first two also with `.gz` or `.zst` behind
     ");
-    assert_snapshot!(error_of("d.jsonl", b"{}"), @r"
-    `d.jsonl` has 1 bad row
+    assert_snapshot!(error_of("d.jsonl", b"{}\n7"), @r"
+    `d.jsonl` has 2 bad rows
       hint: `osmosis dataset validate d.jsonl` shows them
     ");
 }

@@ -75,10 +75,10 @@ fn the_report_is_of_the_file_as_it_is_on_disk() {
 
 #[test]
 fn bad_rows_have_the_lines_of_the_plain_file() {
-    assert_snapshot!(problems("d.jsonl.gz", &gzip(b"\n{}\n")), @r"
-    d.jsonl.gz:2: missing column `user_prompt`
-      hint: add it; it is optional only in rows with `metadata`
-    ");
+    assert_snapshot!(problems("d.jsonl.gz", &gzip(b"\n7\n")), @r#"
+    d.jsonl.gz:2:1: a row must be a JSON object, found a number
+      hint: each line is one JSON object, such as {"user_prompt": "...", "ground_truth": "..."}
+    "#);
 }
 
 #[test]

@@ -116,10 +116,10 @@ fn an_empty_cell_that_is_needed_is_named_as_the_file_names_it() {
 
 #[test]
 fn what_is_wrong_with_the_header_is_told_once() {
-    assert_snapshot!(error_of("d.csv", b"question,answer\nx,1\ny,2\n"), @r"
+    assert_snapshot!(error_of("d.csv", b"question,answer\nx,1\ny,2\n"), @r#"
     `d.csv`: missing column `user_prompt`; missing column `ground_truth`
-      hint: add it; it is optional only in rows with `metadata`; there is `question`, `answer`; add `ground_truth` (or `label`); it is optional only in rows with `metadata`; there is `question`, `answer`
-    ");
+      hint: the file has `question`, `answer`; name the columns in the config: `[dataset.columns]` with `user_prompt = "question"` and `ground_truth = "answer"`; both prompt and label are optional only in rows with `metadata`
+    "#);
     assert_snapshot!(error_of("d.csv", b"user_prompt,label,x,x,x, label\n"), @r"
     `d.csv`: two columns are called `x`; two columns are called `label`
       hint: rename one of them, or leave it out

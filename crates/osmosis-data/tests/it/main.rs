@@ -5,7 +5,9 @@
     reason = "a test that can't go on has failed; clippy only knows this of `#[test]` functions"
 )]
 
+mod arrow;
 mod bad_rows;
+mod column_names;
 mod compressed;
 mod csv;
 mod damaged;
@@ -15,6 +17,7 @@ mod hostile;
 mod memory;
 mod parquet;
 mod resolving;
+mod several_files;
 mod streaming;
 mod talks;
 mod tokens;

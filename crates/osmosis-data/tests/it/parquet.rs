@@ -180,10 +180,10 @@ fn what_is_wrong_with_the_columns_is_told_once() {
         "message m { required binary question (UTF8); required int64 label (TIME_MICROS); }",
         &[Column::Text(vec![b"x"]), Column::Long(vec![1])],
     );
-    assert_snapshot!(error_of("d.parquet", &bytes), @r"
+    assert_snapshot!(error_of("d.parquet", &bytes), @r#"
     `d.parquet`: missing column `user_prompt`
-      hint: add it; it is optional only in rows with `metadata`; there is `question`, `label`
-    ");
+      hint: the file has `question`, `label`; name the column in the config: `[dataset.columns]` with `user_prompt = "question"`; both prompt and label are optional only in rows with `metadata`
+    "#);
 }
 
 #[test]

@@ -99,6 +99,6 @@ fn a_name_of_a_file_and_its_compressed_copy_is_refused() {
 fn a_folder_is_no_dataset() {
     assert_snapshot!(check(&["data/a.jsonl/x"], "a"), @r"
     `data/a.jsonl` is not a file
-      hint: name a `.jsonl`, `.csv` or `.parquet` file
+      hint: name a `.jsonl`, `.csv` or `.parquet` file, a pattern such as `data/part-*.parquet`, or a folder that `datasets.Dataset.save_to_disk` wrote
     ");
 }

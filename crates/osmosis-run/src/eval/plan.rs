@@ -114,7 +114,11 @@ impl EvalPlan {
         let limit = request.limit.or(config.evaluation.limit);
         let workspace = Workspace::find(workspace, request.config_path.parent())?;
         let side = UserSide::check(&request, &config, &workspace)?;
-        let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
+        let dataset = CheckedDataset::open(
+            &config.experiment.dataset,
+            &config.dataset.columns,
+            &workspace,
+        )?;
         if side.takes_columns() {
             dataset.check_columns()?;
         }

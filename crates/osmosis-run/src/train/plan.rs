@@ -82,9 +82,12 @@ impl<M: PlannedModel> Plan<M> {
             PassedOn::from(&config),
             request.secrets_file.as_deref(),
         )?;
-        let dataset = CheckedDataset::open(&config.experiment.dataset, &workspace)?;
+        let columns = &config.dataset.columns;
+        let dataset = CheckedDataset::open(&config.experiment.dataset, columns, &workspace)?;
         let eval_dataset = match &config.training.held_out {
-            Some(HeldOut::Dataset(reference)) => Some(CheckedDataset::open(reference, &workspace)?),
+            Some(HeldOut::Dataset(reference)) => {
+                Some(CheckedDataset::open(reference, columns, &workspace)?)
+            }
             Some(HeldOut::Fraction(_)) | None => None,
         };
         let model = M::open(&config, &workspace)?;
