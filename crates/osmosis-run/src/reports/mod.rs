@@ -7,6 +7,7 @@
 mod commands;
 mod comparison;
 mod cost;
+mod dataset_preview;
 mod exported;
 mod failures;
 mod flips;
@@ -19,6 +20,7 @@ mod run_state;
 mod run_summary;
 mod salvaged;
 mod schema;
+mod shared;
 mod training;
 mod verified;
 
@@ -29,6 +31,7 @@ pub use comparison::{
     signed, signed_one,
 };
 pub use cost::CostReport;
+pub use dataset_preview::{DatasetPreview, PreviewColumn, PreviewRow};
 pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
@@ -44,6 +47,7 @@ pub use run_state::RunState;
 pub use run_summary::RunSummary;
 pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
 pub use schema::{SchemaFile, schema_files};
+pub use shared::{HistogramBar, ReportedRollout, SharedReport, WrittenReport};
 pub use training::{
     BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
     PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers, TokenCounts,

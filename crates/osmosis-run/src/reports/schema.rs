@@ -5,8 +5,9 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    Comparison, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo, RunReport, RunSummary,
-    SalvagedRun, TrainingInfo, TrainingReport, VerifiedRun,
+    Comparison, DatasetPreview, ExportReport, Flip, RolloutDetails, RolloutLine, RunInfo,
+    RunReport, RunSummary, SalvagedRun, SharedReport, TrainingInfo, TrainingReport, VerifiedRun,
+    WrittenReport,
 };
 
 /// A report's schema, and where it is kept.
@@ -21,6 +22,7 @@ pub struct SchemaFile {
 pub fn schema_files() -> Vec<SchemaFile> {
     vec![
         file::<Comparison>("comparison"),
+        file::<DatasetPreview>("dataset-preview"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
         file::<RolloutDetails>("rollout-details"),
@@ -29,9 +31,11 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<RunReport>("run-report"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
+        file::<SharedReport>("shared-report"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
         file::<VerifiedRun>("verified-run"),
+        file::<WrittenReport>("written-report"),
     ]
 }
 
