@@ -15,8 +15,8 @@ mod workspace;
 
 pub(crate) use demo::DemoArguments;
 pub(crate) use eval::{
-    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ResumeArguments,
-    SubmitArguments,
+    CompareArguments, EvalCommand, InfoArguments, RegradeArguments, ReportArguments,
+    ResumeArguments, SubmitArguments,
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{RunCommand, SalvageArguments};
@@ -26,7 +26,8 @@ pub(crate) use train::{
     TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
 };
 pub(crate) use workspace::{
-    DatasetCommand, ExportArguments, ExportFormatArgument, Framework, InitArguments, RolloutCommand,
+    DatasetArguments, DatasetCommand, ExportArguments, ExportFormatArgument, InitArguments,
+    RolloutCommand, Template,
 };
 
 /// Runs AI agents for evaluation and reinforcement learning, with honest statistics.
@@ -102,8 +103,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RolloutCommand,
     },
-    /// Check datasets
-    #[command(after_help = "Example:\n  osmosis dataset validate data/hello.jsonl")]
+    /// Show and check datasets
+    #[command(
+        after_help = "Example:\n  osmosis dataset preview data/hello.jsonl\n  osmosis dataset validate data/hello.jsonl"
+    )]
     Dataset {
         #[command(subcommand)]
         command: DatasetCommand,
@@ -160,6 +163,7 @@ impl Command {
                 EvalCommand::List => "eval list",
                 EvalCommand::Info(_) => "eval info",
                 EvalCommand::Compare(_) => "eval compare",
+                EvalCommand::Report(_) => "eval report",
                 EvalCommand::Show { .. } => "eval show",
                 EvalCommand::Logs { .. } => "eval logs",
                 EvalCommand::Stop(_) => "eval stop",
@@ -184,9 +188,10 @@ impl Command {
             Self::Rollout {
                 command: RolloutCommand::Init(_),
             } => "rollout init",
-            Self::Dataset {
-                command: DatasetCommand::Validate { .. },
-            } => "dataset validate",
+            Self::Dataset { command } => match command {
+                DatasetCommand::Preview { .. } => "dataset preview",
+                DatasetCommand::Validate { .. } => "dataset validate",
+            },
             Self::Export(_) => "export",
             Self::Doctor { .. } => "doctor",
             Self::Completions { .. } => "completions",

@@ -9,11 +9,11 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_core::config::{EvalConfig, Secrets, TrainConfig};
 use osmosis_core::{Redactor, RolloutId, RunName, Sample};
-use osmosis_data::Row;
 use osmosis_data::export::{
     Export, ExportFormat, ExportRecord, JsonlExport, RunFacts, SampleTalk, SftFilter, TalkExport,
     TalkFormat, TokenExport, TokenFormat, TokenRow,
 };
+use osmosis_data::{DataError, DataErrorKind, Row};
 use osmosis_run::reports::ExportReport;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{
@@ -47,7 +47,8 @@ pub(crate) async fn run(
     let read = ReadRun::open(folder)?;
     let record = read.record(&arguments.run).await?;
     let store = read.store;
-    let redactor = redactor(arguments, &record.config_toml, output);
+    let secrets_file = arguments.secrets.secrets_file.as_deref();
+    let redactor = redactor(secrets_file, &record.config_toml, output);
     let mut writer = Writer::begin(arguments, &record, redactor)?;
     let query = RolloutQuery {
         finished_only: !arguments.all,
@@ -86,7 +87,7 @@ pub(crate) async fn run(
         while let Some(batch) = batches.try_next().await? {
             let records = batch.records.iter().zip(&batch.talks).zip(batch.rows);
             for ((record, talks), rows) in records {
-                match (&mut writer.export, rows) {
+                let written = match (&mut writer.export, rows) {
                     (Either::Records(export), _) => export.write(record),
                     (Either::Talks(export, run), Ok(_)) => export.write(run, record, talks),
                     (Either::Tokens(export, run), Ok(rows)) => {
@@ -96,8 +97,11 @@ pub(crate) async fn run(
                         left_out.add(why);
                         Ok(())
                     }
+                };
+                if reader_has_gone(written)?.is_none() {
+                    bar.finish_and_clear();
+                    return Ok(Exit::Ok);
                 }
-                .map_err(|error| data_error(&error))?;
                 rollouts += 1;
                 bar.inc(1);
             }
@@ -113,7 +117,9 @@ pub(crate) async fn run(
     let kind = writer.kind;
     let path = writer.path.clone();
     let format = writer.format.clone();
-    let records = writer.finish()?;
+    let Some(records) = reader_has_gone(writer.finish())? else {
+        return Ok(Exit::Ok);
+    };
     if let Some(path) = path {
         let of = if records == rollouts {
             String::new()
@@ -135,6 +141,15 @@ pub(crate) async fn run(
         output.operation("exported", &report);
     }
     Ok(Exit::Ok)
+}
+
+/// `None` when whoever reads the export has read enough (`| head`), which is no error.
+fn reader_has_gone<T>(written: Result<T, DataError>) -> Result<Option<T>, RunError> {
+    match written {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == DataErrorKind::OutputClosed => Ok(None),
+        Err(error) => Err(data_error(&error)),
+    }
 }
 
 /// The run that has the calls of one that was only graded again.
@@ -307,13 +322,12 @@ impl Writer {
         }
     }
 
-    fn finish(self) -> Result<u64, RunError> {
+    fn finish(self) -> Result<u64, DataError> {
         match self.export {
             Either::Records(export) => export.finish(),
             Either::Talks(export, run) => export.finish(&run),
             Either::Tokens(export, _) => export.finish(),
         }
-        .map_err(|error| data_error(&error))
     }
 }
 
@@ -348,12 +362,11 @@ async fn progress_bar(output: &Output, store: &dyn Store) -> Result<ProgressBar,
 }
 
 /// Takes out the run's secrets, as far as their values are known here.
-fn redactor(arguments: &ExportArguments, config: &str, output: &Output) -> Redactor {
+pub(crate) fn redactor(file: Option<&Utf8Path>, config: &str, output: &Output) -> Redactor {
     let Secrets { required, optional } = EvalConfig::parse("run.toml".into(), config)
         .map(|config| config.secrets)
         .or_else(|_| TrainConfig::parse("run.toml".into(), config).map(|config| config.secrets))
         .unwrap_or_default();
-    let file = arguments.secrets.secrets_file.as_deref();
     let mut values = vec![];
     let mut take = |names: Secrets| match secrets::collect(&names, file) {
         Ok(found) => {

@@ -26,9 +26,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command, DatasetCommand, RolloutCommand};
+use arguments::{Arguments, Command, RolloutCommand};
 use error::Exit;
-use osmosis_data::Taking;
 // Under their names in this crate, too.
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
@@ -84,16 +83,7 @@ fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
         Command::Rollout {
             command: RolloutCommand::Init(init),
         } => rollout_init::run(&init, workspace, output),
-        Command::Dataset {
-            command: DatasetCommand::Validate { file, any_columns },
-        } => {
-            let taking = if any_columns {
-                Taking::WholeRows
-            } else {
-                Taking::Columns
-            };
-            dataset::validate(&file, taking, workspace, output)
-        }
+        Command::Dataset { command } => dataset::run(command, workspace, output),
         Command::Export(export) => runtime()?.block_on(export::run(&export, workspace, output)),
         Command::Doctor { python } => {
             runtime()?.block_on(doctor::run(python.as_deref(), workspace, output))

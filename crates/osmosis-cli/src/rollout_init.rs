@@ -7,7 +7,7 @@ use osmosis_core::RolloutId;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use serde_json::json;
 
-use crate::arguments::{Framework, InitArguments};
+use crate::arguments::{InitArguments, Template};
 use crate::error::Exit;
 use crate::output::Output;
 use crate::workspace::{Workspace, absolute, current_dir};
@@ -43,7 +43,7 @@ pub(crate) fn run(
         )
         .hint("choose another name, or remove the folder"));
     }
-    let files = files(arguments.framework, &name)?;
+    let files = files(arguments.template, &name)?;
     if let Some((path, _)) = files.iter().find(|(path, _)| root.join(path).exists()) {
         return Err(RunError::failed(
             RunErrorKind::FileExists,
@@ -54,21 +54,49 @@ pub(crate) fn run(
     for (path, text) in &files {
         write_new(&root.join(path), &text.replace(NAME, &name))?;
     }
+    let mut made: Vec<Utf8PathBuf> = files.into_iter().map(|(path, _)| path).collect();
+    made.extend(ignore_runs(&root, output)?);
     let config = format!("configs/eval/{name}.toml");
+    let training_config = format!("configs/training/{name}.toml");
     output.line(format_args!("Made rollout `{name}` in {root}:"));
-    for (path, _) in &files {
+    for path in &made {
         output.line(format_args!("  {path}"));
     }
     output.line(format_args!(
-        "\nRun it:\n  osmosis eval submit {}",
-        root.join(&config)
+        "\nRun it:\n  osmosis eval submit {}\nCheck that it can be trained:\n  osmosis train submit {} --dry-run",
+        root.join(&config),
+        root.join(&training_config)
     ));
-    let paths: Vec<&Utf8PathBuf> = files.iter().map(|(path, _)| path).collect();
     output.operation(
         "created",
-        &json!({"rollout": name, "workspace": root, "config": config, "files": paths}),
+        &json!({
+            "rollout": name,
+            "workspace": root,
+            "config": config,
+            "training_config": training_config,
+            "files": made,
+        }),
     );
     Ok(Exit::Ok)
+}
+
+/// Keeps runs, environments and keys out of the workspace's repository. A `.gitignore` that is there stays as it is.
+fn ignore_runs(root: &Utf8Path, output: &Output) -> Result<Option<Utf8PathBuf>, RunError> {
+    const FILE: &str = ".gitignore";
+    let path = root.join(FILE);
+    if !path.exists() {
+        write_new(&path, include_str!("../templates/gitignore"))?;
+        return Ok(Some(FILE.into()));
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    let ignores_runs =
+        |line: &str| matches!(line.trim().trim_matches('/'), ".osmosis" | ".*" | "*");
+    if !there.lines().any(ignores_runs) {
+        output.note(format_args!(
+            "{FILE} is left as it is; add `.osmosis/`, which holds the runs"
+        ));
+    }
+    Ok(None)
 }
 
 /// The workspace that was named or is around us; without one, the working directory becomes one.
@@ -82,40 +110,44 @@ fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, RunError> {
     }
 }
 
-fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, RunError> {
+fn files(template: Template, name: &str) -> Result<Vec<(Utf8PathBuf, String)>, RunError> {
     // One policy calls the agents' tool, the other one only speaks.
     let tool_policy = include_str!("../templates/tool-policy.toml");
     let text_policy = include_str!("../templates/text-policy.toml");
-    let (entrypoint, policy) = match framework {
-        Framework::OpenaiAgents | Framework::Strands => ("main.py", tool_policy),
-        Framework::Areal | Framework::Plain => ("main.py", text_policy),
-        Framework::Rust => ("Cargo.toml", text_policy),
+    let (entrypoint, policy) = match template {
+        Template::OpenaiAgents | Template::Strands => ("main.py", tool_policy),
+        Template::Areal | Template::Plain => ("main.py", text_policy),
+        Template::Rust => ("Cargo.toml", text_policy),
     };
     // Rows of any columns will do there.
-    let data = match framework {
-        Framework::Areal => include_str!("../templates/areal/data.jsonl"),
-        Framework::OpenaiAgents | Framework::Strands | Framework::Plain | Framework::Rust => {
-            include_str!("../templates/data.jsonl")
-        }
+    let (data, held_out) = match template {
+        Template::Areal => (
+            include_str!("../templates/areal/data.jsonl"),
+            include_str!("../templates/areal/held-out.jsonl"),
+        ),
+        Template::OpenaiAgents | Template::Strands | Template::Plain | Template::Rust => (
+            include_str!("../templates/data.jsonl"),
+            include_str!("../templates/held-out.jsonl"),
+        ),
     };
-    let source: Vec<(&str, String)> = match framework {
-        Framework::OpenaiAgents => python(
+    let source: Vec<(&str, String)> = match template {
+        Template::OpenaiAgents => python(
             include_str!("../templates/openai-agents/main.py"),
             include_str!("../templates/openai-agents/pyproject.toml"),
         ),
-        Framework::Strands => python(
+        Template::Strands => python(
             include_str!("../templates/strands/main.py"),
             include_str!("../templates/strands/pyproject.toml"),
         ),
-        Framework::Areal => python(
+        Template::Areal => python(
             include_str!("../templates/areal/main.py"),
             include_str!("../templates/areal/pyproject.toml"),
         ),
-        Framework::Plain => python(
+        Template::Plain => python(
             include_str!("../templates/plain/main.py"),
             include_str!("../templates/plain/pyproject.toml"),
         ),
-        Framework::Rust => vec![
+        Template::Rust => vec![
             (
                 "src/main.rs",
                 include_str!("../templates/rust/main.rs").to_owned(),
@@ -136,7 +168,15 @@ fn files(framework: Framework, name: &str) -> Result<Vec<(Utf8PathBuf, String)>,
             format!("configs/eval/{name}.toml").into(),
             include_str!("../templates/eval.toml").replace(ENTRYPOINT, entrypoint),
         ),
+        (
+            format!("configs/training/{name}.toml").into(),
+            include_str!("../templates/train.toml").replace(ENTRYPOINT, entrypoint),
+        ),
         (format!("data/{name}.jsonl").into(), data.to_owned()),
+        (
+            format!("data/{name}-held-out.jsonl").into(),
+            held_out.to_owned(),
+        ),
         (format!("policies/{name}.toml").into(), policy.to_owned()),
     ]);
     Ok(files)

@@ -28,6 +28,8 @@ pub(crate) enum EvalCommand {
     Info(InfoArguments),
     /// Compare runs of one dataset row by row: is the difference significant, and which rows changed?
     Compare(CompareArguments),
+    /// Write a report to share: one page without scripts, or Markdown for a pull request
+    Report(ReportArguments),
     /// Print one rollout as a transcript: messages, tool calls, rewards, errors, times
     #[command(
         after_help = "Example:\n  osmosis eval show multiply-20260101-120000 3\n  osmosis eval show multiply-20260101-120000 3.1 --calls"
@@ -241,6 +243,34 @@ pub(crate) struct CompareArguments {
     /// If the datasets differ: compare the rows with the same content in both
     #[arg(long)]
     pub(crate) shared_rows: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis eval report multiply-20260101-120000 --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --markdown > comment.md"
+)]
+pub(crate) struct ReportArguments {
+    /// Name of the run
+    pub(crate) run: String,
+
+    /// Run to compare it with: the baseline
+    #[arg(long, value_name = "RUN")]
+    pub(crate) compare: Option<String>,
+
+    /// If the datasets differ: compare the rows with the same content in both
+    #[arg(long, requires = "compare")]
+    pub(crate) shared_rows: bool,
+
+    /// File to write; `-` for standard output [default: RUN.html, and standard output for Markdown]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) out: Option<Utf8PathBuf>,
+
+    /// Markdown instead of a page; implied by a file that ends in `.md`
+    #[arg(long)]
+    pub(crate) markdown: bool,
+
+    #[command(flatten)]
+    pub(crate) secrets: SecretArguments,
 }
 
 /// How we and a rollout server find each other. A resume goes on with what the run began with.

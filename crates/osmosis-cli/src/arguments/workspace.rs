@@ -7,23 +7,25 @@ use super::run::SecretArguments;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {
-    /// Create a project with config, dataset and a scripted policy, ready to run
+    /// Create a project with configs, datasets and a scripted policy, ready to run
     Init(InitArguments),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  osmosis rollout init hello --framework openai-agents")]
+#[command(
+    after_help = "Example:\n  osmosis rollout init hello\n  osmosis rollout init hello --template strands"
+)]
 pub(crate) struct InitArguments {
     /// Name of the project: one path segment
     pub(crate) name: String,
 
-    /// Framework of the agent
-    #[arg(long, value_enum, default_value_t = Framework::OpenaiAgents)]
-    pub(crate) framework: Framework,
+    /// What the agent is written with
+    #[arg(long, visible_alias = "framework", value_enum, default_value_t = Template::OpenaiAgents)]
+    pub(crate) template: Template,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Framework {
+pub(crate) enum Template {
     /// The OpenAI Agents SDK
     OpenaiAgents,
     /// Strands Agents
@@ -38,16 +40,42 @@ pub(crate) enum Framework {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatasetCommand {
+    /// Show the columns of a dataset, and its first rows as the agent and the grader get them
+    #[command(
+        after_help = "Example:\n  osmosis dataset preview data/multiply.jsonl\n  osmosis dataset preview data/gsm8k.parquet --rows 5 \\\n      --column user_prompt=question --column ground_truth=answer"
+    )]
+    Preview {
+        #[command(flatten)]
+        dataset: DatasetArguments,
+
+        /// Number of rows to show
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        rows: usize,
+    },
     /// Check every row of a dataset
-    #[command(after_help = "Example:\n  osmosis dataset validate data/multiply.jsonl")]
+    #[command(
+        after_help = "Example:\n  osmosis dataset validate data/multiply.jsonl\n  osmosis dataset validate data/gsm8k.jsonl --column user_prompt=question --column ground_truth=answer"
+    )]
     Validate {
-        /// Dataset file, or a bare name for `data/NAME.jsonl` of the workspace
-        file: Utf8PathBuf,
+        #[command(flatten)]
+        dataset: DatasetArguments,
 
         /// Allow any columns, for AReaL-style workflows, which take whole rows
         #[arg(long)]
         any_columns: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DatasetArguments {
+    /// Dataset file, pattern ('data/part-*.parquet', in quotes), folder of Hugging Face `datasets`, or a bare
+    /// name for `data/NAME.jsonl` of the workspace
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Utf8PathBuf,
+
+    /// Read a column of the file under another name, as `[dataset.columns]` in a config does; repeatable
+    #[arg(long = "column", value_name = "NAME=COLUMN")]
+    pub(crate) columns: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ mod junit;
 pub(crate) mod progress;
 mod regrade;
 mod report;
+mod shared_report;
 pub(crate) mod submit;
 
 use camino::Utf8Path;
@@ -40,6 +41,7 @@ pub(crate) async fn run(
         }
         EvalCommand::List => list::run(&found()?, KIND, output).await,
         EvalCommand::Info(arguments) => info::run(&found()?, arguments, output).await,
+        EvalCommand::Report(arguments) => shared_report::run(&found()?, arguments, output).await,
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show { run, row, calls } => {
             show::run(&found()?, KIND, &run, &row, calls, output).await

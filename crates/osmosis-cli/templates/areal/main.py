@@ -1,5 +1,6 @@
 """An agent workflow as in AReaL: it takes a dataset row, and what it returns is the reward."""
 
+import re
 from typing import Any
 
 from areal.api.reward_api import AsyncRewardWrapper
@@ -7,7 +8,9 @@ from openai import AsyncOpenAI
 
 
 def exact(answer: str, expected: str) -> float:
-    return 1.0 if expected in answer.rstrip(".").split() else 0.0
+    # The last number counts: what comes before is how the agent got there.
+    numbers = re.findall(r"-?\d+(?:\.\d+)?", answer.replace(",", ""))
+    return 1.0 if numbers[-1:] == [expected] else 0.0
 
 
 class Workflow:

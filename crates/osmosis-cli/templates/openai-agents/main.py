@@ -1,5 +1,7 @@
 """A calculator agent on the OpenAI Agents SDK, and the grader that scores it."""
 
+import re
+
 from agents import ModelSettings, Runner, function_tool
 
 from osmosis_ai.rollout import AgentWorkflow, AgentWorkflowContext, Grader, GraderContext
@@ -29,8 +31,14 @@ class Workflow(AgentWorkflow):
         await Runner.run(agent, ctx.prompt, session=session)
 
 
+def last_number(text: str) -> str:
+    """The last number of a text: what comes before is how the agent got there."""
+    numbers = re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))
+    return numbers[-1] if numbers else ""
+
+
 class AnswerGrader(Grader):
     async def grade(self, ctx: GraderContext) -> None:
         # `messages` are the runner's own items; the last one is the agent's answer.
         answer = ctx.sample.messages[-1]["content"][0]["text"]
-        ctx.set_reward(1.0 if ctx.label in answer.rstrip(".").split() else 0.0)
+        ctx.set_reward(1.0 if last_number(answer) == ctx.label else 0.0)

@@ -1,5 +1,7 @@
 """An agent without a framework: it asks the policy over plain HTTP and returns its messages."""
 
+import re
+
 import httpx
 
 from osmosis_ai.rollout import (
@@ -25,7 +27,13 @@ class Workflow(AgentWorkflow):
         return [*ctx.prompt, reply.json()["choices"][0]["message"]]
 
 
+def last_number(text: str) -> str:
+    """The last number of a text: what comes before is how the agent got there."""
+    numbers = re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))
+    return numbers[-1] if numbers else ""
+
+
 class AnswerGrader(Grader):
     async def grade(self, ctx: GraderContext) -> None:
         answer = ctx.sample.messages[-1]["content"]
-        ctx.set_reward(1.0 if ctx.label in answer.rstrip(".").split() else 0.0)
+        ctx.set_reward(1.0 if last_number(answer) == ctx.label else 0.0)

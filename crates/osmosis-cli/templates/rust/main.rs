@@ -31,9 +31,18 @@ impl Grader for AnswerGrader {
     async fn grade(&self, ctx: &GraderContext) -> Result<()> {
         let answer = ctx.sample()?.final_text().unwrap_or_default();
         let label = ctx.label().ok_or("the row has no ground truth")?;
-        ctx.set_reward(answer.split_whitespace().any(|word| word == label))?;
+        ctx.set_reward(last_number(&answer).as_deref() == Some(label))?;
         Ok(())
     }
+}
+
+/// The last number of a text: what comes before is how the agent got there.
+fn last_number(text: &str) -> Option<String> {
+    text.replace(',', "")
+        .split(|c: char| !c.is_ascii_digit() && !"-.".contains(c))
+        .map(|word| word.trim_matches('.'))
+        .rfind(|word| word.contains(|c: char| c.is_ascii_digit()))
+        .map(str::to_owned)
 }
 
 fn main() {

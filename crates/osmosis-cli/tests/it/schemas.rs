@@ -126,6 +126,12 @@ fn documents_of_an_evaluation_are_as_their_schemas_say() {
     assert_ne!(compared["data"]["others"][0]["broken"]["count"], 0);
     documents.add("comparison", compared["data"].clone());
 
+    let shared = osmosis(&["eval", "report", "g", "--compare", "t", "--json"]);
+    documents.add("shared-report", shared["data"].clone());
+    let written = osmosis(&["eval", "report", "t", "--out", "t.html", "--json"]);
+    documents.add("written-report", written["resource"].clone());
+    let preview = osmosis(&["dataset", "preview", "d", "--json"]);
+    documents.add("dataset-preview", preview["data"].clone());
     let exported = osmosis(&["export", "t", "--format", "sft", "--json"]);
     documents.add("export-report", exported["resource"].clone());
     let verified = osmosis(&["run", "verify", "eval/t", "--json"]);
