@@ -90,6 +90,7 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
+    /// Look at runs in a browser
     View(ViewArguments),
     /// Verify the files of a run, and recover the intact part of a damaged one
     #[command(after_help = "Example:\n  osmosis run verify multiply-20260101-120000")]
