@@ -110,6 +110,7 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
+    /// Look at runs in a browser
     View(ViewArguments),
     /// Manage runs: rename, tag, archive, delete, measure, verify, print their logs
     #[command(

@@ -35,7 +35,7 @@ test('an export of two runs opens from a plain web server, with every page', asy
   assert.ok(page.url().endsWith('#/runs/alpha'), page.url());
   await go('/runs/alpha/rollouts/2.2', '.turn');
   await page.locator('.turn.assistant button', { hasText: 'raw' }).first().click();
-  await page.waitForSelector('dialog >> text="messages"');
+  await page.waitForSelector('dialog pre >> text=messages');
   await go('/runs/alpha/rollouts/0.0/tokens', '.lens t');
   await go('/runs/alpha/rows/0', '.columns .turn');
   await go('/compare/alpha,beta', '.verdict');

@@ -104,10 +104,10 @@ test('a rollout shows what was said, why it has its reward, and its exact bytes'
   for (const text of ['You are careful.', 'Ground truth', 'Timeline', 'Call tree', 'Commands', 'advantage'])
     await page.waitForSelector(`text=${text}`);
   await page.waitForSelector('.turn.assistant >> text=multiply');
-  await page.waitForSelector('text=I need a product.');
+  await page.waitForSelector('.reasoning .text >> text=I need a product.');
   await page.locator('.turn.assistant button', { hasText: 'raw' }).first().click();
   await page.waitForSelector('dialog >> text=Request');
-  await page.waitForSelector('dialog >> text="messages"');
+  await page.waitForSelector('dialog pre >> text=messages');
   await page.keyboard.press('Escape');
   await page.keyboard.press('j');
   await page.waitForURL(/turn=1/);

@@ -173,6 +173,7 @@ impl Grouping {
         } else {
             GroupUse::Hypothetical
         };
+        let attempts = rollouts.len();
         let common_prefix = (paths.len() > 1).then(|| common_prefix(&paths));
         let rollouts = rollouts.iter().map(|rollout| {
             let advantages = advantages_of(&compared, &rollout.id);
@@ -185,6 +186,7 @@ impl Grouping {
             let why = why_not.remove(&rollout.id).or_else(|| {
                 let why = match group_use {
                     GroupUse::HeldOut => "held-out rows are never trained on",
+                    GroupUse::NoVariance if attempts == 1 => "it is the only attempt at the row",
                     GroupUse::NoVariance => "all attempts at the row got the same reward",
                     GroupUse::Incomplete => "other attempts at the row have no reward",
                     GroupUse::Trained | GroupUse::Hypothetical => return None,
