@@ -149,9 +149,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis\n  osmosis completions zsh > ~/.zfunc/_osmosis\n  osmosis completions fish > ~/.config/fish/completions/osmosis.fish\n\nThe script asks `osmosis`, which has to be on the PATH, at every TAB."
     )]
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Write the manual pages of all commands into a folder
     #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
     Man {
