@@ -61,7 +61,14 @@ fn with_completers(command: clap::Command, kind: Option<RunKind>) -> clap::Comma
         "train" => Some(RunKind::Training),
         _ => kind,
     };
+    let options_wanted = Words::current_is_option();
     let with_arguments = command.mut_args(|argument| {
+        // Whoever presses TAB behind a command looks for runs and files; options come behind a dash.
+        let argument = if argument.is_positional() || options_wanted {
+            argument
+        } else {
+            argument.hide(true)
+        };
         let id = argument.get_id().as_str().to_owned();
         match (id.as_str(), name.as_str()) {
             ("run" | "runs", _) => {
@@ -82,7 +89,10 @@ fn with_completers(command: clap::Command, kind: Option<RunKind>) -> clap::Comma
             _ => argument,
         }
     });
-    with_arguments.mut_subcommands(move |sub| with_completers(sub, kind))
+    with_arguments
+        .disable_help_flag(!options_wanted)
+        .disable_version_flag(!options_wanted)
+        .mut_subcommands(move |sub| with_completers(sub, kind))
 }
 
 /// What completes an argument with those candidates that begin as what is typed.

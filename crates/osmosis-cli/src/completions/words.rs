@@ -18,6 +18,12 @@ impl Words {
         Self::of(words.skip_while(|word| word != "--").skip(2))
     }
 
+    /// Whether an option is being typed.
+    pub(super) fn current_is_option() -> bool {
+        let current = std::env::args_os().next_back();
+        current.is_some_and(|word| word.to_string_lossy().starts_with('-'))
+    }
+
     fn of(words: impl Iterator<Item = String>) -> Self {
         let mut positional = vec![];
         let mut workspace = None;

@@ -44,8 +44,9 @@ fn artifacts_stay_with_the_run_and_are_listed() {
         .expect(0)
         .stdout;
     let (_, listed) = shown.split_once("\nartifacts  ").unwrap();
+    let (listed, _) = listed.split_once("\n\n").unwrap();
     assert_eq!(
-        listed.trim_end(),
+        listed,
         format!(
             "{folder}\n  notes/a\\u{{1b}}[2Jb.txt  5 bytes\n  out  link to /etc, not followed\n  \
              verdict.txt  4 bytes"

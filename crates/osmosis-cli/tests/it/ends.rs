@@ -314,26 +314,40 @@ fn a_stopped_server_is_left_in_order() {
     check_left(Kind::Serving, &workspace, RunStatus::Finished);
 }
 
-/// User code that can't be loaded is found out when workers start, after the run was opened.
+/// User code that can't be loaded is found out before anything is made; a run that was there stays as it was.
 #[track_caller]
 fn check_failed(kind: Kind) {
     let workspace = gated();
     let main = workspace.read("rollouts/r/main.py");
-    workspace.write(
-        "rollouts/r/main.py",
-        &format!("{main}\nraise KeyError('no')\n"),
+    let broken = workspace.root.join("broken");
+    let check = format!(
+        "import pathlib\nif pathlib.Path({:?}).exists():\n    raise KeyError('no')\n",
+        broken.as_str()
     );
-    let child = kind.start(&workspace);
-    let ran = Ran::of(&child.wait_with_output().unwrap());
-    assert_eq!(ran.code, 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("KeyError"), "{}", ran.stderr);
-    let hint = ran.stderr.contains("resume with `osmosis ");
-    assert_eq!(hint, kind != Kind::Serving, "{}", ran.stderr);
+    workspace.write("rollouts/r/main.py", &format!("{main}\n{check}"));
+    let fails = || {
+        workspace.write("broken", "");
+        let ran = Ran::of(&kind.start(&workspace).wait_with_output().unwrap());
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        assert!(ran.stderr.contains("KeyError"), "{}", ran.stderr);
+        ran
+    };
+    let ran = fails();
+    assert!(!ran.stderr.contains("resume with"), "{}", ran.stderr);
+    assert!(!kind.folder(&workspace).exists());
+    assert_eq!(processes_with(&workspace), [0; 0], "these were left behind");
+
+    std::fs::remove_file(&broken).unwrap();
+    let mut child = kind.start(&workspace);
+    let address = kind.wait_until_begun(&workspace, &mut child);
+    kind.end(Exit::Now, &workspace, &child, &address);
+    child.wait_with_output().unwrap();
+    fails();
     check_left(kind, &workspace, RunStatus::Interrupted);
 }
 
 #[test]
-fn a_run_that_fails_is_interrupted_whatever_its_kind() {
+fn code_that_can_not_be_loaded_leaves_runs_as_they_were_whatever_their_kind() {
     check_failed(Kind::Evaluation);
     check_failed(Kind::Training);
     check_failed(Kind::ServedTraining);
@@ -372,7 +386,10 @@ fn a_training_for_a_trainer_outside_that_finds_no_address_ends_its_workers() {
     // The workers had started before that.
     let templates = processes_with(&workspace);
     assert_eq!(templates, [0; 0], "these were left behind");
-    check_left(kind, &workspace, RunStatus::Interrupted);
+    assert!(
+        !kind.folder(&workspace).exists(),
+        "nothing is made before the address is had"
+    );
 }
 
 #[test]

@@ -85,9 +85,13 @@ fn the_label_is_nowhere_in_what_the_agent_sees() {
     assert_eq!(resource["outcomes"]["scored"], 1);
     assert_eq!(resource["pass_rate"], 0.0);
     let calls = workspace
-        .osmosis(&["eval", "show", "t", "0", "--json"])
-        .expect(0);
-    assert!(!calls.stdout.contains("SECRETLABEL"));
+        .osmosis(&["eval", "show", "t", "0", "--calls", "--json"])
+        .expect(0)
+        .json();
+    let mut shown = calls["data"][0].clone();
+    let ground_truth = shown.as_object_mut().unwrap().remove("ground_truth");
+    assert_eq!(ground_truth.unwrap()["label"], "SECRETLABEL");
+    assert!(!shown.to_string().contains("SECRETLABEL"), "{shown}");
 }
 
 #[test]
