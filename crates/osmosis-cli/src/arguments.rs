@@ -125,9 +125,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  osmosis completions bash > ~/.local/share/bash-completion/completions/osmosis"
     )]
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Write the manual pages of all commands into a folder
     #[command(after_help = "Example:\n  osmosis man ~/.local/share/man/man1")]
     Man {
