@@ -64,6 +64,14 @@ impl Viewing {
     }
 }
 
+impl Drop for Viewing {
+    /// Also when a test fails.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn get(host: &str, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(host).unwrap();
     write!(
@@ -118,7 +126,7 @@ fn the_api_has_what_the_other_commands_print() {
         .json();
     let rollout = viewing.json("/api/v1/runs/t/rollouts/3.0");
     for part in ["reward", "samples", "calls", "rollout_id"] {
-        assert_eq!(rollout["data"][part], shown["items"][0][part], "{part}");
+        assert_eq!(rollout["data"][part], shown["data"][0][part], "{part}");
     }
     let call = rollout["data"]["calls"][0]["call_id"].as_u64().unwrap();
     let path = format!("/api/v1/runs/t/rollouts/3.0/calls/{call}");
