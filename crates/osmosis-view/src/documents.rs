@@ -277,6 +277,8 @@ impl Documents {
             ground_truth: true,
             tokens: false,
             logs: true,
+            // The transcript is a document of its own.
+            without_conversations: true,
         };
         let (store, folder) = (&*run.read.store, &run.read.folder);
         let details = RolloutDetails::of(store, folder, &found.id, wanted).await?;

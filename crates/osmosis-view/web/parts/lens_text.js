@@ -8,7 +8,7 @@ import { number } from '../format.js';
 /** @typedef {import('../types').TokenCall} TokenCall */
 
 /** Tokens that come into the page together. */
-const BLOCK = 400;
+const BLOCK = 160;
 /** The logprob that has the last colour. */
 const SURPRISING = -5;
 

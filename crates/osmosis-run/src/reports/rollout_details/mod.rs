@@ -104,6 +104,8 @@ pub struct Wanted {
     pub ground_truth: bool,
     pub tokens: bool,
     pub logs: bool,
+    /// For readers who take them from elsewhere: they take a look into every call.
+    pub without_conversations: bool,
 }
 
 impl RolloutDetails {
@@ -160,15 +162,19 @@ impl RolloutDetails {
         let samples_shown = samples.iter().map(SampleDetails::of);
         let samples_shown: Vec<SampleDetails> = samples_shown.collect::<Result<_, _>>()?;
         let tokenizer = || tokenizer_of(&pinned, folder);
-        let conversations = conversations(
-            store,
-            &rollout.id,
-            &samples,
-            &samples_shown,
-            &recorded.records,
-            tokenizer,
-        )
-        .await?;
+        let conversations = if wanted.without_conversations {
+            OrderedMap::default()
+        } else {
+            conversations(
+                store,
+                &rollout.id,
+                &samples,
+                &samples_shown,
+                &recorded.records,
+                tokenizer,
+            )
+            .await?
+        };
         let (regraded_from, policy_calls_in) = match &pinned.regraded_from {
             Some(from) => (Some(from.run.clone()), Some(from.calls_in.clone())),
             None => (None, None),
