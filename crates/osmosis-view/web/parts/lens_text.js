@@ -69,8 +69,10 @@ export class LensText {
       (seen) => {
         for (const { target, isIntersecting } of seen) {
           const block = /** @type {HTMLElement} */ (target);
-          if (isIntersecting) this.make(block);
-          else this.unmake(block);
+          if (!isIntersecting) continue;
+          // Once made it stays: the browser leaves out what is out of sight by itself.
+          this.make(block);
+          this.watch.unobserve(block);
         }
       },
       { rootMargin: '1200px 0px' },
@@ -129,13 +131,6 @@ export class LensText {
     }
     block.append(fragment);
     block.style.minHeight = '';
-  }
-
-  /** @param {HTMLElement} block */
-  unmake(block) {
-    if (!block.childElementCount) return;
-    block.style.minHeight = `${block.offsetHeight}px`;
-    block.replaceChildren();
   }
 
   /** @param {number} at */
