@@ -67,15 +67,13 @@ export class LensText {
     }
     this.watch = new IntersectionObserver(
       (seen) => {
-        for (const { target, isIntersecting } of seen) {
+        for (const { target, isIntersecting, boundingClientRect } of seen) {
           const block = /** @type {HTMLElement} */ (target);
-          if (!isIntersecting) continue;
-          // Once made it stays: the browser leaves out what is out of sight by itself.
-          this.make(block);
-          this.watch.unobserve(block);
+          if (isIntersecting) this.make(block);
+          else this.unmake(block, boundingClientRect.height);
         }
       },
-      { rootMargin: '1200px 0px' },
+      { rootMargin: '700px 0px' },
     );
     this.element.addEventListener('pointermove', (event) => this.hover(event));
     this.element.addEventListener('pointerleave', () => tip(null));
@@ -131,6 +129,13 @@ export class LensText {
     }
     block.append(fragment);
     block.style.minHeight = '';
+  }
+
+  /** @param {HTMLElement} block @param {number} height As it was seen: asking for it now would lay the page out. */
+  unmake(block, height) {
+    if (!block.childElementCount) return;
+    block.style.minHeight = `${height}px`;
+    block.replaceChildren();
   }
 
   /** @param {number} at */
