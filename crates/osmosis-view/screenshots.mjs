@@ -1,6 +1,6 @@
-// Makes the pictures of docs/view.md from real runs: those of `osmosis demo`, in a workspace that is given.
+// Makes the pictures of docs/view.md from real runs: a training and two evaluations in a workspace that is given, such as
+// a copy of examples/calculator.
 //
-//   osmosis demo WORKSPACE
 //   OSMOSIS=target/release/osmosis VIEWER_PACKAGES=target/viewer-packages node crates/osmosis-view/screenshots.mjs WORKSPACE docs/view
 
 import { mkdirSync } from 'node:fs';

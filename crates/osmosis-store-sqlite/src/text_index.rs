@@ -43,16 +43,14 @@ pub struct TextIndex {
 impl TextIndex {
     /// Opens the index, and makes it when it isn't there, is of another format or can't be read.
     pub fn open(path: &Utf8Path) -> Result<Self, StoreError> {
-        match Self::try_open(path) {
-            Ok(index) => Ok(index),
-            Err(_) => {
-                // It holds nothing that the run does not.
-                for suffix in ["", "-journal", "-wal", "-shm"] {
-                    let _ = std::fs::remove_file(format!("{path}{suffix}"));
-                }
-                Self::try_open(path)
-            }
+        if let Ok(index) = Self::try_open(path) {
+            return Ok(index);
         }
+        // It holds nothing that the run does not.
+        for suffix in ["", "-journal", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{path}{suffix}"));
+        }
+        Self::try_open(path)
     }
 
     fn try_open(path: &Utf8Path) -> Result<Self, StoreError> {

@@ -276,6 +276,8 @@ impl Documents {
         let wanted = Wanted {
             ground_truth: true,
             logs: true,
+            // The transcript is a document of its own.
+            without_conversations: true,
             ..Wanted::default()
         };
         let (store, folder) = (&*run.read.store, &run.read.folder);
@@ -502,10 +504,10 @@ fn row_text(body: &JsonText) -> String {
         match row.get(column) {
             Some(serde_json::Value::String(text)) => return text.clone(),
             Some(serde_json::Value::Array(messages)) => {
-                let texts = messages
+                let mut texts = messages
                     .iter()
                     .filter_map(|message| message.get("content")?.as_str());
-                if let Some(last) = texts.last() {
+                if let Some(last) = texts.next_back() {
                     return last.to_owned();
                 }
             }

@@ -240,14 +240,14 @@ mod tests {
         }
     }
 
-    fn list(query: ListQuery) -> Vec<usize> {
+    fn list(query: &ListQuery) -> Vec<usize> {
         query.list(&grid(), None).unwrap().places
     }
 
     #[test]
     fn rollouts_are_taken_by_outcome_and_reward() {
         let by = |outcome: &str| {
-            list(ListQuery {
+            list(&ListQuery {
                 outcome: Some(outcome.to_owned()),
                 ..ListQuery::default()
             })
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(by("agent_failed,waiting"), [4, 5]);
         assert_eq!(by("passed"), [0]);
         assert_eq!(by("failed"), [1, 2, 3, 4]);
-        let below = list(ListQuery {
+        let below = list(&ListQuery {
             reward_below: Some(0.5),
             ..ListQuery::default()
         });
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn what_has_no_value_comes_last_in_either_order() {
         let by = |sort: &str| {
-            list(ListQuery {
+            list(&ListQuery {
                 sort: Some(sort.to_owned()),
                 ..ListQuery::default()
             })

@@ -135,7 +135,7 @@ fn row(summary: &RunSummary) -> [String; 9] {
         name.push_str(&format!(" [{}]", tags.join(", ")));
     }
     if let Some(id) = archive_id {
-        name.push_str(&format!(" ({id})"));
+        name.push_str(&format!(" (archived as {id})"));
     }
     let progress = match (steps, status) {
         (Some(steps), _) => thousands(*steps),

@@ -4,6 +4,7 @@ use osmosis_run::reports::each_log_line;
 use osmosis_run::runs::follow_log;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::FoundRun;
 use crate::arguments::LogsArguments;
@@ -64,6 +65,9 @@ async fn follow(
     rollout: Option<&str>,
     output: &Output,
 ) -> Result<Option<bool>, RunError> {
+    // From the first line on: it may be what somebody waits for to interrupt us.
+    let mut interrupt = signal(SignalKind::interrupt())
+        .map_err(|error| RunError::failed(RunErrorKind::Signals, error.to_string()))?;
     let mut any = false;
     let following = follow_log(folder, rollout, |line| {
         any = true;
@@ -72,7 +76,7 @@ async fn follow(
     });
     let ended = tokio::select! {
         ended = following => Some(ended),
-        _ = tokio::signal::ctrl_c() => None,
+        _ = interrupt.recv() => None,
     };
     match ended {
         Some(ended) => ended.map(|()| Some(any)),

@@ -77,7 +77,7 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
         assert_eq!(error["code"], "run_pinned", "{error}");
         let message = error["message"].as_str().unwrap();
         assert!(
-            message.contains("experiment.tool_format: \"hermes\""),
+            message.contains("experiment.tool_format: was \"hermes\""),
             "{message}"
         );
     }

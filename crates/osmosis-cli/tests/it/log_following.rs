@@ -62,13 +62,13 @@ fn a_followed_log_goes_on_until_the_run_ends() {
     let (workspace, mut run) = started();
     let arguments = ["eval", "logs", "t", "--follow", "--rollout", "r1-0"];
     let (mut following, mut lines) = follow(&workspace, &arguments);
-    read_until(&mut lines, "r1-0 | before the gate");
+    read_until(&mut lines, "r1-0 agent | before the gate");
     workspace.write("gate", "");
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
     assert_eq!(following.wait().unwrap().code(), Some(0));
     assert_eq!(run.wait().unwrap().code(), Some(0));
-    assert!(rest.contains("r1-0 | after the gate"), "{rest}");
+    assert!(rest.contains("r1-0 agent | after the gate"), "{rest}");
     assert!(!rest.contains("r0-0"), "{rest}");
 
     // A run that has ended has no more to tell.

@@ -64,6 +64,14 @@ impl Viewing {
     }
 }
 
+impl Drop for Viewing {
+    /// Also when a test fails.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn get(host: &str, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(host).unwrap();
     write!(
@@ -102,39 +110,36 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
 #[test]
 fn the_api_has_what_the_other_commands_print() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(6));
-    let report = workspace.submit_json(&["--name", "shown"]);
+    let report = workspace.submit_json(&[]);
     let viewing = Viewing::start(&workspace);
     let runs = viewing.json("/api/v1/runs");
     assert_eq!(runs["total_count"], 1);
-    assert_eq!(runs["items"][0]["run"], "shown");
+    assert_eq!(runs["items"][0]["run"], "t");
     assert_eq!(runs["items"][0]["status"], "finished");
-    let page = viewing.json("/api/v1/runs/shown");
+    let page = viewing.json("/api/v1/runs/t");
     for number in ["passed", "pass_rate", "outcomes", "reward", "model_calls"] {
-        assert_eq!(
-            page["data"]["report"][number], report["resource"][number],
-            "{number}"
-        );
+        assert_eq!(page["data"]["report"][number], report[number], "{number}");
     }
     let shown = workspace
-        .osmosis(&["eval", "show", "shown", "3", "--json"])
+        .osmosis(&["eval", "show", "t", "3", "--json"])
         .expect(0)
         .json();
-    let rollout = viewing.json("/api/v1/runs/shown/rollouts/3.0");
+    let rollout = viewing.json("/api/v1/runs/t/rollouts/3.0");
     for part in ["reward", "samples", "calls", "rollout_id"] {
-        assert_eq!(rollout["data"][part], shown["items"][0][part], "{part}");
+        assert_eq!(rollout["data"][part], shown["data"][0][part], "{part}");
     }
     let call = rollout["data"]["calls"][0]["call_id"].as_u64().unwrap();
-    let path = format!("/api/v1/runs/shown/rollouts/3.0/calls/{call}");
+    let path = format!("/api/v1/runs/t/rollouts/3.0/calls/{call}");
     let request: Value =
         serde_json::from_slice(&viewing.get(&format!("{path}/request")).1).unwrap();
     assert!(request["messages"].is_array(), "{request}");
     assert_eq!(
         viewing
-            .get("/api/v1/runs/shown/rollouts/2.0/calls/99999/reply")
+            .get("/api/v1/runs/t/rollouts/2.0/calls/99999/reply")
             .0,
         404
     );
-    let found = viewing.json("/api/v1/runs/shown/rollouts?q=say%203&outcome=passed");
+    let found = viewing.json("/api/v1/runs/t/rollouts?q=say%203&outcome=passed");
     assert!(found["total_count"].as_u64() >= Some(1), "{found}");
     assert_eq!(viewing.get("/api/v1/runs/none").0, 404);
     assert_eq!(get(&viewing.host, "/api/v1/runs", "").0, 401);
@@ -186,9 +191,9 @@ fn an_export_needs_a_run_and_a_folder_of_its_own() {
         .osmosis(&["view", "none", "--export", "site", "--json"])
         .expect(1);
     workspace.write("site/notes.txt", "mine");
-    workspace.submit(&["--name", "shown"]).expect(0);
+    workspace.submit(&[]).expect(0);
     let refused = workspace
-        .osmosis(&["view", "shown", "--export", "site", "--json"])
+        .osmosis(&["view", "t", "--export", "site", "--json"])
         .expect(2);
     assert_eq!(refused.error()["code"], "file_exists");
     assert_eq!(workspace.read("site/notes.txt"), "mine");

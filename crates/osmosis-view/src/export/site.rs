@@ -64,21 +64,13 @@ impl Site {
     /// Bytes as they were recorded, but for secrets.
     pub(super) fn raw(&mut self, path: &str, bytes: &[u8]) -> Result<(), RunError> {
         let path = format!("data/{path}.txt");
-        match std::str::from_utf8(bytes) {
-            Ok(text) => {
-                let clean = self.redactor.clean(text);
-                self.write(&path, clean.as_bytes())
-            }
-            Err(_) => {
-                // Bytes that are no text may stand around a secret.
-                let text = String::from_utf8_lossy(bytes);
-                let clean = self.redactor.clean(&text);
-                if clean == text {
-                    self.write(&path, bytes)
-                } else {
-                    self.write(&path, clean.as_bytes())
-                }
-            }
+        let text = String::from_utf8_lossy(bytes);
+        let clean = self.redactor.clean(&text);
+        if clean == text {
+            // Also bytes that are no text stay as they are, unless they stand around a secret.
+            self.write(&path, bytes)
+        } else {
+            self.write(&path, clean.as_bytes())
         }
     }
 

@@ -130,7 +130,7 @@ impl MadeRun {
 
     /// Takes the next rollout of the queue to its end.
     pub(crate) async fn next(&self, story: &Story) {
-        let lease = Duration::from_secs(600);
+        let lease = Duration::from_mins(10);
         for claim in self.store.claim("made", 1, lease).await.unwrap() {
             self.live(&claim, story).await;
         }
@@ -255,7 +255,7 @@ impl MadeRun {
     pub(crate) async fn large(&self, count: u64) {
         let runs = 4;
         self.plan(count.div_ceil(u64::from(runs)), runs).await;
-        let lease = Duration::from_secs(6000);
+        let lease = Duration::from_mins(100);
         loop {
             let claims = self.store.claim("made", 256, lease).await.unwrap();
             if claims.is_empty() {
@@ -326,7 +326,7 @@ impl MadeRun {
         ))
         .await;
         // Bytes that are no text.
-        let lease = Duration::from_secs(600);
+        let lease = Duration::from_mins(10);
         for claim in self.store.claim("made", 1, lease).await.unwrap() {
             self.live(&claim, &Story::plain(1.0)).await;
         }

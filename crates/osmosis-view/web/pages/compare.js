@@ -124,7 +124,7 @@ export async function comparePage([list], signal) {
       h(
         'td',
         {
-          class: `right ${pair.difference > 0 === (name !== 'failures') ? 'good' : pair.difference === 0 ? '' : 'bad'}`,
+          class: `right ${pair.difference === 0 ? '' : pair.difference > 0 === (name !== 'failures') ? 'good' : 'bad'}`,
         },
         name === 'reward' ? signed(pair.difference) : `${signed(100 * pair.difference, 1)} points`,
       ),

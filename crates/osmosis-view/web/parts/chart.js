@@ -79,7 +79,15 @@ export function chart(title, series, options) {
           y1: PAD.top,
           y2: HEIGHT - PAD.bottom,
         }),
-        s('text', { x: X(options.mark.x) + 4, y: PAD.top + 9 }, options.mark.text),
+        s(
+          'text',
+          {
+            x: X(options.mark.x) + (X(options.mark.x) > width - 60 ? -4 : 4),
+            y: PAD.top + 9,
+            'text-anchor': X(options.mark.x) > width - 60 ? 'end' : 'start',
+          },
+          options.mark.text,
+        ),
       );
     for (const { points, color, dashed } of series) {
       const there = points.filter(({ y }) => y !== null);

@@ -8,7 +8,7 @@ import { number } from '../format.js';
 /** @typedef {import('../types').TokenCall} TokenCall */
 
 /** Tokens that come into the page together. */
-const BLOCK = 400;
+const BLOCK = 160;
 /** The logprob that has the last colour. */
 const SURPRISING = -5;
 
@@ -67,13 +67,13 @@ export class LensText {
     }
     this.watch = new IntersectionObserver(
       (seen) => {
-        for (const { target, isIntersecting } of seen) {
+        for (const { target, isIntersecting, boundingClientRect } of seen) {
           const block = /** @type {HTMLElement} */ (target);
           if (isIntersecting) this.make(block);
-          else this.unmake(block);
+          else this.unmake(block, boundingClientRect.height);
         }
       },
-      { rootMargin: '1200px 0px' },
+      { rootMargin: '700px 0px' },
     );
     this.element.addEventListener('pointermove', (event) => this.hover(event));
     this.element.addEventListener('pointerleave', () => tip(null));
@@ -131,10 +131,10 @@ export class LensText {
     block.style.minHeight = '';
   }
 
-  /** @param {HTMLElement} block */
-  unmake(block) {
+  /** @param {HTMLElement} block @param {number} height As it was seen: asking for it now would lay the page out. */
+  unmake(block, height) {
     if (!block.childElementCount) return;
-    block.style.minHeight = `${block.offsetHeight}px`;
+    block.style.minHeight = `${height}px`;
     block.replaceChildren();
   }
 

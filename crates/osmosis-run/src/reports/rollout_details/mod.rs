@@ -126,6 +126,8 @@ pub struct Wanted {
     pub logs: bool,
     /// What each model call sent, and what came back.
     pub exchanges: bool,
+    /// For readers who take them from elsewhere: they take a look into every call.
+    pub without_conversations: bool,
 }
 
 impl RolloutDetails {
@@ -179,7 +181,11 @@ impl RolloutDetails {
         };
         let samples = store.samples(&rollout.id).await?;
         let recorded = RecordedCalls::read(store, &rollout.id, wanted).await?;
-        let talks = talks(store, folder, &pinned, &rollout.id, &samples).await?;
+        let talks = if wanted.without_conversations {
+            vec![]
+        } else {
+            talks(store, folder, &pinned, &rollout.id, &samples).await?
+        };
         let samples_shown = samples
             .iter()
             .map(|sample| SampleDetails::of(sample, &talks));
@@ -190,7 +196,7 @@ impl RolloutDetails {
             .collect();
         let is_ours = recorded.called_policy();
         let tokenizer = || tokenizer_of(&pinned, folder);
-        let conversations = if is_ours {
+        let conversations = if is_ours && !wanted.without_conversations {
             conversations(&samples, &samples_shown, talks, tokenizer)
         } else {
             OrderedMap::default()
