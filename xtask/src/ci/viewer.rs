@@ -43,15 +43,9 @@ pub(super) fn page(site: &Site) -> Result<()> {
 pub(super) fn browser(site: &Site) -> Result<()> {
     let packages = packages(site)?;
     let chromium = chromium(site)?;
-    site.cargo(&["build", "--locked", "-p", "osmosis-cli"])?;
-    let example = [
-        "build",
-        "--locked",
-        "-p",
-        "osmosis-view",
-        "--example",
-        "make_runs",
-    ];
+    // Of the whole workspace: cargo would build other crates again for the features of one package alone.
+    site.cargo(&["build", "--workspace", "--locked", "--bins"])?;
+    let example = ["build", "--workspace", "--locked", "--example", "make_runs"];
     site.cargo(&example)?;
     let built = target(site).join("debug");
     let folder = site.root.join("crates/osmosis-view/tests/browser");
