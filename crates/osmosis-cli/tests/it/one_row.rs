@@ -77,14 +77,12 @@ fn stable(text: &str) -> String {
     text.lines().map(shown).collect::<Vec<_>>().join("\n")
 }
 
-/// What is seen of row 1, without times and numbers of tokens.
+/// What is seen of row 1, without times, numbers of tokens and the lines of calls.
 const SCREEN: &str = r#"         row  {"user_prompt":"What is 4 times 7?","ground_truth":"28"}
 
 agent
-      call 0  sample calc · script:policies/p.toml · 200 · T tokens · N s
         user  What is 4 times 7?
    tool call  multiply({"a":4,"b":7})
-      call 1  sample calc · script:policies/p.toml · 200 · T tokens · N s
  tool result  28
    assistant  The answer is 28 .
 
@@ -103,10 +101,20 @@ fn one_row_of_an_openai_agents_project_is_told_as_it_goes_and_nothing_is_recorde
     let workspace = Workspace::new(AGENT, TOOL_SCRIPT, &product_rows(3));
     workspace.config("[evaluation]\nn = 3\nlimit = 1\n");
     let ran = run_row(&workspace, &["--row", "1", "--plain"]).expect(0);
-    // When a line is printed is known a little sooner or later than the calls around it.
-    let (printed, told): (Vec<&str>, Vec<&str>) = ran
+    // When a line is printed is known a little sooner or later than the calls around it; calls that end soon after each
+    // other are told together.
+    let (calls, lines): (Vec<&str>, Vec<&str>) = ran
         .stdout
         .lines()
+        .partition(|line| line.trim_start().starts_with("call "));
+    let of_model = " · script:policies/p.toml · 200 · ";
+    assert_eq!(calls.len(), 2, "{}", ran.stdout);
+    assert!(
+        calls.iter().all(|call| call.contains(of_model)),
+        "{calls:?}"
+    );
+    let (printed, told): (Vec<&str>, Vec<&str>) = lines
+        .into_iter()
         .partition(|line| line.trim_start().starts_with("printed"));
     assert_eq!(printed, ["     printed  multiplying 4 and 7"]);
     assert_eq!(stable(&told.join("\n")), SCREEN.trim_end());
@@ -153,10 +161,8 @@ class Exact(Grader):
         &ran.stdout,
         &[
             "agent\n",
-            "call 0",
             "What is 4 times 7?",
             "multiply(",
-            "call 1",
             "The answer is 28 .",
             "grader\n",
             "grading 28",
@@ -189,7 +195,8 @@ class Obedient:
 "#;
     let rows = "{\"ask\": \"a?\", \"expected\": \"41\"}\n{\"ask\": \"b?\", \"expected\": \"42\"}\n";
     let workspace = Workspace::new(agent, "[[reply]]\ntext = \"It is 42\"\n", rows);
-    let ran = run_row(&workspace, &["--row", "1"]).expect(0);
+    let named = ["--row", "1", "--entrypoint", "main.py:Obedient"];
+    let ran = run_row(&workspace, &named).expect(0);
     assert_in_order(
         &ran.stdout,
         &[
