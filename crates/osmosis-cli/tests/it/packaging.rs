@@ -157,7 +157,8 @@ fn install(python: &Utf8Path, wheel: &str, environment: &Utf8Path, folder: &Utf8
 #[expect(clippy::print_stderr, reason = "a version that was not tried is named")]
 fn works_on_every_python(wheel: &Utf8Path, folder: &Utf8Path) {
     let project = folder.join("every");
-    std::fs::create_dir(&project).unwrap();
+    // A workspace of its own: the folder above is one, too.
+    std::fs::create_dir_all(project.join("rollouts")).unwrap();
     let wheel = format!("osmosis-rs @ file://{wheel}");
     for (version, python) in interpreters() {
         let Some(python) = python else {
@@ -167,7 +168,7 @@ fn works_on_every_python(wheel: &Utf8Path, folder: &Utf8Path) {
         let environment = folder.join(format!("venv-{version}"));
         install(&python, &wheel, &environment, &project);
         let osmosis = environment.join("bin/osmosis");
-        if !project.join("rollouts").exists() {
+        if !project.join("configs").exists() {
             run(
                 Command::new(&osmosis).args(["rollout", "init", "hello", "--framework", "plain"]),
                 &project,
