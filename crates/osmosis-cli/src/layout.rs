@@ -75,8 +75,7 @@ fn parts(line: &str) -> Vec<(&str, &str)> {
 mod tests {
     use super::*;
 
-    const REPORT: &str = "\
-  pass rate   60.0% [33.4%, 82.0%]   6 passed of 10 that ran
+    const REPORT: &str = "  pass rate   60.0% [33.4%, 82.0%]   6 passed of 10 that ran
   model       40 calls · 3,100 prompt + 120 completion tokens
   time        3.2 s · queue 1 ms (p90 2 ms) · agent 300 ms (p90 400 ms) · model 280 ms (p90 390 ms)
   rollouts    osmosis eval show a-run-with-a-rather-long-name-20260101-120000";

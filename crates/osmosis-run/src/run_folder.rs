@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::private_files;
 use crate::reports::RolloutLine;
-use crate::runs::FoundRun;
+use crate::runs::{FoundRun, kept};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
 
@@ -43,14 +43,18 @@ impl RunFolder {
         Ok(FoundRun::among(&[kind], workspace, name)?.folder)
     }
 
-    /// The folder of the run of exactly this name: for names that were written down, which must not come to mean
-    /// another run.
+    /// The folder of the run that has exactly this name, or had it before it was renamed: for names that were written
+    /// down, which must not come to mean another run.
     pub fn recorded(workspace: &Workspace, kind: RunKind, name: &str) -> Result<Self, RunError> {
         let folder = RunName::new(name).map(|name| Self::of(workspace, kind, &name));
-        match folder {
-            Ok(folder) if folder.exists() => Ok(folder),
-            Ok(_) | Err(_) => Err(Self::missing(workspace, kind, name)),
+        if let Ok(folder) = folder
+            && folder.exists()
+        {
+            return Ok(folder);
         }
+        kept::renamed_from(workspace, kind, name)
+            .map(|now| Self::of(workspace, kind, &now))
+            .ok_or_else(|| Self::missing(workspace, kind, name))
     }
 
     /// There is no run of this name.

@@ -49,9 +49,6 @@ pub(crate) async fn run(
         RunCommand::Prune(arguments) => deletion::prune(&workspace, &arguments, output).await,
         RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),
         RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output),
-        RunCommand::Logs(arguments) => {
-            let printing = logs::run(&workspace, None, &arguments, output);
-            crate::runtime()?.block_on(printing)
-        }
+        RunCommand::Logs(arguments) => logs::run(&workspace, None, &arguments, output).await,
     }
 }

@@ -335,7 +335,9 @@ fn check_failed(kind: Kind) {
     let ran = fails();
     assert!(!ran.stderr.contains("resume with"), "{}", ran.stderr);
     assert!(!kind.folder(&workspace).exists());
-    assert_eq!(processes_with(&workspace), [0; 0], "these were left behind");
+    wait_until("its processes end", || {
+        processes_with(&workspace).is_empty()
+    });
 
     std::fs::remove_file(&broken).unwrap();
     let mut child = kind.start(&workspace);

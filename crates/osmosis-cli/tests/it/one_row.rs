@@ -185,9 +185,9 @@ class Obedient:
     def __init__(self):
         self.reward = AsyncRewardWrapper(exact)
 
-    async def run(self, data, base_url, api_key, **extra):
+    async def run(self, data, **extra):
         print("asking", data["ask"])
-        client = AsyncOpenAI(base_url=base_url, api_key=api_key)
+        client = AsyncOpenAI(base_url=extra["base_url"], api_key=extra["api_key"])
         reply = await client.chat.completions.create(
             model="default", messages=[{"role": "user", "content": data["ask"]}]
         )

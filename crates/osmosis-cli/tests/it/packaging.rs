@@ -167,6 +167,14 @@ fn works_on_every_python(wheel: &Utf8Path, folder: &Utf8Path) {
         };
         let environment = folder.join(format!("venv-{version}"));
         install(&python, &wheel, &environment, &project);
+        // What the template's agent imports; with `--python` the environment is used as it is.
+        let pip = ["-m", "pip", "install", "--quiet", "--no-input", "httpx"];
+        run(
+            Command::new(environment.join("bin/python"))
+                .args(pip)
+                .arg("--disable-pip-version-check"),
+            &project,
+        );
         let osmosis = environment.join("bin/osmosis");
         if !project.join("configs").exists() {
             run(

@@ -185,7 +185,8 @@ fn the_schemas_reject_what_is_no_report() {
     let mut documents = Documents::default();
     let summary = json!({
         "run_name": "t", "status": "finished", "done": 1, "total": 1, "created_at": "now",
-        "output_path": "/x",
+        "output_path": "/x", "model": null, "dataset": null, "pass_rate": null, "reward": null,
+        "cost": null, "tags": [],
     });
     documents.add("run-summary", summary.clone());
     assert_eq!(documents.complaints(), "");

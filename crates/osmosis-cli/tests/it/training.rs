@@ -160,7 +160,7 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
         .expect(0);
     assert!(logs.stdout.contains("reward"), "{}", logs.stdout);
     let stopped = workspace.osmosis(&["train", "stop", "t"]).expect(0);
-    assert!(stopped.stdout.contains("not running"), "{}", stopped.stdout);
+    assert!(stopped.stdout.contains("is finished"), "{}", stopped.stdout);
     let exported = workspace
         .osmosis(&["export", "t", "--output", "-"])
         .expect(0);

@@ -83,8 +83,16 @@ fn a_training_whose_attempts_all_fail_alike_stops_names_the_error_and_can_be_res
         "{}",
         info.stdout
     );
+    let python = osmosis_testkit::python_environment::python();
     let again = workspace
-        .osmosis(&["train", "resume", "t", "--json"])
+        .osmosis(&[
+            "train",
+            "resume",
+            "t",
+            "--json",
+            "--python",
+            python.as_str(),
+        ])
         .expect(3);
     let envelope = again.json();
     assert_eq!(envelope["status"], "no_update");

@@ -136,12 +136,7 @@ impl<'a> Evidence<'a> {
                 "the attempts with a reward hold no token that can be trained on".to_owned(),
             );
         }
-        if self.identical > 0 && self.identical >= self.groups.no_variance {
-            return (
-                NoUpdateCause::IdenticalAttempts,
-                "all attempts at each row were identical, token for token".to_owned(),
-            );
-        }
+        // Answers of very few tokens are easily identical, too: that they were cut explains both.
         let CutAnswers { cut, of } = self.cut;
         if of > 0 && cut * 2 >= of && !self.all_passed {
             return (
@@ -152,6 +147,12 @@ impl<'a> Evidence<'a> {
                     thousands(cut),
                     thousands(of)
                 ),
+            );
+        }
+        if self.identical > 0 && self.identical >= self.groups.no_variance {
+            return (
+                NoUpdateCause::IdenticalAttempts,
+                "all attempts at each row were identical, token for token".to_owned(),
             );
         }
         match attempts.rewards {
