@@ -190,7 +190,7 @@ pub async fn a_grade_gives_rewards_to_the_samples_of_its_job(test: ExecutorUnder
         .map(|sample| {
             (
                 sample.id.to_string(),
-                sample.reward.map(|reward| reward.get()),
+                sample.reward.map(osmosis_core::Reward::get),
             )
         })
         .collect();

@@ -1,5 +1,7 @@
 //! `osmosis eval|train list`.
 
+use std::fmt::Write as _;
+
 use osmosis_core::RunTag;
 use osmosis_run::RunError;
 use osmosis_run::eval::prices::dollars_text;
@@ -132,10 +134,10 @@ fn row(summary: &RunSummary) -> [String; 9] {
     let mut name = run_name.clone();
     if !tags.is_empty() {
         let tags: Vec<&str> = tags.iter().map(RunTag::as_str).collect();
-        name.push_str(&format!(" [{}]", tags.join(", ")));
+        let _ = write!(name, " [{}]", tags.join(", "));
     }
     if let Some(id) = archive_id {
-        name.push_str(&format!(" (archived as {id})"));
+        let _ = write!(name, " (archived as {id})");
     }
     let progress = match (steps, status) {
         (Some(steps), _) => thousands(*steps),

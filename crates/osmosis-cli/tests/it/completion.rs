@@ -58,6 +58,7 @@ fn asked(workspace: &Workspace, shell: &str, script: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+#[expect(clippy::print_stderr, reason = "a shell that was not tried is named")]
 fn is_installed(shell: &str) -> bool {
     let there = Command::new(shell).arg("--version").output().is_ok();
     if !there {

@@ -44,7 +44,7 @@ impl Run {
             .unwrap();
         let count = rollouts.len();
         let claims = store
-            .claim("t", count, Duration::from_secs(60))
+            .claim("t", count, Duration::from_mins(1))
             .await
             .unwrap();
         for (claim, outcome) in claims.into_iter().zip(rollouts) {
@@ -117,6 +117,10 @@ fn places(found: &FoundRollouts) -> String {
     found.items.iter().map(place).collect::<Vec<_>>().join(" ")
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "rollouts without a result are None"
+)]
 fn scored(reward: f64) -> Option<Outcome> {
     Some(Outcome::Scored {
         reward: Reward::new(reward).unwrap(),
@@ -124,6 +128,10 @@ fn scored(reward: f64) -> Option<Outcome> {
     })
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "rollouts without a result are None"
+)]
 fn raised(message: &str) -> Option<Outcome> {
     let failure = Failure::new(ErrorCategory::AgentError, "ValueError", message.to_owned());
     Some(Outcome::AgentFailed { failure })

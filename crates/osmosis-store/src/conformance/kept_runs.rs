@@ -63,7 +63,7 @@ pub async fn a_renamed_run_is_whole_and_remembers_its_name(
         ["new", "taken"]
     );
     let labels = catalogue.labels(&new).await?;
-    assert_eq!(labels.former_names, [old.name.clone()]);
+    assert_eq!(labels.former_names, std::slice::from_ref(&old.name));
     let report = catalogue.verify(&new, Box::new(|_| {})).await?;
     assert!(report.is_whole(), "{:?}", report.damage);
     // It is written to under its new name, too.
@@ -107,7 +107,9 @@ pub async fn tags_are_added_and_taken_away_beside_a_writer(
     catalogue
         .tag(&run, &[best.clone(), old.clone()], &[])
         .await?;
-    let labels = catalogue.tag(&run, &[best.clone()], &[old]).await?;
+    let labels = catalogue
+        .tag(&run, std::slice::from_ref(&best), &[old])
+        .await?;
     assert_eq!(labels.tags.iter().collect::<Vec<_>>(), [&best]);
     store.close().await?;
     // They go with the run.

@@ -75,12 +75,11 @@ impl AsyncTraining<'_> {
             report: Box::new(numbers.clone()),
         };
         tell(self.events, told).await;
-        match evaluating.report {
-            Some(report) => self.trainer.publish_step(*report, Some(numbers)).await,
-            None => {
-                self.trainer.evaluates_again = false;
-                self.trainer.journal.add_evaluation(step, &numbers).await
-            }
+        if let Some(report) = evaluating.report {
+            self.trainer.publish_step(*report, Some(numbers)).await
+        } else {
+            self.trainer.evaluates_again = false;
+            self.trainer.journal.add_evaluation(step, &numbers).await
         }
     }
 }

@@ -165,18 +165,15 @@ pub async fn prepare_in(
 ) -> Result<PreparedEnvironment, EnvironmentError> {
     let sdk = sdk::unpack(surroundings)?;
     let preparation = Preparation::read(surroundings, rollout_dir, python, sdk)?;
-    match (&preparation.requirements, python) {
-        (Some(requirements), None) => {
-            let requirements = requirements.clone();
-            preparation
-                .in_own_environment(requirements, &mut progress)
-                .await
-        }
-        (Some(_), Some(_)) | (None, _) => {
-            let found = preparation.interpreter_as_it_is().await?;
-            progress(EnvironmentEvent::Ready { reused: true });
-            Ok(found)
-        }
+    if let (Some(requirements), None) = (&preparation.requirements, python) {
+        let requirements = requirements.clone();
+        preparation
+            .in_own_environment(requirements, &mut progress)
+            .await
+    } else {
+        let found = preparation.interpreter_as_it_is().await?;
+        progress(EnvironmentEvent::Ready { reused: true });
+        Ok(found)
     }
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn run(
     }
 }
 
-fn text<'a>(call: Call, part: CallPart, body: &'a CallBody) -> Result<Option<&'a str>, RunError> {
+fn text(call: Call, part: CallPart, body: &CallBody) -> Result<Option<&str>, RunError> {
     if call.part.is_some_and(|wanted| wanted != part) {
         return Ok(None);
     }

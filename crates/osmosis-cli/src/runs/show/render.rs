@@ -179,15 +179,12 @@ fn push_sample(text: &mut String, sample: &SampleDetails, details: &RolloutDetai
     let _ = writeln!(text, "\n{title}  {reward}{cut}");
     let paths = details.conversations.get(sample.id.as_str());
     let paths = paths.filter(|_| sample.transcript.is_empty());
-    match paths {
-        Some(paths) => {
-            push_context(text, context, paths);
-            push_paths(text, paths);
-        }
-        None => {
-            push_context(text, context, std::slice::from_ref(&sample.transcript));
-            push_entries(text, &sample.transcript);
-        }
+    if let Some(paths) = paths {
+        push_context(text, context, paths);
+        push_paths(text, paths);
+    } else {
+        push_context(text, context, std::slice::from_ref(&sample.transcript));
+        push_entries(text, &sample.transcript);
     }
     if let Some(context) = context.filter(|context| !context.finish_reasons.is_empty()) {
         push_entry(text, "finished", &context.finish_reasons.join(", "));

@@ -67,13 +67,12 @@ pub async fn prune(workspace: &Workspace, rules: &PruneRules) -> Result<Pruning,
     keep_what_is_needed(&mut old, &uses);
     let mut pruning = Pruning::default();
     for Candidate { run, keep } in old {
-        match keep {
-            Some(reason) => pruning.kept.push((run, reason)),
-            None => {
-                let place = RunPlace::Listed(run.clone());
-                let removal = RunToRemove::of(&catalogue, &uses, run, place).await?;
-                pruning.remove.push(removal);
-            }
+        if let Some(reason) = keep {
+            pruning.kept.push((run, reason))
+        } else {
+            let place = RunPlace::Listed(run.clone());
+            let removal = RunToRemove::of(&catalogue, &uses, run, place).await?;
+            pruning.remove.push(removal);
         }
     }
     Ok(pruning)
