@@ -68,7 +68,7 @@ pub async fn prune(workspace: &Workspace, rules: &PruneRules) -> Result<Pruning,
     let mut pruning = Pruning::default();
     for Candidate { run, keep } in old {
         if let Some(reason) = keep {
-            pruning.kept.push((run, reason))
+            pruning.kept.push((run, reason));
         } else {
             let place = RunPlace::Listed(run.clone());
             let removal = RunToRemove::of(&catalogue, &uses, run, place).await?;
