@@ -411,7 +411,8 @@ export async function runPage([run], signal) {
   const end = subscribe(`${at}/events`, 'progress', () => {
     if (first) {
       first = false;
-      return;
+      // A run that goes on may have changed between its page and this event.
+      if (page.overview.status !== 'running') return;
     }
     if (due) return;
     due = true;

@@ -323,11 +323,8 @@ export async function runsPage(_names, signal) {
       void refresh();
     }
   };
-  let first = true;
-  const end = subscribe('events', 'runs', () => {
-    if (first) first = false;
-    else void refresh();
-  });
+  // The first event is no change, but something may have changed between the list and it.
+  const end = subscribe('events', 'runs', () => void refresh());
   return {
     title: 'Runs',
     crumbs: [{ text: 'Runs' }],
