@@ -10,8 +10,13 @@ pub enum RunEvent {
     Began { total: u64, done: u64 },
     /// An attempt at a rollout was claimed.
     Claimed { id: RolloutId, attempt: Attempt },
-    /// User code of a phase is about to run.
-    PhaseBegan { id: RolloutId, phase: Phase },
+    /// User code of a phase is about to run. The attempt asked the policy `calls` times before; the last of these
+    /// calls may still be on their way to the store.
+    PhaseBegan {
+        id: RolloutId,
+        phase: Phase,
+        calls: u64,
+    },
     /// A rollout has its durable result.
     Finished {
         id: RolloutId,

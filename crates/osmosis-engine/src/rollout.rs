@@ -33,7 +33,7 @@ pub(crate) async fn execute(
     let mut attempt = AttemptRecord::begun_at(started_at_ms);
 
     let queued = claimed_at.elapsed();
-    parts.enter(&claim, Phase::Agent).await;
+    parts.enter(&claim, Phase::Agent, 0).await;
     let tried = tried(&claim);
     let terms = Terms {
         attempt: claim.attempt,
@@ -220,7 +220,8 @@ pub(crate) async fn grade(
             isolation: so_far.tried().isolation(),
             ..grading.terms
         };
-        parts.enter(claim, Phase::Grade).await;
+        let calls = attempt.calls.model_calls;
+        parts.enter(claim, Phase::Grade, calls).await;
         let clock = Arc::new(TaskClock::new(terms.grade_limit));
         let judge = parts
             .sessions
@@ -340,11 +341,12 @@ impl Parts {
         self.tell(RunEvent::GradingAgain { id, reason }).await;
     }
 
-    async fn enter(&self, claim: &Claim, phase: Phase) {
+    async fn enter(&self, claim: &Claim, phase: Phase, calls: u64) {
         self.live.enters(&claim.id, phase);
         self.tell(RunEvent::PhaseBegan {
             id: claim.id.clone(),
             phase,
+            calls,
         })
         .await;
     }

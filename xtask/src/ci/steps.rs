@@ -212,8 +212,8 @@ fn rust_tests(site: &Site, arguments: &[&str]) -> Result<()> {
         .output()
         .is_ok_and(|output| output.status.success());
     if nextest {
-        // A crate may have no tests yet.
-        let run = ["nextest", "run", "--no-tests=pass"];
+        // A crate may have no tests yet. One run tells of every test that fails.
+        let run = ["nextest", "run", "--no-tests=pass", "--no-fail-fast"];
         return site.cargo(&[&run, arguments].concat());
     }
     site.say("cargo-nextest is not installed: using cargo test");

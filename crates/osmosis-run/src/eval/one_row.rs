@@ -253,7 +253,10 @@ impl Observer<RunEvent> for RowObserver {
 
     fn event(&mut self, event: &RunEvent) {
         match event {
-            RunEvent::PhaseBegan { phase, .. } => self.tell(RowEvent::Phase(*phase)),
+            RunEvent::PhaseBegan { phase, calls, .. } => {
+                let calls = usize::try_from(*calls).unwrap_or(usize::MAX);
+                self.follower.tell_after(RowEvent::Phase(*phase), calls);
+            }
             RunEvent::Retrying { reason, wait, .. } => self.tell(RowEvent::Trouble(format!(
                 "{reason}; tried again in {:.1} s",
                 wait.as_secs_f64()

@@ -54,7 +54,7 @@ impl Tally {
                 };
                 self.under_way.insert(id.clone(), new);
             }
-            RunEvent::PhaseBegan { id, phase } => {
+            RunEvent::PhaseBegan { id, phase, .. } => {
                 if let Some(rollout) = self.under_way.get_mut(id) {
                     rollout.phase = Some(*phase);
                 }
@@ -216,7 +216,12 @@ pub(super) mod tests {
             } else {
                 Phase::Agent
             };
-            tally.note(&RunEvent::PhaseBegan { id: id(row), phase }, now);
+            let began = RunEvent::PhaseBegan {
+                id: id(row),
+                phase,
+                calls: 0,
+            };
+            tally.note(&began, now);
         }
         tally
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::{Phase, RolloutId, SampleId};
-use osmosis_store::{CallQuery, Store};
+use osmosis_store::{CallPurpose, CallQuery, CallRecord, Store};
 use osmosis_tokens::ChatFormat;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -28,13 +28,21 @@ pub(super) struct Follower {
     tell: Mutex<TellRow>,
     told: tokio::sync::Mutex<Told>,
     /// What is told once the calls before it are.
-    pending: Mutex<VecDeque<RowEvent>>,
+    pending: Mutex<VecDeque<Pending>>,
     arrived: Notify,
+}
+
+struct Pending {
+    event: RowEvent,
+    /// So many calls of the last attempt come before it, however late they are recorded.
+    after_calls: usize,
 }
 
 #[derive(Default)]
 struct Told {
     calls: usize,
+    /// Of them, the policy's in the last attempt.
+    of_attempt: usize,
     paths: HashMap<SampleId, Vec<Vec<Entry>>>,
 }
 
@@ -73,19 +81,25 @@ impl Follower {
             if let Err(error) = self.catch_up(store).await {
                 tracing::debug!(error = error.message(), "can't follow the rollout");
             }
-            self.tell_first(waiting);
+            let recorded = self.told.lock().await.of_attempt;
+            self.tell_first(waiting, recorded);
         }
     }
 
     /// Tells this after the calls that ended before it. No call ends before the agent begins.
     pub(super) fn tell_soon(&self, event: RowEvent) {
+        self.tell_after(event, 0);
+    }
+
+    /// The same, and not before the last attempt has so many calls of the policy.
+    pub(super) fn tell_after(&self, event: RowEvent, after_calls: usize) {
         if matches!(event, RowEvent::Phase(Phase::Agent)) {
             self.tell_pending();
             (self.tell.lock())(event);
             return;
         }
         let mut pending = self.pending.lock();
-        pending.push_back(event);
+        pending.push_back(Pending { event, after_calls });
         let is_full = pending.len() > MOST_PENDING;
         drop(pending);
         if is_full {
@@ -96,14 +110,18 @@ impl Follower {
 
     /// Tells all that waits.
     pub(super) fn tell_pending(&self) {
-        self.tell_first(usize::MAX);
+        self.tell_first(usize::MAX, usize::MAX);
     }
 
-    fn tell_first(&self, count: usize) {
+    /// Tells at most `count`, up to the first that more calls come before than are `recorded`.
+    fn tell_first(&self, count: usize, recorded: usize) {
         let mut pending = self.pending.lock();
-        let count = count.min(pending.len());
-        for event in pending.drain(..count) {
-            (self.tell.lock())(event);
+        let is_due = |pending: &Pending| pending.after_calls <= recorded;
+        for _ in 0..count {
+            match pending.pop_front_if(|first| is_due(first)) {
+                Some(due) => (self.tell.lock())(due.event),
+                None => return,
+            }
         }
     }
 
@@ -128,6 +146,11 @@ impl Follower {
             return Ok(());
         }
         let said = transcripts::of(store, &self.rollout, &[], &Telling::default()).await?;
+        let attempt = calls.last().map(|call| call.attempt);
+        let is_of_attempt = |call: &&CallRecord| {
+            Some(call.attempt) == attempt && call.purpose == CallPurpose::Policy
+        };
+        told.of_attempt = calls.iter().filter(is_of_attempt).count();
         // Nothing is awaited from here on, so that what is told is noted, too.
         let mut tell = self.tell.lock();
         for (number, call) in calls.into_iter().enumerate().skip(told.calls) {
@@ -163,4 +186,30 @@ impl Follower {
 fn shared(one: &[Entry], other: &[Entry]) -> usize {
     let pairs = one.iter().zip(other);
     pairs.take_while(|(one, other)| one == other).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_grader_does_waits_for_the_last_call_of_the_agent() {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = Arc::clone(&told);
+        let tell = Box::new(move |event| lines.lock().push(format!("{event:?}")));
+        let follower = Follower::new(RolloutId::of(0, 0), None, tell);
+        follower.tell_soon(RowEvent::Printed("by the agent".to_owned()));
+        follower.tell_after(RowEvent::Phase(Phase::Grade), 2);
+        follower.tell_soon(RowEvent::Printed("by the grader".to_owned()));
+
+        // One of two calls is recorded.
+        follower.tell_first(usize::MAX, 1);
+        assert_eq!(told.lock().join(" "), r#"Printed("by the agent")"#);
+
+        follower.tell_first(usize::MAX, 2);
+        assert_eq!(
+            told.lock()[1..].join(" "),
+            r#"Phase(Grade) Printed("by the grader")"#
+        );
+    }
 }
