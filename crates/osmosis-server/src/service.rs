@@ -272,6 +272,7 @@ async fn follow(
             RunEvent::PhaseBegan {
                 id,
                 phase: Phase::Grade,
+                ..
             } => shared.registry.agent_done(id),
             RunEvent::Finished { id, outcome, .. } => {
                 shared.relay.forget(id);

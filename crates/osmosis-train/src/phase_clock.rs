@@ -22,7 +22,7 @@ impl PhaseClock {
     pub(crate) fn note(&mut self, event: &RunEvent, now: Duration) {
         self.advance(now);
         match event {
-            RunEvent::PhaseBegan { id, phase } => self.set(id, Some(*phase)),
+            RunEvent::PhaseBegan { id, phase, .. } => self.set(id, Some(*phase)),
             RunEvent::Finished { id, .. } | RunEvent::Retrying { id, .. } => self.set(id, None),
             RunEvent::Began { .. }
             | RunEvent::Claimed { .. }
@@ -67,6 +67,7 @@ mod tests {
         RunEvent::PhaseBegan {
             id: RolloutId::of(0, run),
             phase,
+            calls: 0,
         }
     }
 

@@ -139,6 +139,7 @@ impl RolloutStream {
             Happening::Engine(RunEvent::PhaseBegan {
                 id,
                 phase: Phase::Agent,
+                ..
             }) => {
                 if let (Some(member), Some(stragglers)) =
                     (self.running.get(id), &mut self.stragglers)
