@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, ModelRunsReport,
-    MovedRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutTokens,
+    MovedRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
     RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
     RunSizeReport, RunSummary, SalvagedRun, SharedReport, StepRollouts, TaggedRun, TrainingInfo,
     TrainingReport, TrainingSteps, VerifiedRun, WrittenReport,
@@ -37,6 +37,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutGrid>("rollout-grid"),
         file::<RolloutLine>("rollout-line"),
+        file::<RolloutPage>("rollout-page"),
         file::<RolloutTokens>("rollout-tokens"),
         file::<RolloutTranscript>("rollout-transcript"),
         file::<RowGroup>("row-group"),
