@@ -16,6 +16,7 @@ use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::{FoundRun, Pinned, ReadRun, kind_word};
 use osmosis_run::transcript_search::TranscriptSearch;
 use osmosis_run::workspace::Workspace;
+use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunRecord, Store};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -75,7 +76,14 @@ impl Documents {
 
     async fn open_found(&self, found: FoundRun, name: &str) -> Result<OpenRun, ApiError> {
         let read = ReadRun::open(found.folder)?;
-        let record = read.record(name).await?;
+        let Some(record) = read.store.run().await? else {
+            // The engine makes the folder, then the record. Pages wait for both.
+            return Err(RunError::failed(
+                RunErrorKind::RunNotFound,
+                format!("run `{name}` has not begun yet"),
+            )
+            .into());
+        };
         let pinned = Pinned::read(&record.pinned)?;
         let elsewhere = match &pinned.regraded_from {
             Some(from) => from.open_calls(&self.workspace).await,

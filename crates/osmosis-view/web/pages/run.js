@@ -404,6 +404,8 @@ export async function runPage([run], signal) {
     }
   }
   let first = true;
+  /** The viewer ends: nobody answers after the last look. */
+  let over = false;
   const progressed = (/** @type {{ live: boolean }} */ { live }) => {
     if (first) {
       first = false;
@@ -416,12 +418,16 @@ export async function runPage([run], signal) {
     const pause = !live ? 0 : grid.row_index.length > 20_000 ? 6000 : 1200;
     setTimeout(
       () => {
-        if (!signal.aborted) void refresh();
+        if (!signal.aborted && !over) void refresh();
       },
       Math.max(0, pause - (performance.now() - refreshed)),
     );
   };
-  const end = subscribe(`${at}/events`, 'progress', progressed, refresh);
+  const end = subscribe(`${at}/events`, 'progress', progressed, async () => {
+    over = true;
+    await refresh();
+    await cells.know([...new Set(grid.row_index)].slice(0, 500));
+  });
   return {
     title: page.overview.run_name,
     crumbs: [{ text: 'Runs', href: link('/') }, { text: page.overview.run_name }],
