@@ -57,7 +57,7 @@ export function headlines({ overview, report, training }) {
         'groups used',
         count(training.groups.used),
         `${count(training.groups.no_variance)} flat, ${count(training.groups.incomplete)} incomplete`,
-        'A group is the attempts at one row in one step. Flat groups got the same reward for every attempt and teach nothing.',
+        'A group is the rollouts of one row in one step. In a flat group every rollout got the same reward: it teaches nothing.',
       ),
       headline('time', duration(lasted), overview.status, null),
     );
@@ -112,7 +112,7 @@ export function headlines({ overview, report, training }) {
     headline(
       'cost',
       money(report.cost?.total),
-      report.cost ? 'all attempts counted' : 'no prices given',
+      report.cost ? 'retries included' : 'no prices given',
       'What all calls cost with the prices of the run. Give them with --prompt-price and --completion-price.',
     ),
     headline('time', duration(lasted), overview.status, null),
