@@ -11,7 +11,6 @@ use osmosis_run::reports::{
     Comparison, RolloutCommands, RolloutDetails, RolloutGrid, RolloutLine, RolloutTokens,
     RolloutTranscript, RowGroup, RunOverview, RunPage, StepRollouts, TrainingSteps, Wanted,
 };
-use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::{FoundRun, Pinned, ReadRun, kind_word};
 use osmosis_run::transcript_search::{self, TranscriptMatches, TranscriptSearch};
 use osmosis_run::workspace::Workspace;
@@ -85,22 +84,22 @@ impl Documents {
     }
 
     /// Every run of the workspace, newest first.
-    pub(crate) fn names(&self) -> Vec<(RunKind, String)> {
-        let each = KINDS.into_iter();
-        each.flat_map(|kind| {
-            let names = RunFolder::names(&self.workspace, kind).into_iter();
-            names.map(move |name| (kind, name))
-        })
-        .collect()
+    pub(crate) async fn names(&self) -> Result<Vec<(RunKind, String)>, ApiError> {
+        let mut names = vec![];
+        for kind in KINDS {
+            let runs = FoundRun::all(&self.workspace, &[kind]).await?.into_iter();
+            names.extend(runs.map(|run| (kind, run.name.to_string())));
+        }
+        Ok(names)
     }
 
     pub(crate) async fn open(&self, name: &str) -> Result<OpenRun, ApiError> {
-        let found = FoundRun::of_any_kind(&self.workspace, name)?;
+        let found = FoundRun::of_any_kind(&self.workspace, name).await?;
         self.open_found(found, name).await
     }
 
     async fn open_found(&self, found: FoundRun, name: &str) -> Result<OpenRun, ApiError> {
-        let read = ReadRun::open(found.folder)?;
+        let read = ReadRun::open(found.folder).await?;
         let record = read.record(name).await?;
         let pinned = Pinned::read(&record.pinned)?;
         let elsewhere = match &pinned.regraded_from {
@@ -116,7 +115,7 @@ impl Documents {
     }
 
     pub(crate) async fn runs(&self) -> Result<Vec<Arc<RunOverview>>, ApiError> {
-        let names = self.names();
+        let names = self.names().await?;
         let mut overviews = vec![];
         for (kind, name) in &names {
             let shared = names.iter().filter(|(_, other)| other == name).count() > 1;
@@ -296,7 +295,7 @@ impl Documents {
     pub(crate) async fn transcript(&self, name: &str, rollout: &str) -> Result<Vec<u8>, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
-        let tokenizer = || policy::tokenizer(&run.model()?, &self.workspace);
+        let tokenizer = async { policy::tokenizer(&run.model()?, &self.workspace).await };
         let (store, calls) = (&*run.read.store, &*run.calls);
         let transcript = RolloutTranscript::of(store, calls, &found, tokenizer).await?;
         response::data(&transcript)
@@ -305,7 +304,7 @@ impl Documents {
     pub(crate) async fn tokens(&self, name: &str, rollout: &str) -> Result<Vec<u8>, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
-        let tokenizer = || policy::tokenizer(&run.model()?, &self.workspace);
+        let tokenizer = async { policy::tokenizer(&run.model()?, &self.workspace).await };
         let (store, calls) = (&*run.read.store, &*run.calls);
         let tokens = RolloutTokens::of(store, calls, &run.record, &found, tokenizer).await?;
         response::data(&tokens)
