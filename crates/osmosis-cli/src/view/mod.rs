@@ -69,7 +69,7 @@ pub(crate) async fn run(
     if arguments.open || (!arguments.no_open && output.can_ask()) {
         browser::open(&page.url, output);
     }
-    viewer.serve(signals.stop.drain.clone()).await?;
+    viewer.serve(signals.stop.drain.cancelled()).await?;
     Ok(Exit::Ok)
 }
 

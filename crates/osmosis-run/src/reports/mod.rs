@@ -63,9 +63,9 @@ pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
 pub use ordered_map::OrderedMap;
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
-    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, Entry, GroundTruth, OfferedTool,
-    RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker, Transcriber, Versions,
-    Wanted, each_log_line, raw_call,
+    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, EarlierAttempt, Entry,
+    GroundTruth, OfferedTool, RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker,
+    Transcriber, Versions, Wanted, each_log_line, raw_call,
 };
 pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
 pub use row_run::RowRunReport;
@@ -85,7 +85,7 @@ pub use training::{
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
 pub use viewer::{
-    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutState,
+    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutPage, RolloutState,
     RolloutTokens, RolloutTranscript, RowGroup, RowVisit, RunKindWord, RunOverview, RunPage,
     SampleTokens, SampleTranscript, StepGroup, StepRollouts, TokenCall, TokenPath, ToolCallDetails,
     TrainingStep, TrainingSteps, TranscriptPart, TranscriptPath, TranscriptTurn, TurnCall,

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::{
     ArchivalReport, Comparison, DatasetPreview, DemoReport, DoctorReport, ErrorDetails, EvalDryRun,
     ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport, MovedRun, RegradeDryRun,
-    RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutTokens, RolloutTranscript,
-    RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport, RunSizeReport, RunSummary,
-    SalvagedRun, ServedBatches, ServedGateway, ServedRollouts, SharedReport, StepRollouts,
-    StoppedRun, TaggedRun, TrainDryRun, TrainingInfo, TrainingReport, TrainingSteps, VerifiedRun,
-    WrittenPages, WrittenReport,
+    RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
+    RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
+    RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway, ServedRollouts,
+    SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo, TrainingReport,
+    TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -45,6 +45,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutGrid>("rollout-grid"),
         file::<RolloutLine>("rollout-line"),
+        file::<RolloutPage>("rollout-page"),
         file::<RolloutTokens>("rollout-tokens"),
         file::<RolloutTranscript>("rollout-transcript"),
         file::<RowGroup>("row-group"),

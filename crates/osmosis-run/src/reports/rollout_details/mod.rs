@@ -1,6 +1,7 @@
 //! One rollout with all that is recorded of it.
 
 mod artifacts;
+mod attempts;
 mod calls;
 mod context;
 mod exchange;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use artifacts::{Artifact, ArtifactKind, Artifacts};
+pub use attempts::EarlierAttempt;
 pub use calls::{CallDetails, raw_call};
 pub use context::{OfferedTool, SampleContext};
 pub use exchange::CallExchange;
@@ -180,7 +182,7 @@ impl RolloutDetails {
             None => Pinned::default(),
         };
         let samples = store.samples(&rollout.id).await?;
-        let recorded = RecordedCalls::read(store, &rollout.id, wanted).await?;
+        let recorded = RecordedCalls::read(store, &rollout.id, None, wanted).await?;
         let talks = if wanted.without_conversations {
             vec![]
         } else {
