@@ -42,12 +42,12 @@ pub(crate) async fn run(
     let path = match &arguments.runs[..] {
         [] => "/".to_owned(),
         [run] => {
-            FoundRun::of_any_kind(&workspace, run)?;
+            FoundRun::of_any_kind(&workspace, run).await?;
             format!("/runs/{}", segment(run))
         }
         runs => {
             for run in runs {
-                FoundRun::of_any_kind(&workspace, run)?;
+                FoundRun::of_any_kind(&workspace, run).await?;
             }
             format!("/compare/{}", segment(&runs.join(",")))
         }

@@ -5,11 +5,13 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    ArchivalReport, Comparison, DatasetPreview, DoctorReport, ExportReport, Flip, ModelRunsReport,
-    MovedRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
+    ArchivalReport, Comparison, DatasetPreview, DemoReport, DoctorReport, ErrorDetails, EvalDryRun,
+    ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport, MovedRun, RegradeDryRun,
+    RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
     RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
-    RunSizeReport, RunSummary, SalvagedRun, SharedReport, StepRollouts, TaggedRun, TrainingInfo,
-    TrainingReport, TrainingSteps, VerifiedRun, WrittenReport,
+    RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway, ServedRollouts,
+    SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo, TrainingReport,
+    TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -27,12 +29,18 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ArchivalReport>("archival-report"),
         file::<Comparison>("comparison"),
         file::<DatasetPreview>("dataset-preview"),
+        file::<DemoReport>("demo-report"),
         file::<DoctorReport>("doctor-report"),
+        file::<ErrorDetails>("error-details"),
+        file::<EvalDryRun>("eval-dry-run"),
         file::<ExportReport>("export-report"),
         file::<Flip>("flip"),
         file::<ListedRollout>("listed-rollout"),
+        file::<MadeProject>("made-project"),
+        file::<ModelDryRuns>("model-dry-runs"),
         file::<ModelRunsReport>("model-runs-report"),
         file::<MovedRun>("moved-run"),
+        file::<RegradeDryRun>("regrade-dry-run"),
         file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),
         file::<RolloutGrid>("rollout-grid"),
@@ -49,13 +57,19 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<RunSizeReport>("run-size"),
         file::<RunSummary>("run-summary"),
         file::<SalvagedRun>("salvaged-run"),
+        file::<ServedBatches>("served-batches"),
+        file::<ServedGateway>("served-gateway"),
+        file::<ServedRollouts>("served-rollouts"),
         file::<SharedReport>("shared-report"),
         file::<StepRollouts>("step-rollouts"),
+        file::<StoppedRun>("stopped-run"),
         file::<TaggedRun>("tagged-run"),
+        file::<TrainDryRun>("train-dry-run"),
         file::<TrainingInfo>("training-info"),
         file::<TrainingReport>("training-report"),
         file::<TrainingSteps>("training-steps"),
         file::<VerifiedRun>("verified-run"),
+        file::<WrittenPages>("written-pages"),
         file::<WrittenReport>("written-report"),
     ]
 }

@@ -231,9 +231,7 @@ impl RolloutSearch {
             if is_last {
                 whole.extend(with_variance(&mut row));
             }
-            whole.retain(|(rollout, variance)| {
-                self.matches(&RolloutFacts::of(rollout, *variance))
-            });
+            whole.retain(|(rollout, variance)| self.matches(&RolloutFacts::of(rollout, *variance)));
             if let Some(text) = &text {
                 let rollouts: Vec<&RolloutRecord> = whole.iter().map(|(found, _)| found).collect();
                 let mut found = text.found_in(store, &rollouts).await?.into_iter();
@@ -339,10 +337,12 @@ impl<'a, T> FirstPlaces<'a, T> {
 impl FirstPlaces<'_, (RolloutRecord, Option<f64>)> {
     fn listed(self) -> FoundRollouts {
         let (items, total_count, next) = self.page();
-        let items = items.into_iter().map(|(rollout, row_variance)| ListedRollout {
-            row_variance,
-            ..ListedRollout::bare(RolloutLine::of(&rollout))
-        });
+        let items = items
+            .into_iter()
+            .map(|(rollout, row_variance)| ListedRollout {
+                row_variance,
+                ..ListedRollout::bare(RolloutLine::of(&rollout))
+            });
         FoundRollouts {
             items: items.collect(),
             total_count,

@@ -229,7 +229,7 @@ impl Listening {
 
     async fn signs(&mut self) -> Vec<RunSign> {
         let mut signs = vec![];
-        for (kind, name) in self.documents.names() {
+        for (kind, name) in self.documents.names().await.unwrap_or_default() {
             let run = format!("{}/{name}", osmosis_run::runs::kind_word(kind));
             let folder = self.documents.workspace.runs_dir(kind).join(&name);
             let files = ["run.db", "run.db-wal"].map(|file| {

@@ -12,7 +12,6 @@ use camino::Utf8PathBuf;
 use osmosis_run::reports::{
     Comparison, RolloutGrid, RunOverview, RunPage, StepRollouts, TrainingSteps,
 };
-use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::{FoundRun, Pinned, ReadRun, kind_word};
 use osmosis_run::transcript_search::TranscriptSearch;
 use osmosis_run::workspace::Workspace;
@@ -60,22 +59,22 @@ impl Documents {
     }
 
     /// Every run of the workspace, newest first.
-    pub(crate) fn names(&self) -> Vec<(RunKind, String)> {
-        let each = KINDS.into_iter();
-        each.flat_map(|kind| {
-            let names = RunFolder::names(&self.workspace, kind).into_iter();
-            names.map(move |name| (kind, name))
-        })
-        .collect()
+    pub(crate) async fn names(&self) -> Result<Vec<(RunKind, String)>, ApiError> {
+        let mut names = vec![];
+        for kind in KINDS {
+            let runs = FoundRun::all(&self.workspace, &[kind]).await?.into_iter();
+            names.extend(runs.map(|run| (kind, run.name.to_string())));
+        }
+        Ok(names)
     }
 
     pub(crate) async fn open(&self, name: &str) -> Result<OpenRun, ApiError> {
-        let found = FoundRun::of_any_kind(&self.workspace, name)?;
+        let found = FoundRun::of_any_kind(&self.workspace, name).await?;
         self.open_found(found, name).await
     }
 
     async fn open_found(&self, found: FoundRun, name: &str) -> Result<OpenRun, ApiError> {
-        let read = ReadRun::open(found.folder)?;
+        let read = ReadRun::open(found.folder).await?;
         let Some(record) = read.store.run().await? else {
             // The engine makes the folder, then the record. Pages wait for both.
             return Err(RunError::failed(
@@ -98,7 +97,7 @@ impl Documents {
     }
 
     pub(crate) async fn runs(&self) -> Result<Vec<Arc<RunOverview>>, ApiError> {
-        let names = self.names();
+        let names = self.names().await?;
         let mut overviews = vec![];
         for (kind, name) in &names {
             let shared = names.iter().filter(|(_, other)| other == name).count() > 1;

@@ -25,7 +25,7 @@ impl Documents {
     pub(crate) async fn transcript(&self, name: &str, rollout: &str) -> Result<Vec<u8>, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
-        let tokenizer = || policy::tokenizer(&run.model()?, &self.workspace);
+        let tokenizer = async { policy::tokenizer(&run.model()?, &self.workspace).await };
         let (store, calls) = (&*run.read.store, &*run.calls);
         let transcript = RolloutTranscript::of(store, calls, &found, tokenizer).await?;
         response::data(&transcript)
@@ -34,7 +34,7 @@ impl Documents {
     pub(crate) async fn tokens(&self, name: &str, rollout: &str) -> Result<Vec<u8>, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
-        let tokenizer = || policy::tokenizer(&run.model()?, &self.workspace);
+        let tokenizer = async { policy::tokenizer(&run.model()?, &self.workspace).await };
         let (store, calls) = (&*run.read.store, &*run.calls);
         let tokens = RolloutTokens::of(store, calls, &run.record, &found, tokenizer).await?;
         response::data(&tokens)

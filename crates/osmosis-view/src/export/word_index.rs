@@ -71,7 +71,9 @@ fn read(turn: &TranscriptTurn, words: &mut BTreeSet<String>, tools: &mut BTreeSe
     for part in &turn.content {
         match part {
             TranscriptPart::Text { text } => collect(text, words),
-            TranscriptPart::Tokens { text, .. } => collect(text.as_deref().unwrap_or_default(), words),
+            TranscriptPart::Tokens { text, .. } => {
+                collect(text.as_deref().unwrap_or_default(), words)
+            }
             TranscriptPart::Other { value } => collect(&value.to_string(), words),
             TranscriptPart::Image { .. } => {}
         }

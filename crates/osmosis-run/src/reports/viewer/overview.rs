@@ -1,7 +1,7 @@
 //! One run in the viewer's list.
 
-use osmosis_core::statistics::{Interval, OutcomeCounts, RunTally};
 use osmosis_core::RunName;
+use osmosis_core::statistics::{Interval, OutcomeCounts, RunTally};
 use osmosis_store::{RolloutPages, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
