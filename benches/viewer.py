@@ -19,7 +19,7 @@ from typing import Any
 from tables import print_table
 
 ROOT = Path(__file__).resolve().parent.parent
-INSPECT = "inspect-ai==0.3.255"
+INSPECT = "inspect-ai==0.3.285"
 RUNS = {"r10000": ("large", 10_000), "r100000": ("large", 100_000), "long": ("long", 0)}
 # What is promised: milliseconds to the first screen, milliseconds of 95% of the frames, MB of the server.
 FIRST_SCREEN_MS = {

@@ -17,7 +17,7 @@ const USES = {
   hypothetical: 'no training: advantages are what GRPO would give',
 };
 
-/** Attempts that are shown at once, at first. */
+/** Rollouts that are shown at once, at first. */
 const SHOWN = 8;
 
 /** @param {string[]} names @param {AbortSignal} signal @returns {Promise<import('../types').Shown>} */
@@ -77,7 +77,7 @@ export async function groupPage([run, row], signal) {
             h(
               'tr',
               null,
-              ['Attempt', 'Outcome', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Why without an advantage'].map(
+              ['Rollout', 'Outcome', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Why without an advantage'].map(
                 (text, i) => h('th', { scope: 'col', class: i > 1 && i < 6 ? 'right' : null }, text),
               ),
             ),

@@ -248,9 +248,7 @@ export async function rolloutPage([run, id], signal) {
             ? longText(rollout.logs.join('\n'), 'code')
             : h('p', { class: 'muted' }, 'User code printed nothing during this rollout.'),
         ),
-        fold([`Artifacts (${rollout.artifacts.total_count})`], () =>
-          artifacts(at, rollout.artifacts),
-        ),
+        fold([`Artifacts (${rollout.artifacts.total_count})`], () => artifacts(at, rollout.artifacts)),
       ]),
       card('Commands', [
         rollout.commands.show ? command(rollout.commands.show, 'Show it in a terminal') : null,

@@ -64,7 +64,7 @@ export class LensText {
     this.blocks = [];
     /** @type {Map<Element, number>} */
     this.placeOf = new Map();
-    for (let from = 0; from < this.length; ) {
+    for (let from = 0; from < this.length;) {
       const to = this.blockEnd(from);
       const block = h('div', { class: 'block' });
       this.placeOf.set(block, this.blocks.length);
@@ -82,7 +82,7 @@ export class LensText {
           else this.unmake(place, boundingClientRect.height);
         }
       },
-      { rootMargin: '700px 0px' },
+      { rootMargin: '450px 0px' },
     );
     this.element.addEventListener('pointermove', (event) => this.hover(event));
     this.element.addEventListener('pointerleave', () => this.point(null));
@@ -131,7 +131,7 @@ export class LensText {
     if (call) fragment.append(this.mark(call));
     if (from === this.prefix && from > 0)
       fragment.append(h('span', { class: 'prefix-end' }, 'the rollouts of this row differ from here on'));
-    for (let at = from; at < to; ) {
+    for (let at = from; at < to;) {
       const look = this.look(at);
       const token = document.createElement('t');
       token.className = look;
@@ -183,15 +183,20 @@ export class LensText {
 
   /** Line ends and other white space are visible. @param {number} at */
   shown(at) {
-    return this.text(at)
-      .replace(/\n/g, '⏎\n')
-      .replace(/\t/g, '⇥\t')
-      // eslint-disable-next-line no-control-regex -- they would show as empty boxes
-      .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
-      .replace(
-        /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
-        (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
-      );
+    return (
+      this.text(at)
+        .replace(/\n/g, '⏎\n')
+        .replace(/\t/g, '⇥\t')
+        // eslint-disable-next-line no-control-regex -- they would show as empty boxes
+        .replace(
+          /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g,
+          (c) => `‹${c.charCodeAt(0).toString(16).padStart(2, '0')}›`,
+        )
+        .replace(
+          /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
+          (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
+        )
+    );
   }
 
   /** The class of a token. @param {number} at */

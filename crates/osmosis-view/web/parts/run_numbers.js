@@ -44,7 +44,7 @@ export function headlines({ overview, report, training }) {
       headline(
         'best checkpoint',
         training.best ? `@${training.best.step}` : '–',
-        training.best ? 'by held-out pass rate' : 'needs held-out rows',
+        training.best ? 'by held-out pass rate' : training.checkpoints.length ? 'needs held-out rows' : 'none saved',
         training.best?.note ?? null,
       ),
       headline(
@@ -176,7 +176,7 @@ export function histogram(grid, range, pick, color) {
     if (found) found.count += 1;
   }
   const most = Math.max(1, ...bins.map((bin) => bin.count));
-  if (!values.length) return card('Rewards', [h('p', { class: 'muted' }, 'No rollout is scored yet.')]);
+  if (!values.length) return card('Rewards', [h('p', { class: 'muted' }, 'No rollout has a reward.')]);
   const text = (/** @type {{ low: number, high: number, count: number }} */ { low, high, count: n }) =>
     `${low === high ? `reward ${number(low)}` : `rewards ${number(low)} to ${number(high)}`}: ${plural(n, 'rollout')} (${percent(n / values.length)})`;
   return card(
@@ -289,9 +289,8 @@ export function failures({ overview, report }) {
               at ? ', ' : '',
               h('a', { href: link(`${runPath(overview.run)}/rollouts/${example}`) }, example),
             ]),
-          ' · ',
-          copyButton(() => failure.rerun, 'Copy the command that runs these again'),
         ),
+        copyButton(() => failure.rerun, 'Copy the command that runs these again'),
       ),
     ),
   );
