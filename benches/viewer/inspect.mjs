@@ -85,5 +85,5 @@ async function firstScreen(name, path, text, scrolled) {
 
 await firstScreen('run of 10,000', '/logs/r10000.eval', 'What is 6 times 7?', null);
 await firstScreen('run of 100,000', '/logs/r100000.eval', 'What is 6 times 7?', 'grid of 100,000');
-await firstScreen('rollout of 200 turns', '/logs/long.eval/samples/sample/0/1', 'Turn 0:', 'transcript of 200 turns');
+await firstScreen('rollout of 200 turns', '/logs/long.eval/samples/sample/0/1/messages', 'Turn 0:', 'transcript of 200 turns');
 console.log(JSON.stringify(results));

@@ -22,6 +22,9 @@ const USES = {
   hypothetical: 'This run does not train. The advantage is what GRPO would make of the rewards of its row.',
 };
 
+/** The agent was not to blame, or did not get to the end: neither a pass nor a failure. */
+const UNCOUNTED = new Set(['infrastructure_failed', 'cancelled']);
+
 /** @param {string[]} names @param {AbortSignal} signal @returns {Promise<import('../types').Shown>} */
 export async function rolloutPage([run, id], signal) {
   const at = `runs/${part(run)}/rollouts/${part(id)}`;
@@ -145,6 +148,7 @@ export async function rolloutPage([run, id], signal) {
   /** @param {SampleTranscript[]} samples */
   function drawRight(samples) {
     const failure = rollout.outcome_details?.failure;
+    const lasted = (/** @type {number} */ ms) => duration(rollout.outcome ? ms : null);
     const truth = rollout.ground_truth;
     const judged = rollout.samples.filter((/** @type {any} */ sample) => sample.metrics || sample.extra_fields);
     fill(
@@ -162,7 +166,9 @@ export async function rolloutPage([run, id], signal) {
             ),
             rollout.passed === null
               ? null
-              : h('span', { class: rollout.passed ? 'good' : 'bad' }, rollout.passed ? 'passed' : 'did not pass'),
+              : UNCOUNTED.has(rollout.outcome)
+                ? h('span', { class: 'muted' }, 'not in the pass rate')
+                : h('span', { class: rollout.passed ? 'good' : 'bad' }, rollout.passed ? 'passed' : 'did not pass'),
           ),
           rollout.samples.length > 1
             ? h(
@@ -226,14 +232,14 @@ export async function rolloutPage([run, id], signal) {
               ]
             : null,
           h('dt', null, 'queue'),
-          h('dd', null, duration(rollout.durations.queue_ms)),
+          h('dd', null, lasted(rollout.durations.queue_ms)),
           h('dt', null, 'agent'),
-          h('dd', null, `${duration(rollout.durations.agent_ms)} (model ${duration(rollout.durations.model_ms)})`),
+          h('dd', null, `${lasted(rollout.durations.agent_ms)}${rollout.outcome ? ` (model ${duration(rollout.durations.model_ms)})` : ''}`),
           h('dt', null, 'grading'),
           h(
             'dd',
             null,
-            `${duration(rollout.durations.grade_ms)}${rollout.judge.calls ? `, ${plural(rollout.judge.calls, 'judge call')}` : ''}`,
+            `${lasted(rollout.durations.grade_ms)}${rollout.judge.calls ? `, ${plural(rollout.judge.calls, 'judge call')}` : ''}`,
           ),
           h('dt', null, 'prompt'),
           h(
@@ -263,7 +269,12 @@ export async function rolloutPage([run, id], signal) {
   async function loadTokens() {
     try {
       const tokens = await data(`${at}/tokens`, undefined, signal);
-      fill(tree, callTree(tokens.samples, onCall));
+      fill(
+        tree,
+        rollout.calls.length || tokens.samples.length
+          ? callTree(tokens.samples, onCall)
+          : h('p', { class: 'muted' }, 'No model call was recorded.'),
+      );
       const lines = tokens.samples.filter((/** @type {any} */ sample) => sample.advantages.length);
       const why = tokens.samples.find((/** @type {any} */ sample) => sample.without_advantage)?.without_advantage;
       fill(

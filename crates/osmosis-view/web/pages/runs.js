@@ -291,7 +291,19 @@ export async function runsPage(_names, signal) {
     h(
       'div',
       { class: 'page-head' },
-      h('div', { class: 'titles' }, h('h1', null, isExport() ? 'Exported runs' : 'Runs'), shown),
+      h(
+        'div',
+        { class: 'titles' },
+        h('h1', null, isExport() ? 'Exported runs' : 'Runs'),
+        shown,
+        isExport()
+          ? h(
+              'p',
+              { class: 'small muted' },
+              'A static copy: it does not update. Searches find words in any order; secrets are redacted.',
+            )
+          : null,
+      ),
       h('div', { class: 'actions' }, compare),
     ),
     h('div', { class: 'toolbar' }, h('div', { class: 'grow' }, search), kinds, statuses),

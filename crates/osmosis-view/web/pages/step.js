@@ -71,14 +71,14 @@ export async function stepPage([run, step], signal) {
     );
   };
   const shown = [
-    'reward/mean',
-    'pass_rate',
-    'entropy',
-    'kl',
-    'clip_fraction',
-    'tokens/trained',
-    'groups/used',
-    'time/step',
+    ['reward/mean', 'mean reward'],
+    ['pass_rate', 'pass rate'],
+    ['entropy', 'entropy'],
+    ['kl', 'KL'],
+    ['clip_fraction', 'clip share'],
+    ['tokens/trained', 'tokens trained'],
+    ['groups/used', 'groups used'],
+    ['time/step', 'seconds'],
   ];
   return {
     title: `Step ${step}`,
@@ -127,8 +127,8 @@ export async function stepPage([run, step], signal) {
             'dl',
             { class: 'numbers' },
             shown
-              .filter((key) => own.metrics[key] !== null && own.metrics[key] !== undefined)
-              .map((key) => headline(words(key.replace('/', ' ')), number(own.metrics[key]), null, null)),
+              .filter(([key]) => own.metrics[key] !== null && own.metrics[key] !== undefined)
+              .map(([key, name]) => headline(name, number(own.metrics[key]), null, null)),
           )
         : null,
       found.groups === null

@@ -187,7 +187,6 @@ export class LensText {
       this.text(at)
         .replace(/\n/g, '⏎\n')
         .replace(/\t/g, '⇥\t')
-        // eslint-disable-next-line no-control-regex -- they would show as empty boxes
         .replace(
           /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g,
           (c) => `‹${c.charCodeAt(0).toString(16).padStart(2, '0')}›`,

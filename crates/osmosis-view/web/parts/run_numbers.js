@@ -94,7 +94,7 @@ export function headlines({ overview, report, training }) {
       count(overview.done),
       overview.done === overview.total
         ? plural(report.rows, 'row')
-        : `of ${count(overview.total)}, ${count(overview.active)} active`,
+        : `of ${count(overview.total)}${overview.active ? `, ${count(overview.active)} active` : ''}`,
       says.ran,
     ),
     headline(
