@@ -72,7 +72,7 @@ fn read(turn: &TranscriptTurn, words: &mut BTreeSet<String>, tools: &mut BTreeSe
         match part {
             TranscriptPart::Text { text } => collect(text, words),
             TranscriptPart::Tokens { text, .. } => {
-                collect(text.as_deref().unwrap_or_default(), words)
+                collect(text.as_deref().unwrap_or_default(), words);
             }
             TranscriptPart::Other { value } => collect(&value.to_string(), words),
             TranscriptPart::Image { .. } => {}
