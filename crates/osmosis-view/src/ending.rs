@@ -82,11 +82,11 @@ mod tests {
 
         let end = ViewerEnd::new();
         let page = end.open_stream();
-        let ending = end.clone();
-        let ended = tokio::spawn(async move { ending.end_after_last_look().await });
-        assert_eq!(end.ended().await, Ended::LastLook);
-        drop(page);
-        ended.await.unwrap();
+        let looks = async {
+            assert_eq!(end.ended().await, Ended::LastLook);
+            drop(page);
+        };
+        tokio::join!(end.end_after_last_look(), looks);
         assert_eq!(end.ended().await, Ended::Over);
 
         let end = ViewerEnd::new();

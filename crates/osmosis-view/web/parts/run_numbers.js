@@ -279,18 +279,22 @@ export function failures({ overview, report }) {
         ),
         h(
           'div',
-          { class: 'small muted' },
-          words(failure.outcome),
-          failure.frame ? [' in ', h('code', null, failure.frame)] : null,
-          ' · for example ',
-          failure.examples
-            .slice(0, 5)
-            .flatMap((example, at) => [
-              at ? ', ' : '',
-              h('a', { href: link(`${runPath(overview.run)}/rollouts/${example}`) }, example),
-            ]),
+          { class: 'what' },
+          h(
+            'div',
+            { class: 'small muted' },
+            words(failure.outcome),
+            failure.frame ? [' in ', h('code', null, failure.frame)] : null,
+            ' · for example ',
+            failure.examples
+              .slice(0, 5)
+              .flatMap((example, at) => [
+                at ? ', ' : '',
+                h('a', { href: link(`${runPath(overview.run)}/rollouts/${example}`) }, example),
+              ]),
+          ),
+          copyButton(() => failure.rerun, 'Copy the command that runs these again'),
         ),
-        copyButton(() => failure.rerun, 'Copy the command that runs these again'),
       ),
     ),
   );
