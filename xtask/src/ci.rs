@@ -3,6 +3,7 @@
 mod changed;
 mod site;
 mod steps;
+mod system_packages;
 mod viewer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
