@@ -1,8 +1,8 @@
 //! One run in the viewer's list.
 
-use osmosis_core::statistics::{Interval, OutcomeCounts, RolloutFact, RunTally};
-use osmosis_core::{Outcome, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, RunKind, RunRecord};
+use osmosis_core::RunName;
+use osmosis_core::statistics::{Interval, OutcomeCounts, RunTally};
+use osmosis_store::{RolloutPages, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,12 +95,12 @@ impl RunOverview {
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
-                let Some(outcome) = &rollout.outcome else {
+                let Some(fact) = rollout.fact() else {
                     continue;
                 };
-                tally.add(&fact(rollout, outcome));
+                tally.add(&fact);
                 last_result_at_ms = last_result_at_ms.max(rollout.finished_at_ms);
-                if let Some(reward) = outcome.reward() {
+                if let Some(reward) = fact.reward {
                     rewards.push((rollout.finished_at_ms.unwrap_or_default(), reward.get()));
                 }
             }
@@ -179,22 +179,6 @@ fn model_of(pinned: &Pinned) -> Option<String> {
         let name = pinned.settings.get("model.name")?;
         name.as_str().map(str::to_owned)
     })
-}
-
-pub(super) fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
-    RolloutFact {
-        row_index: rollout.row_index,
-        run_index: rollout.run_index,
-        kind: outcome.kind(),
-        reward: outcome.reward(),
-        passed: outcome.passed(),
-        durations: rollout.durations,
-        model_calls: rollout.calls.model_calls,
-        prompt_tokens: rollout.calls.prompt_tokens,
-        completion_tokens: rollout.calls.completion_tokens,
-        cached_tokens: rollout.calls.cached_tokens,
-        reasoning_tokens: rollout.calls.reasoning_tokens,
-    }
 }
 
 fn trend(mut rewards: Vec<(i64, f64)>) -> Vec<f64> {
