@@ -6,7 +6,6 @@ use osmosis_store::{RolloutPages, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::run_report::fact;
 use super::super::{Curve, HeldOutScore, RunState};
 use crate::RunError;
 use crate::eval::money::Money;
