@@ -124,9 +124,15 @@ impl ChatFormat {
         let config: Map<String, Value> =
             format_files::parse(TOKENIZER_CONFIG, &parts.tokenizer_config)?;
         let tool_format = match settings {
-            ChatSettings { tool_format: Some(format), .. } => Some(*format),
+            ChatSettings {
+                tool_format: Some(format),
+                ..
+            } => Some(*format),
             // The template that was chosen decides how tools are written.
-            ChatSettings { chat_template: Some(_), .. } => None,
+            ChatSettings {
+                chat_template: Some(_),
+                ..
+            } => None,
             ChatSettings { .. } => format_files::kept_tool_format(&config)?,
         };
         let generation: Map<String, Value> = match &parts.generation_config {

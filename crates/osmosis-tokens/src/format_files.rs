@@ -158,14 +158,19 @@ pub(crate) fn kept_tool_format(
     };
     let mut known = ToolFormat::NAMED.iter();
     let known = known.find(|(word, _)| kept == word);
-    known.map(|(_, format)| Some(*format)).ok_or_else(|| TokensError::Unreadable {
-        file: TOKENIZER_CONFIG,
-        message: format!("`{TOOL_FORMAT}` is {kept}, which this version does not have"),
-    })
+    known
+        .map(|(_, format)| Some(*format))
+        .ok_or_else(|| TokensError::Unreadable {
+            file: TOKENIZER_CONFIG,
+            message: format!("`{TOOL_FORMAT}` is {kept}, which this version does not have"),
+        })
 }
 
 /// The text of a configuration that keeps this tool format.
-pub(crate) fn with_tool_format(config: &str, format: Option<ToolFormat>) -> Result<String, TokensError> {
+pub(crate) fn with_tool_format(
+    config: &str,
+    format: Option<ToolFormat>,
+) -> Result<String, TokensError> {
     let mut fields: Map<String, Value> = parse(TOKENIZER_CONFIG, config)?;
     let wanted = format.map(|format| Value::from(format.as_str()));
     if fields.get(TOOL_FORMAT) == wanted.as_ref() {

@@ -38,7 +38,9 @@ pub(crate) async fn run(
     let record = read.record(&arguments.run).await?;
     let secrets = arguments.secrets.secrets_file.as_deref();
     let redactor = redactor(secrets, &record.config_toml, output);
-    let n = Pinned::read(&record.pinned)?.rollouts_per_row().unwrap_or(1);
+    let n = Pinned::read(&record.pinned)?
+        .rollouts_per_row()
+        .unwrap_or(1);
     for gate in &arguments.fail_under {
         gate.check_for(n)?;
     }

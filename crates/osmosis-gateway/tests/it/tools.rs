@@ -195,7 +195,11 @@ async fn a_bare_object_of_a_llama_is_a_tool_call_streamed_or_not_and_other_json_
         ] {
             let answer = house.send(&body).await;
             assert_eq!(answer.status, 200);
-            said.push(if stream { joined(&answer.events()) } else { whole(&answer.json()) });
+            said.push(if stream {
+                joined(&answer.events())
+            } else {
+                whole(&answer.json())
+            });
         }
         let calls = "multiply({\"a\": 6, \"b\": 7}) tool_calls";
         let expected = [
@@ -230,7 +234,11 @@ fn said(message: &Value, finish_reason: &Value) -> String {
 
 /// The same of a streamed one.
 fn joined(events: &[String]) -> String {
-    let chunks = events.iter().filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    let chunks = events
+        .iter()
+        .filter_map(|event| serde_json::from_str::<Value>(event).ok());
     let choices = chunks.flat_map(|chunk| chunk["choices"].as_array().cloned().unwrap_or_default());
-    choices.map(|choice| said(&choice["delta"], &choice["finish_reason"])).collect()
+    choices
+        .map(|choice| said(&choice["delta"], &choice["finish_reason"]))
+        .collect()
 }

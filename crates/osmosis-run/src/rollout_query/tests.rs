@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::{
-    Attempt, Durations, ErrorCategory, Failure, JsonText, Outcome, Reward, RolloutId, Sample, SampleId,
+    Attempt, Durations, ErrorCategory, Failure, JsonText, Outcome, Reward, RolloutId, Sample,
+    SampleId,
 };
 use osmosis_store::{
     CallPurpose, CallSummary, Completion, NewCall, NewRollout, NewRow, Queue as _, Records as _,
@@ -251,12 +252,15 @@ async fn a_text_is_found_in_messages_and_errors_whatever_its_case() {
 #[tokio::test]
 async fn a_text_is_found_in_system_prompts_and_in_calls_that_no_message_repeats() {
     let run = one_each().await;
-    let said = |content: &str| {
-        json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]})
-    };
+    let said = |content: &str| json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]});
     let streamed = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"in two \"}}]}\n\n\
                     data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Pieces\"}}]}\n\ndata: [DONE]\n\n";
-    run.call(0, "You are a Pirate / \"captain\".", said("aye").to_string()).await;
+    run.call(
+        0,
+        "You are a Pirate / \"captain\".",
+        said("aye").to_string(),
+    )
+    .await;
     run.call(1, "Be brief.", streamed.to_owned()).await;
     for (text, expected) in [
         ("pirate", "0.0 of 1"),

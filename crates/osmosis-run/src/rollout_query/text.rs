@@ -67,7 +67,9 @@ impl TextSearch {
             .filter(|place| run.calls_are_elsewhere() || rollouts[*place].calls.model_calls > 0)
             .map(|place| ids[place].clone())
             .collect();
-        let candidates = RawText::new(&self.lowercase).candidates(run.calls, &unread).await?;
+        let candidates = RawText::new(&self.lowercase)
+            .candidates(run.calls, &unread)
+            .await?;
         let places: Vec<usize> = (0..rollouts.len())
             .filter(|place| candidates.contains(&ids[*place]))
             .collect();

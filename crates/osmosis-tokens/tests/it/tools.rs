@@ -275,7 +275,10 @@ fn a_bare_object_is_a_call_where_the_template_writes_calls_so_and_nowhere_else()
     assert_eq!(*llama.tool_support(), ToolSupport::Rendered);
     for text in [said.to_owned(), format!("<|python_tag|>{said}")] {
         let reply = llama.parse_reply(&text);
-        assert_eq!((reply.content, reply.tool_calls), (None, vec![call.clone()]));
+        assert_eq!(
+            (reply.content, reply.tool_calls),
+            (None, vec![call.clone()])
+        );
     }
     for other in [toy::format(toy::CHATML), toy::format(PLAIN), hermes(LLAMA)] {
         let reply = other.parse_reply(said);
@@ -320,8 +323,18 @@ fn a_chosen_tool_format_is_saved_with_the_model_and_another_template_replaces_it
     let saved = chosen.saved_parts().unwrap();
     assert!(!saved.tokenizer_config.contains("tool_format"), "{saved:?}");
 
-    let config = before.tokenizer_config.replacen('{', "{\"osmosis_tool_format\": \"xml\",", 1);
-    let parts = osmosis_tokens::ChatFormatParts { tokenizer_config: config, ..before };
+    let config = before
+        .tokenizer_config
+        .replacen('{', "{\"osmosis_tool_format\": \"xml\",", 1);
+    let parts = osmosis_tokens::ChatFormatParts {
+        tokenizer_config: config,
+        ..before
+    };
     let error = ChatFormat::from_parts(parts).unwrap_err();
-    assert!(error.to_string().contains("`osmosis_tool_format` is \"xml\""), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("`osmosis_tool_format` is \"xml\""),
+        "{error}"
+    );
 }

@@ -122,7 +122,10 @@ fn what_outsiders_wrote_is_in_fences_or_escaped_in_markdown() {
 
 #[test]
 fn gates_stand_at_the_top_of_a_complete_run_and_are_not_judged_before() {
-    let gates = ["pass_rate=0.8".parse().unwrap(), "reward=0.1".parse().unwrap()];
+    let gates = [
+        "pass_rate=0.8".parse().unwrap(),
+        "reward=0.1".parse().unwrap(),
+    ];
     let mut complete = report();
     complete.run.total_rollouts = 1;
     complete.run.numbers.outcomes.scored = 1;
