@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_testkit::python_environment;
 
 use super::site::Site;
 use super::system_packages;
@@ -58,6 +59,7 @@ pub(super) fn browser(site: &Site) -> Result<()> {
             .args(tests(&folder)?)
             .env("OSMOSIS", built.join("osmosis"))
             .env("MAKE_RUNS", built.join("examples/make_runs"))
+            .env("PYTHON", python_environment::python())
             .env("VIEWER_PACKAGES", &packages)
             .env("CHROMIUM", chromium),
         &folder,

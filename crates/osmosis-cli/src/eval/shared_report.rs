@@ -23,14 +23,14 @@ pub(crate) async fn run(
     arguments: ReportArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let open = |name: &str| {
-        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
-        ReadRun::open(folder)
+    let open = async |name: &str| {
+        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name).await?;
+        ReadRun::open(folder).await
     };
-    let read = open(&arguments.run)?;
+    let read = open(&arguments.run).await?;
     let comparison = match &arguments.compare {
         Some(other) => {
-            let runs = vec![open(other)?, read.clone()];
+            let runs = vec![open(other).await?, read.clone()];
             Some(Comparison::of(runs, arguments.shared_rows, workspace).await?)
         }
         None => None,
