@@ -82,7 +82,10 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
         );
     }
     // Only a step with rewards that differ makes a checkpoint.
-    let main = AGENT.replace("ctx.set_reward(", "import random\n        ctx.set_reward(random.random() + ");
+    let main = AGENT.replace(
+        "ctx.set_reward(",
+        "import random\n        ctx.set_reward(random.random() + ",
+    );
     workspace.write("rollouts/r/main.py", &main);
     workspace.training("./smol", "steps = 1", "");
     let config = workspace.read("configs/training/c.toml");

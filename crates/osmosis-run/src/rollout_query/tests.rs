@@ -6,7 +6,8 @@ use osmosis_core::{
     SampleId,
 };
 use osmosis_store::{
-    CallPurpose, CallSummary, Completion, NewCall, NewRollout, NewRow, Queue as _, Records as _, RunKind, RunRecord, RunStatus,
+    CallPurpose, CallSummary, Completion, NewCall, NewRollout, NewRow, Queue as _, Records as _,
+    RunKind, RunRecord, RunStatus,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::json;
