@@ -22,6 +22,7 @@ mod changes;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod encoding;
 mod error;
 mod holder;
 mod integrity;

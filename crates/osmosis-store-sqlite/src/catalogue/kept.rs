@@ -10,12 +10,12 @@ use std::path::Path;
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Zoned;
 use osmosis_core::{RunName, RunTag};
-use osmosis_store::{RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl};
+use osmosis_store::{Holder, RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl};
 
 use super::labels::{LabelsFile, editing};
 use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
 use crate::fence;
-use crate::lock::{self, RunLock};
+use crate::lock::RunLock;
 use crate::private::create_private_folder;
 use crate::store::DATABASE_FILE;
 
@@ -62,7 +62,7 @@ impl SqliteCatalogue {
 
     /// The lock is the folder's and moves with it: nobody begins to write between a look and the move.
     fn hold(&self, folder: &Utf8Path) -> Result<RunLock, StoreError> {
-        let ourselves = lock::ourselves(self.options.clock.now_ms(), &self.options.command);
+        let ourselves = Holder::this_process(self.options.clock.now_ms(), &self.options.command);
         RunLock::take(folder, &ourselves, || {
             fence::last_holder(&folder.join(DATABASE_FILE))
         })
