@@ -1,7 +1,9 @@
 // What is an error in the page's modules and in the tests of it.
 
 const browser = [
+  'dispatchEvent',
   'document',
+  'Event',
   'window',
   'location',
   'history',

@@ -4,6 +4,7 @@ mod changed;
 mod postgres;
 mod site;
 mod steps;
+mod system_packages;
 mod viewer;
 
 use std::sync::atomic::{AtomicBool, Ordering};

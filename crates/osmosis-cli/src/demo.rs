@@ -7,11 +7,10 @@ use std::fmt::Write as _;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::ConfigSource;
 use osmosis_run::life::Lived;
-use osmosis_run::reports::HeldOutPoint;
+use osmosis_run::reports::{DemoReport, HeldOutPoint};
 use osmosis_run::train::training::Training;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use osmosis_worker::environment;
-use serde_json::{Value, json};
 use toml_edit::DocumentMut;
 
 use crate::arguments::DemoArguments;
@@ -45,7 +44,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
         rows_not_compared: false,
     };
     let notices = output.notices();
-    let plan: Plan = Plan::check(request, Some(&root), &*notices)?;
+    let plan: Plan = Plan::check(request, Some(&root), &*notices).await?;
     // Each demo is a run of its own.
     let mut training = Training::new(plan, None)?;
     training.throughput.python = arguments.python;
@@ -56,7 +55,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
     let trained = submit::run(&training, start, output).await?;
     output.line(report::render(&trained.report, &training.plan.workspace));
     output.line(tell(&trained, &root));
-    let resource = resource(&trained, training.plan.seed());
+    let resource = DemoReport::of(trained.report.clone(), training.plan.seed());
     Ok(submit::conclude(&training, &trained, &resource, output))
 }
 
@@ -137,28 +136,6 @@ fn told_of(before: Option<&HeldOutPoint>, after: Option<&HeldOutPoint>) -> Strin
         }
     }
     text
-}
-
-/// The `resource` of `demo --json`: that of `train submit`, with the demo's own numbers.
-fn resource(trained: &Lived<Training>, seed: u64) -> Value {
-    let report = &trained.report;
-    let mut resource = json!({
-        "seconds": report.duration.map(|duration| duration.as_secs_f64()),
-        "seed": seed,
-    });
-    let rest = serde_json::to_value(report).unwrap_or_default();
-    if let (Value::Object(resource), Value::Object(rest)) = (&mut resource, rest) {
-        for (name, value) in rest {
-            // The phases' times go by another name.
-            let name = if name == "seconds" {
-                "phase_seconds".to_owned()
-            } else {
-                name
-            };
-            resource.insert(name, value);
-        }
-    }
-    resource
 }
 
 /// `demo` in the cache folder.

@@ -44,8 +44,10 @@ pub(crate) async fn run(
 ) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
     let kinds = [RunKind::Evaluation, RunKind::Training];
-    let folder = FoundRun::among(&kinds, &workspace, &arguments.run)?.folder;
-    let read = ReadRun::open(folder)?;
+    let folder = FoundRun::among(&kinds, &workspace, &arguments.run)
+        .await?
+        .folder;
+    let read = ReadRun::open(folder).await?;
     let record = read.record(&arguments.run).await?;
     let store = read.store;
     let secrets_file = arguments.secrets.secrets_file.as_deref();

@@ -13,6 +13,7 @@ use osmosis_gateway::{
 };
 use osmosis_run::chat_choice::ChatChoice;
 use osmosis_run::life::SHUTDOWN_GRACE;
+use osmosis_run::reports::ServedGateway;
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RunKind, RunStatus, Store};
@@ -45,12 +46,10 @@ pub(crate) async fn run(
         None => fresh_name("gateway", &workspace, RunKind::Serving)?,
     };
     let folder = match &arguments.store {
-        Some(path) => RunFolder {
-            path: absolute(path)?,
-        },
+        Some(path) => RunFolder::unlisted(absolute(path)?),
         None => RunFolder::of(&workspace, RunKind::Serving, &name),
     };
-    let ready = open_policy(&arguments, &workspace)?;
+    let ready = open_policy(&arguments, &workspace).await?;
     let named = named_policies(&arguments)?;
     let mut config = json!({ "model": {
         "name": ready.policy.describe().model,
@@ -138,13 +137,13 @@ async fn serve(
     ));
     output.operation(
         "serving",
-        &json!({
-            "url": gateway.url(),
-            "api_key": session.key(),
-            "control_key": gateway.control_key().expose(),
-            "model": described.model,
-            "output_path": folder.path,
-        }),
+        &ServedGateway {
+            url: gateway.url().to_owned(),
+            api_key: session.key().to_owned(),
+            control_key: gateway.control_key().expose().to_owned(),
+            model: described.model.clone(),
+            output_path: folder.path.clone(),
+        },
     );
     signals.stop.drain.cancelled().await;
     output.note("stopping: calls under way get a few seconds");
@@ -161,7 +160,7 @@ async fn close(store: &Arc<dyn Store>) -> Result<(), RunError> {
     Ok(store.close().await?)
 }
 
-fn open_policy(
+async fn open_policy(
     arguments: &GatewayArguments,
     workspace: &Workspace,
 ) -> Result<ReadyPolicy, RunError> {
@@ -181,7 +180,7 @@ fn open_policy(
             }
             other => other,
         };
-        return policy::open(&model, arguments.seed, workspace, &chat);
+        return policy::open(&model, arguments.seed, workspace, &chat).await;
     }
     let urls = arguments.upstream.iter().map(String::as_str);
     let key = variable("OPENAI_API_KEY");

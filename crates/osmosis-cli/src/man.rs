@@ -2,8 +2,8 @@
 
 use camino::Utf8Path;
 use clap::CommandFactory;
+use osmosis_run::reports::WrittenPages;
 use osmosis_run::{RunError, io_error as io};
-use serde_json::json;
 
 use crate::error::Exit;
 use crate::output::Output;
@@ -16,6 +16,11 @@ pub(crate) fn run(folder: &Utf8Path, output: &Output) -> Result<Exit, RunError> 
     std::fs::create_dir_all(&folder).map_err(failed)?;
     clap_mangen::generate_to(crate::arguments::Arguments::command(), &folder).map_err(failed)?;
     output.line(format_args!("The manual pages are in {folder}"));
-    output.operation("written", &json!({ "output_path": folder }));
+    output.operation(
+        "written",
+        &WrittenPages {
+            output_path: folder,
+        },
+    );
     Ok(Exit::Ok)
 }

@@ -185,7 +185,7 @@ impl Output {
     /// Tells the error and gives the exit code.
     pub(crate) fn fail(&self, error: &RunError) -> ExitCode {
         if self.is_json() {
-            let mut details = error.detail_values().clone();
+            let mut details = error.detail_values();
             if let (Some(hint), Some(map)) = (error.hint_text(), details.as_object_mut()) {
                 map.insert("hint".to_owned(), json!(hint));
             }

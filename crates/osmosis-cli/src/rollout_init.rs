@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
+use osmosis_run::reports::MadeProject;
 use osmosis_run::{RunError, RunErrorKind, io_error as io};
-use serde_json::json;
 
 use crate::arguments::{InitArguments, Template};
 use crate::error::Exit;
@@ -69,13 +69,13 @@ pub(crate) fn run(
     ));
     output.operation(
         "created",
-        &json!({
-            "rollout": name,
-            "workspace": root,
-            "config": config,
-            "training_config": training_config,
-            "files": made,
-        }),
+        &MadeProject {
+            rollout: name.to_string(),
+            workspace: root,
+            config,
+            training_config,
+            files: made,
+        },
     );
     Ok(Exit::Ok)
 }

@@ -45,7 +45,7 @@ pub(crate) async fn run(
         debugger: arguments.pdb,
         record: given_name(arguments.record.as_deref())?,
     };
-    let row = RowRun::check(request, workspace, &*output.notices())?;
+    let row = RowRun::check(request, workspace, &*output.notices()).await?;
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
     let printing = *output;
     let tell = Box::new(move |event: RowEvent| printing.line(told(&event).trim_end()));

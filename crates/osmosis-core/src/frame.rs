@@ -162,6 +162,7 @@ pub struct InteractionReward {
 
 /// A class of the user's, and how many executions of it may run at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     pub name: String,
     pub file: String,
@@ -173,6 +174,7 @@ pub struct Found {
 
 /// One reason why an entrypoint can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// A stable name: `import_failed`, `no_workflow`, `several_workflows`, ...
     pub code: String,

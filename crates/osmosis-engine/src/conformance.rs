@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::execution::{
-    GradeJob, Isolation, LossCause, RunJob, TaskReport, TaskResult, Terms,
+    GradeJob, GradeReport, Isolation, LossCause, RunJob, TaskReport, TaskResult, Terms,
 };
-use osmosis_core::{Attempt, JsonText, RolloutId, Sample, SampleId};
+use osmosis_core::{Attempt, JsonText, Reward, RolloutId, Sample, SampleId};
 use tokio_util::sync::CancellationToken;
 
 use crate::Executor;
@@ -34,12 +34,24 @@ pub enum UserCode {
     EndsItsProcess,
 }
 
-/// Makes the job with which the workflow of this row does so.
+/// Makes the job with which the workflow of this row does so. Each row is asked for once.
 pub type MakeJob = Box<dyn Fn(u64, UserCode) -> RunJob + Send + Sync>;
+
+/// What an executor leaves to its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecutorKind {
+    /// It runs single tasks. The samples come with `run`, whatever samples a job has are graded, and a lost worker is
+    /// the caller's to judge.
+    Tasks,
+    /// It runs whole rollouts. The samples stay there until they are graded, and what a lost worker held is run again
+    /// there, until it counts as a failure of the user's code.
+    Rollouts,
+}
 
 /// An implementation under test. Its grader gives every sample the reward 1. It runs at least 4 tasks at once.
 pub struct ExecutorUnderTest {
     pub executor: Arc<dyn Executor>,
+    pub kind: ExecutorKind,
     pub job: MakeJob,
 }
 
@@ -47,6 +59,7 @@ impl fmt::Debug for ExecutorUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutorUnderTest")
             .field("executor", &self.executor)
+            .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }
@@ -58,6 +71,33 @@ impl ExecutorUnderTest {
         self.executor
             .run(job, terms(isolation, LONG), &cancel)
             .await
+    }
+
+    /// Grades what the workflow of this row has done.
+    async fn grade(&self, row: u64, samples: Vec<Sample>) -> GradeReport {
+        let cancel = CancellationToken::new();
+        let job = GradeJob {
+            rollout_id: RolloutId::of(row, 0),
+            samples,
+            label: Some("42".to_owned()),
+            metadata: None,
+            artifacts_dir: None,
+            judge: None,
+            clock: None,
+        };
+        self.executor
+            .grade(job, terms(Isolation::Shared, LONG), &cancel)
+            .await
+    }
+
+    /// The workflow of a row has ended its own process, with code 3.
+    fn is_lost(&self, report: &TaskReport) {
+        let detail = match (&report.result, self.kind) {
+            (TaskResult::WorkerLost { detail, .. }, ExecutorKind::Tasks) => detail,
+            (TaskResult::Failed { failure }, ExecutorKind::Rollouts) => &failure.message,
+            (other, kind) => panic!("not lost, for an executor of {kind:?}: {other:?}"),
+        };
+        assert!(detail.contains("code 3"), "{detail}");
     }
 }
 
@@ -75,7 +115,7 @@ fn terms(isolation: Isolation, limit: Duration) -> Terms {
 macro_rules! for_each_executor_behaviour {
     ($each:ident) => {
         $each! {
-            an_answer_has_its_samples_and_no_rewards
+            an_answer_has_no_rewards_before_its_grade
             an_error_of_user_code_is_a_failure
             a_cancelled_task_is_cancelled
             a_task_past_its_limit_has_timed_out
@@ -87,13 +127,19 @@ macro_rules! for_each_executor_behaviour {
     };
 }
 
-pub async fn an_answer_has_its_samples_and_no_rewards(test: ExecutorUnderTest) {
-    for isolation in [Isolation::Shared, Isolation::Alone, Isolation::Solo] {
-        let report = test.run(0, UserCode::Answers, isolation).await;
-        let samples = samples(&report);
-        let ids: Vec<&SampleId> = samples.iter().map(|sample| &sample.id).collect();
-        assert_eq!(ids, [&SampleId::main()], "{isolation:?}");
-        assert_eq!(samples[0].reward, None, "{isolation:?}");
+pub async fn an_answer_has_no_rewards_before_its_grade(test: ExecutorUnderTest) {
+    let isolations = [Isolation::Shared, Isolation::Alone, Isolation::Solo];
+    for (row, isolation) in (0..).zip(isolations) {
+        let report = test.run(row, UserCode::Answers, isolation).await;
+        let returned = samples(&report);
+        match test.kind {
+            ExecutorKind::Tasks => assert_eq!(rewards(returned), [("main", None)]),
+            ExecutorKind::Rollouts => assert_eq!(rewards(returned), []),
+        }
+        let graded = test.grade(row, returned.to_vec()).await;
+        assert_eq!(rewards(&graded.samples), [("main", None)], "{isolation:?}");
+        let with_grade = rewards(samples(&graded.task));
+        assert_eq!(with_grade, [("main", Some(1.0))], "{isolation:?}");
     }
 }
 
@@ -132,12 +178,9 @@ pub async fn a_lost_worker_is_reported_with_its_cause(test: ExecutorUnderTest) {
     let report = test
         .run(0, UserCode::EndsItsProcess, Isolation::Alone)
         .await;
-    match report.result {
-        TaskResult::WorkerLost { detail, cause } => {
-            assert_eq!(cause, LossCause::Own);
-            assert!(detail.contains("code 3"), "{detail}");
-        }
-        other => panic!("not lost: {other:?}"),
+    test.is_lost(&report);
+    if let TaskResult::WorkerLost { cause, .. } = report.result {
+        assert_eq!(cause, LossCause::Own);
     }
 }
 
@@ -145,10 +188,7 @@ pub async fn after_a_lost_worker_the_next_task_runs(test: ExecutorUnderTest) {
     let lost = test
         .run(0, UserCode::EndsItsProcess, Isolation::Shared)
         .await;
-    assert!(
-        matches!(lost.result, TaskResult::WorkerLost { .. }),
-        "{lost:?}"
-    );
+    test.is_lost(&lost);
     samples(&test.run(1, UserCode::Answers, Isolation::Shared).await);
 }
 
@@ -169,38 +209,26 @@ pub async fn a_waiting_task_delays_no_other(test: ExecutorUnderTest) {
 }
 
 pub async fn a_grade_gives_rewards_to_the_samples_of_its_job(test: ExecutorUnderTest) {
-    let cancel = CancellationToken::new();
-    let given: Vec<Sample> = ["first", "second"].map(sample).into();
-    let job = GradeJob {
-        rollout_id: RolloutId::of(0, 0),
-        samples: given.clone(),
-        label: Some("42".to_owned()),
-        metadata: None,
-        artifacts_dir: None,
-        judge: None,
-        clock: None,
+    let report = test.run(0, UserCode::Answers, Isolation::Shared).await;
+    let (given, ids) = match test.kind {
+        ExecutorKind::Tasks => (
+            ["first", "second"].map(sample).into(),
+            vec!["first", "second"],
+        ),
+        // It has the samples of the job itself.
+        ExecutorKind::Rollouts => (samples(&report).to_vec(), vec!["main"]),
     };
-    let report = test
-        .executor
-        .grade(job, terms(Isolation::Shared, LONG), &cancel)
-        .await;
-    assert_eq!(report.samples, given, "what was graded");
-    let rewards: Vec<(String, Option<f64>)> = samples(&report.task)
-        .iter()
-        .map(|sample| {
-            (
-                sample.id.to_string(),
-                sample.reward.map(osmosis_core::Reward::get),
-            )
-        })
-        .collect();
-    assert_eq!(
-        rewards,
-        [
-            ("first".to_owned(), Some(1.0)),
-            ("second".to_owned(), Some(1.0))
-        ]
-    );
+    let graded = test.grade(0, given).await;
+    let without: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
+    assert_eq!(rewards(&graded.samples), without, "what was graded");
+    let with: Vec<_> = ids.iter().map(|id| (*id, Some(1.0))).collect();
+    assert_eq!(rewards(samples(&graded.task)), with);
+}
+
+fn rewards(samples: &[Sample]) -> Vec<(&str, Option<f64>)> {
+    let each = samples.iter();
+    each.map(|sample| (sample.id.as_str(), sample.reward.map(Reward::get)))
+        .collect()
 }
 
 #[track_caller]

@@ -5,8 +5,8 @@ use osmosis_core::config::{DatasetColumns, DatasetRef};
 use osmosis_core::frame::Manifest;
 use osmosis_data::{DataError, Dataset, Report, Row, RowContent, Taking};
 use osmosis_store::NewRow;
-use serde_json::json;
 
+use crate::reports::{BadRow, ErrorDetails};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
@@ -152,8 +152,11 @@ fn check(report: &Report) -> Result<(), RunError> {
             report.error_count,
             report.render_errors().trim_end()
         );
-        return Err(RunError::failed(RunErrorKind::DatasetInvalid, message)
-            .details(json!({ "bad_rows": report.error_count, "rows": report.errors })));
+        let details = ErrorDetails::Dataset {
+            bad_rows: report.error_count,
+            rows: report.errors.iter().map(BadRow::of).collect(),
+        };
+        return Err(RunError::failed(RunErrorKind::DatasetInvalid, message).details(details));
     }
     report.check().map_err(|error| data_error(&error))
 }

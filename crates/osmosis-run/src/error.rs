@@ -6,9 +6,10 @@ use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_train::TrainError;
 use osmosis_worker::WorkerError;
 use osmosis_worker::environment::EnvironmentError;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::RunErrorKind;
+use crate::reports::{ConfigProblem, ErrorDetails};
 
 /// An error for people (message, hint) and programs (kind, details).
 #[derive(Debug, Clone)]
@@ -16,7 +17,7 @@ pub struct RunError {
     kind: RunErrorKind,
     message: String,
     hint: Option<String>,
-    details: Box<Value>,
+    details: Option<Box<ErrorDetails>>,
     is_usage: bool,
 }
 
@@ -26,7 +27,7 @@ impl RunError {
             kind,
             message: message.into(),
             hint: None,
-            details: Box::new(json!({})),
+            details: None,
             is_usage: false,
         }
     }
@@ -52,8 +53,8 @@ impl RunError {
     }
 
     #[must_use]
-    pub fn details(mut self, details: Value) -> Self {
-        self.details = Box::new(details);
+    pub fn details(mut self, details: ErrorDetails) -> Self {
+        self.details = Some(Box::new(details));
         self
     }
 
@@ -87,8 +88,13 @@ impl RunError {
         self.hint.as_deref()
     }
 
-    pub fn detail_values(&self) -> &Value {
-        &self.details
+    /// As they are shown with `--json`: an object, which is empty when there are none.
+    pub fn detail_values(&self) -> Value {
+        let none = || Value::Object(serde_json::Map::new());
+        let details = self.details.as_ref();
+        details.map_or_else(none, |details| {
+            serde_json::to_value(details).unwrap_or_else(|_| none())
+        })
     }
 
     pub fn is_usage(&self) -> bool {
@@ -118,13 +124,13 @@ pub fn io_error(path: &camino::Utf8Path, error: &std::io::Error) -> RunError {
 
 impl From<ConfigErrors> for RunError {
     fn from(errors: ConfigErrors) -> Self {
-        let problems: Vec<Value> = errors
-            .0
-            .iter()
-            .map(|error| json!({"message": error.to_string(), "hint": error.hint()}))
-            .collect();
+        let problems = errors.0.iter().map(|error| ConfigProblem {
+            message: error.to_string(),
+            hint: error.hint(),
+        });
+        let problems = problems.collect();
         Self::failed(RunErrorKind::ConfigInvalid, errors.render().trim_end())
-            .details(json!({ "problems": problems }))
+            .details(ErrorDetails::Config { problems })
     }
 }
 
@@ -186,7 +192,7 @@ impl From<WorkerError> for RunError {
                         message.push_str(hint);
                     }
                 }
-                let details = json!({ "problems": problems });
+                let details = ErrorDetails::Entrypoint { problems };
                 Self::failed(RunErrorKind::EntrypointInvalid, message).details(details)
             }
             WorkerError::DiedAtStart { output, .. } | WorkerError::NotReady { output, .. } => {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::RunError;
 use crate::chat_choice::ChatChoice;
-use crate::eval::probe::Server;
+use crate::eval::probe::{Server, ServerRole};
 use crate::policy::{self, ReadyPolicy};
 use crate::workspace::Workspace;
 
@@ -26,7 +26,7 @@ pub struct ReadyJudge {
 impl ReadyJudge {
     /// Opens what is named, when something is. `beside` is the policy of the run: where that is the same
     /// embedded model, it is not loaded twice.
-    pub fn open(
+    pub async fn open(
         model: Option<&ModelPath>,
         seed: u64,
         workspace: &Workspace,
@@ -46,11 +46,11 @@ impl ReadyJudge {
                 model: model.clone(),
             }));
         }
-        let own =
-            policy::open(model, seed, workspace, &ChatChoice::default()).map_err(|error| {
-                let message = error.message().replace("model_path", "judge_model");
-                error.with_message(message)
-            })?;
+        let opened = policy::open(model, seed, workspace, &ChatChoice::default()).await;
+        let own = opened.map_err(|error| {
+            let message = error.message().replace("model_path", "judge_model");
+            error.with_message(message)
+        })?;
         Ok(Some(Self {
             policy: Arc::clone(&own.policy),
             identity: own.identity.clone(),
@@ -77,7 +77,7 @@ impl ReadyJudge {
     pub fn server(&self) -> Option<Server<'_>> {
         let own = self.own.as_ref().filter(|own| !own.is_embedded())?;
         Some(Server {
-            key: "judge_model",
+            role: ServerRole::Judge,
             model: &self.model,
             policy: &*own.policy,
         })

@@ -94,7 +94,7 @@ impl ReadyPolicy {
 }
 
 /// A policy for evaluation or serving. `seed` is where the random numbers of an embedded one start.
-pub fn open(
+pub async fn open(
     model: &ModelPath,
     seed: u64,
     workspace: &Workspace,
@@ -142,7 +142,7 @@ pub fn open(
             )
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
-            let embedded = open_model(model, workspace, chat)?;
+            let embedded = open_model(model, workspace, chat).await?;
             let mut identity = json!({ "model_sha256": embedded.digest(), "seed": seed });
             chat.pin(&mut identity);
             let sampler = start_sampler(model, &embedded)?;
@@ -240,7 +240,7 @@ fn token_options(
 }
 
 /// A model that runs in this process, and can be trained.
-pub fn open_model(
+pub async fn open_model(
     model: &ModelPath,
     workspace: &Workspace,
     chat: &ChatChoice,
@@ -255,7 +255,8 @@ pub fn open_model(
                      them is optimistic, so measure it on other rows"
                 );
             }
-            EmbeddedModel::open_with(&checkpoint(name.as_str(), *step, workspace)?, settings)
+            let folder = checkpoint(name.as_str(), *step, workspace).await?;
+            EmbeddedModel::open_with(&folder, settings)
         }
         ModelPath::Local(path) => EmbeddedModel::open_with(&local(path, workspace)?, settings),
         ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
@@ -301,10 +302,10 @@ pub fn builtin_chat(model: &ModelPath) -> Option<Arc<ChatFormat>> {
 
 /// The tokenizer of a model that runs in this process; `None` when there is none, or it can't be had
 /// without the weights.
-pub fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<ChatFormat>> {
+pub async fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<ChatFormat>> {
     let folder = match model {
         ModelPath::Builtin(name) => return Some(EmbeddedModel::builtin(name).ok()?.chat),
-        ModelPath::Run { name, step } => checkpoint(name.as_str(), *step, workspace).ok()?,
+        ModelPath::Run { name, step } => checkpoint(name.as_str(), *step, workspace).await.ok()?,
         ModelPath::Local(path) => local(path, workspace).ok()?,
         ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => return None,
     };
@@ -319,16 +320,16 @@ fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
     .maybe_hint(error.hint())
 }
 
-fn checkpoint(
+async fn checkpoint(
     run: &str,
     step: CheckpointStep,
     workspace: &Workspace,
 ) -> Result<Utf8PathBuf, RunError> {
     // A name in a config must not come to mean another run because that one is gone.
     let folder = if run == "latest" {
-        RunFolder::existing(workspace, RunKind::Training, run)?
+        RunFolder::existing(workspace, RunKind::Training, run).await?
     } else {
-        RunFolder::recorded(workspace, RunKind::Training, run)?
+        RunFolder::recorded(workspace, RunKind::Training, run).await?
     };
     let which = match step {
         CheckpointStep::Latest => Which::Latest,

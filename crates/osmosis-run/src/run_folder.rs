@@ -1,16 +1,16 @@
-//! The folder of one run, and the files in it that people and programs read.
+//! The folder of one run, and the files in it that people and programs read. Its records are in a store (see
+//! [`runs::stores`](crate::runs::stores)).
 
 use std::io::{BufWriter, Write};
-use std::time::SystemTime;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
-use osmosis_store::{RolloutPages, RunKind, Store};
-use osmosis_store_sqlite::SqliteStore;
+use osmosis_store::{ArchivedRun, RolloutPages, RunKey, RunKind, RunLabels, Store, StoreError};
 use serde::Serialize;
 
 use crate::private_files;
 use crate::reports::RolloutLine;
+use crate::runs::stores::{self, RunRecords};
 use crate::runs::{FoundRun, kept};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind, io_error as io};
@@ -24,49 +24,88 @@ pub fn command_word(kind: RunKind) -> &'static str {
     }
 }
 
-/// `.osmosis/{evals,training,serve}/<run>/`.
+/// `.osmosis/{evals,training,serve}/<run>/`: where a run's files are, and with it, where its records are.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     pub path: Utf8PathBuf,
+    pub(crate) records: RunRecords,
 }
 
 impl RunFolder {
+    /// The folder of a run of the workspace, whether it is there or not.
     pub fn of(workspace: &Workspace, kind: RunKind, name: &RunName) -> Self {
+        let run = RunKey {
+            kind,
+            name: name.clone(),
+        };
         Self {
             path: workspace.runs_dir(kind).join(name.as_str()),
+            records: RunRecords::Listed {
+                workspace: workspace.clone(),
+                run,
+            },
+        }
+    }
+
+    /// The folder of an archived run.
+    pub fn of_archived(workspace: &Workspace, run: &ArchivedRun) -> Self {
+        Self {
+            path: workspace.archive_dir().join(&run.id),
+            records: RunRecords::Archived {
+                workspace: workspace.clone(),
+                run: run.clone(),
+            },
+        }
+    }
+
+    /// A folder that is no run of a workspace: a temporary one, or one that somebody named. The records are in it.
+    pub fn unlisted(path: Utf8PathBuf) -> Self {
+        Self {
+            records: RunRecords::Unlisted(path.clone()),
+            path,
         }
     }
 
     /// The folder of a run that must be there, named as people do: `NAME`, `KIND/NAME`, `latest`, the beginning of a
     /// name (see [`FoundRun::among`]).
-    pub fn existing(workspace: &Workspace, kind: RunKind, name: &str) -> Result<Self, RunError> {
-        Ok(FoundRun::among(&[kind], workspace, name)?.folder)
+    pub async fn existing(
+        workspace: &Workspace,
+        kind: RunKind,
+        name: &str,
+    ) -> Result<Self, RunError> {
+        Ok(FoundRun::among(&[kind], workspace, name).await?.folder)
     }
 
     /// The folder of the run that has exactly this name, or had it before it was renamed: for names that were written
     /// down, which must not come to mean another run.
-    pub fn recorded(workspace: &Workspace, kind: RunKind, name: &str) -> Result<Self, RunError> {
+    pub async fn recorded(
+        workspace: &Workspace,
+        kind: RunKind,
+        name: &str,
+    ) -> Result<Self, RunError> {
         let folder = RunName::new(name).map(|name| Self::of(workspace, kind, &name));
         if let Ok(folder) = folder
-            && folder.exists()
+            && folder.holds_run().await?
         {
             return Ok(folder);
         }
-        kept::renamed_from(workspace, kind, name)
-            .map(|now| Self::of(workspace, kind, &now))
-            .ok_or_else(|| Self::missing(workspace, kind, name))
+        match kept::renamed_from(workspace, kind, name).await? {
+            Some(now) => Ok(Self::of(workspace, kind, &now)),
+            None => Err(Self::missing(workspace, kind, name).await),
+        }
     }
 
     /// There is no run of this name.
-    pub(crate) fn missing(workspace: &Workspace, kind: RunKind, name: &str) -> RunError {
+    pub(crate) async fn missing(workspace: &Workspace, kind: RunKind, name: &str) -> RunError {
         let word = command_word(kind);
-        let names = Self::names(workspace, kind);
-        let near = names
+        // What is missing matters more than why the others can't be listed.
+        let runs = FoundRun::all(workspace, &[kind]).await.unwrap_or_default();
+        let near = runs
             .iter()
-            .map(|there| (strsim::jaro_winkler(name, there), there))
+            .map(|run| (strsim::jaro_winkler(name, run.name.as_str()), &run.name))
             .filter(|(likeness, _)| *likeness > 0.85)
             .max_by(|a, b| a.0.total_cmp(&b.0));
-        let hint = match (near, names.first()) {
+        let hint = match (near, runs.first()) {
             (Some((_, near)), _) => {
                 format!("did you mean `{near}`? `osmosis {word} list` lists the runs")
             }
@@ -74,6 +113,7 @@ impl RunFolder {
                 format!("there are no runs yet; `osmosis {word} submit CFG` makes one")
             }
             (None, Some(newest)) => {
+                let newest = &newest.name;
                 format!("`osmosis {word} list` lists the runs; the newest is `{newest}`")
             }
         };
@@ -91,60 +131,46 @@ impl RunFolder {
 
     /// The workspace that it is in.
     pub fn workspace(&self) -> Workspace {
-        let root = self.path.ancestors().nth(3).unwrap_or(&self.path);
-        Workspace {
-            root: root.to_owned(),
+        match &self.records {
+            RunRecords::Listed { workspace, .. } | RunRecords::Archived { workspace, .. } => {
+                workspace.clone()
+            }
+            RunRecords::Unlisted(path) => {
+                let root = path.ancestors().nth(3).unwrap_or(path);
+                Workspace {
+                    root: root.to_owned(),
+                }
+            }
         }
     }
 
-    /// Moves a run that is here into `.osmosis/archive/`, and returns where it is now; nothing is deleted.
-    pub fn archive(&self, workspace: &Workspace) -> Result<Option<Utf8PathBuf>, RunError> {
-        if !self.exists() {
+    /// Whether there are records of a run.
+    pub async fn holds_run(&self) -> Result<bool, RunError> {
+        Ok(self.records.exist().await?)
+    }
+
+    /// Archives the run of the workspace that is here, if there is one, and returns where it is then.
+    pub(crate) async fn archive(&self) -> Result<Option<Self>, RunError> {
+        let RunRecords::Listed { workspace, run } = &self.records else {
+            return Ok(None);
+        };
+        if !self.holds_run().await? {
             return Ok(None);
         }
-        if let Some(holder) = SqliteStore::holder(&self.path) {
-            return Err(RunError::failed(
+        match stores::catalogue(workspace)?.archive(run).await {
+            Ok(archived) => Ok(Some(Self::of_archived(workspace, &archived))),
+            Err(StoreError::Held { holder, .. }) => Err(RunError::failed(
                 RunErrorKind::RunHeld,
                 format!("`{}` is held by {holder}", self.path),
             )
-            .hint("stop that process first"));
+            .hint("stop that process first")),
+            Err(error) => Err(error.into()),
         }
-        let archive = workspace.root.join(".osmosis").join("archive");
-        std::fs::create_dir_all(&archive).map_err(|error| io(&archive, &error))?;
-        let name = self.path.file_name().unwrap_or("run");
-        let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S");
-        let target = (1_u32..10_000)
-            .map(|number| archive.join(format!("{name}.{time}.{number}")))
-            .find(|target| !target.exists())
-            .unwrap_or_else(|| archive.join(name));
-        std::fs::rename(&self.path, &target).map_err(|error| io(&target, &error))?;
-        Ok(Some(target))
     }
 
-    pub fn exists(&self) -> bool {
-        self.path.join("run.db").is_file()
-    }
-
-    /// The runs of the workspace, newest first.
-    pub fn names(workspace: &Workspace, kind: RunKind) -> Vec<String> {
-        let mut found = Self::made(workspace, kind);
-        found.sort_by(|a, b| b.cmp(a));
-        found.into_iter().map(|(_, name)| name).collect()
-    }
-
-    /// The runs of the workspace with the times at which they were made, in no order.
-    pub(crate) fn made(workspace: &Workspace, kind: RunKind) -> Vec<(SystemTime, String)> {
-        let Ok(entries) = workspace.runs_dir(kind).read_dir_utf8() else {
-            return vec![];
-        };
-        entries
-            .filter_map(Result::ok)
-            .filter_map(|entry| {
-                let made = entry.path().join("run.db").metadata().ok()?;
-                let time = made.created().or_else(|_| made.modified()).ok()?;
-                Some((time, entry.file_name().to_owned()))
-            })
-            .collect()
+    /// What people noted on the run.
+    pub(crate) async fn labels(&self) -> RunLabels {
+        self.records.labels().await
     }
 
     pub fn metrics(&self) -> Utf8PathBuf {

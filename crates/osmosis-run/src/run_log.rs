@@ -24,6 +24,11 @@ const MOST_OF_OUR_OWN: usize = 16 * 1024;
 pub(crate) const AGENT: &str = "agent";
 pub(crate) const GRADER: &str = "grader";
 
+/// How the line begins that says which attempt at a rollout the lines after it are of; the first has none.
+pub(crate) const ATTEMPT: &str = "attempt ";
+/// How the line begins that says why an attempt ended without a result; the reason follows a colon.
+pub(crate) const TRIED_AGAIN: &str = "will be tried again in ";
+
 /// The log of one run. Each line is `TIME SOURCE | TEXT`; the source is a rollout, a worker or `run`. Lines that user
 /// code printed in a rollout have [`AGENT`] or [`GRADER`] behind its id.
 #[derive(Debug)]
@@ -67,7 +72,7 @@ impl RunLog {
             RunEvent::Claimed { id, attempt } => {
                 self.budget.rollout_began();
                 if attempt.0 > 1 {
-                    self.rollout(id, &format!("attempt {attempt}"));
+                    self.rollout(id, &format!("{ATTEMPT}{attempt}"));
                 }
             }
             RunEvent::PhaseBegan { .. } => {}
@@ -81,7 +86,7 @@ impl RunLog {
                 id, reason, wait, ..
             } => {
                 let wait = wait.as_secs_f64();
-                self.rollout(id, &format!("will be tried again in {wait:.1} s: {reason}"));
+                self.rollout(id, &format!("{TRIED_AGAIN}{wait:.1} s: {reason}"));
             }
             RunEvent::GradingAgain { id, reason } => {
                 self.rollout(id, &format!("will be graded again, alone: {reason}"));

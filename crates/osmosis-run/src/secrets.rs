@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use camino::Utf8Path;
 use osmosis_core::config::Secrets;
-use serde_json::json;
 
+use crate::reports::ErrorDetails;
 use crate::workspace::absolute;
 use crate::{RunError, RunErrorKind};
 
@@ -51,7 +51,7 @@ pub fn collect(
         ),
     )
     .hint("export them, or give a file of NAME=VALUE lines with `--secrets-file`")
-    .details(json!({ "missing": missing })))
+    .details(ErrorDetails::Secrets { missing }))
 }
 
 fn read(path: &Utf8Path) -> Result<HashMap<String, String>, RunError> {

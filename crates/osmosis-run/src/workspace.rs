@@ -56,6 +56,11 @@ impl Workspace {
         })
     }
 
+    /// Where archived runs are.
+    pub(crate) fn archive_dir(&self) -> Utf8PathBuf {
+        self.root.join(".osmosis").join("archive")
+    }
+
     /// The rollouts of the workspace, by name.
     pub fn rollouts(&self) -> Vec<String> {
         let Ok(entries) = self.root.join("rollouts").read_dir_utf8() else {

@@ -3,6 +3,7 @@
 mod kept;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
@@ -81,6 +82,20 @@ impl PostgresCatalogue {
         read!(self.readers, |c| schema::migrate(c))
     }
 
+    fn archived_run(
+        &self,
+        key: RunKey,
+        id: String,
+        labels: RunLabels,
+    ) -> Result<ArchivedRun, StoreError> {
+        Ok(ArchivedRun {
+            url: self.address.url_of(kept::ARCHIVE, &id)?,
+            key,
+            id,
+            labels,
+        })
+    }
+
     async fn make(&self, run: &RunKey) -> Result<i32, StoreError> {
         self.migrate().await?;
         let made = read!(self.readers, |c| make(c, run))?;
@@ -124,19 +139,22 @@ pub(crate) async fn make(connection: &Connection, run: &RunKey) -> Result<Option
     })
 }
 
-async fn list(connection: &Connection, kind: RunKind) -> Result<Vec<RunName>, DbError> {
+async fn list(
+    connection: &Connection,
+    kind: RunKind,
+) -> Result<Vec<(RunName, SystemTime)>, DbError> {
     if !schema::check_readable(connection).await? {
         return Ok(Vec::new());
     }
     connection
         .query(
-            "SELECT name FROM osmosis.runs WHERE kind = $1 AND archived_as IS NULL
+            "SELECT name, made_at FROM osmosis.runs WHERE kind = $1 AND archived_as IS NULL
              ORDER BY made_at DESC, run_id DESC",
             &[&word(&kind)?],
         )
         .await?
         .iter()
-        .map(|row| Ok(RunName::new(row.try_get::<_, String>(0)?)?))
+        .map(|row| Ok((RunName::new(row.try_get::<_, String>(0)?)?, row.try_get(1)?)))
         .collect()
 }
 
@@ -154,10 +172,10 @@ impl Catalogue for PostgresCatalogue {
         let names = read!(self.readers, |c| list(c, kind))?;
         names
             .into_iter()
-            .map(|name| {
+            .map(|(name, made_at)| {
                 let key = RunKey { kind, name };
                 let url = self.url_of(&key)?;
-                Ok(RunEntry { key, url })
+                Ok(RunEntry { key, url, made_at })
             })
             .collect()
     }
@@ -193,23 +211,23 @@ impl Catalogue for PostgresCatalogue {
         Ok(Some(holder.unwrap_or_else(Holder::unknown)))
     }
 
-    async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError> {
-        let id = self.archive_run(run).await?;
-        self.address.url_of(kept::ARCHIVE, &id)
+    async fn archive(&self, run: &RunKey) -> Result<ArchivedRun, StoreError> {
+        let (id, labels) = self.archive_run(run).await?;
+        self.archived_run(run.clone(), id, labels)
     }
 
     async fn archived(&self, kind: RunKind) -> Result<Vec<ArchivedRun>, StoreError> {
         let found = read!(self.readers, |c| kept::archived(c, kind))?;
         found
             .into_iter()
-            .map(|(id, name)| {
-                Ok(ArchivedRun {
-                    url: self.address.url_of(kept::ARCHIVE, &id)?,
-                    key: RunKey { kind, name },
-                    id,
-                })
-            })
+            .map(|(id, name, labels)| self.archived_run(RunKey { kind, name }, id, labels))
             .collect()
+    }
+
+    async fn open_archived(&self, id: &str) -> Result<Arc<dyn Store>, StoreError> {
+        let run_id = self.place(&RunPlace::Archived(id.to_owned())).await?;
+        let store = PostgresStore::read_only(self.connector(), &self.options, run_id);
+        Ok(Arc::new(store))
     }
 
     async fn restore(&self, id: &str, name: Option<&RunName>) -> Result<RunKey, StoreError> {

@@ -95,10 +95,10 @@ impl SqliteCatalogue {
         newest_first(&mut found);
         found
             .into_iter()
-            .map(|(_, name)| {
+            .map(|(made_at, name)| {
                 let key = RunKey { kind, name };
                 let url = self.url_of(&key)?;
-                Ok(RunEntry { key, url })
+                Ok(RunEntry { key, url, made_at })
             })
             .collect()
     }
@@ -152,7 +152,7 @@ fn kind_folder(kind: RunKind) -> &'static str {
 }
 
 fn holds_run(folder: &Utf8Path) -> bool {
-    folder.join(DATABASE_FILE).is_file()
+    SqliteStore::is_in(folder)
 }
 
 fn made_at(folder: &Utf8Path) -> Option<SystemTime> {
@@ -223,7 +223,7 @@ impl Catalogue for SqliteCatalogue {
         .await
     }
 
-    async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError> {
+    async fn archive(&self, run: &RunKey) -> Result<ArchivedRun, StoreError> {
         self.blocking(run, Self::archive_blocking).await
     }
 
@@ -233,17 +233,16 @@ impl Catalogue for SqliteCatalogue {
         let mut found = vec![];
         for archived in finished(looking).await? {
             if self.kind_of_archived(&archived.id).await == Some(kind) {
-                found.push(ArchivedRun {
-                    url: StoreUrl::of_folder(&self.archive_folder().join(&archived.id))?,
-                    key: RunKey {
-                        kind,
-                        name: archived.name,
-                    },
-                    id: archived.id,
-                });
+                found.push(self.archived_run(archived, kind)?);
             }
         }
         Ok(found)
+    }
+
+    async fn open_archived(&self, id: &str) -> Result<Arc<dyn Store>, StoreError> {
+        let (_, folder) = self.existing_archived(id)?;
+        let opening = tokio::task::spawn_blocking(move || SqliteStore::open_read_only(&folder));
+        Ok(Arc::new(finished(opening).await?))
     }
 
     async fn restore(&self, id: &str, name: Option<&RunName>) -> Result<RunKey, StoreError> {

@@ -189,6 +189,11 @@ impl SqliteStore {
         })
     }
 
+    /// Whether there is a run in `folder`.
+    pub fn is_in(folder: &Utf8Path) -> bool {
+        folder.join(DATABASE_FILE).is_file()
+    }
+
     /// The living process that writes to the run in `folder`, if there is one. Costs two `open`s.
     pub fn holder(folder: &Utf8Path) -> Option<Holder> {
         let known = || fence::last_holder(&folder.join(DATABASE_FILE));

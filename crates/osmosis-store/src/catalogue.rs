@@ -1,6 +1,7 @@
 //! The runs of a place: which there are, and opening them.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
@@ -22,6 +23,8 @@ pub struct RunKey {
 pub struct RunEntry {
     pub key: RunKey,
     pub url: StoreUrl,
+    /// When it was made; lists of several kinds are put in order by it.
+    pub made_at: SystemTime,
 }
 
 /// Is shown how far a check has come, on a thread that may block.
@@ -54,12 +57,15 @@ pub trait Catalogue: Send + Sync + std::fmt::Debug {
     /// The living process that has the run alone, if there is one.
     async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError>;
 
-    /// Takes a run out of the list without deleting anything, and returns where it is now. `Held` when a process
-    /// writes to it, `NotFound` when there is none.
-    async fn archive(&self, run: &RunKey) -> Result<StoreUrl, StoreError>;
+    /// Takes a run out of the list without deleting anything, and returns what it is in the archive. `Held` when a
+    /// process writes to it, `NotFound` when there is none.
+    async fn archive(&self, run: &RunKey) -> Result<ArchivedRun, StoreError>;
 
     /// The runs of a kind that were taken out of the list, newest first.
     async fn archived(&self, kind: RunKind) -> Result<Vec<ArchivedRun>, StoreError>;
+
+    /// Opens an archived run, by its [`ArchivedRun::id`], for reading alone. `NotFound` when there is none.
+    async fn open_archived(&self, id: &str) -> Result<Arc<dyn Store>, StoreError>;
 
     /// Puts an archived run back into the list, under the name it had or under `name`, and returns it. `AlreadyExists` when
     /// there is one of that name, `NotFound` when nothing of that id is archived.

@@ -22,6 +22,8 @@ pub struct ArchivedRun {
     /// What it was.
     pub key: RunKey,
     pub url: StoreUrl,
+    /// What was noted on it; nothing when that can't be read.
+    pub labels: RunLabels,
 }
 
 /// Where a run is.

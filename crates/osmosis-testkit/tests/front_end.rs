@@ -64,7 +64,7 @@ impl Page {
         let path = self.workspace.root.join("configs/eval").join(config);
         let (path, text) = read_config(&path)?;
         let request = EvalRequest::of_config(path, text);
-        let plan = EvalPlan::check(request, Some(&self.workspace.root), &NoNotices)?;
+        let plan = EvalPlan::check(request, Some(&self.workspace.root), &NoNotices).await?;
         let name = RunName::new(name).unwrap();
         let evaluation = Evaluation {
             throughput: Throughput {
@@ -84,13 +84,13 @@ impl Page {
         live(&evaluation, front).await
     }
 
-    fn open(&self, name: &str) -> Result<ReadRun, RunError> {
-        let folder = RunFolder::existing(&self.workspace, RunKind::Evaluation, name)?;
-        ReadRun::open(folder)
+    async fn open(&self, name: &str) -> Result<ReadRun, RunError> {
+        let folder = RunFolder::existing(&self.workspace, RunKind::Evaluation, name).await?;
+        ReadRun::open(folder).await
     }
 
     async fn show(&self, name: &str, row: u64) -> Result<Vec<RolloutDetails>, RunError> {
-        let run = self.open(name)?;
+        let run = self.open(name).await?;
         let wanted = Wanted {
             ground_truth: true,
             ..Wanted::default()
@@ -99,8 +99,9 @@ impl Page {
     }
 
     async fn compare(&self, names: [&str; 2]) -> Result<Comparison, RunError> {
-        let [first, other] = names.map(|name| self.open(name));
-        Comparison::of(vec![first?, other?], false, &self.workspace).await
+        let [first, other] = names;
+        let runs = vec![self.open(first).await?, self.open(other).await?];
+        Comparison::of(runs, false, &self.workspace).await
     }
 }
 

@@ -9,10 +9,12 @@ mod api;
 mod artifact_file;
 mod assets;
 mod documents;
+mod ending;
 pub mod export;
 mod listing;
 mod response;
 mod run_cache;
 mod server;
 
+pub use ending::ViewerEnd;
 pub use server::{Viewer, ViewerOptions};

@@ -1,9 +1,7 @@
 //! Which rollouts of a run are listed, and in which order: `rollouts?outcome=&reward_below=&q=&sort=&cursor=&limit=`.
+//! This is how the query is written; `osmosis_run::rollout_query` filters, sorts and turns pages.
 
-use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
-
-use osmosis_run::reports::{RolloutGrid, RolloutState};
+use osmosis_run::rollout_query::{RolloutSearch, RolloutSort, StateFilter};
 use serde::Deserialize;
 
 use crate::api::ApiError;
@@ -32,194 +30,68 @@ pub(crate) struct ListQuery {
     pub(crate) limit: Option<usize>,
 }
 
-/// A page of places in the grid.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub(crate) places: Vec<usize>,
-    pub(crate) total_count: u64,
-    pub(crate) next: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SortBy {
-    Row,
-    Reward,
-    Variance,
-    Length,
-    Time,
-}
-
 impl ListQuery {
-    /// `matching` are the rollouts that a search found, when there was one.
-    pub(crate) fn list(
-        &self,
-        grid: &RolloutGrid,
-        matching: Option<&HashSet<(u64, u32)>>,
-    ) -> Result<Listed, ApiError> {
-        let wanted = self.states()?;
-        let (by, reversed) = self.order()?;
-        let mut places: Vec<usize> = (0..grid.len())
-            .filter(|place| self.takes(grid, *place, wanted.as_ref(), matching))
-            .collect();
-        let variances = if by == SortBy::Variance {
-            variances(grid)
-        } else {
-            HashMap::new()
+    /// All of it but the texts, which an index is searched for.
+    pub(crate) fn search(&self) -> Result<RolloutSearch, ApiError> {
+        let (sort, reverse) = self.order()?;
+        let after = match &self.cursor {
+            Some(cursor) => Some(cursor.parse().map_err(|_| {
+                ApiError::usage(&format!("cursor `{cursor}` is no place in this list"))
+                    .hint("give `next` of the page before, or begin again without `cursor`")
+            })?),
+            None => None,
         };
-        let number = |value: Option<f64>, other: Option<f64>| match (value, other) {
-            (Some(value), Some(other)) => value.total_cmp(&other),
-            // What has none comes last, whatever the order.
-            (None, None) => Ordering::Equal,
-            (None, Some(_)) if reversed => Ordering::Less,
-            (Some(_), None) if reversed => Ordering::Greater,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(_), None) => Ordering::Less,
-        };
-        let compare = |a: &usize, b: &usize| match by {
-            SortBy::Row => a.cmp(b),
-            SortBy::Reward => number(grid.reward[*a], grid.reward[*b]),
-            SortBy::Variance => {
-                let of = |place: &usize| variances.get(&grid.row_index[*place]).copied();
-                number(of(a), of(b))
-            }
-            SortBy::Length => grid.completion_tokens[*a].cmp(&grid.completion_tokens[*b]),
-            SortBy::Time => grid.duration_ms[*a].cmp(&grid.duration_ms[*b]),
-        };
-        places.sort_by(|a, b| {
-            let order = compare(a, b);
-            let order = if reversed { order.reverse() } else { order };
-            order.then(a.cmp(b))
-        });
-        let total_count = places.len() as u64;
-        let name = |place: usize| format!("{}.{}", grid.row_index[place], grid.run_index[place]);
-        let begin = match &self.cursor {
-            None => 0,
-            Some(cursor) => places
-                .iter()
-                .position(|place| name(*place) == *cursor)
-                .map(|place| place + 1)
-                .ok_or_else(|| {
-                    ApiError::usage(&format!("cursor `{cursor}` is not in this list"))
-                        .hint("begin again without `cursor`")
-                })?,
-        };
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MOST);
-        let end = (begin + limit).min(places.len());
-        let page = places[begin..end].to_vec();
-        let more = end < places.len();
-        Ok(Listed {
-            next: page.last().filter(|_| more).map(|place| name(*place)),
-            places: page,
-            total_count,
+        Ok(RolloutSearch {
+            any_of: self.states()?,
+            reward_below: self.reward_below,
+            reward_above: self.reward_above,
+            sort,
+            reverse,
+            after,
+            limit: self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MOST),
+            ..RolloutSearch::default()
         })
     }
 
-    fn takes(
-        &self,
-        grid: &RolloutGrid,
-        place: usize,
-        wanted: Option<&Wanted>,
-        matching: Option<&HashSet<(u64, u32)>>,
-    ) -> bool {
-        let state = RolloutState::ALL[usize::from(grid.state[place])];
-        let passed = grid.passed[place] == 1;
-        let key = (grid.row_index[place], grid.run_index[place]);
-        wanted.is_none_or(|wanted| wanted.takes(state, passed))
-            && self
-                .reward_below
-                .is_none_or(|most| grid.reward[place].is_some_and(|reward| reward < most))
-            && self
-                .reward_above
-                .is_none_or(|least| grid.reward[place].is_some_and(|reward| reward > least))
-            && matching.is_none_or(|matching| matching.contains(&key))
+    fn states(&self) -> Result<Vec<StateFilter>, ApiError> {
+        let words = self.outcome.as_deref().unwrap_or_default().split(',');
+        words
+            .filter(|word| !word.is_empty())
+            .map(|word| {
+                StateFilter::deserialize(serde_json::Value::from(word)).map_err(|_| {
+                    ApiError::usage(&format!("`{word}` is no outcome")).hint(
+                        "write scored, agent_failed, timed_out, ungraded, rejected, infrastructure_failed, \
+                         cancelled, waiting, running, passed or failed",
+                    )
+                })
+            })
+            .collect()
     }
 
-    fn states(&self) -> Result<Option<Wanted>, ApiError> {
-        let Some(words) = self.outcome.as_deref().filter(|words| !words.is_empty()) else {
-            return Ok(None);
-        };
-        let mut wanted = Wanted::default();
-        for word in words.split(',') {
-            match word {
-                "passed" => wanted.passed = true,
-                "failed" => wanted.failed = true,
-                word => {
-                    let named = serde_json::Value::from(word);
-                    let state = RolloutState::deserialize(named).map_err(|_| {
-                        ApiError::usage(&format!("`{word}` is no outcome")).hint(
-                            "write scored, agent_failed, timed_out, ungraded, rejected, infrastructure_failed, \
-                             cancelled, waiting, running, passed or failed",
-                        )
-                    })?;
-                    wanted.states.push(state);
-                }
-            }
-        }
-        Ok(Some(wanted))
-    }
-
-    fn order(&self) -> Result<(SortBy, bool), ApiError> {
-        let text = self.sort.as_deref().unwrap_or("row");
-        let (word, reversed) = match text.strip_prefix('-') {
+    /// Smallest first here; a search has the most interesting first.
+    fn order(&self) -> Result<(RolloutSort, bool), ApiError> {
+        let text = self.sort.as_deref().filter(|text| !text.is_empty());
+        let text = text.unwrap_or("row");
+        let (word, down) = match text.strip_prefix('-') {
             Some(word) => (word, true),
             None => (text, false),
         };
-        let by = match word {
-            "row" | "" => SortBy::Row,
-            "reward" => SortBy::Reward,
-            "variance" => SortBy::Variance,
-            "length" => SortBy::Length,
-            "time" => SortBy::Time,
-            _ => {
-                return Err(
-                    ApiError::usage(&format!("rollouts can't be sorted by `{word}`")).hint(
-                        "write row, reward, variance, length or time, with a minus for the reverse",
-                    ),
-                );
-            }
+        let sort = RolloutSort::parse(word).ok_or_else(|| {
+            ApiError::usage(&format!("rollouts can't be sorted by `{word}`"))
+                .hint("write row, reward, variance, length or time, with a minus for the reverse")
+        })?;
+        let reverse = match sort {
+            RolloutSort::Row | RolloutSort::Reward => down,
+            RolloutSort::Variance | RolloutSort::Length | RolloutSort::Time => !down,
         };
-        Ok((by, reversed))
+        Ok((sort, reverse))
     }
-}
-
-#[derive(Debug, Default)]
-struct Wanted {
-    states: Vec<RolloutState>,
-    passed: bool,
-    failed: bool,
-}
-
-impl Wanted {
-    fn takes(&self, state: RolloutState, passed: bool) -> bool {
-        let without_result = matches!(state, RolloutState::Waiting | RolloutState::Running);
-        self.states.contains(&state)
-            || (self.passed && passed)
-            || (self.failed && !passed && !without_result)
-    }
-}
-
-/// The variance of the rewards of each row with two or more.
-fn variances(grid: &RolloutGrid) -> HashMap<u64, f64> {
-    let mut sums: HashMap<u64, (f64, f64, f64)> = HashMap::new();
-    for (row, reward) in grid.row_index.iter().zip(&grid.reward) {
-        if let Some(reward) = reward {
-            let (count, sum, squares) = sums.entry(*row).or_default();
-            *count += 1.0;
-            *sum += reward;
-            *squares += reward * reward;
-        }
-    }
-    sums.into_iter()
-        .filter(|(_, (count, _, _))| *count > 1.0)
-        .map(|(row, (count, sum, squares))| {
-            let mean = sum / count;
-            (row, (squares / count - mean * mean).max(0.0))
-        })
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use osmosis_run::reports::{RolloutGrid, RolloutState};
+
     use super::*;
 
     /// Three rows of two rollouts: rewards 1 and 0, 0.5 twice, one that failed and one that waits.
@@ -241,7 +113,8 @@ mod tests {
     }
 
     fn list(query: &ListQuery) -> Vec<usize> {
-        query.list(&grid(), None).unwrap().places
+        let found = query.search().unwrap().in_grid(&grid(), None).unwrap();
+        found.places.iter().map(|(place, _)| *place).collect()
     }
 
     #[test]
@@ -264,7 +137,7 @@ mod tests {
             outcome: Some("x".to_owned()),
             ..ListQuery::default()
         };
-        wrong.list(&grid(), None).unwrap_err();
+        wrong.search().unwrap_err();
     }
 
     #[test]
@@ -278,8 +151,8 @@ mod tests {
         assert_eq!(by("reward"), [1, 2, 3, 0, 4, 5]);
         assert_eq!(by("-reward"), [0, 2, 3, 1, 4, 5]);
         assert_eq!(by("-variance"), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(by("time"), [5, 4, 3, 2, 1, 0]);
-        assert_eq!(by("-length"), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(by("time"), [4, 3, 2, 1, 0, 5]);
+        assert_eq!(by("-length"), [4, 3, 2, 1, 0, 5]);
     }
 
     #[test]
@@ -293,10 +166,10 @@ mod tests {
                 cursor,
                 ..ListQuery::default()
             };
-            let page = query.list(&grid(), None).unwrap();
+            let page = query.search().unwrap().in_grid(&grid(), None).unwrap();
             assert_eq!(page.total_count, 6);
-            seen.extend(page.places);
-            cursor = page.next;
+            seen.extend(page.places.iter().map(|(place, _)| *place));
+            cursor = page.next.map(|next| next.to_string());
             if cursor.is_none() {
                 break;
             }

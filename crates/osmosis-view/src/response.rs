@@ -70,6 +70,18 @@ pub(crate) fn json(bytes: impl Into<Body>) -> Response {
     ([content_type], bytes.into()).into_response()
 }
 
+/// Pictures that a page can show; everything else is a download.
+pub(crate) fn picture_type(path: &str) -> Option<&'static str> {
+    let (_, extension) = path.rsplit_once('.')?;
+    match extension.to_ascii_lowercase().as_str() {
+        "png" => Some("image/png"),
+        "jpg" | "jpeg" => Some("image/jpeg"),
+        "gif" => Some("image/gif"),
+        "webp" => Some("image/webp"),
+        _ => None,
+    }
+}
+
 /// For people whose browser has no key.
 pub(crate) fn refusal_page(error: &ApiError) -> Response {
     let text = format!(

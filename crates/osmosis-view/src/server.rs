@@ -10,12 +10,12 @@ use axum::routing::get;
 use osmosis_run::workspace::Workspace;
 use osmosis_run::{RunError, RunErrorKind};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, Access};
 use crate::api;
 use crate::assets;
 use crate::documents::Documents;
+use crate::ending::ViewerEnd;
 use crate::response;
 
 /// How long open requests may take when all is over.
@@ -34,6 +34,7 @@ pub struct Viewer {
     address: SocketAddr,
     access: Arc<Access>,
     documents: Arc<Documents>,
+    end: ViewerEnd,
 }
 
 impl Viewer {
@@ -59,6 +60,7 @@ impl Viewer {
             address,
             access: Arc::new(Access::new(address.port(), loopback)),
             documents: Arc::new(Documents::new(options.workspace)),
+            end: ViewerEnd::new(),
         })
     }
 
@@ -73,14 +75,23 @@ impl Viewer {
         self.access.api_key()
     }
 
-    /// Answers until `stop`.
-    pub async fn serve(self, stop: CancellationToken) -> Result<(), RunError> {
-        let router = router(self.documents, self.access, stop.clone());
+    /// What ends it from elsewhere.
+    pub fn end(&self) -> ViewerEnd {
+        self.end.clone()
+    }
+
+    /// Answers until `stopped`, or until its [end](Self::end).
+    pub async fn serve(self, stopped: impl Future<Output = ()>) -> Result<(), RunError> {
+        let stop = self.end.stop.clone();
+        let router = router(self.documents, self.access, self.end);
         let ended = stop.clone();
         let serving = axum::serve(self.listener, router)
             .with_graceful_shutdown(async move { ended.cancelled().await });
         let late = async {
-            stop.cancelled().await;
+            tokio::select! {
+                () = stopped => stop.cancel(),
+                () = stop.cancelled() => {}
+            }
             tokio::time::sleep(LAST_REQUESTS).await;
         };
         tokio::select! {
@@ -92,9 +103,9 @@ impl Viewer {
     }
 }
 
-fn router(documents: Arc<Documents>, access: Arc<Access>, stop: CancellationToken) -> Router {
+fn router(documents: Arc<Documents>, access: Arc<Access>, end: ViewerEnd) -> Router {
     Router::new()
-        .nest("/api/v1", api::router(documents, stop))
+        .nest("/api/v1", api::router(documents, end))
         .route("/api/{*rest}", get(api::unknown))
         .route("/assets/{*name}", get(assets::asset))
         .fallback(get(assets::page))

@@ -78,15 +78,25 @@ export function address(path) {
   return isExport() ? `${fileOf(path)}.txt` : `/api/v1/${path}`;
 }
 
+/** The event of the page when the viewer has ended. */
+export const ENDED = 'osmosis:ended';
+
 /**
- * Calls back when something has changed; returns what ends it.
+ * Calls back when something has changed; returns what ends it. When the viewer ends, `last` may read the state that stays.
  * @param {string} path
  * @param {string} event
  * @param {(data: any) => void} listener
+ * @param {() => Promise<void>} [last]
  */
-export function subscribe(path, event, listener) {
+export function subscribe(path, event, listener, last) {
   if (isExport()) return () => {};
   const source = new EventSource(`/api/v1/${path}`);
   source.addEventListener(event, (message) => listener(JSON.parse(message.data)));
+  source.addEventListener('end', async (message) => {
+    if (JSON.parse(message.data).last_look) await last?.();
+    // Or else the browser would try to connect for ever.
+    source.close();
+    dispatchEvent(new Event(ENDED));
+  });
   return () => source.close();
 }

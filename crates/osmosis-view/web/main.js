@@ -1,7 +1,7 @@
 // The page: finds out where we are, shows it, and shows the next one when we move.
 
-import { forgetKey, here, isExport, link, onMove } from './address.js';
-import { ApiError } from './api.js';
+import { forgetKey, here, isExport, link, onMove, part } from './address.js';
+import { ApiError, data, ENDED, subscribe } from './api.js';
 import { byId, fill, h, tip } from './dom.js';
 import { listen, setKeys, showBar } from './keys.js';
 import { comparePage } from './pages/compare.js';
@@ -57,6 +57,8 @@ async function show() {
   } catch (error) {
     if (ending.signal.aborted) return;
     shown = { title: 'Not shown', crumbs: [{ text: 'Not shown' }], content: problem(error) };
+    const run = path.startsWith('/runs/') ? found?.match?.[1] : undefined;
+    if (run && !isExport() && error instanceof ApiError && error.status === 404) shown.leave = openWhenThere(run, shown);
   } finally {
     clearTimeout(slow);
   }
@@ -70,6 +72,25 @@ async function show() {
   if (end) ending.signal.addEventListener('abort', end);
   shown.entered?.();
   performance.mark('osmosis:shown');
+}
+
+/**
+ * A run that is about to begin has no record yet: its page opens when it has.
+ * @param {string} run
+ * @param {Shown} shown
+ */
+function openWhenThere(run, shown) {
+  /** @type {HTMLElement} */ (shown.content).append(
+    h('p', { class: 'muted', role: 'status' }, 'If the run is about to begin, wait: it opens here.'),
+  );
+  return subscribe('events', 'runs', async () => {
+    try {
+      await data(`runs/${part(decodeURIComponent(run))}`);
+    } catch {
+      return;
+    }
+    void show();
+  });
 }
 
 /** @param {unknown} error */
@@ -86,6 +107,13 @@ export function problem(error) {
     h('p', null, h('a', { href: link('/') }, 'All runs')),
   );
 }
+
+addEventListener(ENDED, () => {
+  const box = byId('ended');
+  if (!box.hidden) return;
+  box.hidden = false;
+  fill(box, 'This viewer has ended. The page shows the last state; ', h('code', null, 'osmosis view'), ' opens the runs again.');
+});
 
 forgetKey();
 listen();

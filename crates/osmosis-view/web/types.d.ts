@@ -132,6 +132,12 @@ export interface Call {
   done_at_ms: number;
 }
 
+export interface EarlierAttempt {
+  attempt: number;
+  ended_because: string | null;
+  calls: Call[];
+}
+
 export interface TokenCall {
   call: number;
   call_id: number | null;

@@ -94,6 +94,7 @@ pub(super) const STEPS: [Step; 19] = [
         )
     }),
     step("rust tests", Order::Last, |site| {
+        super::system_packages::shells(site)?;
         let built = [&["--workspace", "--locked"], &BUILT[..]].concat();
         rust_tests(site, &built)
     }),

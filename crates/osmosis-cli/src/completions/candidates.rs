@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use clap_complete::engine::CompletionCandidate;
 use osmosis_core::Outcome;
 use osmosis_run::figures::number;
-use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::{FoundRun, ReadRun, kept, kind_word};
 use osmosis_run::workspace::Workspace;
 use osmosis_store::{RolloutQuery, RolloutRecord, RunKind};
@@ -22,17 +21,23 @@ pub(super) fn runs(words: &Words, kind: Option<RunKind>) -> Vec<CompletionCandid
         return vec![];
     };
     let names: Vec<String> = match kind {
-        Some(kind) => RunFolder::names(&workspace, kind),
+        Some(kind) => names_of(&workspace, kind),
         None => of_all_kinds(&workspace),
     };
     in_order(names.into_iter().take(MOST).map(|name| (name, None)))
+}
+
+fn names_of(workspace: &Workspace, kind: RunKind) -> Vec<String> {
+    let found = waiting(FoundRun::all(workspace, &[kind]));
+    let found = found.and_then(Result::ok).unwrap_or_default();
+    found.into_iter().map(|run| run.name.to_string()).collect()
 }
 
 fn of_all_kinds(workspace: &Workspace) -> Vec<String> {
     let all: Vec<(RunKind, String)> = kept::KINDS
         .into_iter()
         .flat_map(|kind| {
-            let names = RunFolder::names(workspace, kind).into_iter();
+            let names = names_of(workspace, kind).into_iter();
             names.map(move |name| (kind, name))
         })
         .collect();
@@ -86,14 +91,16 @@ fn rollouts_of(words: &Words, kind: Option<RunKind>) -> Vec<RolloutRecord> {
     let found = || {
         let (workspace, run) = (words.workspace()?, words.first_argument()?);
         let kinds = kind.map_or_else(|| kept::KINDS.to_vec(), |kind| vec![kind]);
-        let run = FoundRun::among(&kinds, &workspace, run).ok()?;
-        let store = ReadRun::open(run.folder).ok()?.store;
-        let query = RolloutQuery {
-            limit: MOST,
-            ..RolloutQuery::default()
-        };
-        let page = waiting(store.rollouts(query))?.ok()?;
-        Some(page.items)
+        let page = waiting(async {
+            let run = FoundRun::among(&kinds, &workspace, run).await.ok()?;
+            let store = ReadRun::open(run.folder).await.ok()?.store;
+            let query = RolloutQuery {
+                limit: MOST,
+                ..RolloutQuery::default()
+            };
+            store.rollouts(query).await.ok()
+        });
+        Some(page??.items)
     };
     found().unwrap_or_default()
 }

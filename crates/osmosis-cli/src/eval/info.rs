@@ -21,8 +21,8 @@ pub(crate) async fn run(
     arguments: InfoArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let folder = RunFolder::existing(workspace, RunKind::Evaluation, &arguments.run)?;
-    let read = ReadRun::open(folder)?;
+    let folder = RunFolder::existing(workspace, RunKind::Evaluation, &arguments.run).await?;
+    let read = ReadRun::open(folder).await?;
     let record = read.record(read.folder.name()).await?;
     let ReadRun {
         folder,

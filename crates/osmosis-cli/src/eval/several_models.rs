@@ -8,11 +8,10 @@ use osmosis_core::RunName;
 use osmosis_engine::RunEnd;
 use osmosis_run::life::Lived;
 use osmosis_run::notices::{NoNotices, Notices};
-use osmosis_run::reports::{ModelRun, ModelRunsReport};
+use osmosis_run::reports::{EvalDryRun, ModelDryRuns, ModelRun, ModelRunsReport};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 use owo_colors::Style;
-use serde_json::{Value, json};
 
 use super::gates;
 use super::prices::dollars_text;
@@ -34,8 +33,8 @@ pub(super) async fn submit(
 ) -> Result<Exit, RunError> {
     check(arguments)?;
     let models = &arguments.models;
-    let command = |model: &str, name, notices: &Arc<dyn Notices>| {
-        EvalCommand::of(arguments, Some(model), name, workspace, output, notices)
+    let command = async |model: &str, name, notices: &Arc<dyn Notices>| {
+        EvalCommand::of(arguments, Some(model), name, workspace, output, notices).await
     };
     // A wrong name is told before the first model has run for an hour. What is loaded is let go of: not
     // every machine has room for all of them.
@@ -43,7 +42,7 @@ pub(super) async fn submit(
     let quiet: Arc<dyn Notices> = Arc::new(NoNotices);
     for model in models {
         notices.step(format_args!("Checking {model}"));
-        let checked = command(model, None, &quiet)?;
+        let checked = command(model, None, &quiet).await?;
         let plan = &checked.evaluation.plan;
         plan.ready.shut_down();
         if base.is_none() {
@@ -64,18 +63,19 @@ pub(super) async fn submit(
             place + 1,
             models.len()
         ));
-        let mut command = command(model, name, notices)?;
+        let mut command = command(model, name, notices).await?;
         let name = command.evaluation.name.clone();
         if arguments.dry_run {
-            let mut resource = command.dry_run().await?;
-            resource["model"] = json!(model);
-            found.push(resource);
+            found.push(EvalDryRun {
+                model: Some(model.clone()),
+                ..command.dry_run().await?
+            });
             continue;
         }
         if let Some(folder) = &arguments.output {
             command.set_copy_to(folder.join(name.as_str()));
         }
-        command.confirm(arguments.yes)?;
+        command.confirm(arguments.yes).await?;
         let lived = command.live().await?;
         command.tell_cost(&lived.report);
         let is_stopped = several.add(model, lived, arguments);
@@ -84,10 +84,11 @@ pub(super) async fn submit(
         }
     }
     if arguments.dry_run {
-        output.operation(
-            "valid",
-            &json!({ "runs": found, "comparisons": Value::Null }),
-        );
+        let report = ModelDryRuns {
+            runs: found,
+            comparisons: None,
+        };
+        output.operation("valid", &report);
         return Ok(Exit::Ok);
     }
     let workspace = Workspace::find(workspace, config_folder(arguments))?;

@@ -6,18 +6,16 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
 use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
-use osmosis_run::eval::check::CheckedSide;
 use osmosis_run::eval::evaluation::{EvalEnd, Evaluation};
 use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::notices::{Notice, Notices};
-use osmosis_run::reports::RunReport;
+use osmosis_run::reports::{CheckedServer, CheckedUserSide, EvalDryRun, RunReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::ChosenServer;
 use osmosis_store::RunKind;
-use serde_json::{Value, json};
 
 use super::budget::Budget;
 use super::gates::{self, NOT_JUDGED};
@@ -49,13 +47,13 @@ pub(crate) async fn submit(
         return several_models::submit(&arguments, name, workspace, output, &notices).await;
     }
     let model = arguments.models.first().map(String::as_str);
-    let command = EvalCommand::of(&arguments, model, name, workspace, output, &notices)?;
+    let command = EvalCommand::of(&arguments, model, name, workspace, output, &notices).await?;
     if arguments.dry_run {
         let resource = command.dry_run().await?;
         output.operation("valid", &resource);
         return Ok(Exit::Ok);
     }
-    command.confirm(arguments.yes)?;
+    command.confirm(arguments.yes).await?;
     command.run().await
 }
 
@@ -65,7 +63,7 @@ pub(crate) async fn resume(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
-    let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run)?;
+    let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run).await?;
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
     if let Some(from) = &pinned.regraded_from {
@@ -83,7 +81,7 @@ pub(crate) async fn resume(
         seed: pinned.model_seed().unwrap_or(0),
         server: shared(ChosenServer::of_run(&pinned, arguments.reach.into())?),
     };
-    let plan = EvalPlan::check(request, Some(&workspace.root), &*notices)?;
+    let plan = EvalPlan::check(request, Some(&workspace.root), &*notices).await?;
     let again = run_again(&pinned, record.name.as_str(), &workspace);
     let command = EvalCommand {
         evaluation: Evaluation {
@@ -143,7 +141,7 @@ pub(super) struct EvalCommand {
 
 impl EvalCommand {
     /// Checks everything that can be without starting anything.
-    pub(super) fn of(
+    pub(super) async fn of(
         arguments: &SubmitArguments,
         model: Option<&str>,
         name: Option<RunName>,
@@ -164,7 +162,8 @@ impl EvalCommand {
                 arguments.reach.clone().into(),
             )?),
         };
-        let plan = EvalPlan::check(request, workspace, &**notices).map_err(|error| {
+        let checked = EvalPlan::check(request, workspace, &**notices).await;
+        let plan = checked.map_err(|error| {
             if by_flags && error.kind() == RunErrorKind::ConfigInvalid {
                 return error.into_usage();
             }
@@ -191,21 +190,21 @@ impl EvalCommand {
             again: "`--fresh`".to_owned(),
         };
         command.check_gates()?;
-        if command.is_new() {
+        if command.is_new().await? {
             let evaluation = &command.evaluation;
             Budget::of(evaluation.max_cost, evaluation.prices)?;
         }
         Ok(command)
     }
 
-    fn is_new(&self) -> bool {
-        self.fresh || !self.evaluation.folder.exists()
+    async fn is_new(&self) -> Result<bool, RunError> {
+        Ok(self.fresh || !self.evaluation.folder.holds_run().await?)
     }
 
     /// Asks before calls leave this machine, unless that is wanted anyway.
-    pub(super) fn confirm(&self, yes: bool) -> Result<(), RunError> {
+    pub(super) async fn confirm(&self, yes: bool) -> Result<(), RunError> {
         let plan = &self.evaluation.plan;
-        if plan.goes_out() && !yes && self.is_new() && self.output.can_ask() {
+        if plan.goes_out() && !yes && self.output.can_ask() && self.is_new().await? {
             self.notices.notice(Notice::StepsDone);
             confirm(plan, &self.output)?;
         }
@@ -213,43 +212,20 @@ impl EvalCommand {
     }
 
     /// Tries everything out, and says what was found.
-    pub(super) async fn dry_run(&self) -> Result<Value, RunError> {
+    pub(super) async fn dry_run(&self) -> Result<EvalDryRun, RunError> {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         self.progress()?;
         let checked = self.evaluation.check(&stop, &self.notices).await?;
-        let found = match checked.side {
-            CheckedSide::Here {
-                manifest,
-                program,
-                withheld,
-            } => json!({
-                "workflow": manifest.workflow,
-                "grader": manifest.grader,
-                "warnings": manifest.warnings,
-                "program": program,
-                "withheld_variables": withheld.0,
-            }),
-            CheckedSide::AtServer { url, health } => {
-                self.output.line(format_args!("{url} says: {health}"));
-                json!({ "server": url, "health": health })
-            }
-        };
         let plan = &self.evaluation.plan;
+        let report = EvalDryRun::of(checked, plan);
+        if let CheckedUserSide::AtServer(CheckedServer { server, health }) = &report.user_side {
+            self.output.line(format_args!("{server} says: {health}"));
+        }
         self.output.line(format_args!(
             "Everything is in order: {} rows × {} = {} rollouts. Nothing was run.",
-            plan.rows,
-            plan.config.evaluation.n,
-            plan.rollouts()
+            report.rows, plan.config.evaluation.n, report.rollouts
         ));
-        let mut resource = json!({
-            "rows": plan.rows,
-            "rollouts": plan.rollouts(),
-            "model_server": checked.model_server.as_str(),
-        });
-        if let (Some(resource), Value::Object(found)) = (resource.as_object_mut(), found) {
-            resource.extend(found);
-        }
-        Ok(resource)
+        Ok(report)
     }
 
     async fn run(self) -> Result<Exit, RunError> {
@@ -342,7 +318,7 @@ impl EvalCommand {
         let Some(file) = &self.gates.junit else {
             return Ok(());
         };
-        let store = ReadRun::open(self.evaluation.folder.clone())?.store;
+        let store = ReadRun::open(self.evaluation.folder.clone()).await?.store;
         let workspace = &self.evaluation.plan.workspace;
         JunitReport::of(&*store, workspace, self.evaluation.redactor())
             .await?

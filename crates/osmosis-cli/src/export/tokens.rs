@@ -3,12 +3,11 @@
 use osmosis_core::Sample;
 use osmosis_core::config::Training;
 use osmosis_data::export::TokenRow;
-use osmosis_run::reports::LeftOutReport;
+use osmosis_run::reports::{ErrorDetails, LeftOutReport};
 use osmosis_run::train::{HeldOutRows, training_of};
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::{RolloutRecord, RunRecord, Store};
 use osmosis_train::{RolloutRows, rows_of, visit_of};
-use serde_json::json;
 
 use crate::output::Output;
 use crate::runs::Pinned;
@@ -187,7 +186,9 @@ impl LeftOutCounts {
             RunErrorKind::NoTrainingRows,
             format!("run `{run}` has no rows for a trainer: {reasons}"),
         )
-        .details(json!({ "left_out": self.report() }));
+        .details(ErrorDetails::Export {
+            left_out: self.report(),
+        });
         if self.no_tokens > 0 {
             error.hint(
                 "token ids are recorded of embedded models and of servers that are known to tell them, see \

@@ -23,7 +23,7 @@ pub(super) async fn archive(
             "Archived `{}`. Bring it back with:\n  {restore}",
             kept::reference_of(&archived.key)
         ));
-        report.runs.push(MovedRun::archived(&archived)?);
+        report.runs.push(MovedRun::archived(&archived, workspace));
     }
     output.operation("archived", &report);
     Ok(Exit::Ok)

@@ -62,23 +62,20 @@ async fn folders(
     archived: bool,
 ) -> Result<Vec<(RunFolder, Option<ArchivedRun>)>, RunError> {
     if !archived {
-        let runs = FoundRun::all(workspace, &[kind]).into_iter();
+        let runs = FoundRun::all(workspace, &[kind]).await?.into_iter();
         return Ok(runs.map(|run| (run.folder, None)).collect());
     }
     let archived = kept::archived_runs(workspace, &[kind]).await?.into_iter();
-    archived
-        .map(|run| {
-            let path = run.url.folder()?;
-            Ok((RunFolder { path }, Some(run)))
-        })
-        .collect()
+    Ok(archived
+        .map(|run| (RunFolder::of_archived(workspace, &run), Some(run)))
+        .collect())
 }
 
 async fn summary(
     folder: &RunFolder,
     archived: Option<ArchivedRun>,
 ) -> Result<Option<RunSummary>, RunError> {
-    let run = ReadRun::open(folder.clone())?;
+    let run = ReadRun::open(folder.clone()).await?;
     let summary = RunSummary::of(&run).await?;
     Ok(summary.map(|summary| match archived {
         Some(archived) => RunSummary {

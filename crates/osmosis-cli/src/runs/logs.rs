@@ -21,8 +21,12 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let folder = match kind {
-        Some(kind) => RunFolder::existing(workspace, kind, &arguments.run)?,
-        None => FoundRun::of_any_kind(workspace, &arguments.run)?.folder,
+        Some(kind) => RunFolder::existing(workspace, kind, &arguments.run).await?,
+        None => {
+            FoundRun::of_any_kind(workspace, &arguments.run)
+                .await?
+                .folder
+        }
     };
     let rollout = arguments.rollout.as_deref();
     let any = if arguments.follow {

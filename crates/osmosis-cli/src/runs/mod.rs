@@ -47,8 +47,8 @@ pub(crate) async fn run(
         RunCommand::Tag(arguments) => tag::run(&workspace, &arguments, output).await,
         RunCommand::Du(arguments) => size::run(&workspace, &arguments.runs, output).await,
         RunCommand::Prune(arguments) => deletion::prune(&workspace, &arguments, output).await,
-        RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output),
-        RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output),
+        RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output).await,
+        RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output).await,
         RunCommand::Logs(arguments) => logs::run(&workspace, None, &arguments, output).await,
     }
 }

@@ -13,13 +13,13 @@ use crate::workspace::Workspace;
 /// Losses that are shown to people; JSON has all of them.
 const SHOWN: usize = 20;
 
-pub(crate) fn run(
+pub(crate) async fn run(
     workspace: &Workspace,
     arguments: &SalvageArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let name = given_name(arguments.to.as_deref())?;
-    let salvaged = salvage(workspace, &arguments.run, name)?;
+    let salvaged = salvage(workspace, &arguments.run, name).await?;
     let report = SalvagedRun::of(&salvaged, workspace);
     tell(&report, output);
     output.operation("salvaged", &report);

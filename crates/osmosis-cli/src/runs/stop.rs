@@ -1,10 +1,10 @@
 //! `osmosis eval|train stop RUN`: asks the process that holds the run to end, and waits until it has.
 
 use osmosis_run::RunError;
+use osmosis_run::reports::StoppedRun;
 use osmosis_run::runs::record_of;
 use osmosis_run::runs::stop::{Ask, ask_to_stop, until_stopped};
 use osmosis_store::{RunKind, RunStatus};
-use serde_json::json;
 
 use crate::error::Exit;
 use crate::output::Output;
@@ -18,17 +18,22 @@ pub(crate) async fn run(
     ask: Ask,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let folder = RunFolder::existing(workspace, kind, run)?;
+    let folder = RunFolder::existing(workspace, kind, run).await?;
     let run = folder.name();
-    let Some(holder) = ask_to_stop(&folder, ask)? else {
+    let told = |pid, resume| StoppedRun {
+        run_name: run.to_owned(),
+        pid,
+        resume,
+    };
+    let Some(holder) = ask_to_stop(&folder, ask).await? else {
         if is_finished(&folder).await {
             output.line(format_args!(
                 "Run `{run}` is finished: there is nothing to stop."
             ));
-            output.operation("finished", &json!({ "run_name": run }));
+            output.operation("finished", &told(None, None));
         } else {
             output.line(format_args!("Run `{run}` is not running."));
-            output.operation("not_running", &json!({ "run_name": run }));
+            output.operation("not_running", &told(None, None));
         }
         return Ok(Exit::Ok);
     };
@@ -37,17 +42,14 @@ pub(crate) async fn run(
     // It may have come to its end before it got to stopping.
     if is_finished(&folder).await {
         output.line(format_args!("Run `{run}` is finished."));
-        output.operation("finished", &json!({ "run_name": run, "pid": holder.pid }));
+        output.operation("finished", &told(Some(holder.pid), None));
         return Ok(Exit::Ok);
     }
     let resume = crate::command_line::suggest(&[command_word(kind), "resume", run], workspace);
     output.line(format_args!(
         "Run `{run}` has stopped. Resume with:\n  {resume}"
     ));
-    output.operation(
-        "stopped",
-        &json!({ "run_name": run, "pid": holder.pid, "resume": resume }),
-    );
+    output.operation("stopped", &told(Some(holder.pid), Some(resume)));
     Ok(Exit::Ok)
 }
 

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
 use osmosis_run::reports::VerifiedRun;
 use osmosis_run::runs::verify::{Verified, verify};
-use osmosis_store::Damage;
+use osmosis_store::{Damage, VerifyProgress};
 
 use crate::command_line;
 use crate::error::Exit;
@@ -14,12 +14,18 @@ use crate::workspace::Workspace;
 /// Findings that are shown to people; JSON has more.
 const SHOWN: usize = 20;
 
-pub(crate) fn run(workspace: &Workspace, run: &str, output: &Output) -> Result<Exit, RunError> {
+pub(crate) async fn run(
+    workspace: &Workspace,
+    run: &str,
+    output: &Output,
+) -> Result<Exit, RunError> {
     let bar = progress_bar(output);
-    let verified = verify(workspace, run, |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done);
-    })?;
+    let shown = bar.clone();
+    let progress = Box::new(move |progress: VerifyProgress| {
+        shown.set_length(progress.total);
+        shown.set_position(progress.done);
+    });
+    let verified = verify(workspace, run, progress).await?;
     bar.finish_and_clear();
     tell(&verified, workspace, output);
     let report = VerifiedRun::of(&verified);

@@ -9,13 +9,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_gateway::Secret;
 use osmosis_run::events::LogOnly;
 use osmosis_run::life::{FrontEnd, live};
+use osmosis_run::reports::ServedRollouts;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_server::{
     ServerAddress, Serving, ServingLimits, UserSide, UserSideRequest, generate_api_key,
     load_state_key,
 };
 use osmosis_store::RunKind;
-use serde_json::json;
 
 use self::stop::ServeStop;
 use crate::arguments::ServeArguments;
@@ -127,17 +127,17 @@ impl Announced {
         }
         self.output.operation_line(
             "serving",
-            &json!({
-                "url": address.url,
-                "api_key": match &self.api_key {
-                    ApiKey::Made(key) => Some(key.expose()),
+            &ServedRollouts {
+                url: address.url.to_owned(),
+                api_key: match &self.api_key {
+                    ApiKey::Made(key) => Some(key.expose().to_owned()),
                     // Who gave it knows it.
                     ApiKey::Given(_) | ApiKey::None => None,
                 },
-                "worker_address": address.worker_address,
-                "needs_key": self.api_key.secret().is_some(),
-                "output_path": self.folder,
-            }),
+                worker_address: address.worker_address.map(str::to_owned),
+                needs_key: self.api_key.secret().is_some(),
+                output_path: self.folder.clone(),
+            },
         );
     }
 }

@@ -17,13 +17,13 @@ pub(crate) async fn run(
     run: &str,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let folder = RunFolder::existing(workspace, RunKind::Training, run)?;
+    let folder = RunFolder::existing(workspace, RunKind::Training, run).await?;
     let record = record_of(&folder, run).await?;
     let ReadRun {
         folder,
         store,
         held,
-    } = ReadRun::open(folder)?;
+    } = ReadRun::open(folder).await?;
     let info = TrainingInfo {
         report: TrainingReport::of(&*store, &record.name, &folder).await?,
         record: RunRecordReport::of(&record, held),

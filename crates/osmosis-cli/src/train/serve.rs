@@ -6,14 +6,13 @@ use osmosis_core::config::ConfigSource;
 use osmosis_gateway::Secret;
 use osmosis_run::RunError;
 use osmosis_run::life::{FrontEnd, Lived, live};
-use osmosis_run::reports::{Curve, TrainingReport};
+use osmosis_run::reports::{Curve, ServedBatches, TrainingReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
 use osmosis_server::{ServedTraining, TrainerAddress};
 use osmosis_train::delivery::OutsideEnd;
-use serde_json::json;
 
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
@@ -43,7 +42,7 @@ pub(crate) async fn serve(
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: false,
     };
-    let plan: Plan<OutsideModel> = Plan::check(request, workspace, &*notices)?;
+    let plan: Plan<OutsideModel> = Plan::check(request, workspace, &*notices).await?;
     let mut training = Training::new(plan, name)?;
     training.throughput = arguments.throughput.into();
     let again = command_line::suggest(
@@ -126,16 +125,16 @@ impl Announced {
         ));
         output.operation_line(
             "serving",
-            &json!({
-                "run_name": self.name,
-                "url": url,
-                "control_key": key,
-                "model": self.model,
-                "version": address.version,
-                "acknowledged": done,
-                "batches": all,
-                "output_path": folder,
-            }),
+            &ServedBatches {
+                run_name: self.name.clone(),
+                url: url.to_owned(),
+                control_key: key.to_owned(),
+                model: self.model.clone(),
+                version: address.version,
+                acknowledged: done,
+                batches: all,
+                output_path: folder.clone(),
+            },
         );
     }
 }

@@ -6,7 +6,7 @@ use camino::Utf8Path;
 use osmosis_core::config::ConfigSource;
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::Notices;
-use osmosis_run::reports::Curve;
+use osmosis_run::reports::{Curve, TrainDryRun};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
@@ -14,7 +14,6 @@ use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde::Serialize;
-use serde_json::json;
 
 use super::report;
 use super::view::TrainView;
@@ -43,7 +42,7 @@ pub(crate) async fn submit(
         secrets_file: arguments.secrets.secrets_file,
         rows_not_compared: false,
     };
-    let checked: Result<Plan, RunError> = Plan::check(request, workspace, &*notices);
+    let checked: Result<Plan, RunError> = Plan::check(request, workspace, &*notices).await;
     let plan = checked.map_err(|error| {
         if by_flags && error.kind() == RunErrorKind::ConfigInvalid {
             return error.into_usage();
@@ -75,7 +74,7 @@ pub(crate) async fn resume(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let workspace = Workspace::find(workspace, None)?;
-    let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run)?;
+    let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run).await?;
     let record = record_of(&folder, &arguments.run).await?;
     let notices = output.notices();
     notices.step(format_args!("Checking {}", arguments.run));
@@ -89,7 +88,7 @@ pub(crate) async fn resume(
             .rows_compared
             .is_none(),
     };
-    let plan: Plan = Plan::check(request, Some(&workspace.root), &*notices)?;
+    let plan: Plan = Plan::check(request, Some(&workspace.root), &*notices).await?;
     let again = format!(
         "The `train submit` that began it, with `--name {} --fresh`,",
         record.name
@@ -119,23 +118,12 @@ async fn dry_run(
 ) -> Result<Exit, RunError> {
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
     let checked = training.check(&stop, notices).await?;
-    let (rows, held_out) = training.plan.row_counts();
+    let report = TrainDryRun::of(checked, &training.plan);
     output.line(format_args!(
-        "Everything is in order: {rows} rows to train on, {held_out} held out. Nothing was run."
+        "Everything is in order: {} rows to train on, {} held out. Nothing was run.",
+        report.rows, report.held_out
     ));
-    output.operation(
-        "valid",
-        &json!({
-            "rows": rows,
-            "held_out": held_out,
-            "parameters": training.plan.model.config.parameters(),
-            "workflow": checked.manifest.workflow,
-            "grader": checked.manifest.grader,
-            "warnings": checked.manifest.warnings,
-            "program": checked.program,
-            "withheld_variables": training.plan.code.withheld.0,
-        }),
-    );
+    output.operation("valid", &report);
     Ok(Exit::Ok)
 }
 

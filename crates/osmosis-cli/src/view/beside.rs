@@ -4,9 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use osmosis_run::RunError;
 use osmosis_run::workspace::Workspace;
-use osmosis_view::{Viewer, ViewerOptions};
+use osmosis_view::{Viewer, ViewerEnd, ViewerOptions};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::{ServedPage, browser, segment};
 use crate::output::Output;
@@ -14,7 +13,7 @@ use crate::output::Output;
 /// A viewer that ends with the run that it is started for.
 #[derive(Debug)]
 pub(crate) struct ViewBeside {
-    stop: CancellationToken,
+    end: ViewerEnd,
     serving: JoinSet<Result<(), RunError>>,
 }
 
@@ -42,15 +41,16 @@ impl ViewBeside {
         if output.can_ask() {
             browser::open(&page.url, output);
         }
-        let stop = CancellationToken::new();
+        let end = viewer.end();
         let mut serving = JoinSet::new();
-        serving.spawn(viewer.serve(stop.clone()));
-        Ok(Some(Self { stop, serving }))
+        serving.spawn(viewer.serve(std::future::pending()));
+        Ok(Some(Self { end, serving }))
     }
 
+    /// Open pages show how the run ended before the viewer goes.
     pub(crate) async fn end(beside: Option<Self>) {
-        if let Some(Self { stop, mut serving }) = beside {
-            stop.cancel();
+        if let Some(Self { end, mut serving }) = beside {
+            end.end_after_last_look().await;
             // It ends by itself; what it failed with is no part of the run.
             while serving.join_next().await.is_some() {}
         }

@@ -42,12 +42,12 @@ pub(crate) async fn run(
     let path = match &arguments.runs[..] {
         [] => "/".to_owned(),
         [run] => {
-            FoundRun::of_any_kind(&workspace, run)?;
+            FoundRun::of_any_kind(&workspace, run).await?;
             format!("/runs/{}", segment(run))
         }
         runs => {
             for run in runs {
-                FoundRun::of_any_kind(&workspace, run)?;
+                FoundRun::of_any_kind(&workspace, run).await?;
             }
             format!("/compare/{}", segment(&runs.join(",")))
         }
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     if arguments.open || (!arguments.no_open && output.can_ask()) {
         browser::open(&page.url, output);
     }
-    viewer.serve(signals.stop.drain.clone()).await?;
+    viewer.serve(signals.stop.drain.cancelled()).await?;
     Ok(Exit::Ok)
 }
 

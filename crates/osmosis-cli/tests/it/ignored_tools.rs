@@ -87,6 +87,15 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
     workspace.write("configs/training/c.toml", &config);
     let trained = workspace.train(&["--json"]);
     assert!([0, 3].contains(&trained.code), "{}", trained.stderr);
+
+    // The checkpoint keeps it: without the key its tools are offered as they were in training.
+    workspace.model("run:t@latest", "");
+    workspace.submit(&["--fresh"]).expect(0);
+    // A template that is chosen instead decides itself, and this one shows none.
+    workspace.write("other.jinja", TEMPLATE);
+    workspace.model("run:t@latest", "chat_template = \"other.jinja\"\n");
+    let error = workspace.submit(&["--fresh", "--json"]).expect(1).error();
+    assert_eq!(error["code"], "tools_ignored", "{error}");
 }
 
 #[test]

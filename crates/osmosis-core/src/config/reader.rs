@@ -143,7 +143,11 @@ impl<'d> Reader<'d> {
                 }
                 (None, _) => {
                     let problem = ConfigProblem::UnknownSection {
-                        section: name.to_owned(),
+                        section: if name.contains('.') {
+                            format!("\"{name}\"")
+                        } else {
+                            name.to_owned()
+                        },
                         suggestion: Some(suggestion::for_section(self.kind, name)),
                     };
                     self.report(at, problem);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use osmosis_core::execution::{LossCause, RunJob};
 use osmosis_core::{JsonText, Phase, RolloutId};
-use osmosis_engine::conformance::{self, ExecutorUnderTest, UserCode};
+use osmosis_engine::conformance::{self, ExecutorKind, ExecutorUnderTest, UserCode};
 use osmosis_engine::for_each_executor_behaviour;
 
 use crate::fake_executor::{FakeExecutor, Play};
@@ -36,6 +36,7 @@ fn under_test() -> ExecutorUnderTest {
     };
     ExecutorUnderTest {
         executor,
+        kind: ExecutorKind::Tasks,
         job: Box::new(job),
     }
 }

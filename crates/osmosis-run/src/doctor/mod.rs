@@ -51,7 +51,7 @@ impl Doctor<'_> {
                 let hint = error.hint_text().map(str::to_owned);
                 let finding = DoctorFinding::bad("workspace", error.message(), hint);
                 found(finding, &mut tell);
-                return report(findings, models::ready(None));
+                return report(findings, models::ready(None).await);
             }
         };
         let root = workspace.root.as_str();
@@ -61,7 +61,7 @@ impl Doctor<'_> {
             found(self.rollout(&workspace, &name).await, &mut tell);
         }
         tell(DoctorEvent::Checking("models".to_owned()));
-        report(findings, models::ready(Some(&workspace)))
+        report(findings, models::ready(Some(&workspace)).await)
     }
 
     fn sdk(&self) -> DoctorFinding {

@@ -8,7 +8,7 @@ use osmosis_train::checkpoints;
 
 use crate::policy::variable;
 use crate::reports::{ReadyModel, ReadyModelKind};
-use crate::run_folder::RunFolder;
+use crate::runs::FoundRun;
 use crate::workspace::Workspace;
 
 /// Files below the workspace are looked for this deep.
@@ -19,7 +19,7 @@ const MOST_ENTRIES: usize = 20_000;
 const SKIPPED: [&str; 4] = ["node_modules", "target", "venv", "site-packages"];
 
 /// The models of this machine, workspace and environment.
-pub(super) fn ready(workspace: Option<&Workspace>) -> Vec<ReadyModel> {
+pub(super) async fn ready(workspace: Option<&Workspace>) -> Vec<ReadyModel> {
     let mut found: Vec<ReadyModel> = EmbeddedModel::builtin_names()
         .map(|name| {
             model(
@@ -31,7 +31,7 @@ pub(super) fn ready(workspace: Option<&Workspace>) -> Vec<ReadyModel> {
         .collect();
     if let Some(workspace) = workspace {
         found.extend(files(workspace));
-        found.extend(runs(workspace));
+        found.extend(runs(workspace).await);
     }
     found.extend(PROVIDERS.iter().filter_map(server));
     found
@@ -46,12 +46,13 @@ fn model(name: String, kind: ReadyModelKind, text: impl Into<String>) -> ReadyMo
 }
 
 /// Trainings that left a checkpoint.
-fn runs(workspace: &Workspace) -> Vec<ReadyModel> {
-    let names = RunFolder::names(workspace, RunKind::Training).into_iter();
-    names
-        .filter_map(|name| {
-            let folder = workspace.runs_dir(RunKind::Training).join(&name);
-            let all = checkpoints::list(&folder).ok()?;
+async fn runs(workspace: &Workspace) -> Vec<ReadyModel> {
+    let runs = FoundRun::all(workspace, &[RunKind::Training]).await;
+    runs.unwrap_or_default()
+        .into_iter()
+        .filter_map(|run| {
+            let all = checkpoints::list(&run.folder.path).ok()?;
+            let name = run.name;
             let last = all.last()?;
             let text = format!(
                 "{} checkpoints, the latest of step {}",

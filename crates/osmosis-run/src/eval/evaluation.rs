@@ -16,7 +16,7 @@ use crate::eval::live_view::LiveView;
 use crate::eval::money::Money;
 use crate::eval::plan::{EvalPlan, UserSide};
 use crate::eval::prices::{Dollars, Prices};
-use crate::eval::probe::{ProbeResult, Server, probe};
+use crate::eval::probe::{ProbeResult, Server, ServerRole, probe};
 use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings};
@@ -368,7 +368,7 @@ impl Evaluation {
             return Ok(ProbeResult::NotAsked);
         }
         let policy = Server {
-            key: "model_path",
+            role: ServerRole::Policy,
             model: &plan.config.experiment.model_path,
             policy: &*plan.ready.policy,
         };

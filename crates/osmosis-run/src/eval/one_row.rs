@@ -90,7 +90,7 @@ pub struct RowRun {
 }
 
 impl RowRun {
-    pub fn check(
+    pub async fn check(
         request: RowRequest,
         workspace: Option<&Utf8Path>,
         notices: &dyn Notices,
@@ -107,7 +107,8 @@ impl RowRun {
             },
             Some(&workspace.root),
             notices,
-        )?;
+        )
+        .await?;
         if request.debugger {
             enable_debugger(&mut plan.side)?;
         }
@@ -130,8 +131,8 @@ impl RowRun {
                 let message = format!("`{}` is not UTF-8", path.display());
                 RunError::failed(RunErrorKind::Io, message)
             })?;
-            evaluation.folder = RunFolder { path };
-        } else if evaluation.folder.exists() {
+            evaluation.folder = RunFolder::unlisted(path);
+        } else if evaluation.folder.holds_run().await? {
             let message = format!("run `{}` is there already", evaluation.name);
             return Err(RunError::failed(RunErrorKind::FileExists, message)
                 .hint("choose another name for `--record`"));
@@ -154,7 +155,7 @@ impl RowRun {
         let model_path = &plan.config.experiment.model_path;
         let follower = Arc::new(Follower::new(
             self.rollout.clone(),
-            crate::policy::tokenizer(model_path, &plan.workspace),
+            crate::policy::tokenizer(model_path, &plan.workspace).await,
             tell,
         ));
         let observer = RowObserver {
@@ -179,7 +180,7 @@ impl RowRun {
             () = stop_at_once => {}
         }
         let folder = &self.evaluation.folder;
-        let store = ReadRun::open(folder.clone())?.store;
+        let store = ReadRun::open(folder.clone()).await?.store;
         follower.catch_up(&*store).await?;
         follower.tell_pending();
         let wanted = Wanted {

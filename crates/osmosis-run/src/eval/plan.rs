@@ -106,7 +106,7 @@ impl UserSide {
 
 impl EvalPlan {
     /// Checks everything that can be without starting anything; what takes time is told as it begins.
-    pub fn check(
+    pub async fn check(
         request: EvalRequest,
         workspace: Option<&Utf8Path>,
         notices: &dyn Notices,
@@ -157,11 +157,11 @@ impl EvalPlan {
         if model_path.runs_here() {
             notices.step(format_args!("Loading the model {model_path}"));
         }
-        let ready = policy::open(model_path, request.seed, &workspace, &chat)?;
+        let ready = policy::open(model_path, request.seed, &workspace, &chat).await?;
         let judge = match side {
             UserSide::Here(_) => {
                 let (model, beside) = (config.judge_model.as_ref(), Some((model_path, &ready)));
-                ReadyJudge::open(model, request.seed, &workspace, beside)?
+                ReadyJudge::open(model, request.seed, &workspace, beside).await?
             }
             UserSide::AtServer(_) => None,
         };

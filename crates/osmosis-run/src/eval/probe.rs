@@ -3,13 +3,16 @@
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelPath;
 use osmosis_gateway::{Finding, Policy, ProbeError, ProbeErrorKind, Probed};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::notices::Notices;
+use crate::reports::ErrorDetails;
 use crate::{RunError, RunErrorKind};
 
 /// What came of it, for people and programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ProbeResult {
     Works,
     Doubtful,
@@ -17,20 +20,27 @@ pub enum ProbeResult {
     NotAsked,
 }
 
-impl ProbeResult {
-    pub fn as_str(self) -> &'static str {
+/// What a model is to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerRole {
+    Policy,
+    Judge,
+}
+
+impl ServerRole {
+    /// What names it in the config.
+    fn key(self) -> &'static str {
         match self {
-            Self::Works => "works",
-            Self::Doubtful => "doubtful",
-            Self::NotAsked => "not_asked",
+            Self::Policy => "model_path",
+            Self::Judge => "judge_model",
         }
     }
 }
 
-/// A model behind an endpoint, and what names it in the config.
+/// A model behind an endpoint.
 #[derive(Debug)]
 pub struct Server<'a> {
-    pub key: &'static str,
+    pub role: ServerRole,
     pub model: &'a ModelPath,
     pub policy: &'a dyn Policy,
 }
@@ -56,7 +66,7 @@ pub async fn probe(
                 result = ProbeResult::Doubtful;
                 notices.warn(format_args!(
                     "the server of {} may not work: {}",
-                    server.key,
+                    server.role.key(),
                     redactor.clean(&why)
                 ));
             }
@@ -74,7 +84,7 @@ fn broken(
     server: &Server<'_>,
     redactor: &Redactor,
 ) -> RunError {
-    let Server { key, model, .. } = server;
+    let Server { role, model, .. } = server;
     let variables = match model {
         ModelPath::Provider { provider, .. } => {
             Some((provider.base_url_variable, provider.api_key_variable))
@@ -95,10 +105,22 @@ fn broken(
         ProbeErrorKind::Key => RunErrorKind::ModelKeyRefused,
         ProbeErrorKind::Model => RunErrorKind::ModelNotFound,
     };
+    let (endpoint, model_path) = (endpoint.to_owned(), model.to_string());
+    let details = match role {
+        ServerRole::Policy => ErrorDetails::Model {
+            endpoint,
+            model_path,
+        },
+        ServerRole::Judge => ErrorDetails::Judge {
+            endpoint,
+            judge_model: model_path,
+        },
+    };
+    let key = role.key();
     RunError::failed(failed, redactor.clean(&format!("{key} `{model}`: {error}")))
         .hint(redactor.clean(&format!(
             "{}{from} (`--no-probe` runs without this check)",
             error.hint()
         )))
-        .details(json!({ "endpoint": endpoint, *key: model.to_string() }))
+        .details(details)
 }

@@ -215,6 +215,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         resume,
         fresh,
     } = front;
+    let resumes = !fresh && work.identity().folder.holds_run().await?;
     let parts = RunningParts::default();
     let mut events = EventSink::start();
     let around = Surroundings {
@@ -222,7 +223,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         notices: &notices,
         events: &events,
         parts: &parts,
-        resumes: !fresh && work.identity().folder.exists(),
+        resumes,
     };
     osmosis_worker::end_leftovers().await;
     let begun = begin(work, fresh, &around).await;
@@ -325,9 +326,9 @@ async fn begin<W: Work>(
     let (ready, trackers) = around.stop.unless_stopped(preparing).await?;
     let pinned = work.pin(&ready)?;
     let identity = work.identity();
-    if fresh && let Some(target) = identity.folder.archive(identity.workspace)? {
-        let name = identity.name;
-        let text = format!("The earlier run `{name}` is now at {target}");
+    if fresh && let Some(archived) = identity.folder.archive().await? {
+        let (name, path) = (identity.name, archived.path);
+        let text = format!("The earlier run `{name}` is now at {path}");
         around.notices.note(text);
     }
     let Opened {

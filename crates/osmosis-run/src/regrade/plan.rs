@@ -78,7 +78,8 @@ impl RegradePlan {
             }
             },
         )?;
-        let judge = ReadyJudge::open(config.judge_model.as_ref(), asked.seed, &workspace, None)?;
+        let judge_model = config.judge_model.as_ref();
+        let judge = ReadyJudge::open(judge_model, asked.seed, &workspace, None).await?;
         let counts = source.store.counts().await?;
         let mut plan = Self {
             rollouts: counts.done,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use osmosis_core::config::{ConfigSource, Override};
 use osmosis_store::{RunKind, RunRecord, Store};
-use osmosis_store_sqlite::SqliteStore;
 
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, record_of};
@@ -21,17 +20,17 @@ pub struct Source {
 
 impl Source {
     pub async fn open(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
-        Self::of(RunFolder::existing(workspace, RunKind::Evaluation, run)?).await
+        Self::of(RunFolder::existing(workspace, RunKind::Evaluation, run).await?).await
     }
 
     /// The run of exactly this name, which an earlier regrade wrote down.
     pub async fn recorded(workspace: &Workspace, run: &str) -> Result<Self, RunError> {
-        Self::of(RunFolder::recorded(workspace, RunKind::Evaluation, run)?).await
+        Self::of(RunFolder::recorded(workspace, RunKind::Evaluation, run).await?).await
     }
 
     async fn of(folder: RunFolder) -> Result<Self, RunError> {
         let run = folder.name();
-        if let Some(holder) = SqliteStore::holder(&folder.path) {
+        if let Some(holder) = folder.records.holder().await? {
             return Err(RunError::failed(
                 RunErrorKind::RunHeld,
                 format!("run `{run}` is under way: it is held by {holder}"),
@@ -43,7 +42,7 @@ impl Source {
         let record = record_of(&folder, run).await?;
         Ok(Self {
             pinned: Pinned::read(&record.pinned)?,
-            store: Arc::new(SqliteStore::open_read_only(&folder.path)?),
+            store: folder.records.open_read_only().await?,
             folder,
             record,
         })

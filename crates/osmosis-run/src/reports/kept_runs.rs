@@ -8,7 +8,6 @@ use osmosis_store::{ArchivedRun, RunKey, RunPlace};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::RunError;
 use crate::run_folder::RunFolder;
 use crate::runs::FoundRun;
 use crate::runs::kept::{
@@ -139,11 +138,11 @@ pub struct MovedRun {
 }
 
 impl MovedRun {
-    pub fn archived(run: &ArchivedRun) -> Result<Self, RunError> {
-        Ok(Self {
+    pub fn archived(run: &ArchivedRun, workspace: &Workspace) -> Self {
+        Self {
             archive_id: Some(run.id.clone()),
-            ..Self::at(&run.key, run.url.folder()?)
-        })
+            ..Self::at(&run.key, RunFolder::of_archived(workspace, run).path)
+        }
     }
 
     pub fn restored(run: &RunKey, workspace: &Workspace) -> Self {

@@ -10,11 +10,14 @@ mod comparison;
 mod cost;
 mod dataset_preview;
 mod doctor_report;
+mod dry_run;
+mod error_details;
 mod exported;
 mod failures;
 mod flips;
 mod gates;
 mod kept_runs;
+mod made_files;
 mod model_runs;
 mod ordered_map;
 mod rollout_details;
@@ -25,7 +28,9 @@ mod run_state;
 mod run_summary;
 mod salvaged;
 mod schema;
+mod served;
 mod shared;
+mod stopped_run;
 mod training;
 mod verified;
 mod viewer;
@@ -41,6 +46,11 @@ pub use comparison::{
 pub use cost::CostReport;
 pub use dataset_preview::{DatasetPreview, PreviewColumn, PreviewRow};
 pub use doctor_report::{DoctorFinding, DoctorReport, ReadyModel, ReadyModelKind};
+pub use dry_run::{
+    CheckedCode, CheckedServer, CheckedUserSide, EvalDryRun, ModelDryRuns, RegradeDryRun,
+    TrainDryRun,
+};
+pub use error_details::{BadRow, ConfigProblem, ErrorDetails, OverlappingRow};
 pub use exported::{ExportReport, LeftOutReport};
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
@@ -48,13 +58,14 @@ pub use gates::{Gate, GateResult};
 pub use kept_runs::{
     ArchivalReport, KeptRun, MovedRun, RemovalReport, RemovedRun, RunSizeReport, TaggedRun,
 };
+pub use made_files::{MadeProject, WrittenPages};
 pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
 pub use ordered_map::OrderedMap;
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
-    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, Entry, GroundTruth, OfferedTool,
-    RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker, Transcriber, Versions,
-    Wanted, each_log_line, raw_call,
+    Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, EarlierAttempt, Entry,
+    GroundTruth, OfferedTool, RolloutDetails, SampleContext, SampleDetails, SampledTokens, Speaker,
+    Transcriber, Versions, Wanted, each_log_line, raw_call,
 };
 pub use rollout_line::{RolloutEffort, RolloutLine, RolloutResult};
 pub use row_run::RowRunReport;
@@ -63,15 +74,18 @@ pub use run_state::RunState;
 pub use run_summary::RunSummary;
 pub use salvaged::{KeptCounts, LostReport, SalvagedRun};
 pub use schema::{SchemaFile, schema_files};
+pub use served::{ServedBatches, ServedGateway, ServedRollouts};
 pub use shared::{HistogramBar, ReportedRollout, SharedReport, WrittenReport};
+pub use stopped_run::StoppedRun;
 pub use training::{
-    BestCheckpoint, Curve, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore,
-    NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers,
-    TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport, begun_on,
+    BestCheckpoint, Curve, DemoReport, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores,
+    NamedScore, NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport,
+    StepNumbers, TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport,
+    begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};
 pub use viewer::{
-    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutState,
+    GroupUse, GroupedRollout, MeasuredOn, RolloutCommands, RolloutGrid, RolloutPage, RolloutState,
     RolloutTokens, RolloutTranscript, RowGroup, RowVisit, RunKindWord, RunOverview, RunPage,
     SampleTokens, SampleTranscript, StepGroup, StepRollouts, TokenCall, TokenPath, ToolCallDetails,
     TrainingStep, TrainingSteps, TranscriptPart, TranscriptPath, TranscriptTurn, TurnCall,

@@ -1,6 +1,7 @@
 //! One evaluation with several models: a run for each, and how they differ.
 
 use osmosis_core::RunName;
+use osmosis_store::RunKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +42,12 @@ impl ModelRunsReport {
     pub async fn of(runs: Vec<ModelRun>, workspace: &Workspace) -> Result<Self, RunError> {
         let mut comparisons = vec![];
         if runs.len() > 1 {
-            let open = |run: &ModelRun| {
-                ReadRun::open(RunFolder {
-                    path: run.report.output_path.clone(),
-                })
-            };
-            let opened = runs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+            let mut opened = vec![];
+            for run in &runs {
+                let name = &run.report.run_name;
+                let folder = RunFolder::of(workspace, RunKind::Evaluation, name);
+                opened.push(ReadRun::open(folder).await?);
+            }
             let compared = Comparison::of(opened, false, workspace).await?;
             let first = compared.first.run_name;
             let others = compared.others.into_iter();

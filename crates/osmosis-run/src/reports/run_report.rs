@@ -281,7 +281,8 @@ impl RunReport {
     }
 }
 
-fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
+/// What statistics take of a rollout with a result.
+pub(super) fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
     RolloutFact {
         row_index: rollout.row_index,
         run_index: rollout.run_index,

@@ -11,7 +11,7 @@ use crate::RunError;
 use crate::eval::money::Money;
 use crate::figures::time_text;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, ReadRun, kept};
+use crate::runs::{Pinned, ReadRun};
 
 /// An item of `eval list --json` and `train list --json`. What is not known is `null`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ impl RunSummary {
             reward: scores.reward,
             cost: scores.cost,
             regraded_from: pinned.regraded_from.map(|from| from.run),
-            tags: kept::tags_in(&folder.path),
+            tags: folder.labels().await.tags.into_iter().collect(),
             archive_id: None,
         }))
     }

@@ -5,12 +5,11 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use osmosis_core::Outcome;
-use osmosis_store::RolloutRecord;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::RolloutSearch;
+use super::facts::RolloutFacts;
 
 /// What a list of rollouts is sorted by. Rollouts that lack the number come last, in either direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -54,40 +53,16 @@ impl RolloutSort {
     }
 
     /// The number to sort by, smallest first.
-    fn key(self, rollout: &RolloutRecord, variance: Option<f64>) -> Option<f64> {
+    fn key(self, rollout: &RolloutFacts) -> Option<f64> {
+        let finished = |number: f64| rollout.is_finished().then_some(number);
         match self {
             Self::Row => None,
-            Self::Reward => reward(rollout),
-            Self::Variance => variance.map(|variance| -variance),
-            Self::Length => rollout
-                .outcome
-                .is_some()
-                .then(|| -(rollout.calls.completion_tokens as f64)),
-            Self::Time => rollout
-                .outcome
-                .is_some()
-                .then(|| -(rollout.durations.agent + rollout.durations.grade)),
+            Self::Reward => rollout.reward,
+            Self::Variance => rollout.row_variance.map(|variance| -variance),
+            Self::Length => finished(-(rollout.completion_tokens as f64)),
+            Self::Time => finished(-rollout.work_ms),
         }
     }
-}
-
-fn reward(rollout: &RolloutRecord) -> Option<f64> {
-    let outcome = rollout.outcome.as_ref();
-    outcome
-        .and_then(Outcome::reward)
-        .map(osmosis_core::Reward::get)
-}
-
-/// The variance of the rewards of a row; `None` with less than two.
-pub(super) fn row_variance(row: &[RolloutRecord]) -> Option<f64> {
-    let rewards: Vec<f64> = row.iter().filter_map(reward).collect();
-    if rewards.len() < 2 {
-        return None;
-    }
-    let count = rewards.len() as f64;
-    let mean = rewards.iter().sum::<f64>() / count;
-    let squares = rewards.iter().map(|reward| (reward - mean).powi(2));
-    Some(squares.sum::<f64>() / count)
 }
 
 /// A place in a list: `SORT:NUMBER:ROW.RUN`. Programs take it as it is.
@@ -189,27 +164,23 @@ impl JsonSchema for Cursor {
 
 /// A rollout at its place in a list: the smaller, the earlier.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Place<T> {
     sort: RolloutSort,
     reverse: bool,
     key: Option<f64>,
-    pub(super) rollout: RolloutRecord,
-    pub(super) variance: Option<f64>,
+    at: (u64, u32),
+    pub(super) item: T,
 }
 
-impl Place {
-    pub(super) fn new(
-        search: &RolloutSearch,
-        rollout: RolloutRecord,
-        variance: Option<f64>,
-    ) -> Self {
+impl<T> Place<T> {
+    pub(super) fn new(search: &RolloutSearch, rollout: &RolloutFacts, item: T) -> Self {
         let RolloutSearch { sort, reverse, .. } = *search;
         Self {
             sort,
             reverse,
-            key: sort.key(&rollout, variance),
-            rollout,
-            variance,
+            key: sort.key(rollout),
+            at: (rollout.row_index, rollout.run_index),
+            item,
         }
     }
 
@@ -217,8 +188,8 @@ impl Place {
         Cursor {
             sort: self.sort,
             key: self.key,
-            row_index: self.rollout.row_index,
-            run_index: self.rollout.run_index,
+            row_index: self.at.0,
+            run_index: self.at.1,
         }
     }
 
@@ -226,7 +197,7 @@ impl Place {
         self.compare(cursor.key, cursor.row_and_run()) == Ordering::Greater
     }
 
-    fn compare(&self, key: Option<f64>, place: (u64, u32)) -> Ordering {
+    fn compare(&self, key: Option<f64>, at: (u64, u32)) -> Ordering {
         let turned = |order: Ordering| if self.reverse { order.reverse() } else { order };
         let by_key = match (self.key, key) {
             (Some(one), Some(other)) => turned(one.total_cmp(&other)),
@@ -234,8 +205,7 @@ impl Place {
             (None, Some(_)) => Ordering::Greater,
             (None, None) => Ordering::Equal,
         };
-        let here = (self.rollout.row_index, self.rollout.run_index);
-        let by_row = here.cmp(&place);
+        let by_row = self.at.cmp(&at);
         let by_row = if self.sort == RolloutSort::Row {
             turned(by_row)
         } else {
@@ -245,23 +215,22 @@ impl Place {
     }
 }
 
-impl Ord for Place {
+impl<T> Ord for Place<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        let place = (other.rollout.row_index, other.rollout.run_index);
-        self.compare(other.key, place)
+        self.compare(other.key, other.at)
     }
 }
 
-impl PartialOrd for Place {
+impl<T> PartialOrd for Place<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
+impl<T> PartialEq for Place<T> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Place {}
+impl<T> Eq for Place<T> {}

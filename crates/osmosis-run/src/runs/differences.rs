@@ -5,11 +5,13 @@ use std::fmt::Write as _;
 
 use osmosis_core::row_selection::RowSelection;
 use osmosis_store::Store;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Pinned;
 use crate::checked_dataset::CheckedDataset;
+use crate::reports::ErrorDetails;
 use crate::source_files::IGNORE_FILE;
 use crate::{RunError, RunErrorKind};
 
@@ -39,7 +41,7 @@ const SECTIONS: &[&str] = &[
 const NO_MORE: &[&str] = &["evaluation.batch_size"];
 
 /// The `details` of an error that refuses a resume.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinnedDifferences {
     pub differences: Vec<FactDifference>,
     /// `null` when no file changed, or the run was begun before digests of single files were kept.
@@ -49,7 +51,7 @@ pub struct PinnedDifferences {
 }
 
 /// A fact and its values; `null` where there is none.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FactDifference {
     pub fact: String,
     pub old: Value,
@@ -57,7 +59,7 @@ pub struct FactDifference {
 }
 
 /// The project's files that differ, by their paths from the project's folder.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileChanges {
     pub added: Vec<String>,
     pub changed: Vec<String>,
@@ -65,7 +67,7 @@ pub struct FileChanges {
 }
 
 /// The rows of the dataset that differ from those of the run: `3,7,10-20`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RowChanges {
     pub changed: Option<String>,
     pub added: Option<String>,
@@ -221,10 +223,9 @@ impl PinnedDifferences {
                 "; files that the agent does not use can be listed in `rollouts/{project}/{IGNORE_FILE}`"
             );
         }
-        let details = serde_json::to_value(&self).unwrap_or_default();
         RunError::failed(RunErrorKind::RunPinned, message)
             .hint(hint)
-            .details(details)
+            .details(ErrorDetails::Pinned(self))
     }
 
     fn lines(&self, difference: &FactDifference) -> Vec<String> {

@@ -4,8 +4,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::time::Duration;
 
-use osmosis_store_sqlite::SqliteStore;
-
 use crate::reports::log_source;
 use crate::run_folder::RunFolder;
 use crate::{RunError, io_error as io};
@@ -26,7 +24,7 @@ pub async fn follow_log(
     let mut partial: Vec<u8> = vec![];
     loop {
         // Asked before reading: what was written until the run was let go is read then.
-        let held = SqliteStore::holder(&folder.path).is_some();
+        let held = folder.records.holder().await?.is_some();
         if file.is_none() {
             file = match File::open(&path) {
                 Ok(file) => Some(file),

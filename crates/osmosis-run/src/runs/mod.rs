@@ -11,6 +11,7 @@ mod regraded;
 pub mod salvage;
 pub mod stop;
 mod store;
+pub mod stores;
 pub mod verify;
 
 pub use differences::{FactDifference, FileChanges, PinnedDifferences, RowChanges};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use osmosis_store::{RunRecord, Store};
-use osmosis_store_sqlite::SqliteStore;
 
 use crate::run_folder::RunFolder;
 use crate::{RunError, RunErrorKind};
@@ -18,10 +17,10 @@ pub struct ReadRun {
 }
 
 impl ReadRun {
-    pub fn open(folder: RunFolder) -> Result<Self, RunError> {
+    pub async fn open(folder: RunFolder) -> Result<Self, RunError> {
         Ok(Self {
-            store: Arc::new(SqliteStore::open_read_only(&folder.path)?),
-            held: SqliteStore::holder(&folder.path).is_some(),
+            store: folder.records.open_read_only().await?,
+            held: folder.records.holder().await?.is_some(),
             folder,
         })
     }

@@ -4,12 +4,11 @@
 //! A whole name goes before everything else, so that no new run changes what an old name means.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
 
 use osmosis_core::RunName;
-use osmosis_store::RunKind;
+use osmosis_store::{RunEntry, RunKind};
 
-use super::kept;
+use super::{kept, stores};
 use crate::run_folder::{RunFolder, command_word};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
@@ -75,28 +74,31 @@ pub struct FoundRun {
 impl FoundRun {
     /// The run of one of these kinds that `text` names: by its whole name, as `latest` or `latest~N`, or by a
     /// beginning that no other run has. An error when there are several, or none.
-    pub fn among(kinds: &[RunKind], workspace: &Workspace, text: &str) -> Result<Self, RunError> {
+    pub async fn among(
+        kinds: &[RunKind],
+        workspace: &Workspace,
+        text: &str,
+    ) -> Result<Self, RunError> {
         let reference = RunReference::parse(text)?;
         let kinds: Vec<RunKind> = match reference.kind {
             None => kinds.to_vec(),
             Some(kind) if kinds.contains(&kind) => vec![kind],
             Some(_) => return Err(of_other_kind(text, kinds)),
         };
-        if let Some(found) = exactly_named(&kinds, workspace, &reference)? {
+        if let Some(found) = exactly_named(&kinds, workspace, &reference).await? {
             return Ok(found);
         }
-        if let Some(found) = renamed(&kinds, workspace, &reference)? {
+        if let Some(found) = renamed(&kinds, workspace, &reference).await? {
             return Ok(found);
         }
         if let Some(back) = steps_back(reference.name) {
-            return nth_newest(&kinds, workspace, text, back);
+            return nth_newest(&kinds, workspace, text, back).await;
         }
-        match &beginning_with(&kinds, workspace, reference.name)[..] {
-            [] => Err(RunFolder::missing(
-                workspace,
-                kinds.first().copied().unwrap_or(RunKind::Evaluation),
-                reference.name,
-            )),
+        match &beginning_with(&kinds, workspace, reference.name).await?[..] {
+            [] => {
+                let kind = kinds.first().copied().unwrap_or(RunKind::Evaluation);
+                Err(RunFolder::missing(workspace, kind, reference.name).await)
+            }
             [only] => Ok(only.clone()),
             several => Err(ambiguous(
                 &format!("`{text}` is the beginning of {} runs", several.len()),
@@ -108,30 +110,34 @@ impl FoundRun {
     }
 
     /// The run of any kind that `text` names.
-    pub fn of_any_kind(workspace: &Workspace, text: &str) -> Result<Self, RunError> {
-        Self::among(&KINDS, workspace, text)
+    pub async fn of_any_kind(workspace: &Workspace, text: &str) -> Result<Self, RunError> {
+        Self::among(&KINDS, workspace, text).await
     }
 
     /// The runs of these kinds, newest first.
-    pub fn all(workspace: &Workspace, kinds: &[RunKind]) -> Vec<Self> {
-        let of_kind = |kind: RunKind| {
-            let made = RunFolder::made(workspace, kind).into_iter();
-            made.filter_map(move |(time, name)| {
-                let name = RunName::new(name).ok()?;
-                let folder = RunFolder::of(workspace, kind, &name);
-                Some((time, Self { kind, name, folder }))
-            })
-        };
-        let mut runs: Vec<(SystemTime, Self)> =
-            kinds.iter().flat_map(|kind| of_kind(*kind)).collect();
-        runs.sort_by(|(time_a, a), (time_b, b)| {
-            (time_b, b.name.as_str()).cmp(&(time_a, a.name.as_str()))
+    pub async fn all(workspace: &Workspace, kinds: &[RunKind]) -> Result<Vec<Self>, RunError> {
+        let catalogue = stores::catalogue(workspace)?;
+        let mut runs: Vec<RunEntry> = vec![];
+        for kind in kinds {
+            runs.extend(catalogue.list(*kind).await?);
+        }
+        runs.sort_by(|a, b| {
+            (b.made_at, b.key.name.as_str()).cmp(&(a.made_at, a.key.name.as_str()))
         });
-        runs.into_iter().map(|(_, run)| run).collect()
+        let found = |run: RunEntry| Self::of(workspace, run.key.kind, run.key.name);
+        Ok(runs.into_iter().map(found).collect())
+    }
+
+    fn of(workspace: &Workspace, kind: RunKind, name: RunName) -> Self {
+        Self {
+            folder: RunFolder::of(workspace, kind, &name),
+            kind,
+            name,
+        }
     }
 }
 
-fn exactly_named(
+async fn exactly_named(
     kinds: &[RunKind],
     workspace: &Workspace,
     reference: &RunReference<'_>,
@@ -139,15 +145,13 @@ fn exactly_named(
     let Ok(name) = RunName::new(reference.name) else {
         return Ok(None);
     };
-    let mut found: Vec<FoundRun> = kinds
-        .iter()
-        .map(|kind| FoundRun {
-            kind: *kind,
-            name: name.clone(),
-            folder: RunFolder::of(workspace, *kind, &name),
-        })
-        .filter(|run| run.folder.exists())
-        .collect();
+    let mut found: Vec<FoundRun> = vec![];
+    for kind in kinds {
+        let run = FoundRun::of(workspace, *kind, name.clone());
+        if run.folder.holds_run().await? {
+            found.push(run);
+        }
+    }
     if found.len() > 1 {
         let what = format!("`{name}` is the name of {} runs", found.len());
         return Err(ambiguous(&what, &found, true).hint("write one of these instead"));
@@ -156,20 +160,17 @@ fn exactly_named(
 }
 
 /// The run that had this name before it was renamed.
-fn renamed(
+async fn renamed(
     kinds: &[RunKind],
     workspace: &Workspace,
     reference: &RunReference<'_>,
 ) -> Result<Option<FoundRun>, RunError> {
-    let now = kinds.iter().filter_map(|kind| {
-        let name = kept::renamed_from(workspace, *kind, reference.name)?;
-        Some(FoundRun {
-            kind: *kind,
-            folder: RunFolder::of(workspace, *kind, &name),
-            name,
-        })
-    });
-    let mut found: Vec<FoundRun> = now.collect();
+    let mut found: Vec<FoundRun> = vec![];
+    for kind in kinds {
+        if let Some(name) = kept::renamed_from(workspace, *kind, reference.name).await? {
+            found.push(FoundRun::of(workspace, *kind, name));
+        }
+    }
     if found.len() > 1 {
         let what = format!("`{}` was the name of {} runs", reference.name, found.len());
         return Err(ambiguous(&what, &found, true).hint("write one of these instead"));
@@ -185,37 +186,42 @@ fn steps_back(name: &str) -> Option<usize> {
     }
 }
 
-fn nth_newest(
+async fn nth_newest(
     kinds: &[RunKind],
     workspace: &Workspace,
     text: &str,
     back: usize,
 ) -> Result<FoundRun, RunError> {
-    let runs = FoundRun::all(workspace, kinds);
+    let runs = FoundRun::all(workspace, kinds).await?;
     let count = runs.len();
-    runs.into_iter().nth(back).ok_or_else(|| {
-        let kind = kinds.first().copied().unwrap_or(RunKind::Evaluation);
-        if count == 0 {
-            return RunFolder::missing(workspace, kind, text);
-        }
-        RunError::failed(
-            RunErrorKind::RunNotFound,
-            format!("`{text}` names no run: there are {count}, and `latest` is the first of them"),
-        )
-        .hint(format!(
-            "`osmosis {} list` lists the runs",
-            command_word(kind)
-        ))
-    })
+    if let Some(run) = runs.into_iter().nth(back) {
+        return Ok(run);
+    }
+    let kind = kinds.first().copied().unwrap_or(RunKind::Evaluation);
+    if count == 0 {
+        return Err(RunFolder::missing(workspace, kind, text).await);
+    }
+    Err(RunError::failed(
+        RunErrorKind::RunNotFound,
+        format!("`{text}` names no run: there are {count}, and `latest` is the first of them"),
+    )
+    .hint(format!(
+        "`osmosis {} list` lists the runs",
+        command_word(kind)
+    )))
 }
 
-fn beginning_with(kinds: &[RunKind], workspace: &Workspace, beginning: &str) -> Vec<FoundRun> {
+async fn beginning_with(
+    kinds: &[RunKind],
+    workspace: &Workspace,
+    beginning: &str,
+) -> Result<Vec<FoundRun>, RunError> {
     if beginning.is_empty() {
-        return vec![];
+        return Ok(vec![]);
     }
-    let mut runs = FoundRun::all(workspace, kinds);
+    let mut runs = FoundRun::all(workspace, kinds).await?;
     runs.retain(|run| run.name.as_str().starts_with(beginning));
-    runs
+    Ok(runs)
 }
 
 fn ambiguous(what: &str, runs: &[FoundRun], with_kind: bool) -> RunError {
@@ -266,7 +272,7 @@ mod tests {
 
     impl Runs {
         /// Runs of these names, `eval/NAME` or `train/NAME`, the last one the newest.
-        fn new(names: &[&str]) -> Self {
+        async fn new(names: &[&str]) -> Self {
             let keep = tempfile::tempdir().unwrap();
             let root = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
             let workspace = Workspace { root };
@@ -277,8 +283,7 @@ mod tests {
                 std::fs::create_dir_all(&folder).unwrap();
                 std::fs::write(folder.join("run.db"), "").unwrap();
                 // The clock of a file system may be coarse.
-                let newest = || FoundRun::all(&workspace, &KINDS)[0].to_string();
-                while newest() != *name {
+                while FoundRun::all(&workspace, &KINDS).await.unwrap()[0].to_string() != *name {
                     std::fs::remove_file(folder.join("run.db")).unwrap();
                     std::fs::write(folder.join("run.db"), "").unwrap();
                 }
@@ -290,8 +295,8 @@ mod tests {
         }
 
         /// The run that is found, or the error and its hint.
-        fn found(&self, kinds: &[RunKind], text: &str) -> String {
-            match FoundRun::among(kinds, &self.workspace, text) {
+        async fn found(&self, kinds: &[RunKind], text: &str) -> String {
+            match FoundRun::among(kinds, &self.workspace, text).await {
                 Ok(run) => run.to_string(),
                 Err(error) => {
                     let hint = error.hint_text().unwrap_or_default();
@@ -301,73 +306,73 @@ mod tests {
             }
         }
 
-        fn evaluation(&self, text: &str) -> String {
-            self.found(&[RunKind::Evaluation], text)
+        async fn evaluation(&self, text: &str) -> String {
+            self.found(&[RunKind::Evaluation], text).await
         }
     }
 
-    #[test]
-    fn a_kind_stands_before_the_name() {
+    #[tokio::test]
+    async fn a_kind_stands_before_the_name() {
         let parsed = RunReference::parse("train/a").unwrap();
         assert_eq!((parsed.kind, parsed.name), (Some(RunKind::Training), "a"));
         let parsed = RunReference::parse("a").unwrap();
         assert_eq!((parsed.kind, parsed.name), (None, "a"));
         RunReference::parse("other/a").unwrap_err();
-        let runs = Runs::new(&["eval/a"]);
-        assert_eq!(runs.evaluation("eval/a"), "eval/a");
+        let runs = Runs::new(&["eval/a"]).await;
+        assert_eq!(runs.evaluation("eval/a").await, "eval/a");
         insta::assert_snapshot!(
-            runs.evaluation("train/a"),
+            runs.evaluation("train/a").await,
             @"`train/a` is no run of this kind; this command takes eval/NAME ()"
         );
     }
 
-    #[test]
-    fn latest_counts_back_from_the_newest_run() {
-        let runs = Runs::new(&["eval/b", "train/c", "eval/a"]);
-        assert_eq!(runs.evaluation("latest"), "eval/a");
-        assert_eq!(runs.evaluation("latest~0"), "eval/a");
-        assert_eq!(runs.evaluation("latest~1"), "eval/b");
-        assert_eq!(runs.evaluation("eval/latest"), "eval/a");
-        assert_eq!(runs.found(&KINDS, "latest~1"), "train/c");
+    #[tokio::test]
+    async fn latest_counts_back_from_the_newest_run() {
+        let runs = Runs::new(&["eval/b", "train/c", "eval/a"]).await;
+        assert_eq!(runs.evaluation("latest").await, "eval/a");
+        assert_eq!(runs.evaluation("latest~0").await, "eval/a");
+        assert_eq!(runs.evaluation("latest~1").await, "eval/b");
+        assert_eq!(runs.evaluation("eval/latest").await, "eval/a");
+        assert_eq!(runs.found(&KINDS, "latest~1").await, "train/c");
         insta::assert_snapshot!(
-            runs.evaluation("latest~2"),
+            runs.evaluation("latest~2").await,
             @"`latest~2` names no run: there are 2, and `latest` is the first of them (`osmosis eval list` lists the runs)"
         );
         insta::assert_snapshot!(
-            Runs::new(&[]).evaluation("latest"),
+            Runs::new(&[]).await.evaluation("latest").await,
             @"no run `latest` in `WORKSPACE/.osmosis/evals` (there are no runs yet; `osmosis eval submit CFG` makes one)"
         );
     }
 
-    #[test]
-    fn a_beginning_will_do_when_one_run_has_it() {
-        let runs = Runs::new(&["eval/sql-1", "eval/sql-10", "eval/math", "train/mate"]);
-        assert_eq!(runs.evaluation("m"), "eval/math");
-        assert_eq!(runs.evaluation("sql-10"), "eval/sql-10");
+    #[tokio::test]
+    async fn a_beginning_will_do_when_one_run_has_it() {
+        let runs = Runs::new(&["eval/sql-1", "eval/sql-10", "eval/math", "train/mate"]).await;
+        assert_eq!(runs.evaluation("m").await, "eval/math");
+        assert_eq!(runs.evaluation("sql-10").await, "eval/sql-10");
         assert_eq!(
-            runs.evaluation("sql-1"),
+            runs.evaluation("sql-1").await,
             "eval/sql-1",
             "whole names go first"
         );
         insta::assert_snapshot!(
-            runs.evaluation("sql"),
+            runs.evaluation("sql").await,
             @"`sql` is the beginning of 2 runs: `sql-10`, `sql-1` (write more of the name)"
         );
         insta::assert_snapshot!(
-            runs.found(&KINDS, "mat"),
+            runs.found(&KINDS, "mat").await,
             @"`mat` is the beginning of 2 runs: `train/mate`, `eval/math` (write more of the name)"
         );
         insta::assert_snapshot!(
-            runs.evaluation("nath"),
+            runs.evaluation("nath").await,
             @"no run `nath` in `WORKSPACE/.osmosis/evals` (`osmosis eval list` lists the runs; the newest is `math`)"
         );
-        assert!(runs.evaluation("").starts_with("no run ``"));
+        assert!(runs.evaluation("").await.starts_with("no run ``"));
     }
 
-    #[test]
-    fn a_run_that_is_named_latest_is_that_run() {
-        let runs = Runs::new(&["eval/latest", "eval/newer"]);
-        assert_eq!(runs.evaluation("latest"), "eval/latest");
-        assert_eq!(runs.evaluation("latest~0"), "eval/newer");
+    #[tokio::test]
+    async fn a_run_that_is_named_latest_is_that_run() {
+        let runs = Runs::new(&["eval/latest", "eval/newer"]).await;
+        assert_eq!(runs.evaluation("latest").await, "eval/latest");
+        assert_eq!(runs.evaluation("latest~0").await, "eval/newer");
     }
 }

@@ -37,11 +37,13 @@ impl RegradedFrom {
     /// The run itself, whatever it is called now.
     async fn open_run(&self, workspace: &Workspace) -> Option<(Arc<dyn Store>, RunRecord)> {
         let kind = RunKind::Evaluation;
-        let mut names = kept::runs_once_called(workspace, kind, &self.run);
+        let mut names = kept::runs_once_called(workspace, kind, &self.run)
+            .await
+            .ok()?;
         names.insert(0, RunName::new(self.run.clone()).ok()?);
         for name in names {
             let folder = RunFolder::of(workspace, kind, &name);
-            let Ok(ReadRun { store, .. }) = ReadRun::open(folder) else {
+            let Ok(ReadRun { store, .. }) = ReadRun::open(folder).await else {
                 continue;
             };
             if let Ok(Some(record)) = store.run().await

@@ -5,9 +5,8 @@ use std::fs;
 use camino::Utf8Path;
 use osmosis_core::RunName;
 use osmosis_store::SalvageReport;
-use osmosis_store_sqlite::SqliteStore;
 
-use super::FoundRun;
+use super::{FoundRun, stores};
 use crate::private_files;
 use crate::run_folder::RunFolder;
 use crate::workspace::Workspace;
@@ -36,12 +35,12 @@ pub struct Salvaged {
 }
 
 /// Makes a run of this name, or of the damaged one's name and `-salvaged`.
-pub fn salvage(
+pub async fn salvage(
     workspace: &Workspace,
     run: &str,
     name: Option<RunName>,
 ) -> Result<Salvaged, RunError> {
-    let from = FoundRun::of_any_kind(workspace, run)?;
+    let from = FoundRun::of_any_kind(workspace, run).await?;
     let name = match name {
         Some(name) => name,
         None => RunName::new(format!("{}-salvaged", from.name)).map_err(|error| {
@@ -59,7 +58,9 @@ pub fn salvage(
         )
         .hint("choose another name with `--to NAME`"));
     }
-    let report = SqliteStore::salvage(&from.folder.path, &folder.path, &name)?;
+    let report = stores::catalogue(workspace)?
+        .salvage(&from.key(), &name)
+        .await?;
     let copied = copy_rest(&from.folder.path, &folder.path);
     private_files::opened(&folder.path);
     copied?;

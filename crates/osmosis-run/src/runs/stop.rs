@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use osmosis_store::Holder;
-use osmosis_store_sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run_folder::RunFolder;
@@ -22,8 +21,8 @@ pub enum Ask {
 }
 
 /// The process that holds a run, asked to end; `None` when there is none.
-pub fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Option<Holder>, RunError> {
-    let Some(holder) = SqliteStore::holder(&folder.path) else {
+pub async fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Option<Holder>, RunError> {
+    let Some(holder) = folder.records.holder().await? else {
         return Ok(None);
     };
     signal(&holder, ask, folder.name())?;
@@ -32,7 +31,10 @@ pub fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Option<Holder>, RunEr
 
 /// Waits until that process holds the run no more.
 pub async fn until_stopped(folder: &RunFolder, holder: &Holder) {
-    while SqliteStore::holder(&folder.path).is_some_and(|now| now.pid == holder.pid) {
+    // A run that is gone is held by nobody.
+    while let Ok(Some(now)) = folder.records.holder().await
+        && now.pid == holder.pid
+    {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

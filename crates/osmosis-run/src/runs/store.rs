@@ -5,7 +5,6 @@ use std::sync::Arc;
 use osmosis_core::clock::now_ms;
 use osmosis_core::{OutcomeKind, RunName};
 use osmosis_store::{Recovery, RunKind, RunRecord, RunStatus, Store, StoreError};
-use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::reference::kind_word;
 use super::{Pinned, PinnedDifferences, RowChanges};
@@ -52,10 +51,9 @@ impl RunToOpen<'_> {
         if path.exists() {
             private_files::opened(path);
         }
-        let store = SqliteStore::open(path, SqliteOptions::default())
-            .map_err(|error| self.explained(error))?;
+        let opened = self.folder.records.open().await;
+        let store = opened.map_err(|error| self.explained(error))?;
         private_files::opened(path);
-        let store: Arc<dyn Store> = Arc::new(store);
         match self.begin(&*store).await {
             Ok(before) => Ok(Opened {
                 store,
@@ -133,7 +131,7 @@ impl RunToOpen<'_> {
 
 /// The record of a run that somebody wants to look at or to resume.
 pub async fn record_of(folder: &RunFolder, run: &str) -> Result<RunRecord, RunError> {
-    let store = SqliteStore::open_read_only(&folder.path)?;
+    let store = folder.records.open_read_only().await?;
     store.run().await?.ok_or_else(|| {
         RunError::failed(
             RunErrorKind::RunDamaged,

@@ -1,11 +1,10 @@
 //! Checks every row, model call and checkpoint of a run against its checksum. Nothing is changed.
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::{Damage, RunKind, VerifyProgress, VerifyReport};
-use osmosis_store_sqlite::SqliteStore;
+use osmosis_store::{Damage, ProgressVisitor, RunKind, VerifyReport};
 use osmosis_train::checkpoints;
 
-use super::FoundRun;
+use super::{FoundRun, stores};
 use crate::RunError;
 use crate::workspace::Workspace;
 
@@ -21,13 +20,14 @@ pub struct Verified {
 }
 
 /// Checks the run that `run` names; `progress` is called now and then.
-pub fn verify(
+pub async fn verify(
     workspace: &Workspace,
     run: &str,
-    progress: impl FnMut(VerifyProgress),
+    progress: ProgressVisitor,
 ) -> Result<Verified, RunError> {
-    let run = FoundRun::of_any_kind(workspace, run)?;
-    let report = SqliteStore::verify(&run.folder.path, progress)?;
+    let run = FoundRun::of_any_kind(workspace, run).await?;
+    let catalogue = stores::catalogue(workspace)?;
+    let report = catalogue.verify(&run.key(), progress).await?;
     let mut verified = Verified {
         run,
         report,

@@ -20,18 +20,18 @@ pub enum OutsideModel {
 }
 
 impl PlannedModel for OutsideModel {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+    async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let model = &config.experiment.model_path;
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         if matches!(
             model,
             ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_)
         ) {
-            let embedded = policy::open_model(model, workspace, &chat)?;
+            let embedded = policy::open_model(model, workspace, &chat).await?;
             return Ok(Self::Embedded(Box::new(embedded)));
         }
         let seed = config.training.seed.unwrap_or(0);
-        let ready = policy::open(model, seed, workspace, &chat)?;
+        let ready = policy::open(model, seed, workspace, &chat).await?;
         if ready.tells_tokens {
             return Ok(Self::Servers(ready));
         }

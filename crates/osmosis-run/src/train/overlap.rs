@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use camino::Utf8Path;
 use osmosis_data::{ContentDigest, RowContent};
-use serde_json::json;
 
+use crate::reports::{ErrorDetails, OverlappingRow};
 use crate::{RunError, RunErrorKind};
 
 /// So many pairs are named.
@@ -103,21 +103,21 @@ impl Overlap {
         if more > 0 {
             let _ = write!(message, "\n  and {more} more");
         }
-        let pairs: Vec<_> = self
-            .pairs
-            .iter()
-            .map(|(line, held_out)| {
-                json!({
-                    "dataset": dataset, "line": line,
-                    "eval_dataset": eval_dataset, "eval_line": held_out,
-                })
-            })
-            .collect();
+        let rows = self.pairs.iter().map(|(line, held_out)| OverlappingRow {
+            dataset: dataset.to_owned(),
+            line: *line,
+            eval_dataset: eval_dataset.to_owned(),
+            eval_line: *held_out,
+        });
         Err(RunError::failed(RunErrorKind::HeldOutOverlap, message)
             .hint(
                 "hold out other rows, or write `allow_overlap = true` in [training] if you mean it",
             )
-            .details(json!({ "overlap": self.rows, "held_out": held_out, "rows": pairs })))
+            .details(ErrorDetails::Overlap {
+                overlap: self.rows,
+                held_out,
+                rows: rows.collect(),
+            }))
     }
 }
 
@@ -125,6 +125,7 @@ impl Overlap {
 mod tests {
     use osmosis_core::JsonText;
     use osmosis_data::{Row, Taking};
+    use serde_json::json;
 
     use super::*;
 

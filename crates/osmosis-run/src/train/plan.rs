@@ -56,7 +56,10 @@ pub struct Plan<M = EmbeddedModel> {
 
 /// What a run is about: a model that is trained here, or one that is trained elsewhere.
 pub trait PlannedModel: Sized {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError>;
+    fn open(
+        config: &TrainConfig,
+        workspace: &Workspace,
+    ) -> impl Future<Output = Result<Self, RunError>> + Send;
     /// What of it a resume must find unchanged.
     fn pin(&self, facts: &mut Pinned);
     /// Texts that must never be written down.
@@ -64,9 +67,9 @@ pub trait PlannedModel: Sized {
 }
 
 impl PlannedModel for EmbeddedModel {
-    fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+    async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
-        policy::open_model(&config.experiment.model_path, workspace, &chat)
+        policy::open_model(&config.experiment.model_path, workspace, &chat).await
     }
 
     fn pin(&self, facts: &mut Pinned) {
@@ -80,7 +83,7 @@ impl PlannedModel for EmbeddedModel {
 
 impl<M: PlannedModel> Plan<M> {
     /// Checks everything that can be without starting anything; what takes time is told as it begins.
-    pub fn check(
+    pub async fn check(
         request: Request,
         workspace: Option<&Utf8Path>,
         notices: &dyn Notices,
@@ -113,9 +116,9 @@ impl<M: PlannedModel> Plan<M> {
                 config.experiment.model_path
             ));
         }
-        let model = M::open(&config, &workspace)?;
+        let model = M::open(&config, &workspace).await?;
         let seed = config.training.seed.unwrap_or(0);
-        let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None)?;
+        let judge = ReadyJudge::open(config.judge_model.as_ref(), seed, &workspace, None).await?;
         let mut plan = Self {
             workspace,
             request,

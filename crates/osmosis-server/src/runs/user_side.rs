@@ -146,7 +146,7 @@ impl UserSide {
                     .unwrap_or_else(|_| "/tmp".into())
                     .join(format!("osmosis-serve-{}-{name}", std::process::id()));
                 tracing::warn!(folder = %wanted.path, %error, %temporary, "rollouts are recorded elsewhere");
-                RunFolder { path: temporary }
+                RunFolder::unlisted(temporary)
             }
             Ok(()) => wanted,
         }

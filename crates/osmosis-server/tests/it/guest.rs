@@ -27,6 +27,7 @@ impl AgentWorkflow for Speaker {
             "raise a validation error" => {
                 return Err(TaskError::validation("that is no number").into());
             }
+            "end the process" => std::process::exit(3),
             "hang" => std::future::pending::<()>().await,
             "reject" => return Ok(WorkflowOutput::rejected("not worth it")),
             "two samples" => {

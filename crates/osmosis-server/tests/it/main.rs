@@ -13,6 +13,7 @@ mod callbacks;
 mod cancelling;
 mod draining;
 mod entering;
+mod executor_conformance;
 mod guest;
 mod receiver;
 mod remote;

@@ -22,7 +22,7 @@ use crate::serving::{LONG, Serving, Setting, drop_all};
 pub(crate) struct Evaluation {
     store: Arc<dyn Store>,
     pub(crate) gateway: Arc<Gateway>,
-    rollouts: Arc<RemoteRollouts>,
+    pub(crate) rollouts: Arc<RemoteRollouts>,
     engine: Engine,
     stop: Stop,
     _tasks: JoinSet<()>,

@@ -71,7 +71,10 @@ async fn hold(connection: &Connection, run_id: i32) -> Result<(), DbError> {
 }
 
 impl PostgresCatalogue {
-    pub(super) async fn archive_run(&self, run: &RunKey) -> Result<String, StoreError> {
+    pub(super) async fn archive_run(
+        &self,
+        run: &RunKey,
+    ) -> Result<(String, RunLabels), StoreError> {
         let run_id = self.existing(run).await?;
         read!(self.readers(), |c| archive(c, run_id, &run.name))
     }
@@ -126,7 +129,11 @@ async fn find_archived(connection: &Connection, id: &str) -> Result<Option<i32>,
 }
 
 /// `NAME.TIME.NUMBER`, as in a workspace.
-async fn archive(connection: &Connection, run_id: i32, name: &RunName) -> Result<String, DbError> {
+async fn archive(
+    connection: &Connection,
+    run_id: i32,
+    name: &RunName,
+) -> Result<(String, RunLabels), DbError> {
     alone!(connection, run_id, async {
         let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
         let row = connection
@@ -134,30 +141,33 @@ async fn archive(connection: &Connection, run_id: i32, name: &RunName) -> Result
                 "UPDATE osmosis.runs SET archived_at = clock_timestamp(), archived_as = $2 || '.' || $3 || '.' || (
                     SELECT min(n) FROM generate_series(1, 10000) AS n WHERE NOT EXISTS (
                         SELECT 1 FROM osmosis.runs WHERE archived_as = $2 || '.' || $3 || '.' || n))
-                 WHERE run_id = $1 RETURNING archived_as",
+                 WHERE run_id = $1 RETURNING tags, former_names, archived_as",
                 &[&run_id, &name.as_str(), &time],
             )
             .await?;
-        Ok::<String, DbError>(row.try_get(0)?)
+        Ok::<_, DbError>((row.try_get(2)?, read_labels(&row)?))
     })
 }
 
 pub(super) async fn archived(
     connection: &Connection,
     kind: RunKind,
-) -> Result<Vec<(String, RunName)>, DbError> {
+) -> Result<Vec<(String, RunName, RunLabels)>, DbError> {
     if !schema::check_readable(connection).await? {
         return Ok(Vec::new());
     }
     connection
         .query(
-            "SELECT archived_as, name FROM osmosis.runs WHERE kind = $1 AND archived_as IS NOT NULL
+            "SELECT tags, former_names, archived_as, name FROM osmosis.runs WHERE kind = $1 AND archived_as IS NOT NULL
              ORDER BY archived_at DESC, run_id DESC",
             &[&word(&kind)?],
         )
         .await?
         .iter()
-        .map(|row| Ok((row.try_get(0)?, RunName::new(row.try_get::<_, String>(1)?)?)))
+        .map(|row| {
+            let name = RunName::new(row.try_get::<_, String>(3)?)?;
+            Ok((row.try_get(2)?, name, read_labels(row)?))
+        })
         .collect()
 }
 

@@ -10,7 +10,9 @@ use std::path::Path;
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Zoned;
 use osmosis_core::{RunName, RunTag};
-use osmosis_store::{Holder, RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl};
+use osmosis_store::{
+    ArchivedRun, Holder, RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl,
+};
 
 use super::labels::{LabelsFile, editing};
 use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
@@ -68,7 +70,7 @@ impl SqliteCatalogue {
         })
     }
 
-    pub(super) fn archive_blocking(&self, run: &RunKey) -> Result<StoreUrl, StoreError> {
+    pub(super) fn archive_blocking(&self, run: &RunKey) -> Result<ArchivedRun, StoreError> {
         let folder = self.existing(run)?;
         let held = self.hold(&folder)?;
         let archive = self.archive_folder();
@@ -80,7 +82,28 @@ impl SqliteCatalogue {
         let target = free_place(&archive, &run.name, &now_text())?;
         fs::rename(&folder, &target).map_err(|error| StoreError::io(&target, &error))?;
         drop(held);
-        StoreUrl::of_folder(&target)
+        Ok(ArchivedRun {
+            id: target.file_name().unwrap_or_default().to_owned(),
+            key: run.clone(),
+            url: StoreUrl::of_folder(&target)?,
+            labels: labels.labels(),
+        })
+    }
+
+    /// A folder in the archive as it is told.
+    pub(super) fn archived_run(
+        &self,
+        archived: ArchivedFolder,
+        kind: RunKind,
+    ) -> Result<ArchivedRun, StoreError> {
+        let folder = self.archive_folder().join(&archived.id);
+        let ArchivedFolder { id, name, .. } = archived;
+        Ok(ArchivedRun {
+            id,
+            key: RunKey { kind, name },
+            url: StoreUrl::of_folder(&folder)?,
+            labels: LabelsFile::read(&folder).unwrap_or_default().labels(),
+        })
     }
 
     /// The folders in the archive that hold runs, newest first.
@@ -180,11 +203,6 @@ impl SqliteCatalogue {
         }
         drop(held);
         Ok(())
-    }
-
-    /// What is noted on the run in a folder, wherever that is.
-    pub fn labels_in(folder: &Utf8Path) -> Result<RunLabels, StoreError> {
-        Ok(LabelsFile::read(folder)?.labels())
     }
 
     pub(super) fn labels_blocking(&self, run: &RunKey) -> Result<RunLabels, StoreError> {

@@ -60,7 +60,7 @@ async fn a_run_is_where_it_always_was() {
         folder
     );
     let archived = catalogue.archive(&run("x")).await.unwrap();
-    let archived = archived.folder().unwrap();
+    let archived = archived.url.folder().unwrap();
     assert_eq!(archived.parent(), Some(&*root.join(".osmosis/archive")));
     SqliteStore::open_read_only(&archived).unwrap();
 }

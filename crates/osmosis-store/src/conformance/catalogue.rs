@@ -87,6 +87,8 @@ pub async fn a_created_run_is_listed_and_opens_again(catalogue: Arc<dyn Catalogu
 
     let entries = catalogue.list(RunKind::Evaluation).await?;
     assert_ne!(entries[0].url, entries[1].url);
+    // Newest first.
+    assert!(entries[0].made_at >= entries[1].made_at, "{entries:?}");
     for entry in &entries {
         assert_eq!(entry.url, catalogue.url_of(&entry.key)?);
         assert_eq!(entry.url.scheme(), catalogue.url().scheme());
@@ -133,10 +135,11 @@ pub async fn what_is_not_there_is_not_found_and_not_made(
         kind_of(catalogue.open_read_only(&run).await),
         kind_of(catalogue.holder(&run).await),
         kind_of(catalogue.archive(&run).await),
+        kind_of(catalogue.open_archived("missing.20260101-120000.1").await),
         kind_of(catalogue.verify(&run, Box::new(|_| {})).await),
         kind_of(catalogue.salvage(&run, &RunName::new("saved")?).await),
     ];
-    assert_eq!(found, [Some(StoreErrorKind::NotFound); 6]);
+    assert_eq!(found, [Some(StoreErrorKind::NotFound); 7]);
     assert!(catalogue.list(RunKind::Evaluation).await?.is_empty());
     Ok(())
 }
@@ -186,7 +189,9 @@ pub async fn an_archived_run_makes_way_and_is_kept(catalogue: Arc<dyn Catalogue>
     let mut places = vec![catalogue.url_of(&run)?];
     for _ in 0..2 {
         make(&*catalogue, &run).await?;
-        let place = catalogue.archive(&run).await?;
+        let archived = catalogue.archive(&run).await?;
+        assert_eq!(catalogue.archived(run.kind).await?[0], archived);
+        let place = archived.url;
         assert!(!places.contains(&place), "{place} is taken");
         places.push(place);
         assert!(!catalogue.contains(&run).await?);

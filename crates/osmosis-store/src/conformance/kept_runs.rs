@@ -6,7 +6,7 @@ use osmosis_core::{RunName, RunTag};
 
 use super::catalogue::{eval, key, kind_of, make, names};
 use super::{TestResult, claim_one, plan, run_record, scored};
-use crate::{Catalogue, RunKind, RunPlace, StoreErrorKind};
+use crate::{Catalogue, RunKind, RunPlace, RunStatus, StoreErrorKind};
 
 pub async fn an_archived_run_is_listed_apart_and_comes_back(
     catalogue: Arc<dyn Catalogue>,
@@ -22,6 +22,14 @@ pub async fn an_archived_run_is_listed_apart_and_comes_back(
     assert_eq!(archived.len(), 1, "{archived:?}");
     assert_eq!(archived[0].key, run);
     let id = &archived[0].id;
+    // It is read where it is.
+    let store = catalogue.open_archived(id).await?;
+    assert!(store.run().await?.is_some());
+    assert!(
+        store.set_status(RunStatus::Running).await.is_err(),
+        "nothing is written to an archived run"
+    );
+    store.close().await?;
 
     make(&*catalogue, &run).await?;
     let taken = kind_of(catalogue.restore(id, None).await);
@@ -114,8 +122,9 @@ pub async fn tags_are_added_and_taken_away_beside_a_writer(
     store.close().await?;
     // They go with the run.
     catalogue.archive(&run).await?;
-    let id = catalogue.archived(RunKind::Evaluation).await?.remove(0).id;
-    catalogue.restore(&id, None).await?;
+    let archived = catalogue.archived(RunKind::Evaluation).await?.remove(0);
+    assert_eq!(archived.labels, labels);
+    catalogue.restore(&archived.id, None).await?;
     assert_eq!(catalogue.labels(&run).await?, labels);
     let missing = catalogue.tag(&eval("missing")?, &[best], &[]).await;
     assert_eq!(kind_of(missing), Some(StoreErrorKind::NotFound));

@@ -14,10 +14,10 @@ use futures_util::stream::unfold;
 use osmosis_run::runs::ReadRun;
 use osmosis_store::{Changes, RunKind};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
 use super::{Api, ApiError};
 use crate::documents::Documents;
+use crate::ending::{Ended, OpenStream, ViewerEnd};
 
 /// Changes of one run are reported this often at most.
 const AT_MOST_EVERY: Duration = Duration::from_millis(500);
@@ -39,6 +39,22 @@ struct RunProgress {
     changes: u64,
 }
 
+/// The last event of a stream.
+#[derive(Debug, Serialize)]
+struct StreamEnd {
+    /// The page can read its documents once more; the viewer waits for it to close the stream.
+    last_look: bool,
+}
+
+impl StreamEnd {
+    fn event(ended: Ended) -> Option<Event> {
+        let data = Self {
+            last_look: ended == Ended::LastLook,
+        };
+        Event::default().event("end").json_data(&data).ok()
+    }
+}
+
 /// `runs/{run}/events`: `progress` now and whenever the run has changed.
 pub(super) async fn of_run(
     State(api): State<Api>,
@@ -50,9 +66,11 @@ pub(super) async fn of_run(
         documents: api.documents,
         opened,
         run,
-        stop: api.stop,
+        _open: api.end.open_stream(),
+        end: api.end,
         last: None,
         count: 0,
+        ended: false,
     };
     Ok(stream(unfold(watching, Watching::next)))
 }
@@ -63,16 +81,26 @@ struct Watching {
     opened: ReadRun,
     /// `None` when the store reports no more.
     changes: Option<Changes>,
-    stop: CancellationToken,
+    _open: OpenStream,
+    end: ViewerEnd,
     last: Option<RunProgress>,
     count: u64,
+    ended: bool,
 }
 
 impl Watching {
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.ended {
+            // Until the page closes the stream, or all is over.
+            self.end.stop.cancelled().await;
+            return None;
+        }
         loop {
-            if self.last.is_some() && !self.wait().await {
-                return None;
+            if self.last.is_some()
+                && let Some(ended) = self.wait().await
+            {
+                self.ended = true;
+                return Some((Ok(StreamEnd::event(ended)?), self));
             }
             // Also whether it is held may have changed.
             if let Ok(opened) = self.documents.open(&self.run).await {
@@ -91,10 +119,10 @@ impl Watching {
         }
     }
 
-    /// `false` when all is over.
-    async fn wait(&mut self) -> bool {
+    /// Until the run may have changed, or the viewer ends.
+    async fn wait(&mut self) -> Option<Ended> {
         tokio::select! {
-            () = self.stop.cancelled() => return false,
+            ended = self.end.ended() => return Some(ended),
             () = tokio::time::sleep(AT_MOST_EVERY) => {}
         }
         let changed = async {
@@ -104,7 +132,7 @@ impl Watching {
             }
         };
         tokio::select! {
-            () = self.stop.cancelled() => return false,
+            ended = self.end.ended() => return Some(ended),
             () = tokio::time::sleep(LOOK_EVERY) => {}
             changed = changed => {
                 if changed {
@@ -114,7 +142,7 @@ impl Watching {
                 }
             }
         }
-        true
+        None
     }
 }
 
@@ -142,16 +170,20 @@ async fn progress(read: &ReadRun, changes: u64) -> Option<RunProgress> {
 pub(super) async fn of_all(State(api): State<Api>) -> Response {
     let beginning = Listening {
         documents: api.documents,
-        stop: api.stop,
+        _open: api.end.open_stream(),
+        end: api.end,
         last: None,
         known: HashMap::new(),
+        ended: false,
     };
     stream(unfold(beginning, Listening::next))
 }
 
 struct Listening {
     documents: Arc<Documents>,
-    stop: CancellationToken,
+    _open: OpenStream,
+    end: ViewerEnd,
+    ended: bool,
     last: Option<Vec<RunSign>>,
     /// Runs that nobody wrote to, with their files as they were then: hundreds of them are not opened each time.
     known: HashMap<String, (Files, RunSign)>,
@@ -171,10 +203,17 @@ struct RunSign {
 
 impl Listening {
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.ended {
+            self.end.stop.cancelled().await;
+            return None;
+        }
         loop {
             if self.last.is_some() {
                 tokio::select! {
-                    () = self.stop.cancelled() => return None,
+                    ended = self.end.ended() => {
+                        self.ended = true;
+                        return Some((Ok(StreamEnd::event(ended)?), self));
+                    }
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                 }
             }
@@ -190,7 +229,7 @@ impl Listening {
 
     async fn signs(&mut self) -> Vec<RunSign> {
         let mut signs = vec![];
-        for (kind, name) in self.documents.names() {
+        for (kind, name) in self.documents.names().await.unwrap_or_default() {
             let run = format!("{}/{name}", osmosis_run::runs::kind_word(kind));
             let folder = self.documents.workspace.runs_dir(kind).join(&name);
             let files = ["run.db", "run.db-wal"].map(|file| {

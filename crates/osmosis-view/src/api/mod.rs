@@ -9,21 +9,20 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
-use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::ApiError;
 
 use crate::documents::Documents;
+use crate::ending::ViewerEnd;
 
 /// What the routes share.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     documents: Arc<Documents>,
-    /// Ends streams of events.
-    stop: CancellationToken,
+    end: ViewerEnd,
 }
 
-pub(crate) fn router(documents: Arc<Documents>, stop: CancellationToken) -> Router {
+pub(crate) fn router(documents: Arc<Documents>, end: ViewerEnd) -> Router {
     const ROLLOUT: &str = "/runs/{run}/rollouts/{rollout}";
     let below = |rest: &str| format!("{ROLLOUT}{rest}");
     Router::new()
@@ -46,7 +45,7 @@ pub(crate) fn router(documents: Arc<Documents>, stop: CancellationToken) -> Rout
         .route("/runs/{run}/events", get(events::of_run))
         .route("/compare", get(routes::compare))
         .fallback(unknown)
-        .with_state(Api { documents, stop })
+        .with_state(Api { documents, end })
 }
 
 pub(crate) async fn unknown() -> ApiError {

@@ -109,7 +109,7 @@ pub(super) async fn artifact(
 ) -> Answer {
     let (run, rollout, path) = names(path)?;
     let folder = api.documents.artifact_folder(&run, &rollout).await?;
-    let kind = picture_type(&path);
+    let kind = response::picture_type(&path);
     let read = tokio::task::spawn_blocking(move || artifact_file::read(&folder, &path));
     let bytes = read
         .await
@@ -118,18 +118,6 @@ pub(super) async fn artifact(
         return Ok(raw(bytes.into()));
     };
     Ok(([(CONTENT_TYPE, HeaderValue::from_static(kind))], bytes).into_response())
-}
-
-/// Pictures that a page can show; everything else is a download.
-fn picture_type(path: &str) -> Option<&'static str> {
-    let (_, extension) = path.rsplit_once('.')?;
-    match extension.to_ascii_lowercase().as_str() {
-        "png" => Some("image/png"),
-        "jpg" | "jpeg" => Some("image/jpeg"),
-        "gif" => Some("image/gif"),
-        "webp" => Some("image/webp"),
-        _ => None,
-    }
 }
 
 /// Bytes as they were recorded, which no browser takes for a page.

@@ -5,17 +5,24 @@
 
 mod redaction;
 mod site;
+mod word_index;
 
 use camino::Utf8PathBuf;
-use osmosis_run::RunError;
+use osmosis_run::reports::{ArtifactKind, Artifacts, RolloutTranscript};
 use osmosis_run::workspace::Workspace;
+use osmosis_run::{RunError, RunErrorKind};
 use serde::{Deserialize, Serialize};
 
 use self::redaction::redactor;
 use self::site::Site;
+use self::word_index::WordIndex;
+use crate::artifact_file;
 use crate::assets::{self, Mode};
 use crate::documents::Documents;
 use crate::response::{self, ListEnvelope};
+
+/// Larger files of agents stay behind; the page says so (`parts/artifacts.js`).
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What to write, and where.
 #[derive(Debug)]
@@ -96,12 +103,18 @@ impl Export {
                 let document = documents.row(run, row).await?;
                 site.document(&format!("{at}/rows/{row}"), &document)?;
             }
-            for (row, index) in grid.row_index.iter().zip(&grid.run_index) {
-                let rollout = format!("{row}.{index}");
-                self.rollout(&documents, &mut site, run, &at, &rollout)
+            let mut index = WordIndex::default();
+            for (place, (row, run_index)) in (0..).zip(grid.row_index.iter().zip(&grid.run_index)) {
+                let rollout = format!("{row}.{run_index}");
+                let (page, transcript) = self
+                    .rollout(&documents, &mut site, run, &at, &rollout)
                     .await?;
+                index.add(place, &transcript, page.error.as_deref());
                 done += 1;
                 progress(done, total);
+            }
+            for (path, words) in index.files() {
+                site.document(&format!("{at}/{path}"), &response::data(words)?)?;
             }
         }
         Ok(ExportedSite {
@@ -120,11 +133,10 @@ impl Export {
         run: &str,
         at: &str,
         rollout: &str,
-    ) -> Result<(), RunError> {
+    ) -> Result<(WrittenPage, RolloutTranscript), RunError> {
         let at = format!("{at}/rollouts/{rollout}");
-        let details = documents.rollout(run, rollout).await?;
-        site.document(&at, &details)?;
-        site.document(
+        let page = site.document(&at, &documents.rollout(run, rollout).await?)?;
+        let transcript = site.document(
             &format!("{at}/transcript"),
             &documents.transcript(run, rollout).await?,
         )?;
@@ -137,6 +149,45 @@ impl Export {
             site.raw(&format!("{at}/calls/{call}/request"), &body.request)?;
             site.raw(&format!("{at}/calls/{call}/reply"), &body.response)?;
         }
-        Ok(())
+        let page: WrittenPage = read_again(&page)?;
+        let folder = documents.artifact_folder(run, rollout).await?;
+        for artifact in &page.artifacts.items {
+            if !matches!(artifact.kind, ArtifactKind::File { bytes } if bytes <= MOST_BYTES) {
+                continue;
+            }
+            // A file that went away meanwhile is missing there, too.
+            if let Ok(bytes) = artifact_file::read(&folder, &artifact.path) {
+                let names: Vec<String> = artifact.path.split('/').map(site::segment).collect();
+                let path = format!("{at}/artifacts/{}", names.join("/"));
+                if response::picture_type(&artifact.path).is_some() {
+                    site.picture(&path, &bytes)?;
+                } else {
+                    site.raw(&path, &bytes)?;
+                }
+            }
+        }
+        Ok((page, read_again(&transcript)?))
     }
+}
+
+/// What the copy needs of a rollout's page.
+#[derive(Debug, Deserialize)]
+struct WrittenPage {
+    error: Option<String>,
+    artifacts: Artifacts,
+}
+
+/// A document without its envelope, as it was written: what is redacted there must be in no index either.
+fn read_again<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, RunError> {
+    #[derive(Deserialize)]
+    struct Envelope<T> {
+        data: T,
+    }
+    let envelope: Envelope<T> = serde_json::from_str(text).map_err(|error| {
+        RunError::failed(
+            RunErrorKind::Internal,
+            format!("a document can't be read again: {error}"),
+        )
+    })?;
+    Ok(envelope.data)
 }

@@ -54,14 +54,15 @@ impl Site {
         Ok(site)
     }
 
-    /// A JSON document at the path that the API has it at.
-    pub(super) fn document(&mut self, path: &str, json: &[u8]) -> Result<(), RunError> {
+    /// A JSON document at the path that the API has it at; returns it as it is written.
+    pub(super) fn document(&mut self, path: &str, json: &[u8]) -> Result<String, RunError> {
         let text = String::from_utf8_lossy(json);
         let clean = self.clean(&text);
-        self.write(&format!("data/{path}.json"), clean.as_bytes())
+        self.write(&format!("data/{path}.json"), clean.as_bytes())?;
+        Ok(clean)
     }
 
-    /// Bytes as they were recorded, but for secrets.
+    /// Bytes as they were recorded, but for secrets. A web server would send them as a page if they were called one.
     pub(super) fn raw(&mut self, path: &str, bytes: &[u8]) -> Result<(), RunError> {
         let path = format!("data/{path}.txt");
         let text = String::from_utf8_lossy(bytes);
@@ -72,6 +73,11 @@ impl Site {
         } else {
             self.write(&path, clean.as_bytes())
         }
+    }
+
+    /// A picture, which a browser shows by its name.
+    pub(super) fn picture(&mut self, path: &str, bytes: &[u8]) -> Result<(), RunError> {
+        self.write(&format!("data/{path}"), bytes)
     }
 
     fn clean(&self, text: &str) -> String {

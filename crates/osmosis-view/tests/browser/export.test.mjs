@@ -40,6 +40,10 @@ test('an export of two runs opens from a plain web server, with every page', asy
   await go('/runs/alpha/rows/0', '.columns .turn');
   await go('/compare/alpha,beta', '.verdict');
   await go('/runs/alpha?row=3%20times', 'text=4 of 40 rollouts');
+  // Words in any order, the last of them begun; a tool; nothing that was redacted.
+  await go('/runs/alpha?q=MULTIPLY%20too', 'text=/^[1-9] of 40 rollouts/');
+  await go('/runs/alpha?tool=multiply', 'text=/^[1-9] of 40 rollouts/');
+  await go('/runs/alpha?q=hunter2', 'text=No rollout matches');
   assert.ok(
     page.requested.every((url) => url.startsWith(`${origin}/site/`) || url.startsWith('about:')),
     page.requested.join('\n'),

@@ -21,6 +21,11 @@ export async function endAll() {
   for (const end of endings.splice(0).reverse()) await end();
 }
 
+/** What is ended with the tests of a file. @param {() => unknown} end */
+export function onEnd(end) {
+  endings.push(end);
+}
+
 export function workspace() {
   const folder = mkdtempSync(join(tmpdir(), 'viewer-test-'));
   endings.push(() => rmSync(folder, { recursive: true, force: true }));

@@ -253,7 +253,7 @@ impl MadeRun {
     }
 
     pub(crate) async fn large(&self, count: u64) {
-        let runs = 4;
+        let runs = 4.min(count as u32);
         self.plan(count.div_ceil(u64::from(runs)), runs).await;
         let lease = Duration::from_mins(100);
         loop {

@@ -1,11 +1,13 @@
 // One rollout: what was said, what it earned and why, and everything recorded of it.
 
-import { go, here, isExport, link, note, part, rolloutPath, runPath } from '../address.js';
-import { address, data, subscribe } from '../api.js';
+import { go, here, link, note, part, rolloutPath, runPath } from '../address.js';
+import { data, subscribe } from '../api.js';
 import { fill, h } from '../dom.js';
-import { bytes, count, duration, number, plural, time, words } from '../format.js';
+import { count, duration, number, plural, time, words } from '../format.js';
 import { moveFocus } from '../keys.js';
-import { card, command, copyButton, outcome } from '../parts/bits.js';
+import { artifacts } from '../parts/artifacts.js';
+import { attempts } from '../parts/attempts.js';
+import { card, command, outcome } from '../parts/bits.js';
 import { callDialog, callTree, timeline } from '../parts/calls.js';
 import { fold, longText, visible } from '../parts/text.js';
 import { pathElement } from '../parts/transcript.js';
@@ -32,7 +34,8 @@ export async function rolloutPage([run, id], signal) {
   const right = h('aside', { 'aria-label': 'Result and record' });
   const head = h('div', { class: 'page-head' });
   const onCall = (/** @type {number} */ callId) => {
-    const call = rollout.calls.find((/** @type {any} */ one) => one.call_id === callId);
+    const earlier = rollout.earlier_attempts.flatMap((/** @type {any} */ attempt) => attempt.calls);
+    const call = [...rollout.calls, ...earlier].find((one) => one.call_id === callId);
     if (call) callDialog(at, call);
   };
 
@@ -203,14 +206,13 @@ export async function rolloutPage([run, id], signal) {
       ),
       card('Timeline', [timeline(rollout, samples, onCall)]),
       card('Call tree', [tree]),
+      attempts(rollout, onCall),
       card('Record', [
         h(
           'dl',
           { class: 'kv' },
           h('dt', null, 'id'),
           h('dd', null, h('code', null, rollout.rollout_id)),
-          h('dt', null, 'attempts'),
-          h('dd', null, String(rollout.attempts)),
           rollout.versions
             ? [
                 h('dt', null, 'weights'),
@@ -246,7 +248,9 @@ export async function rolloutPage([run, id], signal) {
             ? longText(rollout.logs.join('\n'), 'code')
             : h('p', { class: 'muted' }, 'User code printed nothing during this rollout.'),
         ),
-        fold([`Artifacts (${rollout.artifacts.total_count})`], () => artifacts()),
+        fold([`Artifacts (${rollout.artifacts.total_count})`], () =>
+          artifacts(at, rollout.artifacts),
+        ),
       ]),
       card('Commands', [
         rollout.commands.show ? command(rollout.commands.show, 'Show it in a terminal') : null,
@@ -254,51 +258,6 @@ export async function rolloutPage([run, id], signal) {
         rollout.commands.regrade ? command(rollout.commands.regrade, 'Grade it again') : null,
         command(rollout.commands.export, 'Export the run'),
       ]),
-    );
-  }
-
-  function artifacts() {
-    const { items, total_count: total, folder } = rollout.artifacts;
-    if (!total) return h('p', { class: 'muted' }, 'None. What an agent writes to `ctx.artifacts_dir` appears here.');
-    return h(
-      'div',
-      { class: 'stack' },
-      h(
-        'ul',
-        { class: 'tree' },
-        items.map((/** @type {any} */ item) =>
-          h(
-            'li',
-            null,
-            item.kind === 'file' && !isExport()
-              ? h(
-                  'a',
-                  {
-                    href: address(`${at}/artifacts/${item.path.split('/').map(encodeURIComponent).join('/')}`),
-                    download: item.path.split('/').pop(),
-                  },
-                  item.path,
-                )
-              : h('code', null, visible(item.path)),
-            item.kind === 'file'
-              ? h('span', { class: 'small muted' }, ` ${bytes(item.bytes)}`)
-              : item.kind === 'link'
-                ? h('span', { class: 'small muted' }, ' a link, not followed')
-                : null,
-            item.kind === 'file' && !isExport() && /\.(png|jpe?g|gif|webp)$/i.test(item.path)
-              ? h('img', {
-                  src: address(`${at}/artifacts/${item.path.split('/').map(encodeURIComponent).join('/')}`),
-                  alt: item.path,
-                  loading: 'lazy',
-                })
-              : null,
-          ),
-        ),
-      ),
-      total > items.length
-        ? h('p', { class: 'small muted' }, `${count(total - items.length)} more in ${folder}`)
-        : null,
-      copyButton(() => folder, 'Copy the folder'),
     );
   }
 
@@ -347,7 +306,7 @@ export async function rolloutPage([run, id], signal) {
   let end = () => {};
   if (!rollout.outcome) {
     let busy = false;
-    end = subscribe(`runs/${part(run)}/events`, 'progress', async () => {
+    const refresh = async () => {
       if (busy || rollout.outcome) return;
       busy = true;
       try {
@@ -357,14 +316,15 @@ export async function rolloutPage([run, id], signal) {
         ]);
         draw();
         if (rollout.outcome) {
+          await loadTokens();
           end();
-          void loadTokens();
         }
       } catch {
         // The next change tries again.
       }
       busy = false;
-    });
+    };
+    end = subscribe(`runs/${part(run)}/events`, 'progress', () => void refresh(), refresh);
   }
   return {
     title: `${row}.${index} of ${run}`,

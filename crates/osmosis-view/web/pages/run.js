@@ -6,7 +6,8 @@ import { announce, debounced, fill, h } from '../dom.js';
 import { count, plural, time, words } from '../format.js';
 import { card, copyButton, field, segmented, stateDot, statusBadge } from '../parts/bits.js';
 import { filtered, linesOf, sorted } from '../parts/grid_filter.js';
-import { rolloutTable, rowTexts, searchExport } from '../parts/rollout_table.js';
+import { searchExport } from '../parts/export_search.js';
+import { rolloutTable, rowTexts } from '../parts/rollout_table.js';
 import { rewardColor, rewardRange, rolloutGrid } from '../parts/rollout_grid.js';
 import { durations, failures, headlines, histogram, outcomes } from '../parts/run_numbers.js';
 import { trainingCurves } from '../parts/training_curves.js';
@@ -224,7 +225,7 @@ export async function runPage([run], signal) {
     try {
       /** @type {{ rollouts: [number, number][], searched: number, finished: number }[]} */
       const found = isExport()
-        ? await searchExport(at, state.row, grid)
+        ? await searchExport(at, state, grid)
         : await data(
             `${at}/matches`,
             Object.fromEntries(
@@ -267,11 +268,6 @@ export async function runPage([run], signal) {
   q.dataset.search = '';
   const tool = box('tool', 'search, multiply…');
   const row = box('row', 'text of the row');
-  if (isExport())
-    for (const input of [q, tool]) {
-      input.disabled = true;
-      input.placeholder = 'needs `osmosis view`';
-    }
   /** @param {'min' | 'max'} key */
   const bound = (key) => {
     const input = h('input', {
@@ -402,13 +398,15 @@ export async function runPage([run], signal) {
       drawHead();
       drawNumbers();
       draw();
-      curves?.refresh(page);
+      await curves?.refresh(page);
     } catch {
       // The next change tries again.
     }
   }
   let first = true;
-  const end = subscribe(`${at}/events`, 'progress', () => {
+  /** The viewer ends: nobody answers after the last look. */
+  let over = false;
+  const progressed = (/** @type {{ live: boolean }} */ { live }) => {
     if (first) {
       first = false;
       // A run that goes on may have changed between its page and this event.
@@ -416,14 +414,19 @@ export async function runPage([run], signal) {
     }
     if (due) return;
     due = true;
-    // Large runs are looked at less often.
-    const pause = grid.row_index.length > 20_000 ? 6000 : 1200;
+    // Large runs are looked at less often; how a run ended is shown at once.
+    const pause = !live ? 0 : grid.row_index.length > 20_000 ? 6000 : 1200;
     setTimeout(
       () => {
-        if (!signal.aborted) void refresh();
+        if (!signal.aborted && !over) void refresh();
       },
       Math.max(0, pause - (performance.now() - refreshed)),
     );
+  };
+  const end = subscribe(`${at}/events`, 'progress', progressed, async () => {
+    over = true;
+    await refresh();
+    await cells.know([...new Set(grid.row_index)].slice(0, 500));
   });
   return {
     title: page.overview.run_name,

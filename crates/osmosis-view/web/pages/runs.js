@@ -324,7 +324,7 @@ export async function runsPage(_names, signal) {
     }
   };
   // The first event is no change, but something may have changed between the list and it.
-  const end = subscribe('events', 'runs', () => void refresh());
+  const end = subscribe('events', 'runs', () => void refresh(), refresh);
   return {
     title: 'Runs',
     crumbs: [{ text: 'Runs' }],

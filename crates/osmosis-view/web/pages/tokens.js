@@ -152,7 +152,7 @@ export async function tokensPage([run, id], signal) {
         h(
           'dd',
           null,
-          `${count(of.length)}, of them ${count(sampled)} sampled (${percent(sampled / Math.max(1, of.length))})`,
+          `${count(of.length)}: ${count(sampled)} sampled (${percent(sampled / Math.max(1, of.length))}), the others are prompt`,
         ),
         h('dt', null, 'mean logprob'),
         h('dd', null, number(mean)),

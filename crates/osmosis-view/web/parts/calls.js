@@ -100,7 +100,7 @@ export function timeline(rollout, samples, onCall) {
               Math.max(from, agentEnd - durations.agent_ms),
               agentEnd,
               'agent',
-              `agent: ${duration(durations.agent_ms)}, of it model ${duration(durations.model_ms)}`,
+              `agent: ${duration(durations.agent_ms)}, ${duration(durations.model_ms)} of it in model calls`,
             )
           : null,
         agentEnd !== null && durations.grade_ms > 0

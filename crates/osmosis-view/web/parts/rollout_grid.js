@@ -205,15 +205,20 @@ export function rolloutGrid(actions) {
     if (asked) return;
     asked = true;
     setTimeout(async () => {
-      try {
-        for (const [row, text] of await actions.rowTexts(rows)) texts.set(row, text.replace(/\s+/g, ' '));
-      } catch {
-        // Rows without a text are shown by their number.
-      }
-      for (const row of rows) if (!texts.has(row)) texts.set(row, '');
+      await read(rows);
       asked = false;
       draw();
     }, 40);
+  }
+
+  /** @param {number[]} rows */
+  async function read(rows) {
+    try {
+      for (const [row, text] of await actions.rowTexts(rows)) texts.set(row, text.replace(/\s+/g, ' '));
+    } catch {
+      // Rows without a text are shown by their number.
+    }
+    for (const row of rows) if (!texts.has(row)) texts.set(row, '');
   }
 
   /** All lines at once, a row of pixels for some of them each. */
@@ -340,6 +345,11 @@ export function rolloutGrid(actions) {
       widest = lines.reduce((most, line) => Math.max(most, line.places.length), 1);
       selected = { line: Math.min(selected.line, Math.max(0, lines.length - 1)), place: 0 };
       measure();
+    },
+    /** Reads the texts of rows while somebody answers. @param {number[]} rows */
+    async know(rows) {
+      const unknown = rows.filter((row) => !texts.has(row));
+      if (unknown.length) await read(unknown);
     },
     end() {
       sizes.disconnect();

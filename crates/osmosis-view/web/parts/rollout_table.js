@@ -118,15 +118,3 @@ export async function rowTexts(at, rows) {
   const wanted = new Set(rows);
   return (await known).filter((item) => wanted.has(item.row_index));
 }
-
-/** An export has the beginnings of its rows. @param {string} at @param {string} text @param {RolloutGrid} grid */
-export async function searchExport(at, text, grid) {
-  const all = await rowTexts(at, [...new Set(grid.row_index)]);
-  const found = new Set(
-    all.filter((item) => item.text.toLowerCase().includes(text.toLowerCase())).map((item) => item.row_index),
-  );
-  const rollouts = grid.row_index
-    .map((row, i) => /** @type {[number, number]} */ ([row, grid.run_index[i]]))
-    .filter(([row]) => found.has(row));
-  return [{ rollouts, searched: grid.row_index.length, finished: grid.row_index.length }];
-}

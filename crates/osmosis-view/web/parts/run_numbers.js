@@ -216,7 +216,7 @@ export function durations({ report }) {
   const phases = /** @type {[string, string][]} */ ([
     ['queue_ms', 'waiting'],
     ['agent_ms', 'agent'],
-    ['model_ms', 'of it model'],
+    ['model_ms', 'model calls'],
     ['grade_ms', 'grading'],
   ]);
   const shown = phases.filter(

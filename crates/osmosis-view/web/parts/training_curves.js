@@ -261,10 +261,10 @@ export function trainingCurves(run, first, signal) {
       });
     },
     /** @param {RunPage} page */
-    refresh(page) {
+    async refresh(page) {
       first = page;
       drawCheckpoints();
-      void load().catch(() => {});
+      await load().catch(() => {});
     },
     number,
   };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use osmosis_engine::conformance::{self, ExecutorUnderTest, UserCode};
+use osmosis_engine::conformance::{self, ExecutorKind, ExecutorUnderTest, UserCode};
 use osmosis_engine::for_each_executor_behaviour;
 
 use crate::harness::{Fixture, Setup, job};
@@ -19,7 +19,11 @@ macro_rules! each {
                 UserCode::Waits => r#"["wait"]"#,
                 UserCode::EndsItsProcess => r#"["exit", 3]"#,
             });
-            let test = ExecutorUnderTest { executor: Arc::new(pool), job: Box::new(make) };
+            let test = ExecutorUnderTest {
+                executor: Arc::new(pool),
+                kind: ExecutorKind::Tasks,
+                job: Box::new(make),
+            };
             // Nobody reads the log here, and it must not fill up.
             let drained = async { while log.recv().await.is_some() {} };
             tokio::select! {

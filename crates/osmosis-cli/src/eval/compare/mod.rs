@@ -23,7 +23,7 @@ pub(crate) async fn run(
     let mut runs: Vec<ReadRun> = vec![];
     for name in &arguments.runs {
         // All names are checked before anything large is read.
-        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name)?;
+        let folder = RunFolder::existing(workspace, RunKind::Evaluation, name).await?;
         if let Some(twice) = runs.iter().find(|run| run.folder.path == folder.path) {
             return Err(RunError::usage(
                 RunErrorKind::Usage,
@@ -31,7 +31,7 @@ pub(crate) async fn run(
             )
             .hint("a run does not differ from itself; name two different runs"));
         }
-        runs.push(ReadRun::open(folder)?);
+        runs.push(ReadRun::open(folder).await?);
     }
     let comparison = Comparison::of(runs, arguments.shared_rows, workspace).await?;
     let first = &comparison.first.run_name;

@@ -13,11 +13,10 @@ use osmosis_run::notices::Notices;
 use osmosis_run::regrade::plan::{RegradePlan, RegradeRequest};
 use osmosis_run::regrade::regrading::Regrading;
 use osmosis_run::regrade::source::Source;
-use osmosis_run::reports::RunReport;
+use osmosis_run::reports::{RegradeDryRun, RunReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunRecord;
-use serde_json::json;
 
 use super::progress::{Progress, ProgressMode};
 use super::report;
@@ -138,21 +137,12 @@ impl RegradeCommand {
         let stop = StopSignals::listen(OnTerminate::StopNow)?;
         self.progress()?;
         let checked = self.regrading.check(&stop, &self.notices).await?;
-        let plan = &self.regrading.plan;
+        let report = RegradeDryRun::of(checked, &self.regrading.plan);
         self.output.line(format_args!(
             "Everything is in order: {} rollouts of `{}`. Nothing was graded.",
-            plan.rollouts, plan.source.record.name,
+            report.rollouts, report.regraded_from,
         ));
-        self.output.operation(
-            "valid",
-            &json!({
-                "regraded_from": plan.source.record.name,
-                "rollouts": plan.rollouts,
-                "grader": checked.manifest.grader,
-                "warnings": checked.manifest.warnings,
-                "changes": checked.changes,
-            }),
-        );
+        self.output.operation("valid", &report);
         Ok(Exit::Ok)
     }
 

@@ -24,8 +24,8 @@ pub(crate) async fn run(
     arguments: ShowArguments,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let folder = RunFolder::existing(workspace, kind, &arguments.run)?;
-    let run = ReadRun::open(folder)?;
+    let folder = RunFolder::existing(workspace, kind, &arguments.run).await?;
+    let run = ReadRun::open(folder).await?;
     let Some(row) = &arguments.row else {
         return list::run(&run, kind, arguments.list.search(), workspace, output).await;
     };

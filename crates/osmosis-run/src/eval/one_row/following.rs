@@ -116,12 +116,13 @@ impl Follower {
     /// Tells at most `count`, up to the first that more calls come before than are `recorded`.
     fn tell_first(&self, count: usize, recorded: usize) {
         let mut pending = self.pending.lock();
-        let is_due = |pending: &Pending| pending.after_calls <= recorded;
-        for _ in 0..count {
-            match pending.pop_front_if(|first| is_due(first)) {
-                Some(due) => (self.tell.lock())(due.event),
-                None => return,
-            }
+        let due = pending
+            .iter()
+            .take(count)
+            .take_while(|pending| pending.after_calls <= recorded)
+            .count();
+        for pending in pending.drain(..due) {
+            (self.tell.lock())(pending.event);
         }
     }
 

@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::run_rows::{RowResult, RunRows};
+use crate::reports::ErrorDetails;
 use crate::{RunError, RunErrorKind};
 
 /// The rows that both runs have.
@@ -159,7 +159,9 @@ fn other_dataset(first: &RunRows, second: &RunRows, shared: usize) -> RunError {
         ),
     )
     .hint(hint)
-    .details(json!({ "shared_rows": shared }))
+    .details(ErrorDetails::Datasets {
+        shared_rows: shared,
+    })
 }
 
 #[cfg(test)]

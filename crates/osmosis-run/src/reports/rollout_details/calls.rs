@@ -53,7 +53,7 @@ pub struct CallDetails {
     pub exchange: Option<CallExchange>,
 }
 
-/// The calls of all attempts, and what is known of the weights that answered them.
+/// The calls of an attempt, and what is known of the weights that answered them.
 #[derive(Debug)]
 pub(super) struct RecordedCalls {
     pub(super) records: Vec<CallRecord>,
@@ -66,9 +66,10 @@ impl RecordedCalls {
     pub(super) async fn read(
         store: &dyn Store,
         rollout: &RolloutId,
+        attempt: Option<Attempt>,
         wanted: Wanted,
     ) -> Result<Self, RunError> {
-        let records = calls_of(store, rollout).await?;
+        let records = calls_of(store, rollout, attempt).await?;
         let versions = CallVersions::read(store, rollout, &records).await?;
         let mut exchanges = vec![];
         for record in &records {
@@ -127,11 +128,16 @@ impl RecordedCalls {
     }
 }
 
-/// The calls of the attempt whose result counts, or of the latest, in the order in which they are numbered.
-async fn calls_of(store: &dyn Store, rollout: &RolloutId) -> Result<Vec<CallRecord>, RunError> {
+/// The calls of an attempt, by default of the one whose result counts, or of the latest, in the order in which they are
+/// numbered.
+async fn calls_of(
+    store: &dyn Store,
+    rollout: &RolloutId,
+    attempt: Option<Attempt>,
+) -> Result<Vec<CallRecord>, RunError> {
     let query = CallQuery {
         rollout_id: rollout.clone(),
-        attempt: None,
+        attempt,
     };
     Ok(store.calls(query).await?)
 }
@@ -142,7 +148,7 @@ pub async fn raw_call(
     rollout: &RolloutId,
     number: u32,
 ) -> Result<Option<CallBody>, RunError> {
-    let calls = calls_of(store, rollout).await?;
+    let calls = calls_of(store, rollout, None).await?;
     match calls.get(number as usize) {
         Some(call) => Ok(store.call_body(call.call_id).await?),
         None => Ok(None),

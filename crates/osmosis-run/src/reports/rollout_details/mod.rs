@@ -1,6 +1,7 @@
 //! One rollout with all that is recorded of it.
 
 mod artifacts;
+mod attempts;
 mod calls;
 mod context;
 mod exchange;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use artifacts::{Artifact, ArtifactKind, Artifacts};
+pub use attempts::EarlierAttempt;
 pub use calls::{CallDetails, raw_call};
 pub use context::{OfferedTool, SampleContext};
 pub use exchange::CallExchange;
@@ -180,7 +182,7 @@ impl RolloutDetails {
             None => Pinned::default(),
         };
         let samples = store.samples(&rollout.id).await?;
-        let recorded = RecordedCalls::read(store, &rollout.id, wanted).await?;
+        let recorded = RecordedCalls::read(store, &rollout.id, None, wanted).await?;
         let talks = if wanted.without_conversations {
             vec![]
         } else {
@@ -195,9 +197,9 @@ impl RolloutDetails {
             .filter_map(|talk| Some((talk.id.to_string(), SampleContext::of(talk)?)))
             .collect();
         let is_ours = recorded.called_policy();
-        let tokenizer = || tokenizer_of(&pinned, folder);
         let conversations = if is_ours && !wanted.without_conversations {
-            conversations(&samples, &samples_shown, talks, tokenizer)
+            let tokenizer = tokenizer_of(&pinned, folder);
+            conversations(&samples, &samples_shown, talks, tokenizer).await
         } else {
             OrderedMap::default()
         };
@@ -291,11 +293,11 @@ async fn talks(
 }
 
 /// What samples without messages said, and those that never came to be.
-fn conversations(
+async fn conversations(
     samples: &[Sample],
     shown: &[SampleDetails],
     mut talks: Vec<SampleTalk>,
-    tokenizer: impl FnOnce() -> Option<Arc<ChatFormat>>,
+    tokenizer: impl Future<Output = Option<Arc<ChatFormat>>> + Send,
 ) -> OrderedMap<Vec<Vec<Entry>>> {
     let mut transcriber = Transcriber::default();
     for sample in samples {
@@ -311,10 +313,13 @@ fn conversations(
         .map(|sample| &sample.id)
         .collect();
     talks.retain(|talk| !with_messages.contains(&&talk.id) && !talk.conversations.is_empty());
-    let conversations = talks.iter().flat_map(|talk| &talk.conversations);
-    let mut turns = conversations.flat_map(|conversation| &conversation.turns);
-    if turns.any(|turn| turn.token_ids.is_some()) {
-        transcriber.tokenizer = tokenizer();
+    let in_ids = {
+        let conversations = talks.iter().flat_map(|talk| &talk.conversations);
+        let mut turns = conversations.flat_map(|conversation| &conversation.turns);
+        turns.any(|turn| turn.token_ids.is_some())
+    };
+    if in_ids {
+        transcriber.tokenizer = tokenizer.await;
     }
     let read = talks.into_iter().map(|talk| {
         let paths = transcriber.paths(&talk.conversations);
@@ -324,9 +329,9 @@ fn conversations(
 }
 
 /// The tokenizer of the run's policy, when it has one that can be had without the weights.
-fn tokenizer_of(pinned: &Pinned, folder: &RunFolder) -> Option<Arc<ChatFormat>> {
+async fn tokenizer_of(pinned: &Pinned, folder: &RunFolder) -> Option<Arc<ChatFormat>> {
     let model: ModelPath = pinned.model_path()?.parse().ok()?;
-    policy::tokenizer(&model, &folder.workspace())
+    policy::tokenizer(&model, &folder.workspace()).await
 }
 
 async fn ground_truth(store: &dyn Store, row_index: u64) -> Result<Option<GroundTruth>, RunError> {

@@ -27,6 +27,7 @@ pub(super) fn text(report: &SharedReport) -> String {
             thousands(run.infrastructure_failed())
         );
     }
+    gates(report, &mut out);
     if let Some(comparison) = &report.comparison {
         for compared in &comparison.others {
             compare(comparison.first.run_name.as_str(), compared, &mut out);
@@ -71,6 +72,24 @@ pub(super) fn text(report: &SharedReport) -> String {
     }
     out.push_str("\n</details>\n");
     out
+}
+
+fn gates(report: &SharedReport, out: &mut String) {
+    let results: Vec<_> = report.run.gates.iter().flatten().collect();
+    if results.is_empty() || report.run.is_incomplete() {
+        return;
+    }
+    let word = if report.run.gates_hold() {
+        "Gate passed"
+    } else {
+        "Gate failed"
+    };
+    let _ = writeln!(out, "**{word}**\n");
+    for result in results {
+        let word = if result.holds { "passed" } else { "failed" };
+        let _ = writeln!(out, "- {word}: {}", line(&result.text()));
+    }
+    out.push('\n');
 }
 
 fn compare(first: &str, compared: &ComparedWith, out: &mut String) {

@@ -3,6 +3,7 @@
 mod attempts;
 mod conclusion;
 mod curve;
+mod demo;
 mod held_out;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use conclusion::{NoUpdateCause, TrainingConclusion};
 pub use curve::{Curve, StepNumbers};
+pub use demo::DemoReport;
 pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
 
 use self::attempts::{Attempts, CutAnswers};

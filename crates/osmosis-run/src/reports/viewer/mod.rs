@@ -3,6 +3,7 @@
 mod grid;
 mod group;
 mod overview;
+mod rollout_page;
 mod run_page;
 mod steps;
 mod tokens;
@@ -11,6 +12,7 @@ mod transcript;
 pub use grid::{RolloutGrid, RolloutState};
 pub use group::{GroupUse, GroupedRollout, RowGroup, RowVisit};
 pub use overview::{MeasuredOn, RunKindWord, RunOverview};
+pub use rollout_page::RolloutPage;
 pub use run_page::{RolloutCommands, RunPage};
 pub use steps::{StepGroup, StepRollouts, TrainingStep, TrainingSteps};
 pub use tokens::{RolloutTokens, SampleTokens, TokenCall, TokenPath, VersionRun};

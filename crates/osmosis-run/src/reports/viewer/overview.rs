@@ -1,11 +1,12 @@
 //! One run in the viewer's list.
 
-use osmosis_core::statistics::{Interval, OutcomeCounts, RolloutFact, RunTally};
-use osmosis_core::{Outcome, RunName};
-use osmosis_store::{RolloutPages, RolloutRecord, RunKind, RunRecord};
+use osmosis_core::RunName;
+use osmosis_core::statistics::{Interval, OutcomeCounts, RunTally};
+use osmosis_store::{RolloutPages, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::super::run_report::fact;
 use super::super::{Curve, HeldOutScore, RunState};
 use crate::RunError;
 use crate::eval::money::Money;
@@ -179,22 +180,6 @@ fn model_of(pinned: &Pinned) -> Option<String> {
         let name = pinned.settings.get("model.name")?;
         name.as_str().map(str::to_owned)
     })
-}
-
-pub(super) fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
-    RolloutFact {
-        row_index: rollout.row_index,
-        run_index: rollout.run_index,
-        kind: outcome.kind(),
-        reward: outcome.reward(),
-        passed: outcome.passed(),
-        durations: rollout.durations,
-        model_calls: rollout.calls.model_calls,
-        prompt_tokens: rollout.calls.prompt_tokens,
-        completion_tokens: rollout.calls.completion_tokens,
-        cached_tokens: rollout.calls.cached_tokens,
-        reasoning_tokens: rollout.calls.reasoning_tokens,
-    }
 }
 
 fn trend(mut rewards: Vec<(i64, f64)>) -> Vec<f64> {

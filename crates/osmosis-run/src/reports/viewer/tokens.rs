@@ -85,7 +85,7 @@ impl RolloutTokens {
         calls: &dyn Store,
         record: &RunRecord,
         rollout: &RolloutRecord,
-        tokenizer: impl FnOnce() -> Option<Arc<ChatFormat>>,
+        tokenizer: impl Future<Output = Option<Arc<ChatFormat>>> + Send,
     ) -> Result<Self, RunError> {
         let records = records_of(calls, &rollout.id).await?;
         let grouping = Grouping::of(record)?;
@@ -112,7 +112,11 @@ impl RolloutTokens {
             }
             samples.push(sample);
         }
-        let tokenizer = if seen.is_empty() { None } else { tokenizer() };
+        let tokenizer = if seen.is_empty() {
+            None
+        } else {
+            tokenizer.await
+        };
         let texts = tokenizer.map_or_else(OrderedMap::default, |tokenizer| {
             seen.iter()
                 .filter_map(|id| Some((id.to_string(), text_of(&tokenizer, *id)?)))

@@ -108,7 +108,7 @@ impl RolloutTranscript {
         store: &dyn Store,
         calls: &dyn Store,
         rollout: &RolloutRecord,
-        tokenizer: impl FnOnce() -> Option<Arc<ChatFormat>>,
+        tokenizer: impl Future<Output = Option<Arc<ChatFormat>>> + Send,
     ) -> Result<Self, RunError> {
         let samples: Vec<Sample> = store.samples(&rollout.id).await?;
         let talks = transcripts::of(calls, &rollout.id, &samples, &Telling::default()).await?;
@@ -117,7 +117,7 @@ impl RolloutTranscript {
             .flat_map(|talk| &talk.conversations)
             .flat_map(|conversation| &conversation.turns)
             .any(|turn| turn.token_ids.is_some());
-        let tokenizer = if in_ids { tokenizer() } else { None };
+        let tokenizer = if in_ids { tokenizer.await } else { None };
         let samples = talks.into_iter().map(|talk| {
             let mut conversations = talk.conversations;
             if talk.main < conversations.len() {

@@ -1,27 +1,19 @@
 //! Runs that are out of the lists, and back.
 
 use osmosis_core::RunName;
-use osmosis_store::{ArchivedRun, Catalogue as _, RunKey, RunKind};
+use osmosis_store::{ArchivedRun, RunKey, RunKind};
 
-use super::{KINDS, catalogue, reference_of, told};
+use super::{KINDS, reference_of, told};
+use crate::runs::stores::catalogue;
 use crate::runs::{FoundRun, RunReference};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
 /// Takes a run out of the lists; nothing is deleted.
 pub async fn archive(workspace: &Workspace, run: &str) -> Result<ArchivedRun, RunError> {
-    let key = FoundRun::of_any_kind(workspace, run)?.key();
-    let catalogue = catalogue(workspace)?;
-    let url = catalogue
-        .archive(&key)
-        .await
-        .map_err(|error| told(error, &key))?;
-    let folder = url.folder()?;
-    Ok(ArchivedRun {
-        id: folder.file_name().unwrap_or_default().to_owned(),
-        key,
-        url,
-    })
+    let key = FoundRun::of_any_kind(workspace, run).await?.key();
+    let archived = catalogue(workspace)?.archive(&key).await;
+    archived.map_err(|error| told(error, &key))
 }
 
 /// The archived runs of these kinds, newest first within each.

@@ -7,12 +7,8 @@ mod removal;
 mod rename;
 mod uses;
 
-use camino::Utf8Path;
 use osmosis_core::RunTag;
-use osmosis_store::{
-    Catalogue, RunKey, RunKind, RunPlace, RunSize, StoreError, StoreErrorKind, StoreUrl,
-};
-use osmosis_store_sqlite::{SqliteCatalogue, SqliteOptions};
+use osmosis_store::{Catalogue, RunKey, RunKind, RunPlace, RunSize, StoreError, StoreErrorKind};
 
 pub use archive::{archive, archived_runs, restore};
 pub use former_names::{renamed_from, runs_once_called};
@@ -23,17 +19,12 @@ pub use uses::{RunUse, RunUses, UseKind};
 
 use super::FoundRun;
 use super::reference::kind_word;
+use super::stores::catalogue;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
 /// All kinds of runs, in the order they are listed.
 pub const KINDS: [RunKind; 3] = [RunKind::Evaluation, RunKind::Training, RunKind::Serving];
-
-/// The runs of a workspace.
-pub fn catalogue(workspace: &Workspace) -> Result<SqliteCatalogue, RunError> {
-    let url = StoreUrl::of_folder(&workspace.root)?;
-    Ok(SqliteCatalogue::at(url, SqliteOptions::default())?)
-}
 
 /// How a run of a catalogue is named where kinds are mixed.
 pub fn reference_of(run: &RunKey) -> String {
@@ -59,13 +50,15 @@ pub struct SizedRun {
 }
 
 impl SizedRun {
-    async fn of(catalogue: &SqliteCatalogue, run: &RunKey) -> Result<Self, RunError> {
+    async fn of(catalogue: &dyn Catalogue, run: &RunKey) -> Result<Self, RunError> {
         let place = RunPlace::Listed(run.clone());
+        // Labels that can't be read are no reason not to show the run.
+        let labels = catalogue.labels(run).await.unwrap_or_default();
         Ok(Self {
             run: run.clone(),
             size: catalogue.size(&place).await?,
             place,
-            tags: tags_in(&catalogue.folder_of(run)),
+            tags: labels.tags.into_iter().collect(),
         })
     }
 
@@ -79,13 +72,13 @@ pub async fn sizes(workspace: &Workspace, runs: &[String]) -> Result<Vec<SizedRu
     let catalogue = catalogue(workspace)?;
     let mut found = vec![];
     for run in runs {
-        let run = FoundRun::of_any_kind(workspace, run)?.key();
-        found.push(SizedRun::of(&catalogue, &run).await?);
+        let run = FoundRun::of_any_kind(workspace, run).await?.key();
+        found.push(SizedRun::of(&*catalogue, &run).await?);
     }
     if runs.is_empty() {
         for kind in KINDS {
             for entry in catalogue.list(kind).await? {
-                found.push(SizedRun::of(&catalogue, &entry.key).await?);
+                found.push(SizedRun::of(&*catalogue, &entry.key).await?);
             }
             for archived in catalogue.archived(kind).await? {
                 let place = RunPlace::Archived(archived.id);
@@ -93,7 +86,7 @@ pub async fn sizes(workspace: &Workspace, runs: &[String]) -> Result<Vec<SizedRu
                     run: archived.key,
                     size: catalogue.size(&place).await?,
                     place,
-                    tags: tags_in(&archived.url.folder()?),
+                    tags: archived.labels.tags.into_iter().collect(),
                 });
             }
         }
@@ -109,7 +102,7 @@ pub async fn tag(
     add: &[RunTag],
     remove: &[RunTag],
 ) -> Result<(FoundRun, Vec<RunTag>), RunError> {
-    let run = FoundRun::of_any_kind(workspace, run)?;
+    let run = FoundRun::of_any_kind(workspace, run).await?;
     let catalogue = catalogue(workspace)?;
     let labels = if add.is_empty() && remove.is_empty() {
         catalogue.labels(&run.key()).await?
@@ -117,12 +110,6 @@ pub async fn tag(
         catalogue.tag(&run.key(), add, remove).await?
     };
     Ok((run, labels.tags.into_iter().collect()))
-}
-
-/// The tags of the run in a folder; none when they can't be read, which is no reason not to show the run.
-pub fn tags_in(folder: &Utf8Path) -> Vec<RunTag> {
-    let labels = SqliteCatalogue::labels_in(folder).unwrap_or_default();
-    labels.tags.into_iter().collect()
 }
 
 /// The error of a catalogue, as it is told of a run that a person named.

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use jiff::SignedDuration;
 use osmosis_core::clock::now_ms;
-use osmosis_store::{Catalogue as _, RunKey, RunKind, RunPlace};
-use osmosis_store_sqlite::SqliteCatalogue;
+use osmosis_store::{Catalogue, RunKey, RunKind, RunPlace};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{RunToRemove, RunUses, catalogue, reference_of};
+use super::{RunToRemove, RunUses, reference_of};
 use crate::RunError;
+use crate::runs::stores::catalogue;
 use crate::workspace::Workspace;
 
 /// Which runs are old.
@@ -54,12 +54,12 @@ struct Candidate {
 
 pub async fn prune(workspace: &Workspace, rules: &PruneRules) -> Result<Pruning, RunError> {
     let catalogue = catalogue(workspace)?;
-    let uses = RunUses::of(workspace, &catalogue).await?;
+    let uses = RunUses::of(workspace, &*catalogue).await?;
     let mut old: Vec<Candidate> = vec![];
     for kind in &rules.kinds {
         let runs = catalogue.list(*kind).await?;
         for entry in runs.into_iter().skip(rules.keep.unwrap_or(0)) {
-            if let Some(candidate) = candidate(&catalogue, entry.key, rules).await? {
+            if let Some(candidate) = candidate(&*catalogue, entry.key, rules).await? {
                 old.push(candidate);
             }
         }
@@ -71,7 +71,7 @@ pub async fn prune(workspace: &Workspace, rules: &PruneRules) -> Result<Pruning,
             pruning.kept.push((run, reason));
         } else {
             let place = RunPlace::Listed(run.clone());
-            let removal = RunToRemove::of(&catalogue, &uses, run, place).await?;
+            let removal = RunToRemove::of(&*catalogue, &uses, run, place).await?;
             pruning.remove.push(removal);
         }
     }
@@ -80,7 +80,7 @@ pub async fn prune(workspace: &Workspace, rules: &PruneRules) -> Result<Pruning,
 
 /// `None` when the run is young.
 async fn candidate(
-    catalogue: &SqliteCatalogue,
+    catalogue: &dyn Catalogue,
     run: RunKey,
     rules: &PruneRules,
 ) -> Result<Option<Candidate>, RunError> {

@@ -1,11 +1,11 @@
 //! Deleting runs: what would go, how large it is and who uses it, before anything is touched.
 
-use osmosis_store::{Catalogue as _, RunKey, RunPlace, RunSize, StoreError};
-use osmosis_store_sqlite::SqliteCatalogue;
+use osmosis_store::{Catalogue, RunKey, RunPlace, RunSize, StoreError};
 
 use super::archive::find_archived;
-use super::{RunUse, RunUses, catalogue, reference_of, renamed_from, told};
+use super::{RunUse, RunUses, reference_of, renamed_from, told};
 use crate::runs::FoundRun;
+use crate::runs::stores::catalogue;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
@@ -21,7 +21,7 @@ pub struct RunToRemove {
 
 impl RunToRemove {
     pub(super) async fn of(
-        catalogue: &SqliteCatalogue,
+        catalogue: &dyn Catalogue,
         uses: &RunUses,
         run: RunKey,
         place: RunPlace,
@@ -54,38 +54,42 @@ pub async fn to_remove(
     archived: bool,
 ) -> Result<Vec<RunToRemove>, RunError> {
     let catalogue = catalogue(workspace)?;
-    let uses = RunUses::of(workspace, &catalogue).await?;
+    let uses = RunUses::of(workspace, &*catalogue).await?;
     let mut found: Vec<RunToRemove> = vec![];
     for text in runs {
         let (run, place) = if archived {
             let archived = find_archived(workspace, text).await?;
             (archived.key, RunPlace::Archived(archived.id))
         } else {
-            let run = FoundRun::of_any_kind(workspace, text)?;
-            refuse_former_name(workspace, &run, text)?;
+            let run = FoundRun::of_any_kind(workspace, text).await?;
+            refuse_former_name(workspace, &run, text).await?;
             (run.key(), RunPlace::Listed(run.key()))
         };
         if let RunPlace::Listed(run) = &place
             && let Some(holder) = catalogue.holder(run).await?
         {
             let held = StoreError::Held {
-                path: catalogue.folder_of(run),
+                path: workspace.runs_dir(run.kind).join(run.name.as_str()),
                 holder: holder.to_string(),
             };
             return Err(told(held, run));
         }
         if found.iter().all(|other| other.place != place) {
-            found.push(RunToRemove::of(&catalogue, &uses, run, place).await?);
+            found.push(RunToRemove::of(&*catalogue, &uses, run, place).await?);
         }
     }
     Ok(found)
 }
 
 /// Whoever deletes has to use the name that the run has now.
-fn refuse_former_name(workspace: &Workspace, run: &FoundRun, text: &str) -> Result<(), RunError> {
+async fn refuse_former_name(
+    workspace: &Workspace,
+    run: &FoundRun,
+    text: &str,
+) -> Result<(), RunError> {
     let name = text.rsplit('/').next().unwrap_or(text);
     if run.name.as_str() != name
-        && renamed_from(workspace, run.kind, name).as_ref() == Some(&run.name)
+        && renamed_from(workspace, run.kind, name).await?.as_ref() == Some(&run.name)
     {
         return Err(RunError::usage(
             RunErrorKind::RunNotFound,

@@ -1,11 +1,12 @@
 //! Another name for a run.
 
 use osmosis_core::RunName;
-use osmosis_store::{Catalogue as _, RunKey};
+use osmosis_store::RunKey;
 
-use super::{RunUse, RunUses, catalogue, told};
+use super::{RunUse, RunUses, told};
 use crate::run_folder::{RunFolder, replace_file};
 use crate::runs::FoundRun;
+use crate::runs::stores::catalogue;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
@@ -20,7 +21,7 @@ pub struct Renamed {
 }
 
 pub async fn rename(workspace: &Workspace, run: &str, to: &RunName) -> Result<Renamed, RunError> {
-    let from = FoundRun::of_any_kind(workspace, run)?;
+    let from = FoundRun::of_any_kind(workspace, run).await?;
     let former = from.key();
     if from.name == *to {
         return Err(RunError::usage(
@@ -29,7 +30,7 @@ pub async fn rename(workspace: &Workspace, run: &str, to: &RunName) -> Result<Re
         ));
     }
     let catalogue = catalogue(workspace)?;
-    let uses = RunUses::of(workspace, &catalogue).await?;
+    let uses = RunUses::of(workspace, &*catalogue).await?;
     let used_by = uses.of_run(&former);
     catalogue
         .rename(&former, to)

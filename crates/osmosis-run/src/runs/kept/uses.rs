@@ -3,8 +3,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RunName;
 use osmosis_core::config::ModelPath;
-use osmosis_store::{Catalogue as _, RunKey, RunKind};
-use osmosis_store_sqlite::SqliteCatalogue;
+use osmosis_store::{Catalogue, RunKey, RunKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +54,7 @@ pub struct RunUses {
 
 impl RunUses {
     /// Reads what every run is pinned to, and the configs.
-    pub async fn of(workspace: &Workspace, catalogue: &SqliteCatalogue) -> Result<Self, RunError> {
+    pub async fn of(workspace: &Workspace, catalogue: &dyn Catalogue) -> Result<Self, RunError> {
         let (mut by_runs, mut former_names) = (vec![], vec![]);
         for kind in KINDS {
             for entry in catalogue.list(kind).await? {
@@ -132,15 +131,15 @@ impl RunUses {
 /// A run that is named as it was called once, as it is called now.
 async fn as_it_is_called_now(
     workspace: &Workspace,
-    catalogue: &SqliteCatalogue,
+    catalogue: &dyn Catalogue,
     run: RunKey,
 ) -> RunKey {
     if catalogue.contains(&run).await.unwrap_or(true) {
         return run;
     }
-    match renamed_from(workspace, run.kind, run.name.as_str()) {
-        Some(name) => RunKey { name, ..run },
-        None => run,
+    match renamed_from(workspace, run.kind, run.name.as_str()).await {
+        Ok(Some(name)) => RunKey { name, ..run },
+        Ok(None) | Err(_) => run,
     }
 }
 
