@@ -60,12 +60,10 @@ impl Address {
             text.push('?');
             text.push_str(&passed_on.join("&"));
         }
-        let mut config: Config = text
-            .parse()
-            .map_err(|error: tokio_postgres::Error| {
-                let why = std::error::Error::source(&error);
-                refused(why.map_or_else(|| error.to_string(), ToString::to_string))
-            })?;
+        let mut config: Config = text.parse().map_err(|error: tokio_postgres::Error| {
+            let why = std::error::Error::source(&error);
+            refused(why.map_or_else(|| error.to_string(), ToString::to_string))
+        })?;
         let verification = match (mode.as_deref(), root_certificates) {
             (Some("disable"), _) => {
                 config.ssl_mode(SslMode::Disable);

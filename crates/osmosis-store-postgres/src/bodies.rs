@@ -74,7 +74,10 @@ impl<'r> Stored<'r> {
     }
 
     fn senseless(&self, what: &str) -> DbError {
-        DbError::Senseless(format!("the {what} of call {} does not fit together", self.call_id))
+        DbError::Senseless(format!(
+            "the {what} of call {} does not fit together",
+            self.call_id
+        ))
     }
 
     fn unpacked(&self, column: &str, bit: i16) -> Result<Bytes, DbError> {
@@ -167,7 +170,8 @@ impl InOrder {
     }
 }
 
-const CALLS_OF_ATTEMPT: &str = "SELECT * FROM osmosis.calls WHERE run_id = $1 AND rollout_id = $2 AND attempt = $3
+const CALLS_OF_ATTEMPT: &str =
+    "SELECT * FROM osmosis.calls WHERE run_id = $1 AND rollout_id = $2 AND attempt = $3
     ORDER BY call_id";
 
 /// Hands the calls of the shown attempt of a rollout to `visit`, with their bodies.

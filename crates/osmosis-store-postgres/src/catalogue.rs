@@ -288,7 +288,11 @@ impl Catalogue for PostgresCatalogue {
         }
         let damaged = {
             let mut ignored: ProgressVisitor = Box::new(|_| {});
-            read!(self.readers, |c| verify::damaged_calls(c, from, &mut ignored))?
+            read!(self.readers, |c| verify::damaged_calls(
+                c,
+                from,
+                &mut ignored
+            ))?
         };
         let to = RunKey {
             kind: run.kind,

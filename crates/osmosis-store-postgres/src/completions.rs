@@ -98,16 +98,20 @@ impl Completions {
         self.error
             .push(explanation.map(|error| text::stored(error.as_ref()).into_owned()));
         self.outcome_detail.push(outcome_detail(outcome)?);
-        self.sample_rewards.push(sample_rewards(&completion.samples)?);
+        self.sample_rewards
+            .push(sample_rewards(&completion.samples)?);
         self.metrics.push(text(&completion.metrics));
         self.model_calls.push(to_sql(calls.model_calls)?);
         self.prompt_tokens.push(to_sql(calls.prompt_tokens)?);
-        self.completion_tokens.push(to_sql(calls.completion_tokens)?);
-        self.cached_tokens.push(calls.cached_tokens.map(to_sql).transpose()?);
+        self.completion_tokens
+            .push(to_sql(calls.completion_tokens)?);
+        self.cached_tokens
+            .push(calls.cached_tokens.map(to_sql).transpose()?);
         self.reasoning_tokens
             .push(calls.reasoning_tokens.map(to_sql).transpose()?);
         self.judge_calls.push(to_sql(calls.judge.calls)?);
-        self.judge_prompt_tokens.push(to_sql(calls.judge.prompt_tokens)?);
+        self.judge_prompt_tokens
+            .push(to_sql(calls.judge.prompt_tokens)?);
         self.judge_completion_tokens
             .push(to_sql(calls.judge.completion_tokens)?);
         let durations = &completion.durations;
@@ -146,7 +150,11 @@ impl Completions {
 
 /// A duration that is none must not cost the result.
 fn a_number(duration_ms: f64) -> f64 {
-    if duration_ms.is_nan() { 0.0 } else { duration_ms }
+    if duration_ms.is_nan() {
+        0.0
+    } else {
+        duration_ms
+    }
 }
 
 const FINISH: &str = "

@@ -49,7 +49,6 @@ impl Connector {
         }
     }
 
-
     pub(crate) fn shown(&self) -> &str {
         &self.address.shown
     }

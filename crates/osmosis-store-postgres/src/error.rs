@@ -39,15 +39,19 @@ impl DbError {
             return Consequence::Final;
         };
         let Some(state) = error.code() else {
-            // Not the server's word: the connection broke, or what came over it made no sense. What can't be converted
-            // to a parameter is our fault.
-            let converted = error
-                .source()
-                .is_some_and(|source| source.is::<tokio_postgres::types::WrongType>());
-            return if converted || error.to_string().contains("serializing parameter") {
-                Consequence::Final
-            } else {
+            // Not the server's word. The library does not show which kind of failure it is but by these texts.
+            let text = error.to_string();
+            let passes = [
+                "error communicating",
+                "connection closed",
+                "error connecting",
+                "timeout",
+                "unexpected message",
+            ];
+            return if passes.iter().any(|start| text.starts_with(start)) {
                 Consequence::Reconnect
+            } else {
+                Consequence::Final
             };
         };
         match *state {
@@ -99,7 +103,10 @@ fn told(error: &tokio_postgres::Error) -> String {
         None => error.to_string(),
         Some(source) => format!("{error}: {source}")
             .replace("error connecting to server: ", "can't connect: ")
-            .replace("error communicating with the server: ", "the connection broke: "),
+            .replace(
+                "error communicating with the server: ",
+                "the connection broke: ",
+            ),
     }
 }
 
@@ -109,10 +116,12 @@ fn advice(error: &tokio_postgres::Error) -> Option<&'static str> {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Some(
             "give user and password in the URL (`postgres://USER:PASSWORD@HOST/DATABASE`) or the password in PGPASSWORD",
         ),
-        SqlState::INVALID_CATALOG_NAME => Some("create it with `createdb`, or name another in the URL"),
-        SqlState::INSUFFICIENT_PRIVILEGE => Some(
-            "the role of the URL may not do this; see \"Roles\" in docs/postgres.md",
-        ),
+        SqlState::INVALID_CATALOG_NAME => {
+            Some("create it with `createdb`, or name another in the URL")
+        }
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            Some("the role of the URL may not do this; see \"Roles\" in docs/postgres.md")
+        }
         SqlState::TOO_MANY_CONNECTIONS => {
             Some("raise `max_connections` of the server, or run fewer processes")
         }

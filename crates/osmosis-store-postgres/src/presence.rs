@@ -181,7 +181,9 @@ impl Presence {
     }
 
     /// A new session: the lock again, if it is still ours. `None` when it is not.
-    pub(crate) async fn connect_again(&mut self) -> Option<(Connection, mpsc::Receiver<Notification>)> {
+    pub(crate) async fn connect_again(
+        &mut self,
+    ) -> Option<(Connection, mpsc::Receiver<Notification>)> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.try_connect().await {
@@ -225,7 +227,9 @@ impl Presence {
             }
             // The old session may not have ended yet for the server; then this one is made again.
             if !locked {
-                return Err(DbError::Senseless("the lock of the run is not free yet".to_owned()));
+                return Err(DbError::Senseless(
+                    "the lock of the run is not free yet".to_owned(),
+                ));
             }
         }
         listen(&connection, self.run_id).await?;

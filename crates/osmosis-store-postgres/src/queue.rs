@@ -114,7 +114,10 @@ static CLAIM_THESE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(crate) async fn claim(tx: &Transaction<'_>, claiming: &Claiming) -> Result<Vec<Claim>, DbError> {
+pub(crate) async fn claim(
+    tx: &Transaction<'_>,
+    claiming: &Claiming,
+) -> Result<Vec<Claim>, DbError> {
     let now = tx.lease_ms();
     let lease = whole_ms(claiming.lease);
     let rows = if claiming.chosen.is_empty() {
@@ -169,7 +172,10 @@ pub(crate) async fn heartbeat(
     (held, lease): &(Vec<(RolloutId, Attempt)>, Duration),
 ) -> Result<Vec<(RolloutId, Attempt)>, DbError> {
     let ids: Vec<&str> = held.iter().map(|(id, _)| id.as_str()).collect();
-    let attempts: Vec<i64> = held.iter().map(|(_, attempt)| i64::from(attempt.0)).collect();
+    let attempts: Vec<i64> = held
+        .iter()
+        .map(|(_, attempt)| i64::from(attempt.0))
+        .collect();
     // Locked in one order, so that two heartbeats never wait for each other.
     let lost = tx
         .query(
@@ -330,7 +336,10 @@ static REQUEUE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(crate) async fn requeue(tx: &Transaction<'_>, kinds: &Vec<OutcomeKind>) -> Result<u64, DbError> {
+pub(crate) async fn requeue(
+    tx: &Transaction<'_>,
+    kinds: &Vec<OutcomeKind>,
+) -> Result<u64, DbError> {
     let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
     let rows = tx.change(&REQUEUE, &[tx.run_id(), &kinds]).await?;
     Ok(rows.len() as u64)

@@ -72,11 +72,7 @@ impl Readers {
     }
 
     pub(crate) async fn begin(&self) -> Result<Reading<'_>, StoreError> {
-        let slot = self
-            .slots
-            .acquire()
-            .await
-            .map_err(|_| StoreError::Closed)?;
+        let slot = self.slots.acquire().await.map_err(|_| StoreError::Closed)?;
         Ok(Reading {
             readers: self,
             _slot: slot,

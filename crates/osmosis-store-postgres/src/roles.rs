@@ -105,7 +105,10 @@ pub(crate) async fn drop_of(connection: &Connection, run_id: i32) -> Result<(), 
         }
     }
     connection
-        .execute("DELETE FROM osmosis.run_roles WHERE run_id = $1", &[&run_id])
+        .execute(
+            "DELETE FROM osmosis.run_roles WHERE run_id = $1",
+            &[&run_id],
+        )
         .await?;
     Ok(())
 }

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use osmosis_core::{
-    Durations, Outcome, OutcomeKind, Reward, RolloutId, Sample, SampleId,
-};
+use osmosis_core::{Durations, Outcome, OutcomeKind, Reward, RolloutId, Sample, SampleId};
 use osmosis_store::encoding::{read_outcome, read_rewards};
 use osmosis_store::{
     CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
@@ -153,7 +151,10 @@ pub(crate) async fn rollouts_by_id(
 ) -> Result<Vec<RolloutRecord>, DbError> {
     let asked: Vec<&str> = ids.iter().map(RolloutId::as_str).collect();
     let rows = connection
-        .query(columns!("rollout_id = ANY ($2::text[])"), &[&run_id, &asked])
+        .query(
+            columns!("rollout_id = ANY ($2::text[])"),
+            &[&run_id, &asked],
+        )
         .await?;
     let mut found = HashMap::with_capacity(rows.len());
     for row in &rows {

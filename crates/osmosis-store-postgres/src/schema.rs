@@ -22,7 +22,10 @@ const MIGRATION_LOCK: i64 = 0x4f53_4d4f_0000_0001;
 pub(crate) async fn version(connection: &Connection) -> Result<Option<i64>, DbError> {
     // Tables that the role may not use are there all the same, and reading them says what is wrong.
     let there: bool = connection
-        .query_one("SELECT to_regclass('osmosis.schema_version') IS NOT NULL", &[])
+        .query_one(
+            "SELECT to_regclass('osmosis.schema_version') IS NOT NULL",
+            &[],
+        )
         .await?
         .try_get(0)?;
     if !there {
@@ -64,7 +67,11 @@ pub(crate) async fn migrate(connection: &Connection) -> Result<(), DbError> {
     }
     connection.batch("BEGIN").await?;
     let migrated = migrate_in_transaction(connection).await;
-    let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let end = if migrated.is_ok() {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    };
     let ended = connection.batch(end).await;
     migrated.and(ended)
 }

@@ -164,7 +164,9 @@ impl PostgresStore {
         let member_id = presence::join(&connection, run_id, kind, holder)
             .await
             .map_err(failed)?;
-        presence::listen(&connection, run_id).await.map_err(failed)?;
+        presence::listen(&connection, run_id)
+            .await
+            .map_err(failed)?;
 
         let (queue, queued) = mpsc::channel(options.queue.max(1));
         let (failing_sender, failing) = watch::channel(false);

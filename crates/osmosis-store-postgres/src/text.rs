@@ -36,7 +36,15 @@ mod tests {
 
     #[test]
     fn every_text_comes_back_and_none_is_stored_with_a_nul() {
-        for text in ["", "plain \\0", "a\0b", "\u{1}", "\u{1}a\\0\0\\", "\0", "\\\\\0\\0é"] {
+        for text in [
+            "",
+            "plain \\0",
+            "a\0b",
+            "\u{1}",
+            "\u{1}a\\0\0\\",
+            "\0",
+            "\\\\\0\\0é",
+        ] {
             let stored = stored(text).into_owned();
             assert!(!stored.contains('\0'));
             assert_eq!(read(stored), text);

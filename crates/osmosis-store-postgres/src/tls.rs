@@ -118,10 +118,10 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// To one host.
+/// To one host; a socket of this machine has no name, and no encryption.
 pub(crate) struct HostTls {
     config: Arc<ClientConfig>,
-    host: ServerName<'static>,
+    host: Option<ServerName<'static>>,
 }
 
 impl<S> MakeTlsConnect<S> for Tls
@@ -133,9 +133,14 @@ where
     type Error = rustls::pki_types::InvalidDnsNameError;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<HostTls, Self::Error> {
+        let host = if domain.is_empty() {
+            None
+        } else {
+            Some(ServerName::try_from(domain)?.to_owned())
+        };
         Ok(HostTls {
             config: Arc::clone(&self.0),
-            host: ServerName::try_from(domain)?.to_owned(),
+            host,
         })
     }
 }
@@ -149,8 +154,13 @@ where
     type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        let connecting = TlsConnector::from(self.config).connect(self.host, stream);
-        Box::pin(async move { connecting.await.map(Encrypted) })
+        Box::pin(async move {
+            let host = self.host.ok_or_else(|| {
+                io::Error::other("a Unix socket is never encrypted; leave `sslmode` out")
+            })?;
+            let connecting = TlsConnector::from(self.config).connect(host, stream);
+            connecting.await.map(Encrypted)
+        })
     }
 }
 

@@ -90,8 +90,10 @@ impl Transaction<'_> {
 
 /// Something that is done in a transaction.
 pub(crate) trait Work: Send {
-    fn run<'a>(&'a mut self, transaction: &'a Transaction<'_>)
-    -> BoxFuture<'a, Result<(), DbError>>;
+    fn run<'a>(
+        &'a mut self,
+        transaction: &'a Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), DbError>>;
 }
 
 /// How a transaction ended that was not committed.
@@ -183,7 +185,10 @@ async fn try_all(
     }
     all_in_order(steps).await?;
     let changed = transaction.changed.load(Ordering::Relaxed) > 0;
-    let id: Option<String> = connection.query_one(TRANSACTION_ID, &[]).await?.try_get(0)?;
+    let id: Option<String> = connection
+        .query_one(TRANSACTION_ID, &[])
+        .await?
+        .try_get(0)?;
     Ok((changed, id))
 }
 
@@ -192,7 +197,8 @@ async fn check_run(connection: &Connection, writing: &Writing) -> Result<(), DbE
     let run = &writing.run_id;
     let found = if writing.epoch.is_some() {
         // Two statements: the second one must see what was committed before the lock was ours.
-        let (lock, of_run): ([Parameter<'_>; 2], [Parameter<'_>; 1]) = ([&locks::EPOCH, run], [run]);
+        let (lock, of_run): ([Parameter<'_>; 2], [Parameter<'_>; 1]) =
+            ([&locks::EPOCH, run], [run]);
         let (locked, found) = tokio::join!(
             biased;
             connection.query(LOCK_EPOCH, &lock),
@@ -252,7 +258,11 @@ async fn all_in_order(mut steps: Vec<BoxFuture<'_, Result<(), DbError>>>) -> Res
                 }
             }
         }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
+        if pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     })
     .await;
     failure.map_or(Ok(()), Err)

@@ -330,7 +330,11 @@ impl Writer {
         let deadline = Instant::now() + self.retry_for;
         let calls = self.encode(&mut batch.calls, deadline).await?;
         let mut calls = Calls::new(&calls);
-        let results: Vec<&Completion> = batch.completions.iter().map(|one| &one.completion).collect();
+        let results: Vec<&Completion> = batch
+            .completions
+            .iter()
+            .map(|one| &one.completion)
+            .collect();
         let mut completions = Completions::new(&results).map_err(Failed::one)?;
         let mut work: Vec<&mut dyn Work> = Vec::with_capacity(batch.writes.len() + 2);
         if !calls.is_empty() {
@@ -356,7 +360,9 @@ impl Writer {
         for queued in calls {
             let id = match queued.call_id {
                 Some(id) => id,
-                None => *queued.call_id.insert(self.call_ids.take().map_err(Failed::all)?),
+                None => *queued
+                    .call_id
+                    .insert(self.call_ids.take().map_err(Failed::all)?),
             };
             let call = EncodedCall::new(id, &queued.call, &mut self.conversations);
             encoded.push(call.map_err(Failed::one)?);
@@ -460,11 +466,13 @@ impl Writer {
                         self.fenced.send_replace(Some(error.clone()));
                         return Err(Failed::all(error));
                     }
-                    return Err(if matches!(error, StoreError::Database { full: true, .. }) {
-                        Failed::all(error)
-                    } else {
-                        Failed::one(error)
-                    });
+                    return Err(
+                        if matches!(error, StoreError::Database { full: true, .. }) {
+                            Failed::all(error)
+                        } else {
+                            Failed::one(error)
+                        },
+                    );
                 }
             }
         }
@@ -502,7 +510,9 @@ impl Writer {
                 Ok(Some(committed)) => return Ok(committed),
                 Ok(None) if Instant::now() < deadline => sleep(FIRST_PAUSE).await,
                 Ok(None) => {
-                    return Err(unknown(Failed::all(StoreError::refused("it still goes on"))));
+                    return Err(unknown(Failed::all(StoreError::refused(
+                        "it still goes on",
+                    ))));
                 }
                 Err(error) => {
                     self.connection = None;

@@ -89,8 +89,10 @@ impl<'s> Bodies<'s> {
         }
         let tokens = match wanted.tokens {
             None => Vec::new(),
-            Some(place) => part_token_records(self.segments.read(place)?.into(), wanted.token_records)
-                .ok_or_else(|| senseless_tokens(call_id))?,
+            Some(place) => {
+                part_token_records(self.segments.read(place)?.into(), wanted.token_records)
+                    .ok_or_else(|| senseless_tokens(call_id))?
+            }
         };
         let request = self.request(call_id, wanted)?;
         self.last = Some((id, request.clone()));
@@ -193,7 +195,8 @@ pub(crate) fn token_records(
             segment: number(row, 2)?,
             offset: number(row, 3)?,
         };
-        let Some(of_call) = part_token_records(segments.read(place)?.into(), number(row, 4)?) else {
+        let Some(of_call) = part_token_records(segments.read(place)?.into(), number(row, 4)?)
+        else {
             return Err(senseless_tokens(number(row, 0)?));
         };
         records.extend(of_call.into_iter().map(|record| (sample.clone(), record)));

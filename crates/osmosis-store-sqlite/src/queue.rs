@@ -6,8 +6,7 @@ use std::time::Duration;
 use osmosis_core::{Attempt, Durations, Outcome, OutcomeKind, RolloutId};
 use osmosis_store::encoding::{outcome_detail, sample_rewards};
 use osmosis_store::{
-    CallSummary, Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord,
-    whole_ms,
+    CallSummary, Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, whole_ms,
 };
 use rusqlite::{Connection, Row, named_params, params};
 

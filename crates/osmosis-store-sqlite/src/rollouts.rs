@@ -1,8 +1,6 @@
 //! What is known about the run, its rows, its rollouts and their samples.
 
-use osmosis_core::{
-    Durations, Outcome, OutcomeKind, Reward, RolloutId, RunName, Sample, SampleId,
-};
+use osmosis_core::{Durations, Outcome, OutcomeKind, Reward, RolloutId, RunName, Sample, SampleId};
 use osmosis_store::encoding::{read_outcome, read_rewards};
 use osmosis_store::{
     CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
@@ -12,9 +10,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
 use crate::checksum;
-use crate::sql::{
-    SqlError, from_word, json, number, optional_json, optional_number, to_sql, word,
-};
+use crate::sql::{SqlError, from_word, json, number, optional_json, optional_number, to_sql, word};
 
 const DEFAULT_PAGE: usize = 1000;
 

@@ -154,7 +154,10 @@ fn invalid(url: &str, message: &str) -> StoreError {
 /// What may be a password: between the first colon after the scheme and the last `@` of the authority, and in the
 /// parameter `password`. A text that is no URL is treated alike, because a mistyped one holds the password too.
 fn without_passwords(text: &str) -> String {
-    if text.get(..FILE.len() + 1).is_some_and(|start| start.eq_ignore_ascii_case("file:")) {
+    if text
+        .get(..FILE.len() + 1)
+        .is_some_and(|start| start.eq_ignore_ascii_case("file:"))
+    {
         return text.to_owned();
     }
     let after_scheme = text.find("://").map_or(0, |at| at + 3);
@@ -217,13 +220,19 @@ mod tests {
                 "postgres://ada:s3cret@h:5432/db?sslmode=require#x",
                 "postgres://ada:***@h:5432/db?sslmode=require#x",
             ),
-            ("postgresql://ada:s3:c@ret@h/db", "postgresql://ada:***@h/db"),
+            (
+                "postgresql://ada:s3:c@ret@h/db",
+                "postgresql://ada:***@h/db",
+            ),
             ("postgres://ada:s3cret?#/@h/db", "postgres://ada:***@h/db"),
             (
                 "postgres:///db?host=/tmp&password=s3cret&user=ada",
                 "postgres:///db?host=/tmp&password=***&user=ada",
             ),
-            ("postgres:///db?sslpassword=s3cret", "postgres:///db?sslpassword=***"),
+            (
+                "postgres:///db?sslpassword=s3cret",
+                "postgres:///db?sslpassword=***",
+            ),
         ] {
             let url = StoreUrl::parse(text).unwrap();
             assert!(url.is_postgres() && !url.is_folder());

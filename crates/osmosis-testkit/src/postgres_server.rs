@@ -44,7 +44,10 @@ impl PostgresServer {
         let programs = programs();
         let template = template(&programs);
         let folder = new_folder();
-        run(Command::new("cp").arg("-a").arg(&template).arg(folder.join("data")));
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(&template)
+            .arg(folder.join("data")));
         let server = Self {
             folder,
             programs,
@@ -62,7 +65,7 @@ impl PostgresServer {
     /// The URL of a database as a role, which may have a password (`role:password`).
     pub fn url_as(&self, role: &str, database: &str) -> String {
         format!(
-            "postgres://{role}@localhost/{database}?host={}",
+            "postgres://{role}@/{database}?host={}",
             self.folder.display()
         )
     }
@@ -75,7 +78,11 @@ impl PostgresServer {
     /// Ends it at once, as a crash would: what was not committed is gone, what was is recovered from the log.
     #[track_caller]
     pub fn crash(&self) {
-        let guard = self.guard.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let guard = self
+            .guard
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take();
         let Some(mut guard) = guard else { return };
         if let Some(mut input) = guard.stdin.take() {
             use std::io::Write as _;
@@ -101,24 +108,42 @@ impl PostgresServer {
             .arg(&data)
             .arg("-k")
             .arg(&self.folder)
-            .args(["-h", "", "-c", "max_connections=200", "-c", "shared_buffers=32MB"])
+            .args([
+                "-h",
+                "",
+                "-c",
+                "max_connections=200",
+                "-c",
+                "shared_buffers=32MB",
+            ])
             .env("FOLDER", &self.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let guard = program.spawn().unwrap_or_else(|error| panic!("`sh`: {error}"));
-        *self.guard.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(guard);
+        let guard = program
+            .spawn()
+            .unwrap_or_else(|error| panic!("`sh`: {error}"));
+        *self
+            .guard
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(guard);
         wait_until(&format!("{} is ready", self.folder.display()), SOON, || {
             // The last line says how far it is.
             let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-            status.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+            status
+                .lines()
+                .nth(7)
+                .is_some_and(|line| line.trim() == "ready")
         });
     }
 }
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        let mut guard = self.guard.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut guard = self
+            .guard
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         match guard.take() {
             Some(mut guard) => {
                 drop(guard.stdin.take());
@@ -141,8 +166,16 @@ fn server_user() -> Option<&'static str> {
         return None;
     }
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let known = |name: &str| users.lines().any(|line| line.starts_with(&format!("{name}:")));
-    Some(if known("postgres") { "postgres" } else { "nobody" })
+    let known = |name: &str| {
+        users
+            .lines()
+            .any(|line| line.starts_with(&format!("{name}:")))
+    };
+    Some(if known("postgres") {
+        "postgres"
+    } else {
+        "nobody"
+    })
 }
 
 /// Where `postgres` and `initdb` are; Debian has them in no path.
@@ -150,7 +183,10 @@ fn server_user() -> Option<&'static str> {
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
     versions.sort();
     folders.extend(versions.into_iter().rev());
@@ -186,13 +222,18 @@ fn template(programs: &Path) -> PathBuf {
     let version = Command::new(programs.join("postgres"))
         .arg("--version")
         .output()
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().replace([' ', '(', ')'], "-"))
+        .map(|output| {
+            String::from_utf8_lossy(&output.stdout)
+                .trim()
+                .replace([' ', '(', ')'], "-")
+        })
         .unwrap_or_default();
     let template = target.join(format!("postgres-template-{version}"));
     let _ = fs::create_dir_all(&target);
     let lock = File::create(target.join("postgres-template.lock"))
         .unwrap_or_else(|error| panic!("{}: {error}", target.display()));
-    lock.lock().unwrap_or_else(|error| panic!("{}: {error}", target.display()));
+    lock.lock()
+        .unwrap_or_else(|error| panic!("{}: {error}", target.display()));
     if template.exists() {
         return template;
     }
@@ -208,7 +249,17 @@ fn template(programs: &Path) -> PathBuf {
         }
     };
     run(initdb
-        .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--wal-segsize=1", "-D"])
+        .args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--wal-segsize=1",
+            "-D",
+        ])
         .arg(&data)
         .current_dir("/"));
     fs::write(data.join("pg_hba.conf"), ACCESS).unwrap_or_else(|error| panic!("{error}"));

@@ -17,7 +17,9 @@ pub(super) fn install(site: &Site) -> Result<()> {
         return Ok(());
     }
     if !Utf8Path::new(CLUSTERS).exists() {
-        let folder = Utf8Path::new(CLUSTERS).parent().unwrap_or(Utf8Path::new("/"));
+        let folder = Utf8Path::new(CLUSTERS)
+            .parent()
+            .unwrap_or(Utf8Path::new("/"));
         std::fs::create_dir_all(folder)?;
         std::fs::write(CLUSTERS, "create_main_cluster = false\n")?;
     }

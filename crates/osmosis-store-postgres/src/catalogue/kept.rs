@@ -331,7 +331,9 @@ async fn remove(connection: &Connection, run_id: i32) -> Result<(), DbError> {
     alone!(connection, run_id, async {
         for table in TABLES {
             connection
-                .batch(&format!("DELETE FROM osmosis.{table} WHERE run_id = {run_id}"))
+                .batch(&format!(
+                    "DELETE FROM osmosis.{table} WHERE run_id = {run_id}"
+                ))
                 .await?;
         }
         roles::drop_of(connection, run_id).await?;

@@ -83,8 +83,10 @@ impl Queue for PostgresStore {
             lease,
             chosen: Vec::new(),
         };
-        self.write(claiming, |tx, claiming| Box::pin(queue::claim(tx, claiming)))
-            .await
+        self.write(claiming, |tx, claiming| {
+            Box::pin(queue::claim(tx, claiming))
+        })
+        .await
     }
 
     async fn claim_these(
@@ -102,8 +104,10 @@ impl Queue for PostgresStore {
             lease,
             chosen: rollouts.to_vec(),
         };
-        self.write(claiming, |tx, claiming| Box::pin(queue::claim(tx, claiming)))
-            .await
+        self.write(claiming, |tx, claiming| {
+            Box::pin(queue::claim(tx, claiming))
+        })
+        .await
     }
 
     async fn heartbeat(
@@ -178,8 +182,10 @@ impl Queue for PostgresStore {
     }
 
     async fn requeue(&self, kinds: &[OutcomeKind]) -> Result<u64, StoreError> {
-        self.write(kinds.to_vec(), |tx, kinds| Box::pin(queue::requeue(tx, kinds)))
-            .await
+        self.write(kinds.to_vec(), |tx, kinds| {
+            Box::pin(queue::requeue(tx, kinds))
+        })
+        .await
     }
 
     async fn requeue_these(&self, rollouts: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError> {
@@ -244,7 +250,11 @@ impl Records for PostgresStore {
     }
 
     async fn rollouts_by_id(&self, ids: &[RolloutId]) -> Result<Vec<RolloutRecord>, StoreError> {
-        read!(self.readers, |c| rollouts::rollouts_by_id(c, self.run_id, ids))
+        read!(self.readers, |c| rollouts::rollouts_by_id(
+            c,
+            self.run_id,
+            ids
+        ))
     }
 
     async fn row(&self, row_index: u64) -> Result<Option<RowRecord>, StoreError> {
@@ -252,7 +262,11 @@ impl Records for PostgresStore {
     }
 
     async fn rows(&self, row_indices: &[u64]) -> Result<Vec<RowRecord>, StoreError> {
-        read!(self.readers, |c| rollouts::rows(c, self.run_id, row_indices))
+        read!(self.readers, |c| rollouts::rows(
+            c,
+            self.run_id,
+            row_indices
+        ))
     }
 
     async fn samples(&self, id: &RolloutId) -> Result<Vec<Sample>, StoreError> {
@@ -326,8 +340,10 @@ impl Records for PostgresStore {
     }
 
     async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError> {
-        self.write(batch, |tx, batch| Box::pin(records::record_batch(tx, batch)))
-            .await
+        self.write(batch, |tx, batch| {
+            Box::pin(records::record_batch(tx, batch))
+        })
+        .await
     }
 
     async fn acknowledge_batch(&self, number: u64, at_ms: i64) -> Result<bool, StoreError> {

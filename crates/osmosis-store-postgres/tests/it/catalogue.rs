@@ -27,7 +27,13 @@ for_each_catalogue_behaviour!(each);
 async fn tables_of_another_version_are_left_alone() {
     let server = PostgresServer::start();
     let catalogue = catalogue(&server);
-    catalogue.create(&run("x")).await.unwrap().close().await.unwrap();
+    catalogue
+        .create(&run("x"))
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
     let sql = client(&server.url()).await;
     for version in [0, 99] {
         let change = format!("UPDATE osmosis.schema_version SET version = {version}");
@@ -63,8 +69,15 @@ async fn a_database_that_is_not_there_is_named_with_what_to_do_and_without_the_p
     assert!(!told.contains("s3cret"), "{told}");
 
     let wrong = catalogue_at(&server.url_as("nobody:s3cret", "postgres"), options());
-    let error = wrong.list(RunKind::Evaluation).await.unwrap_err().to_string();
-    assert!(error.contains("PGPASSWORD") && !error.contains("s3cret"), "{error}");
+    let error = wrong
+        .list(RunKind::Evaluation)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("PGPASSWORD") && !error.contains("s3cret"),
+        "{error}"
+    );
 
     server.crash();
     let error = catalogue.list(RunKind::Evaluation).await.unwrap_err();
@@ -75,7 +88,7 @@ async fn a_database_that_is_not_there_is_named_with_what_to_do_and_without_the_p
 #[test]
 fn another_scheme_is_refused() {
     let url = StoreUrl::parse("file:///workspace").unwrap();
-    let refused =
-        osmosis_store_postgres::PostgresCatalogue::at(&url, PostgresOptions::default()).unwrap_err();
+    let refused = osmosis_store_postgres::PostgresCatalogue::at(&url, PostgresOptions::default())
+        .unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidUrl);
 }

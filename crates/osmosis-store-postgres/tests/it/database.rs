@@ -1,10 +1,9 @@
 //! A catalogue in a database of a test's own.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::RunName;
-use osmosis_store::{Catalogue as _, RunKey, RunKind, Store, StoreUrl};
+use osmosis_store::{RunKey, RunKind, StoreUrl};
 use osmosis_store_postgres::{PostgresCatalogue, PostgresOptions};
 use osmosis_testkit::postgres_server::PostgresServer;
 use tokio_postgres::{Client, NoTls};
@@ -30,15 +29,6 @@ pub(crate) fn catalogue(server: &PostgresServer) -> PostgresCatalogue {
 
 pub(crate) fn catalogue_at(url: &str, options: PostgresOptions) -> PostgresCatalogue {
     PostgresCatalogue::at(&StoreUrl::parse(url).unwrap(), options).unwrap()
-}
-
-/// Opens a run, and makes it when it isn't there.
-pub(crate) async fn open(catalogue: &PostgresCatalogue, run: &RunKey) -> Arc<dyn Store> {
-    if catalogue.contains(run).await.unwrap() {
-        catalogue.open(run).await.unwrap()
-    } else {
-        catalogue.create(run).await.unwrap()
-    }
 }
 
 /// A plain connection, for what no store does.

@@ -18,7 +18,10 @@ async fn a_controller_that_was_passed_over_stops_and_changes_nothing() {
     sql.batch_execute("UPDATE osmosis.runs SET epoch = epoch + 1, holder = NULL")
         .await
         .unwrap();
-    let error = first.complete(scored(&claim, 1.0).unwrap()).await.unwrap_err();
+    let error = first
+        .complete(scored(&claim, 1.0).unwrap())
+        .await
+        .unwrap_err();
     assert!(matches!(error, StoreError::Fenced { .. }), "{error}");
     assert_eq!(error.kind(), StoreErrorKind::Held);
     let new = call(&claim, "main", "q", "a").unwrap();
@@ -49,11 +52,20 @@ async fn a_controller_whose_session_was_ended_takes_the_lock_again() {
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while catalogue.holder(&run("x")).await.unwrap().is_none() {
-        assert!(std::time::Instant::now() < deadline, "the lock was not taken again");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the lock was not taken again"
+        );
         tokio::task::yield_now().await;
     }
     let second = catalogue.open(&run("x")).await.unwrap_err();
     assert_eq!(second.kind(), StoreErrorKind::Held);
     store.close().await.unwrap();
-    catalogue.open(&run("x")).await.unwrap().close().await.unwrap();
+    catalogue
+        .open(&run("x"))
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
 }

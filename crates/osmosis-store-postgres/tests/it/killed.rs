@@ -185,7 +185,10 @@ async fn what_a_killed_process_acknowledged_is_there_once() {
 
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while catalogue.holder(&run("x")).await.unwrap().is_some() {
-        assert!(std::time::Instant::now() < deadline, "a dead process holds the run");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "a dead process holds the run"
+        );
         tokio::task::yield_now().await;
     }
     let store = catalogue.open(&run("x")).await.unwrap();

@@ -8,6 +8,7 @@
 
 mod catalogue;
 mod conformance;
+mod copies;
 mod database;
 mod fencing;
 mod killed;

@@ -24,7 +24,10 @@ async fn nodes_share_a_queue_without_overlap_and_nothing_is_lost() {
         nodes.spawn(async move {
             let mut mine = BTreeSet::new();
             loop {
-                let claims = store.claim(&format!("node {node}"), 5, LEASE).await.unwrap();
+                let claims = store
+                    .claim(&format!("node {node}"), 5, LEASE)
+                    .await
+                    .unwrap();
                 if claims.is_empty() {
                     store.close().await.unwrap();
                     return mine;
@@ -50,7 +53,11 @@ async fn nodes_share_a_queue_without_overlap_and_nothing_is_lost() {
     }
     assert_eq!(all.len(), 300);
     let page = controller.rollouts(RolloutQuery::default()).await.unwrap();
-    assert!(page.items.iter().all(|item| item.attempts == 1 && item.outcome.is_some()));
+    assert!(
+        page.items
+            .iter()
+            .all(|item| item.attempts == 1 && item.outcome.is_some())
+    );
     assert_eq!(controller.call_totals().await.unwrap().model_calls, 600);
     controller.close().await.unwrap();
     let report = catalogue.verify(&run("x"), Box::new(|_| {})).await.unwrap();
@@ -114,7 +121,10 @@ async fn leases_run_out_by_the_clock_of_the_database() {
     let controller = catalogue.create(&run("x")).await.unwrap();
     plan(&*controller, 1, 1).await.unwrap();
     let node: Arc<_> = catalogue.join(&run("x")).await.unwrap();
-    let first = node.claim("node", 1, Duration::from_millis(300)).await.unwrap();
+    let first = node
+        .claim("node", 1, Duration::from_millis(300))
+        .await
+        .unwrap();
     assert_eq!(first.len(), 1);
     assert!(controller.claim("c", 1, LEASE).await.unwrap().is_empty());
     let again = timeout(Duration::from_secs(30), async {
@@ -127,6 +137,9 @@ async fn leases_run_out_by_the_clock_of_the_database() {
     });
     let again = again.await.unwrap();
     assert_eq!(again[0].attempt.0, 2);
-    let late = node.complete(scored(&first[0], 1.0).unwrap()).await.unwrap();
+    let late = node
+        .complete(scored(&first[0], 1.0).unwrap())
+        .await
+        .unwrap();
     assert_eq!(late, CompletionReceipt::Fenced);
 }

@@ -58,11 +58,18 @@ async fn workers_go_on_over_crashes_of_the_server_and_nothing_is_lost_or_doubled
     while let Some(done) = workers.join_next().await {
         all.extend(done.unwrap());
     }
-    assert_eq!(all.len() as u64, ROLLOUTS, "each was claimed and completed once");
+    assert_eq!(
+        all.len() as u64,
+        ROLLOUTS,
+        "each was claimed and completed once"
+    );
     let counts = store.counts().await.unwrap();
     assert_eq!((counts.done, counts.leased), (ROLLOUTS, 0));
     for (id, attempt) in &all {
-        assert_eq!(attempt.0, 1, "{id}: a claim whose commit was lost was made again");
+        assert_eq!(
+            attempt.0, 1,
+            "{id}: a claim whose commit was lost was made again"
+        );
         verify(&*store, id, *attempt).await;
     }
     assert_eq!(store.call_totals().await.unwrap().model_calls, ROLLOUTS * 3);
@@ -84,9 +91,15 @@ async fn a_server_that_stays_away_fails_operations_clearly_and_queued_calls_are_
     plan(&*store, 2, 1).await.unwrap();
     let claim = claim_one(&*store).await.unwrap();
     server.crash();
-    store.record_call(call(&claim, "main", "kept", "a").unwrap()).await.unwrap();
+    store
+        .record_call(call(&claim, "main", "kept", "a").unwrap())
+        .await
+        .unwrap();
     let errors = [
-        store.complete(scored(&claim, 1.0).unwrap()).await.unwrap_err(),
+        store
+            .complete(scored(&claim, 1.0).unwrap())
+            .await
+            .unwrap_err(),
         store.counts().await.unwrap_err(),
     ];
     for error in errors {

@@ -1,14 +1,26 @@
 //! A role of one run sees nothing of another.
 
 use osmosis_store::conformance::{call, claim_one, plan, scored};
-use osmosis_store::{Catalogue as _, CompletionReceipt, Recovery, RunKind, RunPlace, StoreErrorKind};
+use osmosis_store::{
+    Catalogue as _, CompletionReceipt, Recovery, RunKind, RunPlace, StoreErrorKind,
+};
 use osmosis_testkit::postgres_server::PostgresServer;
 
 use crate::database::{catalogue, catalogue_at, client, options, run};
 
 /// Every table that has rows of runs.
 const TABLES: [&str; 11] = [
-    "runs", "members", "call_ids", "run_records", "rows", "rollouts", "samples", "calls", "steps", "batches", "run_roles",
+    "runs",
+    "members",
+    "call_ids",
+    "run_records",
+    "rows",
+    "rollouts",
+    "samples",
+    "calls",
+    "steps",
+    "batches",
+    "run_roles",
 ];
 
 #[tokio::test]
@@ -21,7 +33,10 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
         let store = owner.create(run).await.unwrap();
         plan(&*store, 3, 1).await.unwrap();
         let claim = claim_one(&*store).await.unwrap();
-        store.record_call(call(&claim, "main", "q", "a").unwrap()).await.unwrap();
+        store
+            .record_call(call(&claim, "main", "q", "a").unwrap())
+            .await
+            .unwrap();
         store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
         opened.push(store);
     }
@@ -38,7 +53,10 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
     assert_eq!(listed[0].key, a);
     let store = node.join(&a).await.unwrap();
     let claim = claim_one(&*store).await.unwrap();
-    store.record_call(call(&claim, "main", "q", "a").unwrap()).await.unwrap();
+    store
+        .record_call(call(&claim, "main", "q", "a").unwrap())
+        .await
+        .unwrap();
     let receipt = store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
     assert_eq!(receipt, CompletionReceipt::Accepted);
     assert_eq!(store.counts().await.unwrap().done, 2);
@@ -68,7 +86,9 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
         .unwrap()
         .get(0);
     for refused in [
-        format!("INSERT INTO osmosis.samples VALUES ({of_b}, 'r', 's', 0, NULL, false, NULL, NULL, '[]')"),
+        format!(
+            "INSERT INTO osmosis.samples VALUES ({of_b}, 'r', 's', 0, NULL, false, NULL, NULL, '[]')"
+        ),
         format!("INSERT INTO osmosis.members (run_id, kind, holder) VALUES ({of_b}, 'node', '')"),
         "UPDATE osmosis.runs SET epoch = epoch + 1".to_owned(),
         format!("INSERT INTO osmosis.run_roles VALUES (current_user, {of_b})"),
@@ -94,7 +114,10 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
     }
     owner.remove(&RunPlace::Listed(a)).await.unwrap();
     let left: i64 = owners
-        .query_one("SELECT count(*) FROM pg_roles WHERE rolname = ANY ($1)", &[&vec![role.name, other.name]])
+        .query_one(
+            "SELECT count(*) FROM pg_roles WHERE rolname = ANY ($1)",
+            &[&vec![role.name, other.name]],
+        )
         .await
         .unwrap()
         .get(0);

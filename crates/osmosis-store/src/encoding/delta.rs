@@ -120,12 +120,7 @@ impl Remembered {
 }
 
 impl Conversations {
-    pub fn base(
-        &self,
-        rollout: &RolloutId,
-        attempt: Attempt,
-        sample: &SampleId,
-    ) -> Option<&Base> {
+    pub fn base(&self, rollout: &RolloutId, attempt: Attempt, sample: &SampleId) -> Option<&Base> {
         let remembered = self.rollouts.get(rollout)?;
         if remembered.attempt != attempt {
             return None;
