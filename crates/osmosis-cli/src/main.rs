@@ -20,6 +20,7 @@ mod rollout_init;
 mod rollout_run;
 mod runs;
 mod serve;
+mod store_option;
 mod table;
 mod terminal;
 mod train;
@@ -76,7 +77,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
+fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
+    store_option::apply(&mut arguments)?;
     let workspace = arguments.workspace.as_deref();
     match arguments.command {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),

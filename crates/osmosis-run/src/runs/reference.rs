@@ -275,7 +275,7 @@ mod tests {
         async fn new(names: &[&str]) -> Self {
             let keep = tempfile::tempdir().unwrap();
             let root = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
-            let workspace = Workspace { root };
+            let workspace = Workspace::at(root);
             for name in names {
                 let run = RunReference::parse(name).unwrap();
                 let kind = run.kind.unwrap();
