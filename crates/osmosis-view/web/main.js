@@ -57,7 +57,7 @@ async function show() {
   } catch (error) {
     if (ending.signal.aborted) return;
     shown = { title: 'Not shown', crumbs: [{ text: 'Not shown' }], content: problem(error) };
-    const run = path.startsWith('/runs/') ? found?.match?.[1] : undefined;
+    const run = found?.page === runPage ? found.match?.[1] : undefined;
     if (run && !isExport() && error instanceof ApiError && error.status === 404)
       shown.leave = openWhenThere(run, shown);
   } finally {

@@ -187,6 +187,11 @@ test('help lists the keys of the page', async () => {
 test('what is not there is said, with a way back', async () => {
   await go('/runs/none', 'text=This could not be shown');
   await page.waitForSelector('text=no run `none`');
+  await page.waitForSelector('text=it opens here');
+  const before = page.requested.length;
+  await go('/runs/alpha/rollouts/99.0', 'text=This could not be shown');
+  const asked = page.requested.slice(before);
+  assert.ok(!asked.some((url) => url.endsWith('/events')), 'only a run may be about to begin');
   page.problems.length = 0;
 });
 
