@@ -1,8 +1,10 @@
 //! `cargo xtask ci`: the README's test command, and its quick form for daily work.
 
 mod changed;
+mod postgres;
 mod site;
 mod steps;
+mod system_packages;
 mod viewer;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,7 +15,8 @@ use crate::format_files::{
 };
 use crate::hermes::{self, ToolsPlace};
 use crate::messages::{self, Dialect};
-use crate::reply::{self, ParsedReply};
+use crate::reply::bare_json::{self, may_be_calls};
+use crate::reply::{self, CallStyle, ParsedReply};
 use crate::tool_support::{self, ToolSupport};
 
 /// Tokens that end a turn in families whose template could not be tried out.
@@ -35,6 +36,8 @@ pub struct ChatFormat {
     end_of_turn: Vec<u32>,
     turn_end: Option<TurnEnd>,
     opens_thinking: bool,
+    call_style: CallStyle,
+    tool_format: Option<ToolFormat>,
     /// Where tools are written as text, when the template is not to be given them.
     tools_in_text: Option<ToolsPlace>,
     tool_support: ToolSupport,
@@ -110,8 +113,7 @@ impl ChatFormat {
         Self::from_parts_with(parts, &ChatSettings::default())
     }
 
-    /// The same with another template, which becomes part of what is saved, or another way to write tools, which
-    /// does not.
+    /// The same with another template or another way to write tools. Both become part of what is saved.
     pub fn from_parts_with(
         mut parts: ChatFormatParts,
         settings: &ChatSettings,
@@ -121,6 +123,18 @@ impl ChatFormat {
         }
         let config: Map<String, Value> =
             format_files::parse(TOKENIZER_CONFIG, &parts.tokenizer_config)?;
+        let tool_format = match settings {
+            ChatSettings {
+                tool_format: Some(format),
+                ..
+            } => Some(*format),
+            // The template that was chosen decides how tools are written.
+            ChatSettings {
+                chat_template: Some(_),
+                ..
+            } => None,
+            ChatSettings { .. } => format_files::kept_tool_format(&config)?,
+        };
         let generation: Map<String, Value> = match &parts.generation_config {
             Some(text) => format_files::parse(GENERATION_CONFIG, text)?,
             None => Map::new(),
@@ -136,6 +150,8 @@ impl ChatFormat {
             end_of_turn: Vec::new(),
             turn_end: None,
             opens_thinking: false,
+            call_style: CallStyle::Tagged,
+            tool_format,
             tools_in_text: None,
             tool_support: ToolSupport::Rendered,
         };
@@ -144,8 +160,9 @@ impl ChatFormat {
         format.opens_thinking = format
             .render(&[question()], None, true, &Map::new())
             .is_ok_and(|text| text.trim_end().ends_with("<think>"));
-        if let Some(ToolFormat::Hermes) = settings.tool_format {
-            format.tools_in_text = Some(format.find_tools_place());
+        match tool_format {
+            Some(ToolFormat::Hermes) => format.tools_in_text = Some(format.find_tools_place()),
+            None => format.call_style = format.find_call_style(),
         }
         format.tool_support = tool_support::probe(&|messages, tools, extra| {
             format.render(messages, tools, true, extra)
@@ -155,11 +172,12 @@ impl ChatFormat {
 
     /// Writes the files that [`load`](Self::load) reads into a folder that is there.
     pub fn save(&self, folder: &Utf8Path) -> Result<(), TokensError> {
+        let parts = self.saved_parts()?;
         let files = [
-            (TOKENIZER, Some(&self.parts.tokenizer)),
-            (TOKENIZER_CONFIG, Some(&self.parts.tokenizer_config)),
-            (CHAT_TEMPLATE, self.parts.chat_template.as_ref()),
-            (GENERATION_CONFIG, self.parts.generation_config.as_ref()),
+            (TOKENIZER, Some(&parts.tokenizer)),
+            (TOKENIZER_CONFIG, Some(&parts.tokenizer_config)),
+            (CHAT_TEMPLATE, parts.chat_template.as_ref()),
+            (GENERATION_CONFIG, parts.generation_config.as_ref()),
         ];
         for (name, text) in files {
             if let Some(text) = text {
@@ -170,9 +188,19 @@ impl ChatFormat {
         Ok(())
     }
 
-    /// The files that bring this format back with `load`: for checkpoints.
+    /// The files that it was made of, with the chat template that was chosen.
     pub fn parts(&self) -> &ChatFormatParts {
         &self.parts
+    }
+
+    /// The files that bring this format back with `load`: for checkpoints. A tool format that was chosen is in
+    /// `tokenizer_config.json`.
+    pub fn saved_parts(&self) -> Result<ChatFormatParts, TokensError> {
+        let config = &self.parts.tokenizer_config;
+        Ok(ChatFormatParts {
+            tokenizer_config: format_files::with_tool_format(config, self.tool_format)?,
+            ..self.parts.clone()
+        })
     }
 
     /// The same format with a fixed date for templates that ask for today's (`strftime_now`).
@@ -269,7 +297,13 @@ impl ChatFormat {
     /// A sampled text (end-of-turn token taken off) as content, reasoning and tool calls. A tool call that
     /// is not well formed stays in the content.
     pub fn parse_reply(&self, text: &str) -> ParsedReply {
-        reply::parse(text, self.opens_thinking)
+        reply::parse(text, self.opens_thinking, self.call_style)
+    }
+
+    /// Whether a text that is still coming may become tool calls as a whole, as Llama 3 writes them. What stands
+    /// between tags is known by its tags.
+    pub fn may_be_bare_calls(&self, text: &str) -> bool {
+        self.call_style == CallStyle::BareJson && may_be_calls(text)
     }
 
     pub(crate) fn turn_end(&self) -> Option<&TurnEnd> {
@@ -285,6 +319,16 @@ impl ChatFormat {
             ToolsPlace::SystemMessage
         } else {
             ToolsPlace::FirstUserMessage
+        }
+    }
+
+    /// Renders a call and looks at how it is written.
+    fn find_call_style(&self) -> CallStyle {
+        let (messages, tools) = bare_json::probe();
+        let rendered = self.render_natively(&messages, Some(&tools), false, &Map::new());
+        match rendered {
+            Ok(text) if bare_json::is_bare(&text) => CallStyle::BareJson,
+            Ok(_) | Err(_) => CallStyle::Tagged,
         }
     }
 

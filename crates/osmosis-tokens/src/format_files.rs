@@ -1,5 +1,6 @@
 //! What the files of a checkpoint say about its format.
 
+use osmosis_core::config::ToolFormat;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -22,6 +23,9 @@ const SPECIAL_TOKENS: [&str; 8] = [
     "mask_token",
     "additional_special_tokens",
 ];
+
+/// Where the tool format that a model was trained with is kept. Other programs read over it.
+const TOOL_FORMAT: &str = "osmosis_tool_format";
 
 /// A model's templates; the second is for requests with tools.
 #[derive(Debug)]
@@ -143,6 +147,40 @@ pub(crate) fn templates(
         Some(_) => return Err(bad_template()),
     }
     Ok(templates)
+}
+
+/// The tool format that is part of the model.
+pub(crate) fn kept_tool_format(
+    config: &Map<String, Value>,
+) -> Result<Option<ToolFormat>, TokensError> {
+    let Some(kept) = config.get(TOOL_FORMAT) else {
+        return Ok(None);
+    };
+    let mut known = ToolFormat::NAMED.iter();
+    let known = known.find(|(word, _)| kept == word);
+    known
+        .map(|(_, format)| Some(*format))
+        .ok_or_else(|| TokensError::Unreadable {
+            file: TOKENIZER_CONFIG,
+            message: format!("`{TOOL_FORMAT}` is {kept}, which this version does not have"),
+        })
+}
+
+/// The text of a configuration that keeps this tool format.
+pub(crate) fn with_tool_format(
+    config: &str,
+    format: Option<ToolFormat>,
+) -> Result<String, TokensError> {
+    let mut fields: Map<String, Value> = parse(TOKENIZER_CONFIG, config)?;
+    let wanted = format.map(|format| Value::from(format.as_str()));
+    if fields.get(TOOL_FORMAT) == wanted.as_ref() {
+        return Ok(config.to_owned());
+    }
+    match wanted {
+        Some(format) => fields.insert(TOOL_FORMAT.to_owned(), format),
+        None => fields.remove(TOOL_FORMAT),
+    };
+    Ok(format!("{:#}\n", Value::Object(fields)))
 }
 
 fn bad_template() -> TokensError {

@@ -1,5 +1,7 @@
 //! What a sampled text says: content, reasoning, tool calls.
 
+pub(crate) mod bare_json;
+
 use std::borrow::Cow;
 
 use serde::Deserialize;
@@ -29,9 +31,27 @@ const THINK_END: &str = "</think>";
 const CALL: &str = "<tool_call>";
 const CALL_END: &str = "</tool_call>";
 
+/// How a model writes tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallStyle {
+    /// JSON between `<tool_call>` tags.
+    Tagged,
+    /// A reply that is nothing but JSON objects, as the templates of Llama 3 ask for.
+    BareJson,
+}
+
 /// `in_thinking`: the prompt ended with an open `<think>`.
-pub(crate) fn parse(text: &str, in_thinking: bool) -> ParsedReply {
+pub(crate) fn parse(text: &str, in_thinking: bool, style: CallStyle) -> ParsedReply {
     let (reasoning, rest) = split_reasoning(text, in_thinking);
+    if style == CallStyle::BareJson
+        && let Some(tool_calls) = bare_json::calls(rest)
+    {
+        return ParsedReply {
+            content: None,
+            reasoning,
+            tool_calls,
+        };
+    }
     let mut content = String::new();
     let mut tool_calls = Vec::new();
     let mut rest = rest;
@@ -92,7 +112,12 @@ fn parse_call(text: &str) -> Option<(ToolCall, &str)> {
     let call = values.next()?.ok()?;
     let after = text.get(values.byte_offset()..)?;
     let after = after.trim_start().strip_prefix(CALL_END)?;
-    let written = call.arguments.get();
+    Some((tool_call(call.name, call.arguments)?, after))
+}
+
+/// The call, if it has a name, and its arguments are an object or the text of one.
+fn tool_call(name: Cow<'_, str>, arguments: &RawValue) -> Option<ToolCall> {
+    let written = arguments.get();
     let arguments = match serde_json::from_str(written).ok()? {
         Value::Object(_) => written.to_owned(),
         Value::String(text) => {
@@ -101,11 +126,8 @@ fn parse_call(text: &str) -> Option<(ToolCall, &str)> {
         }
         _ => return None,
     };
-    if call.name.is_empty() {
-        return None;
-    }
-    let name = call.name.into_owned();
-    Some((ToolCall { name, arguments }, after))
+    let name = name.into_owned();
+    (!name.is_empty()).then_some(ToolCall { name, arguments })
 }
 
 #[cfg(test)]
@@ -113,6 +135,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn parse(text: &str, in_thinking: bool) -> ParsedReply {
+        super::parse(text, in_thinking, CallStyle::Tagged)
+    }
 
     fn call(name: &str, arguments: &str) -> ToolCall {
         ToolCall {

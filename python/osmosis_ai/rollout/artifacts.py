@@ -11,34 +11,36 @@ from typing import Any
 class ArtifactsFolder:
     """A folder that is made when it is first asked for.
 
-    Most rollouts never ask, and making and removing a folder can take longer than a grade.
+    Most rollouts never ask, and making and removing a folder can take longer than a grade. So can
+    taking its path apart.
     """
 
     __slots__ = ("_made", "_path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._made = False
+        self._made: Path | None = None
 
     def path(self) -> Path:
         """The folder, which exists from now on."""
-        if not self._made:
+        if self._made is None:
+            path = Path(self._path)
             # Private, each of them: with `parents=True` the umask decides on the parents.
-            for missing in reversed([self._path, *self._path.parents]):
+            for missing in reversed([path, *path.parents]):
                 if not missing.exists():
                     missing.mkdir(mode=0o700, exist_ok=True)
-            self._made = True
-        return self._path
+            self._made = path
+        return self._made
 
     def remove_if_empty(self) -> None:
         """Removes the folder if it was asked for and nothing was left in it."""
-        if self._made:
+        if self._made is not None:
             with contextlib.suppress(OSError):
-                self._path.rmdir()
+                self._made.rmdir()
 
 
 @contextlib.contextmanager
-def artifacts_folder(path: Path | None) -> Iterator[Any]:
+def artifacts_folder(path: str | None) -> Iterator[Any]:
     """What to set a `FOLDER_FIELD` to; at the end the folder is removed if it is empty."""
     if path is None:
         yield None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from osmosis_ai.rollout.context import Judge
@@ -22,7 +21,7 @@ class RunJob:
     chat_completions_url: str
     api_key: str = field(repr=False)
     # Where files of the rollout may go; not created yet.
-    artifacts_dir: Path | None
+    artifacts_dir: str | None
     # The whole row; only a workflow that grades itself gets it.
     row: dict[str, Any] | None = None
     is_eval: bool = False
@@ -37,7 +36,7 @@ class GradeJob:
     label: str | None
     samples: dict[str, RolloutSample]
     metadata: dict[str, Any] | None
-    artifacts_dir: Path | None
+    artifacts_dir: str | None
     project_path: str
     judge: Judge | None
 

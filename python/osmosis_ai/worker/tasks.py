@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import assert_never
@@ -77,7 +76,7 @@ def run_job(task: Run) -> RunJob:
         metadata=parse_json(task.metadata),
         chat_completions_url=task.chat_completions_url,
         api_key=task.api_key,
-        artifacts_dir=None if task.artifacts_dir is None else Path(task.artifacts_dir),
+        artifacts_dir=task.artifacts_dir,
         row=parse_json(task.row),
         is_eval=bool(task.is_eval),
         other_api_key=task.other_api_key,
@@ -90,7 +89,7 @@ def grade_job(task: Grade) -> GradeJob:
         label=task.label,
         samples={sample.id: rollout_sample(sample, task.label) for sample in task.samples},
         metadata=parse_json(task.metadata),
-        artifacts_dir=None if task.artifacts_dir is None else Path(task.artifacts_dir),
+        artifacts_dir=task.artifacts_dir,
         project_path=task.project_path,
         judge=None if task.judge is None else _judge(task.judge),
     )

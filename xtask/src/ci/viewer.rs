@@ -10,6 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_testkit::python_environment;
 
 use super::site::Site;
+use super::system_packages;
 
 /// What is installed, and nothing newer: a release of another's must not fail our checks.
 const PACKAGES: [&str; 5] = [
@@ -114,16 +115,7 @@ fn chromium(site: &Site) -> Result<Utf8PathBuf> {
     if let Some(path) = there() {
         return Ok(path);
     }
-    let packages = [
-        "install",
-        "-y",
-        "--no-install-recommends",
-        "chromium",
-        "fonts-dejavu-core",
-    ];
-    let installed = site
-        .run(Command::new("apt-get").arg("update"), &site.root)
-        .and_then(|()| site.run(Command::new("apt-get").args(packages), &site.root));
+    let installed = system_packages::install(site, &["chromium", "fonts-dejavu-core"]);
     match (there(), installed) {
         (Some(path), _) => Ok(path),
         (None, Err(error)) => Err(error.context("Chromium is missing and could not be installed")),

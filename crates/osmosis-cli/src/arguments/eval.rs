@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 use osmosis_core::config::ConfigSource;
 use osmosis_run::RunError;
+use osmosis_run::reports::Gate;
 use osmosis_server::{Rendezvous, Url, parse_url};
 
 use super::config::{ConfigArguments, model_setting, number_setting};
@@ -273,7 +274,7 @@ pub(crate) struct CompareArguments {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis eval report multiply-20260101-120000 --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --markdown > comment.md"
+    after_help = "Example:\n  osmosis eval report multiply-20260101-120000 --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --out report.html\n  osmosis eval report multiply-20260101-120000 --compare baseline --markdown > comment.md\n  osmosis eval report multiply-20260101-120000 --fail-under pass_rate=0.8 --out report.html"
 )]
 pub(crate) struct ReportArguments {
     /// Name of the run
@@ -286,6 +287,11 @@ pub(crate) struct ReportArguments {
     /// If the datasets differ: compare the rows with the same content in both
     #[arg(long, requires = "compare")]
     pub(crate) shared_rows: bool,
+
+    /// Show whether the run reaches this number, and exit with code 4 if it is complete and below: `pass_rate=0.8`, as
+    /// in `eval submit`; may be repeated
+    #[arg(long, value_name = "NUMBER=LIMIT")]
+    pub(crate) fail_under: Vec<Gate>,
 
     /// File to write; `-` for standard output [default: RUN.html, and standard output for Markdown]
     #[arg(short, long, value_name = "FILE")]

@@ -58,7 +58,8 @@ pub(crate) struct RolloutListArguments {
     )]
     reward_below: Option<f64>,
 
-    /// List only rollouts whose messages or error contain this text (upper and lower case are the same)
+    /// List only rollouts whose messages, model calls (system prompts, too) or error contain this text (upper and
+    /// lower case are the same)
     #[arg(long, value_name = "TEXT", conflicts_with = "row")]
     grep: Option<String>,
 

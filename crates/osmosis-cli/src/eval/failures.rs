@@ -53,6 +53,9 @@ pub(crate) fn render_groups(
             let command = command_line::suggest(&arguments, workspace);
             let _ = writeln!(text, "          {}", paint(&command, dim));
         }
+        if let Some(advice) = &group.advice {
+            let _ = writeln!(text, "          advice: {advice}");
+        }
         let command = if group.rerun.len() > COMMAND_WIDTH {
             "see `failures` in metrics.json, its rows are many"
         } else {

@@ -4,16 +4,17 @@ use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_run::reports::{Comparison, SharedReport, WrittenReport};
+use osmosis_run::secrets::redactor_of;
 use osmosis_run::{RunError, io_error};
 use osmosis_store::RunKind;
 
+use super::gates::{self, NOT_JUDGED};
 use crate::arguments::ReportArguments;
 use crate::error::Exit;
-use crate::export::redactor;
 use crate::output::Output;
 use crate::private_files;
 use crate::run_folder::RunFolder;
-use crate::runs::ReadRun;
+use crate::runs::{Pinned, ReadRun};
 use crate::terminal;
 use crate::workspace::{Workspace, absolute};
 
@@ -36,7 +37,13 @@ pub(crate) async fn run(
     };
     let record = read.record(&arguments.run).await?;
     let secrets = arguments.secrets.secrets_file.as_deref();
-    let redactor = redactor(secrets, &record.config_toml, output);
+    let redactor = redactor_of(&record.config_toml, secrets, &*output.notices());
+    let n = Pinned::read(&record.pinned)?
+        .rollouts_per_row()
+        .unwrap_or(1);
+    for gate in &arguments.fail_under {
+        gate.check_for(n)?;
+    }
     let report = SharedReport::of(
         &*read.store,
         &record,
@@ -45,7 +52,8 @@ pub(crate) async fn run(
         comparison,
         &redactor,
     )
-    .await?;
+    .await?
+    .judged_by(&arguments.fail_under);
     let out = arguments.out.as_deref();
     let markdown = arguments.markdown || out.is_some_and(|path| path.extension() == Some("md"));
     let text = if markdown {
@@ -78,7 +86,14 @@ pub(crate) async fn run(
         // Exact, as an export is: what would turn a terminal around is escaped in it.
         None => terminal::write_out(&text),
     }
-    Ok(Exit::Ok)
+    if arguments.fail_under.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    if report.run.is_incomplete() {
+        output.note(NOT_JUDGED);
+        return Ok(Exit::Incomplete);
+    }
+    Ok(gates::tell(&report.run, output))
 }
 
 /// A name never stands for half a report.

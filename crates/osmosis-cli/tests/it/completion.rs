@@ -44,7 +44,9 @@ fn asked(workspace: &Workspace, shell: &str, script: &str) -> Vec<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap_or_else(|error| {
+            panic!("{shell}: {error}; `cargo xtask ci` installs it, or `apt-get install {shell}`")
+        });
     let mut stdin = started.stdin.take().unwrap();
     stdin.write_all(script.as_bytes()).unwrap();
     drop(stdin);
@@ -56,15 +58,6 @@ fn asked(workspace: &Workspace, shell: &str, script: &str) -> Vec<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     text.lines().map(str::to_owned).collect()
-}
-
-#[expect(clippy::print_stderr, reason = "a shell that was not tried is named")]
-fn is_installed(shell: &str) -> bool {
-    let there = Command::new(shell).arg("--version").output().is_ok();
-    if !there {
-        eprintln!("{shell} is not installed: its completion was not tried");
-    }
-    there
 }
 
 /// What bash offers after these words, the last of which is being typed.
@@ -140,9 +133,6 @@ fn completion_outside_of_a_workspace_offers_no_runs_and_does_not_fail() {
 
 #[test]
 fn fish_offers_runs_rows_and_configs_of_the_workspace() {
-    if !is_installed("fish") {
-        return;
-    }
     let workspace = workspace();
     let offered = |line: &str| -> Vec<String> {
         let script = format!("source ./completions\ncomplete -C '{line}'\n");
@@ -159,9 +149,6 @@ fn fish_offers_runs_rows_and_configs_of_the_workspace() {
 
 #[test]
 fn zsh_offers_runs_rows_and_configs_of_the_workspace() {
-    if !is_installed("zsh") {
-        return;
-    }
     let workspace = workspace();
     // Without a terminal there is no TAB: what the function hands to zsh is looked at.
     let offered = |words: &[&str]| -> Vec<String> {

@@ -112,6 +112,27 @@ fn the_report_names_the_worst_rows_and_what_to_do_about_each_failure() {
 }
 
 #[test]
+fn a_grader_that_times_out_is_advised_with_its_limit_and_graded_again_without_the_model() {
+    let main = PLAIN.replace(
+        "        ctx.set_reward(",
+        "        import asyncio\n        \
+         if ctx.label == '1':\n            await asyncio.sleep(3600)\n        ctx.set_reward(",
+    );
+    let workspace = Workspace::new(&main, ECHO_SCRIPT, &echo_rows(3));
+    workspace.config("[evaluation]\ngrader_timeout_s = 1\n");
+    workspace.submit(&[]).expect(0);
+    let told = workspace.osmosis(&["eval", "info", "t"]).expect(0).stdout;
+    let (_, told) = told.split_once("  failures\n").unwrap();
+    let (told, _) = told.split_once("\n\n").unwrap();
+    insta::assert_snapshot!(told, @r"
+        1 × timed out: grade phase passed its deadline of 1 s
+            osmosis eval show t 1.0
+            advice: make the grader faster, or raise `grader_timeout_s` in [evaluation]
+            again: osmosis eval regrade t --rows 1
+    ");
+}
+
+#[test]
 fn one_command_shows_what_explains_a_score() {
     let workspace = with_bad_rows();
     let shown = |row: &str, more: &[&str]| {

@@ -127,3 +127,30 @@ fn secrets_are_not_in_a_report() {
         assert!(!ran.stdout.contains("tok-5f8c2d9ab1"), "{}", ran.stdout);
     }
 }
+
+#[test]
+fn gates_are_in_the_report_and_decide_the_exit_code() {
+    let workspace = workspace();
+    workspace.submit(&[]).expect(0);
+    let report = |limit: &str, more: &[&str]| {
+        let arguments = ["eval", "report", "t", "--fail-under", limit];
+        workspace.osmosis(&[&arguments[..], more].concat())
+    };
+    let below = report("pass_rate=0.8", &["--markdown"]).expect(4);
+    assert!(
+        below
+            .stdout
+            .contains("**Gate failed**\n\n- failed: pass\\_rate 0.5 is below 0.8\n"),
+        "{}",
+        below.stdout
+    );
+    report("pass_rate=0.5", &["--out", "report.html"]).expect(0);
+    let page = workspace.read("report.html");
+    assert!(
+        page.contains("Gate passed: pass_rate 0.5 reaches 0.5"),
+        "{page}"
+    );
+    let document = report("pass_rate=0.8", &["--json"]).expect(4).json();
+    assert_eq!(document["data"]["run"]["gates"][0]["holds"], false);
+    report("pass@3=0.8", &[]).expect(2);
+}

@@ -34,7 +34,11 @@ pub(super) fn for_key(kind: ConfigKind, section: Option<&Section>, key: &str) ->
 
 /// For a section that this kind of config does not have.
 pub(super) fn for_section(kind: ConfigKind, name: &str) -> String {
-    if SECTIONS.iter().any(|section| section.name == name) {
+    if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
+        if section.is_of(kind) {
+            // It stands there in quotes, as one name with a dot in it.
+            return format!("write `[{name}]`, without quotes");
+        }
         return format!("it belongs in {}; remove it here", kind.other());
     }
     let names = || SECTIONS.iter().filter(|s| s.is_of(kind)).map(|s| s.name);

@@ -830,6 +830,10 @@ fn columns_that_can_not_be_named_are_reported_where_they_stand() {
         "[dataset]\nuser_prompt = 'q'\ncolumn = { user_prompt = 'q' }\n"
     ));
     assert_snapshot!(eval_errors_with("[dataset]\ncolumns = 'q'\n"));
+    assert_snapshot!(eval_errors_with("[\"dataset.columns\"]\nuser_prompt = 'q'\n"), @r#"
+    eval.toml:6:1: unknown section `["dataset.columns"]`
+      hint: write `[dataset.columns]`, without quotes
+    "#);
 }
 
 fn overridden(text: &str, settings: &[&str]) -> ConfigSource {

@@ -19,7 +19,7 @@ pub use frame::innermost_user_frame;
 pub use normalise::normalised;
 
 use crate::row_selection::RowSelection;
-use crate::{Failure, Outcome, OutcomeKind};
+use crate::{Failure, Outcome, OutcomeKind, Phase};
 
 /// Rollouts named as examples of a group.
 pub const EXAMPLES: usize = 3;
@@ -56,7 +56,7 @@ impl Signature {
             | Outcome::InfrastructureFailed { failure } => Some(of_failure(failure)),
             Outcome::TimedOut { phase, .. } => Some(Self {
                 outcome: kind,
-                error_type: format!("{phase}_timeout"),
+                error_type: timeout_of(*phase),
                 message: outcome.explanation().unwrap_or_default(),
                 frame: None,
             }),
@@ -68,6 +68,10 @@ impl Signature {
             }),
         }
     }
+}
+
+fn timeout_of(phase: Phase) -> String {
+    format!("{phase}_timeout")
 }
 
 /// Rollouts that failed alike.
@@ -100,6 +104,14 @@ impl FailureGroup {
         } else {
             format!("{error_type}: {message}")
         }
+    }
+
+    /// The phase that passed its deadline, if that is what happened.
+    pub fn timed_out_in(&self) -> Option<Phase> {
+        let phases = [Phase::Agent, Phase::Grade];
+        let is_it = |phase: &Phase| self.signature.error_type == timeout_of(*phase);
+        let timed_out = self.signature.outcome == OutcomeKind::TimedOut;
+        phases.into_iter().find(|phase| timed_out && is_it(phase))
     }
 
     /// The dataset rows that failed so.

@@ -22,8 +22,16 @@ const PLAIN: &str = "{%- for message in messages -%}
 {% endif %}";
 
 async fn house(engine: Engine, tool_format: Option<ToolFormat>) -> (House, Arc<toy::Log>) {
+    house_of(PLAIN, engine, tool_format).await
+}
+
+async fn house_of(
+    template: &str,
+    engine: Engine,
+    tool_format: Option<ToolFormat>,
+) -> (House, Arc<toy::Log>) {
     let log = Arc::clone(&engine.log);
-    let chat = toy::format_of(PLAIN, tool_format);
+    let chat = toy::format_of(template, tool_format);
     let policy = TokenPolicy::new(Arc::new(engine), Arc::new(chat), toy::options());
     let house = House::with(policy, GatewayOptions::default(), MemoryStore::default()).await;
     (house, log)
@@ -156,4 +164,81 @@ async fn with_the_hermes_format_tools_are_in_the_prompt_and_calls_are_read_whole
             "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
         );
     }
+}
+
+/// Writes calls as the templates of Llama 3 do.
+const LLAMA: &str = "{%- if tools %}{{ tools | tojson }}{% endif -%}
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.tool_calls %}{% set call = message.tool_calls[0].function -%}
+{\"name\": \"{{ call.name }}\", \"parameters\": {{ call.arguments | tojson }}}
+{%- else %}{{ message.content }}{% endif %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}";
+
+#[tokio::test]
+async fn a_bare_object_of_a_llama_is_a_tool_call_streamed_or_not_and_other_json_is_an_answer() {
+    let call = "{\"name\": \"multiply\", \"parameters\": {\"a\": 6, \"b\": 7}}";
+    let answer = "{\"answer\": 42}";
+    for stream in [false, true] {
+        let body = if stream { streamed } else { user };
+        let engine = Engine::saying(&[call, answer, call, "It is 42."]);
+        let (house, _) = house_of(LLAMA, engine, None).await;
+        let mut said = vec![];
+        for body in [
+            with_tools(body("6 * 7?")),
+            with_tools(body("6 * 7?")),
+            // Nothing is a call where no tools are on offer.
+            body("6 * 7?"),
+            with_tools(body("6 * 7?")),
+        ] {
+            let answer = house.send(&body).await;
+            assert_eq!(answer.status, 200);
+            said.push(if stream {
+                joined(&answer.events())
+            } else {
+                whole(&answer.json())
+            });
+        }
+        let calls = "multiply({\"a\": 6, \"b\": 7}) tool_calls";
+        let expected = [
+            calls.to_owned(),
+            format!("{answer} stop"),
+            format!("{call} stop"),
+            "It is 42. stop".to_owned(),
+        ];
+        assert_eq!(said, expected, "streamed: {stream}");
+    }
+}
+
+/// Content, calls and the finish reason of a reply.
+fn whole(reply: &Value) -> String {
+    let choice = &reply["choices"][0];
+    said(&choice["message"], &choice["finish_reason"])
+}
+
+fn said(message: &Value, finish_reason: &Value) -> String {
+    let mut text = message["content"].as_str().unwrap_or_default().to_owned();
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let function = &call["function"];
+        text.push_str(function["name"].as_str().unwrap_or_default());
+        let arguments = function["arguments"].as_str().unwrap();
+        text.push_str(&format!("({arguments})"));
+    }
+    if let Some(reason) = finish_reason.as_str() {
+        text.push_str(&format!(" {reason}"));
+    }
+    text
+}
+
+/// The same of a streamed one.
+fn joined(events: &[String]) -> String {
+    let chunks = events
+        .iter()
+        .filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    let choices = chunks.flat_map(|chunk| chunk["choices"].as_array().cloned().unwrap_or_default());
+    choices
+        .map(|choice| said(&choice["delta"], &choice["finish_reason"]))
+        .collect()
 }

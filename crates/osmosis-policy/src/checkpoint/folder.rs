@@ -134,7 +134,7 @@ fn refuse_unless_absent_or_empty(folder: &Utf8Path) -> Result<(), PolicyError> {
 }
 
 fn write_files(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyError> {
-    let parts = model.chat.parts();
+    let parts = model.chat.saved_parts()?;
     let config = with_f32(&model.config.source);
     write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
     write_text(&folder.join("tokenizer.json"), &parts.tokenizer)?;

@@ -21,7 +21,7 @@ pub(super) fn write(
     notes: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, PolicyError> {
     let damaged = |message: String| PolicyError::damaged(Utf8Path::new(&model.name), message);
-    let parts = model.chat.parts();
+    let parts = model.chat.saved_parts()?;
     let mut texts = notes.clone();
     texts.extend([
         (CONFIG.to_owned(), model.config.source.to_string()),

@@ -2,7 +2,7 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::failure_groups::FailureGroup;
-use osmosis_core::{OutcomeKind, RunName};
+use osmosis_core::{OutcomeKind, Phase, RunName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +30,16 @@ pub struct FailureReport {
     pub examples: Vec<String>,
     /// The rows that failed so, as `--rows` takes them.
     pub rows: Option<String>,
-    /// The command that runs them again.
+    /// What to change first, where that is known: the key of a limit that was passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// The command that runs or grades them again.
     pub rerun: String,
 }
 
 impl FailureReport {
     pub(super) fn of(group: &FailureGroup, again: &RunAgain) -> Self {
-        Self::with_rerun(group, again.command(group))
+        Self::with_rerun(group, again.command(group), "evaluation")
     }
 
     /// The same of a training, whose rows run again in a new run, or in a resume when what failed was outside of the agent.
@@ -62,10 +65,11 @@ impl FailureReport {
         } else {
             suggested_command(&["train", "resume", run.as_str()], workspace)
         };
-        Self::with_rerun(group, rerun)
+        Self::with_rerun(group, rerun, "training")
     }
 
-    fn with_rerun(group: &FailureGroup, rerun: String) -> Self {
+    /// `section`: where the config has the limits.
+    fn with_rerun(group: &FailureGroup, rerun: String, section: &str) -> Self {
         let examples = group.examples.iter();
         let examples: Vec<String> = examples.map(|(row, run)| format!("{row}.{run}")).collect();
         Self {
@@ -78,9 +82,21 @@ impl FailureReport {
             first: examples.first().cloned(),
             examples,
             rows: group.rows().map(|rows| rows.to_string()),
+            advice: advice(group, section),
             rerun,
         }
     }
+}
+
+/// Which limit was passed, and where it is set.
+fn advice(group: &FailureGroup, section: &str) -> Option<String> {
+    let (who, key) = match group.timed_out_in()? {
+        Phase::Agent => ("agent", "agent_workflow_timeout_s"),
+        Phase::Grade => ("grader", "grader_timeout_s"),
+    };
+    Some(format!(
+        "make the {who} faster, or raise `{key}` in [{section}]"
+    ))
 }
 
 /// What is needed to name a command that runs some rows of a run again.
@@ -112,7 +128,9 @@ impl RunAgain {
     /// outside the agent is run again by a resume; what was not graded has samples, which are graded again.
     fn command(&self, group: &FailureGroup) -> String {
         let workspace = &self.workspace;
-        if group.signature.outcome == OutcomeKind::Ungraded {
+        let has_samples = group.signature.outcome == OutcomeKind::Ungraded
+            || group.timed_out_in() == Some(Phase::Grade);
+        if has_samples {
             let rows = group.rows().map(|rows| rows.to_string());
             let mut arguments = vec!["eval", "regrade", self.run.as_str()];
             if let Some(rows) = &rows {

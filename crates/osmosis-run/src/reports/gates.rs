@@ -7,6 +7,7 @@ use osmosis_core::statistics::RunNumbers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::figures::number;
 use crate::{RunError, RunErrorKind};
 
 /// One number and its limit.
@@ -43,6 +44,31 @@ pub struct GateResult {
     /// Of a reward: rollouts that ran and have none, so that the number says nothing about them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_reward: Option<u64>,
+}
+
+impl GateResult {
+    /// One line for people.
+    pub fn text(&self) -> String {
+        let Self {
+            number: name,
+            at_least,
+            value,
+            holds,
+            without_reward,
+        } = self;
+        let at_least = number(*at_least);
+        let Some(value) = value else {
+            return format!("{name} is not known, and {at_least} is asked for");
+        };
+        let word = if *holds { "reaches" } else { "is below" };
+        let text = format!("{name} {} {word} {at_least}", number(*value));
+        match without_reward {
+            None | Some(0) => text,
+            Some(failed) => format!(
+                "{text}; rollouts that failed and have no reward: {failed} (`--fail-under scored=LIMIT` limits them)"
+            ),
+        }
+    }
 }
 
 const KNOWN: &str = "`pass_rate`, `pass_rate.low`, `reward`, `reward.median`, `reward.min`, \
@@ -246,5 +272,39 @@ mod tests {
         let gate: Gate = "pass@4=0.5".parse().unwrap();
         assert!(gate.check_for(4).is_ok());
         assert!(gate.check_for(3).is_err());
+    }
+
+    fn result(name: &str, value: Option<f64>, at_least: f64) -> GateResult {
+        GateResult {
+            number: name.to_owned(),
+            at_least,
+            value,
+            holds: value.is_some_and(|value| value >= at_least),
+            without_reward: None,
+        }
+    }
+
+    #[test]
+    fn a_reward_that_leaves_failures_out_says_so() {
+        let reward = GateResult {
+            without_reward: Some(86),
+            ..result("reward", Some(0.9), 0.8)
+        };
+        assert_eq!(
+            reward.text(),
+            "reward 0.9 reaches 0.8; rollouts that failed and have no reward: 86 (`--fail-under scored=LIMIT` limits them)"
+        );
+        assert_eq!(
+            result("pass_rate", Some(0.5), 0.5).text(),
+            "pass_rate 0.5 reaches 0.5"
+        );
+        assert_eq!(
+            result("scored", Some(154.0 / 240.0), 0.9).text(),
+            "scored 0.642 is below 0.9"
+        );
+        assert_eq!(
+            result("pass@2", None, 0.9).text(),
+            "pass@2 is not known, and 0.9 is asked for"
+        );
     }
 }

@@ -8,9 +8,11 @@ mod facts;
 mod in_grid;
 mod order;
 mod preview;
+mod raw_calls;
 mod text;
 
 use std::collections::BinaryHeap;
+use std::fmt;
 
 use osmosis_core::OutcomeKind;
 use osmosis_store::{OutcomeTally, RolloutPages, RolloutQuery, RolloutRecord, Store};
@@ -49,7 +51,8 @@ pub struct RolloutSearch {
     pub reward_max: Option<f64>,
     /// Only rollouts of this dataset row.
     pub row_index: Option<u64>,
-    /// Only rollouts whose messages or error contain this text, in upper or lower case.
+    /// Only rollouts whose messages, model calls (system prompts, too) or error contain this text, in upper or lower
+    /// case.
     pub text: Option<String>,
     pub sort: RolloutSort,
     /// Last first.
@@ -108,15 +111,49 @@ pub struct ListedRollout {
     pub ground_truth: Option<String>,
 }
 
+/// What is searched.
+#[derive(Clone, Copy)]
+pub struct SearchedRun<'a> {
+    pub store: &'a dyn Store,
+    /// Where the policy's calls are: another run's store for a run that only grades.
+    pub calls: &'a dyn Store,
+    /// Called with the number of rollouts searched so far. A text in a large run takes a while to find.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl fmt::Debug for SearchedRun<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SearchedRun").finish_non_exhaustive()
+    }
+}
+
+impl SearchedRun<'_> {
+    /// Whether the calls are in another run.
+    fn calls_are_elsewhere(&self) -> bool {
+        !std::ptr::addr_eq(self.store, self.calls)
+    }
+}
+
 impl RolloutSearch {
     /// The wanted page of a run's rollouts.
     pub async fn run(&self, store: &dyn Store) -> Result<FoundRollouts, RunError> {
+        let run = SearchedRun {
+            store,
+            calls: store,
+            progress: &|_| {},
+        };
+        self.run_in(run).await
+    }
+
+    /// The same of a run whose calls may be elsewhere.
+    pub async fn run_in(&self, run: SearchedRun<'_>) -> Result<FoundRollouts, RunError> {
+        let store = run.store;
         self.check()?;
         let mut page = match self.counted(store).await? {
             Some(total) if self.sort == RolloutSort::Row && !self.reverse => {
                 self.first_of_rows(store, total).await?
             }
-            _ => self.best_of_all(store).await?,
+            _ => self.best_of_all(run).await?,
         };
         preview::add(store, &mut page.items).await?;
         Ok(page)
@@ -200,7 +237,8 @@ impl RolloutSearch {
     }
 
     /// Reads every rollout, and keeps those that come first.
-    async fn best_of_all(&self, store: &dyn Store) -> Result<FoundRollouts, RunError> {
+    async fn best_of_all(&self, run: SearchedRun<'_>) -> Result<FoundRollouts, RunError> {
+        let mut searched = 0;
         let text = self.text.as_deref().map(TextSearch::new);
         let mut first = FirstPlaces::new(self);
         // The rollouts of a row are neighbours in the store.
@@ -210,10 +248,12 @@ impl RolloutSearch {
             limit: 0,
             ..self.in_store(0)
         };
-        let mut pages = RolloutPages::new(store, query);
+        let mut pages = RolloutPages::new(run.store, query);
         loop {
             let page = pages.next().await?;
             let is_last = page.is_none();
+            (run.progress)(searched);
+            searched += page.as_ref().map_or(0, Vec::len) as u64;
             let mut whole: Vec<(RolloutRecord, Option<f64>)> = vec![];
             for rollout in page.into_iter().flatten() {
                 if self.sort != RolloutSort::Variance {
@@ -234,7 +274,7 @@ impl RolloutSearch {
             whole.retain(|(rollout, variance)| self.matches(&RolloutFacts::of(rollout, *variance)));
             if let Some(text) = &text {
                 let rollouts: Vec<&RolloutRecord> = whole.iter().map(|(found, _)| found).collect();
-                let mut found = text.found_in(store, &rollouts).await?.into_iter();
+                let mut found = text.found_in(run, &rollouts).await?.into_iter();
                 whole.retain(|_| found.next().unwrap_or(false));
             }
             for (rollout, variance) in whole {

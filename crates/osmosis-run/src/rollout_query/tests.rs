@@ -2,10 +2,12 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::{
-    Durations, ErrorCategory, Failure, JsonText, Outcome, Reward, RolloutId, Sample, SampleId,
+    Attempt, Durations, ErrorCategory, Failure, JsonText, Outcome, Reward, RolloutId, Sample,
+    SampleId,
 };
 use osmosis_store::{
-    CallSummary, Completion, NewRollout, NewRow, Queue as _, RunKind, RunRecord, RunStatus,
+    CallPurpose, CallSummary, Completion, NewCall, NewRollout, NewRow, Queue as _, Records as _,
+    RunKind, RunRecord, RunStatus,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::json;
@@ -78,6 +80,7 @@ impl Run {
                         ..Durations::default()
                     },
                     calls: CallSummary {
+                        model_calls: 1,
                         completion_tokens: row * row,
                         ..CallSummary::default()
                     },
@@ -88,6 +91,40 @@ impl Run {
                 .unwrap();
         }
         Self { _keep: keep, store }
+    }
+
+    /// A call of the first rollout of a row, recorded with this system prompt and reply.
+    async fn call(&self, row: u64, system: &str, response: String) {
+        let tools = json!([{"type": "function", "function": {"name": "look_up"}}]);
+        let messages = json!([
+            {"role": "system", "content": system}, {"role": "user", "content": "q"},
+        ]);
+        let request = json!({"messages": messages, "tools": tools}).to_string();
+        let call = NewCall {
+            rollout_id: RolloutId::of(row, 0),
+            attempt: Attempt(1),
+            sample_id: SampleId::new("main").unwrap(),
+            purpose: CallPurpose::Policy,
+            dialect: "chat_completions".to_owned(),
+            model: "m".to_owned(),
+            upstream: "u".to_owned(),
+            policy_version: osmosis_core::PolicyVersion(0),
+            streamed: response.starts_with("data:"),
+            status: 200,
+            error: None,
+            prompt_tokens: None,
+            completion_tokens: None,
+            cached_tokens: None,
+            reasoning_tokens: None,
+            queued_at_ms: 0,
+            sent_at_ms: None,
+            first_byte_at_ms: None,
+            done_at_ms: 1,
+            request: request.into(),
+            response: std::iter::once(response.into()).collect(),
+            tokens: vec![],
+        };
+        self.store.record_call_durably(call).await.unwrap();
     }
 
     /// The page as text: `ROW.RUN …, of TOTAL`.
@@ -212,6 +249,53 @@ async fn a_text_is_found_in_messages_and_errors_whatever_its_case() {
         };
         assert_eq!(run.page(&search).await, expected, "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_text_is_found_in_system_prompts_and_in_calls_that_no_message_repeats() {
+    let run = one_each().await;
+    let said = |content: &str| json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]});
+    let streamed = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"in two \"}}]}\n\n\
+                    data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Pieces\"}}]}\n\ndata: [DONE]\n\n";
+    run.call(
+        0,
+        "You are a Pirate / \"captain\".",
+        said("aye").to_string(),
+    )
+    .await;
+    run.call(1, "Be brief.", streamed.to_owned()).await;
+    for (text, expected) in [
+        ("pirate", "0.0 of 1"),
+        ("a pirate / \"capt", "0.0 of 1"),
+        ("aye", "0.0 of 1"),
+        ("two pieces", "1.0 of 1"),
+        ("BRIEF", "1.0 of 1"),
+        ("no such table", "2.0 of 1"),
+        // Offered tools and names of fields are not what was said.
+        ("look_up", " of 0"),
+        ("choices", " of 0"),
+    ] {
+        let search = RolloutSearch {
+            text: Some(text.to_owned()),
+            ..RolloutSearch::default()
+        };
+        assert_eq!(run.page(&search).await, expected, "{text}");
+    }
+
+    // A run that only grades has its calls in another.
+    let grades = one_each().await;
+    let search = RolloutSearch {
+        text: Some("pirate".to_owned()),
+        ..RolloutSearch::default()
+    };
+    assert_eq!(grades.page(&search).await, " of 0");
+    let searched = SearchedRun {
+        store: &grades.store,
+        calls: &run.store,
+        progress: &|_| {},
+    };
+    let found = search.run_in(searched).await.unwrap();
+    assert_eq!(places(&found), "0.0");
 }
 
 #[tokio::test]

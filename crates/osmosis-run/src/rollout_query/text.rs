@@ -1,13 +1,15 @@
-//! Which rollouts contain a text: in the messages of their samples, or in their error.
+//! Which rollouts contain a text: in the messages of their samples, in their error, or in their model calls.
 
 use std::fmt;
 
 use osmosis_core::{JsonText, Outcome, RolloutId, Sample};
 use osmosis_data::conversation::{Conversation, Turn};
 use osmosis_data::export::SampleTalk;
-use osmosis_store::{RolloutRecord, Store};
+use osmosis_store::RolloutRecord;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
+use super::SearchedRun;
+use super::raw_calls::RawText;
 use crate::RunError;
 use crate::transcripts::{self, Telling};
 
@@ -30,23 +32,23 @@ impl TextSearch {
     /// Whether each of the rollouts contains the text.
     pub(super) async fn found_in(
         &self,
-        store: &dyn Store,
+        run: SearchedRun<'_>,
         rollouts: &[&RolloutRecord],
     ) -> Result<Vec<bool>, RunError> {
         let mut found = Vec::with_capacity(rollouts.len());
         for some in rollouts.chunks(AT_ONCE) {
-            found.extend(self.found_in_some(store, some).await?);
+            found.extend(self.found_in_some(run, some).await?);
         }
         Ok(found)
     }
 
     async fn found_in_some(
         &self,
-        store: &dyn Store,
+        run: SearchedRun<'_>,
         rollouts: &[&RolloutRecord],
     ) -> Result<Vec<bool>, RunError> {
         let ids: Vec<RolloutId> = rollouts.iter().map(|rollout| rollout.id.clone()).collect();
-        let samples = store.samples_of(&ids).await?;
+        let samples = run.store.samples_of(&ids).await?;
         let mut found: Vec<bool> = rollouts
             .iter()
             .zip(&samples)
@@ -58,15 +60,24 @@ impl TextSearch {
                         .any(|sample| self.is_in_json(&sample.messages))
             })
             .collect();
-        // What a rollout without messages said is in its calls alone, which cost more to read.
-        let silent: Vec<usize> = (0..rollouts.len())
-            .filter(|place| !found[*place] && !has_messages(&samples[*place]))
-            .filter(|place| rollouts[*place].calls.model_calls > 0)
+        // System prompts, what other agents said and rollouts without messages are in calls alone, which cost more to
+        // read: their bytes are looked at first.
+        let unread: Vec<RolloutId> = (0..rollouts.len())
+            .filter(|place| !found[*place])
+            .filter(|place| run.calls_are_elsewhere() || rollouts[*place].calls.model_calls > 0)
+            .map(|place| ids[place].clone())
             .collect();
-        let silent_ids: Vec<RolloutId> = silent.iter().map(|place| ids[*place].clone()).collect();
-        let theirs = silent.iter().map(|place| samples[*place].as_slice());
-        let talks = transcripts::of_each(store, &silent_ids, theirs, &Telling::default()).await?;
-        for (place, talks) in silent.into_iter().zip(&talks) {
+        let candidates = RawText::new(&self.lowercase)
+            .candidates(run.calls, &unread)
+            .await?;
+        let places: Vec<usize> = (0..rollouts.len())
+            .filter(|place| candidates.contains(&ids[*place]))
+            .collect();
+        let candidates: Vec<RolloutId> = places.iter().map(|place| ids[*place].clone()).collect();
+        let theirs = places.iter().map(|place| samples[*place].as_slice());
+        let telling = Telling::default();
+        let talks = transcripts::of_each(run.calls, &candidates, theirs, &telling).await?;
+        for (place, talks) in places.into_iter().zip(&talks) {
             found[place] = self.is_in_talks(talks);
         }
         Ok(found)

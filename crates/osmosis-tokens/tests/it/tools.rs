@@ -250,3 +250,91 @@ fn turns_with_tools_go_on_from_the_sampled_ids_verbatim() {
         messages.extend(results);
     }
 }
+
+/// Tools and calls as the templates of Llama 3.1 and 3.2 write them.
+const LLAMA: &str = "\
+{%- if tools %}{{ 'Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}. Do not use variables.\n\n' }}
+{%- for t in tools %}{{ t | tojson(indent=4) + '\n\n' }}{% endfor %}{% endif %}
+{%- for message in messages %}
+{%- if message.tool_calls is defined and message.tool_calls %}
+{%- if not message.tool_calls | length == 1 %}{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}
+{%- set call = message.tool_calls[0].function %}
+{{- '<|im_start|>assistant\n{\"name\": \"' + call.name + '\", \"parameters\": ' + (call.arguments | tojson) + '}<|im_end|>\n' }}
+{%- else %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+#[test]
+fn a_bare_object_is_a_call_where_the_template_writes_calls_so_and_nowhere_else() {
+    let said = "{\"name\": \"search\", \"parameters\": {\"q\": \"a\"}}";
+    let call = ToolCall {
+        name: "search".to_owned(),
+        arguments: "{\"q\": \"a\"}".to_owned(),
+    };
+    let llama = toy::format(LLAMA);
+    assert_eq!(*llama.tool_support(), ToolSupport::Rendered);
+    for text in [said.to_owned(), format!("<|python_tag|>{said}")] {
+        let reply = llama.parse_reply(&text);
+        assert_eq!(
+            (reply.content, reply.tool_calls),
+            (None, vec![call.clone()])
+        );
+    }
+    for other in [toy::format(toy::CHATML), toy::format(PLAIN), hermes(LLAMA)] {
+        let reply = other.parse_reply(said);
+        assert_eq!(reply.content.as_deref(), Some(said));
+        assert!(reply.tool_calls.is_empty());
+    }
+    // It is read back as it was rendered.
+    let messages = [
+        json!({"role": "user", "content": "?"}),
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{\"q\":\"a\"}"}}]}),
+    ];
+    let text = llama.render(&messages, None, false, &Map::new()).unwrap();
+    let (_, turn) = text.split_once("assistant\n").unwrap();
+    let turn = turn.trim_end().trim_end_matches("<|im_end|>");
+    assert_eq!(llama.parse_reply(turn).tool_calls, [call]);
+}
+
+#[test]
+fn a_chosen_tool_format_is_saved_with_the_model_and_another_template_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = camino::Utf8Path::from_path(folder.path()).unwrap();
+    let trained = hermes(PLAIN);
+    let before = trained.parts().clone();
+    trained.save(path).unwrap();
+    let opened = ChatFormat::load(path).unwrap();
+    let question = [json!({"role": "user", "content": "Where?"})];
+    assert_eq!(render(&opened, &question), render(&trained, &question));
+    assert_eq!(*opened.tool_support(), ToolSupport::Rendered);
+    // What it was made of, and so the identity of the model that the training began with, is as it was.
+    assert_eq!(trained.parts(), &before);
+    // A copy of the copy is the same.
+    assert_eq!(&opened.saved_parts().unwrap(), opened.parts());
+
+    let settings = ChatSettings {
+        chat_template: Some(toy::CHATML.to_owned()),
+        tool_format: None,
+    };
+    let chosen = ChatFormat::load_with(path, &settings).unwrap();
+    let text = render(&chosen, &question);
+    assert!(!text.contains("# Tools"), "{text}");
+    let saved = chosen.saved_parts().unwrap();
+    assert!(!saved.tokenizer_config.contains("tool_format"), "{saved:?}");
+
+    let config = before
+        .tokenizer_config
+        .replacen('{', "{\"osmosis_tool_format\": \"xml\",", 1);
+    let parts = osmosis_tokens::ChatFormatParts {
+        tokenizer_config: config,
+        ..before
+    };
+    let error = ChatFormat::from_parts(parts).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("`osmosis_tool_format` is \"xml\""),
+        "{error}"
+    );
+}

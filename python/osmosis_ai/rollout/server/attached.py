@@ -14,7 +14,6 @@ import logging
 import os
 import platform
 import struct
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from typing_extensions import assert_never
@@ -115,7 +114,7 @@ class Execution:
         await asyncio.wait({self.task}, timeout=_END_SECONDS)
 
     async def _execute(self, run: Run, backend: ExecutionBackend) -> None:
-        with artifacts_folder(Path(run.artifacts_dir) if run.artifacts_dir else None) as folder:
+        with artifacts_folder(run.artifacts_dir or None) as folder:
             context = RolloutContext(
                 chat_completions_url=run.chat_completions_url,
                 api_key=run.api_key,

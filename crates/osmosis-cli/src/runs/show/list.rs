@@ -1,11 +1,17 @@
 //! `osmosis eval|train show RUN`: the rollouts of a run in a list.
 
+use std::time::{Duration, Instant};
+
 use osmosis_core::OutcomeKind;
 use osmosis_run::RunError;
-use osmosis_run::rollout_query::{FoundRollouts, ListedRollout, RolloutSearch, RolloutSort};
-use osmosis_run::runs::ReadRun;
+use osmosis_run::notices::Notice;
+use osmosis_run::rollout_query::{
+    FoundRollouts, ListedRollout, RolloutSearch, RolloutSort, SearchedRun,
+};
+use osmosis_run::runs::{Pinned, ReadRun};
 use osmosis_store::RunKind;
 use owo_colors::Style;
+use parking_lot::Mutex;
 
 use crate::arguments::RolloutListArguments;
 use crate::command_line;
@@ -23,7 +29,7 @@ pub(super) async fn run(
     workspace: &Workspace,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let found = search.run(&*run.store).await?;
+    let found = find(run, &search, workspace, output).await?;
     if found.items.is_empty() {
         output.line(empty_text(&search));
     } else {
@@ -35,6 +41,50 @@ pub(super) async fn run(
     output.page(&found.items, found.total_count, found.next.as_ref());
     Ok(Exit::Ok)
 }
+
+/// A text in a large run takes a while to find, which is told.
+async fn find(
+    run: &ReadRun,
+    search: &RolloutSearch,
+    workspace: &Workspace,
+    output: &Output,
+) -> Result<FoundRollouts, RunError> {
+    if search.text.is_none() {
+        return search.run(&*run.store).await;
+    }
+    let record = run.record(run.folder.name()).await?;
+    let calls = match Pinned::read(&record.pinned)?.regraded_from {
+        Some(from) => from.open_calls(workspace).await,
+        None => None,
+    };
+    let total = run.store.counts().await?.total();
+    let pace = if output.moves() { SOON } else { SELDOM };
+    let told = Mutex::new(Instant::now());
+    let notices = output.notices();
+    let progress = |searched: u64| {
+        let mut told = told.lock();
+        if told.elapsed() >= pace {
+            *told = Instant::now();
+            notices.step(format_args!(
+                "Searching: {} of {} rollouts",
+                thousands(searched),
+                thousands(total)
+            ));
+        }
+    };
+    let searched = SearchedRun {
+        store: &*run.store,
+        calls: calls.as_deref().unwrap_or(&*run.store),
+        progress: &progress,
+    };
+    let found = search.run_in(searched).await;
+    notices.notice(Notice::StepsDone);
+    found
+}
+
+/// How often progress is told on a terminal, and elsewhere.
+const SOON: Duration = Duration::from_millis(500);
+const SELDOM: Duration = Duration::from_secs(10);
 
 fn empty_text(search: &RolloutSearch) -> &'static str {
     if *search

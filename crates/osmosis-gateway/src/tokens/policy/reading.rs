@@ -90,6 +90,9 @@ impl Reading {
             return text;
         }
         let mut from = text.len() - self.after_thought(text).unwrap_or(text).len();
+        if self.chat.may_be_bare_calls(&text[from..]) {
+            return text[..from].trim_end();
+        }
         while let Some(at) = text[from..].find(CALL) {
             let open = from + at;
             let body = open + CALL.len();

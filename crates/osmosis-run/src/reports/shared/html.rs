@@ -33,6 +33,7 @@ pub(super) fn page(report: &SharedReport) -> String {
          <title>{name}: evaluation report</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     );
     head(report, &mut page);
+    gates(report, &mut page);
     cards(report, &mut page);
     if let Some(comparison) = &report.comparison {
         for compared in &comparison.others {
@@ -80,6 +81,24 @@ fn head(report: &SharedReport, page: &mut String) {
              the agent.</p>",
             thousands(left),
             thousands(report.run.infrastructure_failed())
+        );
+    }
+}
+
+fn gates(report: &SharedReport, page: &mut String) {
+    if report.run.is_incomplete() {
+        return;
+    }
+    for result in report.run.gates.iter().flatten() {
+        let (class, word) = if result.holds {
+            ("better", "passed")
+        } else {
+            ("worse", "failed")
+        };
+        let _ = writeln!(
+            page,
+            "<p class=\"verdict {class}\">Gate {word}: {}</p>",
+            text(&result.text())
         );
     }
 }
@@ -150,21 +169,11 @@ fn comparison_section(first: &str, compared: &ComparedWith, page: &mut String) {
          <th>p, adjusted</th></tr>\n",
     );
     for change in figures::changes(compared) {
-        let _ = writeln!(
-            page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            change.label,
-            text(&change.first),
-            text(&change.second),
-            text(&change.difference),
-            text(&change.p)
-        );
+        let cells = change.cells(text).join("</td><td>");
+        let _ = writeln!(page, "<tr><td>{cells}</td></tr>");
     }
     page.push_str("</table></div>\n");
-    for (name, rows) in [
-        ("pass more often", &compared.fixed),
-        ("pass less often", &compared.broken),
-    ] {
+    for (name, rows) in figures::changed_rows(compared) {
         changed_rows(name, rows, page);
     }
     for caution in &compared.cautions {

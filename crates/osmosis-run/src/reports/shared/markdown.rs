@@ -27,6 +27,7 @@ pub(super) fn text(report: &SharedReport) -> String {
             thousands(run.infrastructure_failed())
         );
     }
+    gates(report, &mut out);
     if let Some(comparison) = &report.comparison {
         for compared in &comparison.others {
             compare(comparison.first.run_name.as_str(), compared, &mut out);
@@ -73,6 +74,24 @@ pub(super) fn text(report: &SharedReport) -> String {
     out
 }
 
+fn gates(report: &SharedReport, out: &mut String) {
+    let results: Vec<_> = report.run.gates.iter().flatten().collect();
+    if results.is_empty() || report.run.is_incomplete() {
+        return;
+    }
+    let word = if report.run.gates_hold() {
+        "Gate passed"
+    } else {
+        "Gate failed"
+    };
+    let _ = writeln!(out, "**{word}**\n");
+    for result in results {
+        let word = if result.holds { "passed" } else { "failed" };
+        let _ = writeln!(out, "- {word}: {}", line(&result.text()));
+    }
+    out.push('\n');
+}
+
 fn compare(first: &str, compared: &ComparedWith, out: &mut String) {
     let verdict = match compared.verdict {
         Verdict::Better => "Better",
@@ -87,21 +106,11 @@ fn compare(first: &str, compared: &ComparedWith, out: &mut String) {
     );
     out.push_str("| | before | now | difference (95%) | p, adjusted |\n|---|---:|---:|---|---|\n");
     for change in figures::changes(compared) {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} |",
-            change.label,
-            line(&change.first),
-            line(&change.second),
-            line(&change.difference),
-            line(&change.p)
-        );
+        let cells = change.cells(line).join(" | ");
+        let _ = writeln!(out, "| {cells} |");
     }
     out.push('\n');
-    for (name, rows) in [
-        ("pass more often", &compared.fixed),
-        ("pass less often", &compared.broken),
-    ] {
+    for (name, rows) in figures::changed_rows(compared) {
         changed(name, rows, out);
     }
     for caution in &compared.cautions {

@@ -21,7 +21,7 @@ pub use excerpt::ReportedRollout;
 pub use histogram::HistogramBar;
 
 use self::lowest::Lowest;
-use super::{Comparison, RunReport, RunState};
+use super::{Comparison, Gate, RunReport, RunState};
 use crate::RunError;
 use crate::figures::time_text;
 use crate::run_folder::RunFolder;
@@ -103,6 +103,16 @@ impl SharedReport {
             not_passed,
             comparison,
         })
+    }
+
+    /// The same with what became of these gates. Numbers of a run that is not complete may still move: then no gate
+    /// is shown.
+    #[must_use]
+    pub fn judged_by(self, gates: &[Gate]) -> Self {
+        Self {
+            run: self.run.judged_by(gates),
+            ..self
+        }
     }
 
     /// One static page: no scripts, nothing from elsewhere.

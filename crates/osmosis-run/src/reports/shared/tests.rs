@@ -20,6 +20,7 @@ fn report() -> SharedReport {
         first: Some("1.0".to_owned()),
         examples: vec!["1.0".to_owned()],
         rows: Some("1".to_owned()),
+        advice: None,
         rerun: String::new(),
     };
     let rollout = ReportedRollout {
@@ -117,4 +118,37 @@ fn what_outsiders_wrote_is_in_fences_or_escaped_in_markdown() {
     }
     assert_eq!(fence, None);
     assert_eq!(text.matches("<details>").count(), 3);
+}
+
+#[test]
+fn gates_stand_at_the_top_of_a_complete_run_and_are_not_judged_before() {
+    let gates = [
+        "pass_rate=0.8".parse().unwrap(),
+        "reward=0.1".parse().unwrap(),
+    ];
+    let mut complete = report();
+    complete.run.total_rollouts = 1;
+    complete.run.numbers.outcomes.scored = 1;
+    complete.run.numbers.pass_rate = Some(0.5);
+    complete.run.numbers.reward.mean = Some(0.25);
+    let complete = complete.judged_by(&gates);
+    let markdown = complete.markdown();
+    assert!(
+        markdown.contains(
+            "**Gate failed**\n\n- failed: pass\\_rate 0.5 is below 0.8\n- passed: reward 0.25 reaches 0.1\n"
+        ),
+        "{markdown}"
+    );
+    let page = complete.html();
+    for line in [
+        "<p class=\"verdict worse\">Gate failed: pass_rate 0.5 is below 0.8</p>",
+        "<p class=\"verdict better\">Gate passed: reward 0.25 reaches 0.1</p>",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+
+    let incomplete = report().judged_by(&gates);
+    assert!(incomplete.run.is_incomplete());
+    assert!(!incomplete.markdown().contains("Gate"));
+    assert!(!incomplete.html().contains("Gate"));
 }
