@@ -229,9 +229,7 @@ pub(super) const COLUMNS: &str = "call_id, rollout_id, attempt, sample_id, purpo
 pub(super) const COLUMN_COUNT: usize = 21;
 
 static SELECT_OF_ATTEMPT: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT {COLUMNS} FROM calls WHERE rollout_id = ?1 AND attempt = ?2 ORDER BY call_id"
-    )
+    format!("SELECT {COLUMNS} FROM calls WHERE rollout_id = ?1 AND attempt = ?2 ORDER BY call_id")
 });
 
 /// A row that begins with [`COLUMNS`].
