@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: the README's test command, and its quick form for daily work.
 
 mod changed;
+mod postgres;
 mod site;
 mod steps;
 mod system_packages;

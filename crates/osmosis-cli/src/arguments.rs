@@ -23,7 +23,7 @@ pub(crate) use eval::{
 };
 pub(crate) use gateway::{GatewayArguments, NamedUpstream};
 pub(crate) use kept_run::{
-    DeletionArguments, ListArguments, PruneArguments, RemoveArguments, RunCommand,
+    CopyArguments, DeletionArguments, ListArguments, PruneArguments, RemoveArguments, RunCommand,
     SalvageArguments, TagArguments,
 };
 pub(crate) use measure::{GateArguments, WatchArguments};
@@ -56,6 +56,11 @@ pub(crate) struct Arguments {
     /// file or the working directory]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) workspace: Option<Utf8PathBuf>,
+
+    /// Database for the records of runs, `postgres://[USER[:PASSWORD]@]HOST/DATABASE`; files stay in the workspace. For
+    /// `gateway` also a folder for the recorded calls [default: the workspace's `.osmosis`] [env: OSMOSIS_STORE]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
 
     /// Explain the numbers of reports, and log more about the program itself (repeat for more; `OSMOSIS_LOG`
     /// filters)
@@ -220,6 +225,7 @@ impl Command {
                 RunCommand::Tag(_) => "run tag",
                 RunCommand::Du(_) => "run du",
                 RunCommand::Prune(_) => "run prune",
+                RunCommand::Copy(_) => "run copy",
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",
                 RunCommand::Logs(_) => "run logs",

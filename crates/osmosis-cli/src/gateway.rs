@@ -45,7 +45,7 @@ pub(crate) async fn run(
         Some(name) => name,
         None => fresh_name("gateway", &workspace, RunKind::Serving)?,
     };
-    let folder = match &arguments.store {
+    let folder = match &arguments.folder {
         Some(path) => RunFolder::unlisted(absolute(path)?),
         None => RunFolder::of(&workspace, RunKind::Serving, &name),
     };
@@ -287,9 +287,7 @@ pub(crate) fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, R
                 message = error.message(),
                 "no workspace; the working directory is used"
             );
-            Ok(Workspace {
-                root: current_dir()?,
-            })
+            Ok(Workspace::at(current_dir()?))
         }
         found => found,
     }

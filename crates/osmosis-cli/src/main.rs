@@ -20,6 +20,7 @@ mod rollout_init;
 mod rollout_run;
 mod runs;
 mod serve;
+mod store_option;
 mod table;
 mod terminal;
 mod train;
@@ -37,8 +38,7 @@ use error::Exit;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
     checked_dataset, events, execution, figures, inference_server, policy, private_files,
-    run_folder, run_log, secrets, source_digest, stop_signals, template_trial, transcripts as talk,
-    workspace,
+    run_folder, run_log, source_digest, stop_signals, template_trial, workspace,
 };
 use output::Output;
 
@@ -77,7 +77,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
+fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
+    store_option::apply(&mut arguments)?;
     let workspace = arguments.workspace.as_deref();
     match arguments.command {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),

@@ -139,6 +139,7 @@ impl RunFolder {
                 let root = path.ancestors().nth(3).unwrap_or(path);
                 Workspace {
                     root: root.to_owned(),
+                    store: None,
                 }
             }
         }

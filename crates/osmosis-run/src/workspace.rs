@@ -1,17 +1,47 @@
 //! Where things are: the workspace, its rollouts, datasets and runs.
 
+use std::sync::OnceLock;
+
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::RunKind;
+use osmosis_store::{RunKind, StoreUrl};
 
 use crate::{RunError, RunErrorKind, io_error as io};
 
-/// The folder that holds `rollouts/`.
+/// The folder that holds `rollouts/`, and where the records of its runs are.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     pub root: Utf8PathBuf,
+    /// A database; `None`: the folder itself.
+    pub store: Option<StoreUrl>,
 }
 
+/// The store that was named for this process.
+static STORE: OnceLock<StoreUrl> = OnceLock::new();
+
 impl Workspace {
+    /// The workspace in a folder, with the store that was named for this process.
+    pub fn at(root: Utf8PathBuf) -> Self {
+        Self {
+            root,
+            store: STORE.get().cloned(),
+        }
+    }
+
+    /// Names the store in which runs are kept and looked for, for every workspace that is found from now on: what
+    /// `--store` and OSMOSIS_STORE say. Once, before anything else.
+    pub fn keep_runs_at(url: StoreUrl) -> Result<(), RunError> {
+        // A folder is the workspace's own place, which `--workspace` names.
+        if !url.is_postgres() {
+            let message =
+                format!("`{url}` is no store for runs: `--store` takes `postgres://HOST/DATABASE`");
+            return Err(RunError::usage(RunErrorKind::Usage, message)
+                .hint("for runs in a folder, name the workspace with `--workspace`"));
+        }
+        STORE
+            .set(url)
+            .map_err(|_| RunError::usage(RunErrorKind::Usage, "a store was named twice".to_owned()))
+    }
+
     /// The workspace that was named, else the nearest one above `start` (or the working directory).
     pub fn find(named: Option<&Utf8Path>, start: Option<&Utf8Path>) -> Result<Self, RunError> {
         if let Some(root) = named {
@@ -22,7 +52,7 @@ impl Workspace {
                     format!("`{root}` is no workspace: it holds no `rollouts/` folder"),
                 ));
             }
-            return Ok(Self { root });
+            return Ok(Self::at(root));
         }
         let start = match start {
             Some(path) => absolute(path)?,
@@ -31,9 +61,7 @@ impl Workspace {
         start
             .ancestors()
             .find(|folder| folder.join("rollouts").is_dir())
-            .map(|root| Self {
-                root: root.to_owned(),
-            })
+            .map(|root| Self::at(root.to_owned()))
             .ok_or_else(|| {
                 RunError::usage(
                     RunErrorKind::WorkspaceNotFound,

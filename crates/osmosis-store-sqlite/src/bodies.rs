@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use camino::Utf8Path;
 use osmosis_core::{RolloutId, SampleId};
+use osmosis_store::encoding::{MAX_CHAIN, Shared, part_token_records};
 use osmosis_store::{CallBody, CallPurpose, CallVisitor};
 use rusqlite::{Connection, Row, params};
 
 use crate::calls::{COLUMN_COUNT, COLUMNS, call, shown_attempt};
-use crate::delta::{MAX_CHAIN, Shared};
 use crate::segment::{Place, SegmentReader};
 use crate::sql::{SqlError, number, optional_number, to_sql};
 
@@ -102,8 +102,10 @@ impl<'s> Bodies<'s> {
         }
         let tokens = match wanted.tokens {
             None => Vec::new(),
-            Some(place) => parted(self.segments.read(place)?.into(), wanted.token_records)
-                .ok_or_else(|| senseless_tokens(call_id))?,
+            Some(place) => {
+                part_token_records(self.segments.read(place)?.into(), wanted.token_records)
+                    .ok_or_else(|| senseless_tokens(call_id))?
+            }
         };
         let request = self.request(call_id, wanted)?;
         self.last = Some((id, request.clone()));
@@ -211,25 +213,13 @@ pub(crate) fn token_records(
             segment: number(row, 2)?,
             offset: number(row, 3)?,
         };
-        let Some(of_call) = parted(segments.read(place)?.into(), number(row, 4)?) else {
+        let Some(of_call) = part_token_records(segments.read(place)?.into(), number(row, 4)?)
+        else {
             return Err(senseless_tokens(number(row, 0)?));
         };
         records.extend(of_call.into_iter().map(|record| (sample.clone(), record)));
     }
     Ok(records)
-}
-
-/// The records in a payload of token records; `None` when it is none.
-fn parted(mut payload: Bytes, count: usize) -> Option<Vec<Bytes>> {
-    let mut records = Vec::new();
-    while !payload.is_empty() {
-        let length = usize::try_from(payload.try_get_u32_le().ok()?).ok()?;
-        if length > payload.len() {
-            return None;
-        }
-        records.push(payload.split_to(length));
-    }
-    (records.len() == count).then_some(records)
 }
 
 fn senseless_tokens(call_id: u64) -> SqlError {

@@ -2,13 +2,12 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
+use osmosis_store::encoding::{Base, Conversations, join_token_records};
 use osmosis_store::{CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
 
 use crate::checksum::CALLS;
-use crate::delta::{Base, Conversations};
 use crate::rollouts::call_summary;
 use crate::segment::{HEADER_BYTES, Place, SegmentWriter};
 use crate::sql::{SqlError, number, optional_number, to_sql};
@@ -78,7 +77,7 @@ pub(crate) fn record(
         Some((_, shared)) => shared.middle(&call.request),
         None => &call.request,
     };
-    let tokens = joined(&call.tokens);
+    let tokens = join_token_records(&call.tokens);
     let longest = stored.len().max(call.response.len()).max(tokens.len());
     if longest > u32::MAX as usize {
         return Err(StoreError::refused("the bodies of the call are too large").into());
@@ -261,16 +260,4 @@ pub(super) fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
 
 fn purpose(text: &str) -> Result<CallPurpose, SqlError> {
     CallPurpose::parse(text).ok_or_else(|| SqlError::Senseless(format!("purpose `{text}`")))
-}
-
-/// Records as one payload, each with its length before it; `bodies::parted` parts them again.
-fn joined(records: &[Bytes]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(records.iter().map(|record| record.len() + 4).sum());
-    for record in records {
-        // A payload that is too long for its length is refused before it is stored.
-        let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
-        payload.extend_from_slice(&length.to_le_bytes());
-        payload.extend_from_slice(record);
-    }
-    payload
 }

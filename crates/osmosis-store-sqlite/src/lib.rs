@@ -25,7 +25,6 @@ mod bodies;
 mod calls;
 mod catalogue;
 mod checksum;
-mod delta;
 mod fence;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -16,19 +16,6 @@ use crate::private::{private_file, take_away_open};
 /// The file that names the holder.
 pub(crate) const LOCK_FILE: &str = "run.lock";
 
-/// This process, as the holder of a run.
-pub(crate) fn ourselves(since_ms: i64, command: &str) -> Holder {
-    Holder {
-        pid: std::process::id(),
-        host: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-        since_ms,
-        command: command.to_owned(),
-    }
-}
-
 /// Exclusive hold of a run folder; given up when dropped, and by the system when the process dies.
 #[derive(Debug)]
 pub(crate) struct RunLock {
@@ -197,7 +184,7 @@ mod tests {
     }
 
     fn take(folder: &Utf8Path, command: &str) -> Result<RunLock, StoreError> {
-        RunLock::take(folder, &ourselves(1, command), || None)
+        RunLock::take(folder, &Holder::this_process(1, command), || None)
     }
 
     #[test]
@@ -205,8 +192,8 @@ mod tests {
         let keep = tempfile::tempdir().unwrap();
         let lock = take(folder(&keep), "osmosis").unwrap();
         std::fs::remove_file(folder(&keep).join(LOCK_FILE)).unwrap();
-        let known = || Some(ourselves(2, "the database knows"));
-        let error = RunLock::take(folder(&keep), &ourselves(3, "second"), known)
+        let known = || Some(Holder::this_process(2, "the database knows"));
+        let error = RunLock::take(folder(&keep), &Holder::this_process(3, "second"), known)
             .unwrap_err()
             .to_string();
         assert!(error.contains("the database knows"), "{error}");

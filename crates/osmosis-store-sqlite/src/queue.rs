@@ -3,16 +3,14 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use osmosis_core::{Attempt, Durations, Outcome, OutcomeKind, RolloutId, Sample};
+use osmosis_core::{Attempt, Durations, Outcome, OutcomeKind, RolloutId};
+use osmosis_store::encoding::{outcome_detail, sample_rewards};
 use osmosis_store::{
-    CallSummary, Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, StoreError,
-    whole_ms,
+    CallSummary, Claim, Completion, CompletionReceipt, NewRollout, NewRow, RowRecord, whole_ms,
 };
 use rusqlite::{Connection, Row, named_params, params};
-use serde_json::value::RawValue;
 
 use crate::checksum;
-use crate::rollouts::outcome_detail;
 use crate::sql::{SqlError, json, number, to_sql};
 
 pub(crate) fn enqueue(
@@ -331,24 +329,6 @@ fn a_number(duration_ms: f64) -> f64 {
     } else {
         duration_ms
     }
-}
-
-/// The rewards of the kept samples as a JSON object, in the order of the samples.
-fn sample_rewards(samples: &[Sample]) -> Result<String, SqlError> {
-    let unwritable = |error: serde_json::Error| StoreError::refused(error.to_string());
-    let mut text = String::from("{");
-    for sample in samples.iter().filter(|sample| !sample.remove_sample) {
-        if text.len() > 1 {
-            text.push(',');
-        }
-        let id = serde_json::value::to_raw_value(&sample.id).map_err(unwritable)?;
-        let reward = serde_json::value::to_raw_value(&sample.reward).map_err(unwritable)?;
-        text.push_str(RawValue::get(&id));
-        text.push(':');
-        text.push_str(RawValue::get(&reward));
-    }
-    text.push('}');
-    Ok(text)
 }
 
 pub(crate) fn release(

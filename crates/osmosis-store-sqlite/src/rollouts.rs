@@ -1,21 +1,16 @@
 //! What is known about the run, its rows, its rollouts and their samples.
 
-use osmosis_core::{
-    Durations, Failure, Outcome, OutcomeKind, Phase, Reward, RolloutId, RunName, Sample, SampleId,
-};
+use osmosis_core::{Durations, Outcome, OutcomeKind, Reward, RolloutId, RunName, Sample, SampleId};
+use osmosis_store::encoding::{read_outcome, read_rewards};
 use osmosis_store::{
     CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
     RowRecord, RunRecord, RunStatus, StoreError,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::checksum;
-use crate::sql::{
-    SqlError, exact_float, from_word, json, number, optional_json, optional_number, to_sql, word,
-};
+use crate::sql::{SqlError, from_word, json, number, optional_json, optional_number, to_sql, word};
 
 const DEFAULT_PAGE: usize = 1000;
 
@@ -223,7 +218,7 @@ pub(super) fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
         attempts: number(row, 3)?,
         failures: number(row, 4)?,
         outcome: outcome(row)?,
-        rewards: rewards(row.get_ref(9)?.as_str_or_null()?)?,
+        rewards: read_rewards(row.get_ref(9)?.as_str_or_null()?)?,
         metrics: optional_json(row, 10)?,
         durations: Durations {
             queue: row.get(11)?,
@@ -248,121 +243,19 @@ pub(super) fn record(row: &Row<'_>) -> Result<RolloutRecord, SqlError> {
     })
 }
 
-/// What an outcome is besides its kind and reward. Also the wire between our types and the column
-/// `outcome_detail`, so its names are a promise.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Detail {
-    Failure(Failure),
-    Deadline { phase: Phase, limit_ms: u64 },
-    Reason { reason: String },
-}
-
-pub(crate) fn outcome_detail(outcome: &Outcome) -> Result<Option<String>, StoreError> {
-    let detail = match outcome {
-        Outcome::Scored { .. } | Outcome::Cancelled => return Ok(None),
-        Outcome::AgentFailed { failure }
-        | Outcome::Ungraded { failure }
-        | Outcome::InfrastructureFailed { failure } => Detail::Failure(failure.clone()),
-        Outcome::TimedOut { phase, limit_ms } => Detail::Deadline {
-            phase: *phase,
-            limit_ms: *limit_ms,
-        },
-        Outcome::Rejected { reason } => Detail::Reason {
-            reason: reason.clone(),
-        },
-    };
-    serde_json::to_string(&detail)
-        .map(Some)
-        .map_err(|error| StoreError::refused(error.to_string()))
-}
-
 fn outcome(row: &Row<'_>) -> Result<Option<Outcome>, SqlError> {
     let Some(kind) = row.get_ref(5)?.as_str_or_null()? else {
         return Ok(None);
     };
-    let kind = outcome_kind(kind)?;
-    if kind == OutcomeKind::Scored {
-        return Ok(Some(Outcome::Scored {
-            reward: Reward::recorded(row.get(6)?)?,
-            passed: row.get(7)?,
-        }));
-    }
-    let detail = match row.get_ref(8)?.as_str_or_null()? {
-        None => None,
-        Some(text) => Some(
-            serde_json::from_str(text).map_err(|error| SqlError::Senseless(error.to_string()))?,
-        ),
-    };
-    let outcome = match (kind, detail) {
-        (OutcomeKind::AgentFailed, Some(Detail::Failure(failure))) => {
-            Outcome::AgentFailed { failure }
-        }
-        (OutcomeKind::Ungraded, Some(Detail::Failure(failure))) => Outcome::Ungraded { failure },
-        (OutcomeKind::InfrastructureFailed, Some(Detail::Failure(failure))) => {
-            Outcome::InfrastructureFailed { failure }
-        }
-        (OutcomeKind::TimedOut, Some(Detail::Deadline { phase, limit_ms })) => {
-            Outcome::TimedOut { phase, limit_ms }
-        }
-        (OutcomeKind::Rejected, Some(Detail::Reason { reason })) => Outcome::Rejected { reason },
-        (OutcomeKind::Cancelled, None) => Outcome::Cancelled,
-        (kind, _) => {
-            return Err(SqlError::Senseless(format!(
-                "`outcome_detail` does not belong to outcome `{kind}`"
-            )));
-        }
-    };
-    Ok(Some(outcome))
+    let detail = row.get_ref(8)?.as_str_or_null()?;
+    read_outcome(outcome_kind(kind)?, detail, || {
+        Ok((Reward::recorded(row.get(6)?)?, row.get(7)?))
+    })
+    .map(Some)
 }
 
 fn outcome_kind(text: &str) -> Result<OutcomeKind, SqlError> {
     OutcomeKind::parse(text).ok_or_else(|| SqlError::Senseless(format!("outcome `{text}`")))
-}
-
-/// The rewards of the kept samples, out of the JSON object in `sample_rewards`.
-pub(super) fn rewards(text: Option<&str>) -> Result<Vec<(SampleId, Option<Reward>)>, SqlError> {
-    let Some(text) = text else {
-        return Ok(Vec::new());
-    };
-    let InOrder(pairs) =
-        serde_json::from_str(text).map_err(|error| SqlError::Senseless(error.to_string()))?;
-    pairs
-        .into_iter()
-        .map(|(id, reward)| {
-            let reward = match reward.get() {
-                "null" => None,
-                number => Some(Reward::recorded(exact_float(number)?)?),
-            };
-            Ok((id, reward))
-        })
-        .collect()
-}
-
-/// A JSON object whose order counts.
-struct InOrder(Vec<(SampleId, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for InOrder {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> serde::de::Visitor<'de> for Pairs {
-            type Value = InOrder;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object of rewards by sample id")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<InOrder, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(InOrder(pairs))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
 }
 
 pub(super) fn call_summary(row: &Row<'_>) -> Result<CallSummary, SqlError> {
@@ -435,21 +328,4 @@ pub(crate) fn samples(connection: &Connection, id: &RolloutId) -> Result<Vec<Sam
         });
     }
     Ok(samples)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rewards_keep_their_order_and_what_is_no_object_is_named() {
-        let found = rewards(Some(r#"{"b":0.1,"a":null}"#)).unwrap();
-        let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
-        assert_eq!(ids, ["b", "a"]);
-        let Err(SqlError::Senseless(message)) = rewards(Some("1")) else {
-            panic!("a number was read as rewards");
-        };
-        let expected = "expected an object of rewards by sample id";
-        assert!(message.contains(expected), "{message}");
-    }
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use camino::Utf8Path;
 use osmosis_core::{RolloutId, RunName};
+use osmosis_store::encoding::Conversations;
 use osmosis_store::{NewCall, Pieces, SalvageReport, StoreError, VerifyReport};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
@@ -21,7 +22,6 @@ use crate::calls;
 use crate::checksum::{
     self, BATCHES, CALLS, Checked, ROLLOUTS, ROWS, RUN, RowCheck, SAMPLES, STEPS,
 };
-use crate::delta::Conversations;
 use crate::private::{create_private_file, create_private_folder};
 use crate::segment::{SEGMENTS_FOLDER, SegmentWriter};
 use crate::sql::{SqlError, sqlite_error};

@@ -1,11 +1,11 @@
 //! Between our types and SQLite's.
 
 use std::fmt;
-use std::str::FromStr;
 
 use camino::Utf8Path;
 use osmosis_core::{IdError, JsonText, JsonTextError, RewardError};
 use osmosis_store::StoreError;
+use osmosis_store::encoding::SenselessRecord;
 use rusqlite::types::FromSqlError;
 use rusqlite::{ErrorCode, Row, RowIndex};
 use serde::Serialize;
@@ -50,6 +50,12 @@ impl SqlError {
 impl From<FromSqlError> for SqlError {
     fn from(error: FromSqlError) -> Self {
         Self::Senseless(error.to_string())
+    }
+}
+
+impl From<SenselessRecord> for SqlError {
+    fn from(error: SenselessRecord) -> Self {
+        Self::Senseless(error.0)
     }
 }
 
@@ -124,11 +130,6 @@ pub(crate) fn word<T: Serialize>(value: &T) -> Result<String, StoreError> {
 pub(crate) fn from_word<T: DeserializeOwned>(word: String) -> Result<T, SqlError> {
     serde_json::from_value(serde_json::Value::String(word))
         .map_err(|error| SqlError::Senseless(error.to_string()))
-}
-
-/// A float exactly as it was written. `serde_json`'s own reading may be off by one in the last digit.
-pub(crate) fn exact_float(text: &str) -> Result<f64, SqlError> {
-    f64::from_str(text).map_err(|error| SqlError::Senseless(format!("`{text}`: {error}")))
 }
 
 /// What SQLite said about the database at `path`.

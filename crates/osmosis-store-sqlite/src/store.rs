@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_store::encoding::Conversations;
 use osmosis_store::{
     ChangeSender, Changes, Clock, Holder, NewCall, Store, StoreError, SystemClock,
 };
@@ -17,7 +18,6 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
-use crate::delta::Conversations;
 use crate::lock::{self, RunLock};
 use crate::private::{create_private_file, create_private_folder};
 use crate::reader::Readers;
@@ -62,7 +62,7 @@ impl Default for SqliteOptions {
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock::new()),
-            command: command_line(),
+            command: Holder::command_line(),
             batch: 64,
             queue: 1024,
             segment_bytes: 64 * 1024 * 1024,
@@ -70,18 +70,6 @@ impl Default for SqliteOptions {
             checked_whole_bytes: CHECKED_WHOLE_BYTES,
         }
     }
-}
-
-/// The program and its subcommands. Not what follows: options may hold what is nobody's business.
-fn command_line() -> String {
-    let mut arguments = std::env::args();
-    let program = arguments.next().unwrap_or_default();
-    let program = Utf8Path::new(&program).file_name().unwrap_or_default();
-    let words = arguments.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()));
-    std::iter::once(program.to_owned())
-        .chain(words.take(2))
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 /// A run in a folder of its own, in SQLite and append-only segments.
@@ -121,7 +109,7 @@ impl SqliteStore {
         create_private_folder(folder, is_run).map_err(|error| StoreError::io(folder, &error))?;
         let database = folder.join(DATABASE_FILE);
         let segments = folder.join(SEGMENTS_FOLDER);
-        let holder = lock::ourselves(options.clock.now_ms(), &options.command);
+        let holder = Holder::this_process(options.clock.now_ms(), &options.command);
         let lock = RunLock::take(folder, &holder, || fence::last_holder(&database))?;
         // SQLite makes the files beside it like the database itself.
         create_private_file(&database).map_err(|error| StoreError::io(&database, &error))?;

@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_store::encoding::Conversations;
 use osmosis_store::{ChangeSender, Clock, NewCall, StoreError};
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
@@ -14,7 +15,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::calls::{self, CallFailure};
-use crate::delta::Conversations;
 use crate::fence;
 use crate::lock::RunLock;
 use crate::segment::SegmentWriter;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use camino::Utf8Path;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,31 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// This process, which does `command`.
+    pub fn this_process(since_ms: i64, command: &str) -> Self {
+        Self {
+            pid: std::process::id(),
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            since_ms,
+            command: command.to_owned(),
+        }
+    }
+
+    /// The program and its subcommands. Not what follows: options may hold what is nobody's business.
+    pub fn command_line() -> String {
+        let mut arguments = std::env::args();
+        let program = arguments.next().unwrap_or_default();
+        let program = Utf8Path::new(&program).file_name().unwrap_or_default();
+        let words = arguments.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+        std::iter::once(program.to_owned())
+            .chain(words.take(2))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
     /// Somebody, but nothing tells who.
     pub fn unknown() -> Self {
         Self {

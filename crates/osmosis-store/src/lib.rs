@@ -22,6 +22,8 @@ mod changes;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod copying;
+pub mod encoding;
 mod error;
 mod holder;
 mod integrity;
@@ -38,6 +40,7 @@ mod url;
 pub use catalogue::{Catalogue, ProgressVisitor, RunEntry, RunKey};
 pub use changes::{ChangeSender, Changes};
 pub use clock::{Clock, SystemClock, whole_ms};
+pub use copying::{CopiedCounts, copy_run};
 pub use error::{StoreError, StoreErrorKind};
 pub use holder::Holder;
 pub use integrity::{

@@ -1,4 +1,6 @@
-//! Where runs are kept, as a URL: `file:///home/ada/workspace`.
+//! Where runs are kept, as a URL: `file:///home/ada/workspace`, `postgres://ada@host/database`.
+//!
+//! A password in a URL is shown nowhere: not by `Display`, not by `Debug`, not in errors.
 
 use std::fmt;
 
@@ -23,10 +25,18 @@ const NOT_IN_PATHS: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'}');
 
+/// The schemes of PostgreSQL databases.
+const POSTGRES: [&str; 2] = ["postgres", "postgresql"];
+
+/// What stands in the place of a password.
+const HIDDEN: &str = "***";
+
 /// Where a catalogue, or one run in it, is kept. The scheme decides which backend knows more; `file:` is a folder.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreUrl {
     text: String,
+    /// The same without passwords, for people.
+    shown: String,
     scheme_length: usize,
 }
 
@@ -45,6 +55,7 @@ impl StoreUrl {
         };
         Ok(Self {
             text: text.to_owned(),
+            shown: without_passwords(text),
             scheme_length: scheme.len(),
         })
     }
@@ -58,8 +69,10 @@ impl StoreUrl {
             ));
         }
         let path = utf8_percent_encode(folder.as_str(), NOT_IN_PATHS);
+        let text = format!("{FILE}://{path}");
         Ok(Self {
-            text: format!("{FILE}://{path}"),
+            shown: text.clone(),
+            text,
             scheme_length: FILE.len(),
         })
     }
@@ -68,8 +81,26 @@ impl StoreUrl {
         &self.text[..self.scheme_length]
     }
 
+    /// The URL as people may see it: a password in it is hidden.
     pub fn as_str(&self) -> &str {
+        &self.shown
+    }
+
+    /// The whole URL with its password: for whoever connects, never to be shown or stored.
+    pub fn with_secrets(&self) -> &str {
         &self.text
+    }
+
+    /// Whether it names a folder of this machine.
+    pub fn is_folder(&self) -> bool {
+        self.scheme().eq_ignore_ascii_case(FILE)
+    }
+
+    /// Whether it names a PostgreSQL database.
+    pub fn is_postgres(&self) -> bool {
+        POSTGRES
+            .iter()
+            .any(|scheme| self.scheme().eq_ignore_ascii_case(scheme))
     }
 
     /// The folder of a `file:` URL; `InvalidUrl` for any other.
@@ -103,15 +134,63 @@ impl StoreUrl {
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StoreUrl").field(&self.shown).finish()
     }
 }
 
 fn invalid(url: &str, message: &str) -> StoreError {
     StoreError::InvalidUrl {
-        url: url.to_owned(),
+        url: without_passwords(url),
         message: message.to_owned(),
     }
+}
+
+/// What may be a password: between the first colon after the scheme and the last `@` of the authority, and in the
+/// parameter `password`. A text that is no URL is treated alike, because a mistyped one holds the password too.
+fn without_passwords(text: &str) -> String {
+    if text
+        .get(..FILE.len() + 1)
+        .is_some_and(|start| start.eq_ignore_ascii_case("file:"))
+    {
+        return text.to_owned();
+    }
+    let after_scheme = text.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = text.split_at(after_scheme);
+    // A password may hold what ends an authority, when somebody forgot to encode it.
+    let before_query = rest.find(['?', '#']).unwrap_or(rest.len());
+    let (authority, query) = match rest.rfind('@') {
+        Some(at) => rest.split_at(at.max(before_query)),
+        None => rest.split_at(before_query),
+    };
+    let mut shown = scheme.to_owned();
+    match (authority.find(':'), authority.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => {
+            shown.push_str(&authority[..=colon]);
+            shown.push_str(HIDDEN);
+            shown.push_str(&authority[at..]);
+        }
+        (_, _) => shown.push_str(authority),
+    }
+    for (n, part) in query.split_inclusive(['?', '&', '#']).enumerate() {
+        let ends = part.len() - usize::from(part.ends_with(['?', '&', '#']));
+        let (parameter, end) = part.split_at(ends);
+        match parameter.split_once('=') {
+            Some((name, _)) if n > 0 && name.to_ascii_lowercase().contains("password") => {
+                shown.push_str(name);
+                shown.push('=');
+                shown.push_str(HIDDEN);
+            }
+            Some(_) | None => shown.push_str(parameter),
+        }
+        shown.push_str(end);
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -130,6 +209,42 @@ mod tests {
         for same in ["file:/a%20b", "file:///a%20b", "FILE://localhost/a%20b"] {
             assert_eq!(StoreUrl::parse(same).unwrap().folder().unwrap(), "/a b");
         }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (text, shown) in [
+            ("postgres://ada@h/db", "postgres://ada@h/db"),
+            ("postgres://h:5432/db", "postgres://h:5432/db"),
+            (
+                "postgres://ada:s3cret@h:5432/db?sslmode=require#x",
+                "postgres://ada:***@h:5432/db?sslmode=require#x",
+            ),
+            (
+                "postgresql://ada:s3:c@ret@h/db",
+                "postgresql://ada:***@h/db",
+            ),
+            ("postgres://ada:s3cret?#/@h/db", "postgres://ada:***@h/db"),
+            (
+                "postgres:///db?host=/tmp&password=s3cret&user=ada",
+                "postgres:///db?host=/tmp&password=***&user=ada",
+            ),
+            (
+                "postgres:///db?sslpassword=s3cret",
+                "postgres:///db?sslpassword=***",
+            ),
+        ] {
+            let url = StoreUrl::parse(text).unwrap();
+            assert!(url.is_postgres() && !url.is_folder());
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(url.as_str(), shown);
+            assert_eq!(format!("{url:?}"), format!("StoreUrl({shown:?})"));
+            assert_eq!(url.with_secrets(), text);
+            let error = url.folder().unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("s3"), "{error}");
+        }
+        let error = StoreUrl::parse("//ada:s3cret@h/db").unwrap_err();
+        assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 
     #[test]

@@ -107,9 +107,7 @@ impl Page {
 
 async fn use_the_page(root: &Utf8Path) -> Result<(), RunError> {
     let page = Page {
-        workspace: Workspace {
-            root: root.to_owned(),
-        },
+        workspace: Workspace::at(root.to_owned()),
     };
     let right = page.evaluate("right.toml", "right").await?;
     let wrong = page.evaluate("wrong.toml", "wrong").await?;

@@ -55,7 +55,7 @@ const STRANDS_TESTS: [&str; 4] = [
     "tests/test_worker_strands.py",
 ];
 
-pub(super) const STEPS: [Step; 18] = [
+pub(super) const STEPS: [Step; 19] = [
     RUST_FORMAT,
     DEPENDENCY_DIRECTION,
     step("dependency licences", Order::First, |_| {
@@ -75,6 +75,8 @@ pub(super) const STEPS: [Step; 18] = [
         python_environment::python();
         Ok(())
     }),
+    // Before the tests that start servers.
+    step("postgresql", Order::Beside, super::postgres::install),
     PYTHON_DIRECTION,
     PYTHON_FORMAT,
     PYTHON_LINTS,

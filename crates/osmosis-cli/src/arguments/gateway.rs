@@ -237,9 +237,9 @@ pub(crate) struct GatewayArguments {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Folder for the recorded calls [default: the workspace's `.osmosis/serve/NAME`]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) store: Option<Utf8PathBuf>,
+    /// A folder that was given with `--store PATH`
+    #[arg(skip)]
+    pub(crate) folder: Option<Utf8PathBuf>,
 
     /// When a call is written to disk. `group`: calls are committed together, up to 60 ms after their
     /// answers; a crash loses the calls answered in that time. `answer`: a call is committed before its

@@ -23,6 +23,8 @@ pub(crate) enum RunCommand {
     Du(SizeArguments),
     /// Delete old runs: all but the newest of each kind, or all older than some time
     Prune(PruneArguments),
+    /// Copy a run into another store: from the workspace into a database, or back
+    Copy(CopyArguments),
     /// Check every row, model call and checkpoint of a run against its checksum
     Verify(VerifyArguments),
     /// Copy everything intact from a damaged run into a new one; the damaged run is not changed
@@ -40,6 +42,20 @@ pub(crate) struct VerifyArguments {
     /// Run: its name or the beginning of it, or `latest`, `latest~1`, …; KIND/NAME (eval/…, train/…, serve/…) if two
     /// kinds have the name
     pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis run copy multiply-20260101-120000 --to postgres://db.example.org/evaluations\n  osmosis run copy latest --store postgres://db.example.org/evaluations --to .\n\nThe run itself is not changed. The copy has the same name."
+)]
+pub(crate) struct CopyArguments {
+    /// Run: its name or the beginning of it, or `latest`, `latest~1`, …; KIND/NAME (eval/…, train/…, serve/…) if two
+    /// kinds have the name
+    pub(crate) run: String,
+
+    /// Where the copy goes: `postgres://HOST/DATABASE`, or the folder of a workspace
+    #[arg(long, value_name = "URL|WORKSPACE")]
+    pub(crate) to: String,
 }
 
 #[derive(Debug, Args)]

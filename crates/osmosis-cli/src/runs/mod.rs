@@ -2,6 +2,7 @@
 
 mod archive;
 mod artifacts;
+mod copy;
 mod deletion;
 pub(crate) mod list;
 pub(crate) mod logs;
@@ -47,6 +48,7 @@ pub(crate) async fn run(
         RunCommand::Tag(arguments) => tag::run(&workspace, &arguments, output).await,
         RunCommand::Du(arguments) => size::run(&workspace, &arguments.runs, output).await,
         RunCommand::Prune(arguments) => deletion::prune(&workspace, &arguments, output).await,
+        RunCommand::Copy(arguments) => copy::run(&workspace, &arguments, output).await,
         RunCommand::Verify(arguments) => verify::run(&workspace, &arguments.run, output).await,
         RunCommand::Salvage(arguments) => salvage::run(&workspace, &arguments, output).await,
         RunCommand::Logs(arguments) => logs::run(&workspace, None, &arguments, output).await,

@@ -7,6 +7,7 @@
 mod call_survey;
 mod commands;
 mod comparison;
+mod copied_run;
 mod cost;
 mod dataset_preview;
 mod doctor_report;
@@ -43,6 +44,7 @@ pub use comparison::{
     Difference, FoundBy, PairedRows, RowSide, UsageDifference, failed_counts, p_text, points,
     signed, signed_one,
 };
+pub use copied_run::CopiedRunReport;
 pub use cost::CostReport;
 pub use dataset_preview::{DatasetPreview, PreviewColumn, PreviewRow};
 pub use doctor_report::{DoctorFinding, DoctorReport, ReadyModel, ReadyModelKind};

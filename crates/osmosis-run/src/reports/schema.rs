@@ -5,13 +5,13 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{
-    ArchivalReport, Comparison, DatasetPreview, DemoReport, DoctorReport, ErrorDetails, EvalDryRun,
-    ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport, MovedRun, RegradeDryRun,
-    RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
-    RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
-    RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway, ServedRollouts,
-    SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo, TrainingReport,
-    TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
+    ArchivalReport, Comparison, CopiedRunReport, DatasetPreview, DemoReport, DoctorReport,
+    ErrorDetails, EvalDryRun, ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport,
+    MovedRun, RegradeDryRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage,
+    RolloutTokens, RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage,
+    RunReport, RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway,
+    ServedRollouts, SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo,
+    TrainingReport, TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -28,6 +28,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
     vec![
         file::<ArchivalReport>("archival-report"),
         file::<Comparison>("comparison"),
+        file::<CopiedRunReport>("copied-run"),
         file::<DatasetPreview>("dataset-preview"),
         file::<DemoReport>("demo-report"),
         file::<DoctorReport>("doctor-report"),

@@ -195,7 +195,7 @@ mod tests {
             }
         }
         let root = crate::workspace::current_dir().unwrap();
-        let rows = worst.into_rows("t", &Workspace { root }).into_iter();
+        let rows = worst.into_rows("t", &Workspace::at(root)).into_iter();
         rows.map(|row| {
             assert!(row.show.contains(" eval show t "), "{}", row.show);
             format!(

@@ -1,5 +1,6 @@
 //! The runs of a workspace: their names, what they are pinned to, and their stores.
 
+pub mod copy;
 mod differences;
 mod follow_log;
 pub mod kept;

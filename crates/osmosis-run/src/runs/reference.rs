@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use osmosis_core::RunName;
 use osmosis_store::{RunEntry, RunKind};
 
-use super::{kept, stores};
+use super::kept::{self, KINDS};
+use super::stores;
 use crate::run_folder::{RunFolder, command_word};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
-const KINDS: [RunKind; 3] = [RunKind::Evaluation, RunKind::Training, RunKind::Serving];
 /// The newest run.
 const LATEST: &str = "latest";
 /// Runs that an error lists.
@@ -275,7 +275,7 @@ mod tests {
         async fn new(names: &[&str]) -> Self {
             let keep = tempfile::tempdir().unwrap();
             let root = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
-            let workspace = Workspace { root };
+            let workspace = Workspace::at(root);
             for name in names {
                 let run = RunReference::parse(name).unwrap();
                 let kind = run.kind.unwrap();

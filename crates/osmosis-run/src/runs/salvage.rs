@@ -61,7 +61,7 @@ pub async fn salvage(
     let report = stores::catalogue(workspace)?
         .salvage(&from.key(), &name)
         .await?;
-    let copied = copy_rest(&from.folder.path, &folder.path);
+    let copied = copy_rest(&from.folder.path, &folder.path, &NOT_COPIED);
     private_files::opened(&folder.path);
     copied?;
     Ok(Salvaged {
@@ -73,15 +73,24 @@ pub async fn salvage(
 }
 
 /// Artifacts, checkpoints, logs: everything beside the store's own files. Links are made anew and never followed.
-fn copy_rest(from: &Utf8Path, to: &Utf8Path) -> Result<(), RunError> {
+pub(super) fn copy_rest(
+    from: &Utf8Path,
+    to: &Utf8Path,
+    not_copied: &[&str],
+) -> Result<(), RunError> {
+    if !from.exists() {
+        // Of a run that another machine made: its files are there.
+        return Ok(());
+    }
     let mut folders = vec![(from.as_std_path().to_owned(), to.as_std_path().to_owned())];
     let failed = |error: std::io::Error| io(to, &error);
+    fs::create_dir_all(to).map_err(failed)?;
     let mut at_top = true;
     while let Some((from, to)) = folders.pop() {
         for entry in fs::read_dir(&from).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
-            if at_top && NOT_COPIED.iter().any(|ours| name == *ours) {
+            if at_top && not_copied.iter().any(|ours| name == *ours) {
                 continue;
             }
             let (source, target) = (entry.path(), to.join(&name));

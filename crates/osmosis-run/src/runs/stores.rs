@@ -7,19 +7,32 @@
 //!
 //! Everything that opens, makes, checks or moves a run passes here. Another backend is another arm of [`catalogue_at`].
 
+mod with_files;
+
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_store::{
     ArchivedRun, Catalogue, Holder, RunKey, RunLabels, Store, StoreError, StoreUrl,
 };
+use osmosis_store_postgres::{PostgresCatalogue, PostgresOptions};
 use osmosis_store_sqlite::{SqliteCatalogue, SqliteOptions, SqliteStore};
 
+use self::with_files::CatalogueWithFiles;
 use crate::workspace::Workspace;
 
 /// The runs of a workspace.
 pub fn catalogue(workspace: &Workspace) -> Result<Arc<dyn Catalogue>, StoreError> {
-    catalogue_at(StoreUrl::of_folder(&workspace.root)?)
+    match &workspace.store {
+        None => catalogue_at(StoreUrl::of_folder(&workspace.root)?),
+        Some(url) => {
+            let records = catalogue_at(url.clone())?;
+            Ok(Arc::new(CatalogueWithFiles::new(
+                records,
+                workspace.clone(),
+            )))
+        }
+    }
 }
 
 /// The runs at a URL.
@@ -29,8 +42,14 @@ pub fn catalogue_at(url: StoreUrl) -> Result<Arc<dyn Catalogue>, StoreError> {
             let catalogue = SqliteCatalogue::at(url, SqliteOptions::default())?;
             Ok(Arc::new(catalogue))
         }
+        "postgres" | "postgresql" => {
+            let catalogue = PostgresCatalogue::at(&url, PostgresOptions::default())?;
+            Ok(Arc::new(catalogue))
+        }
         scheme => Err(StoreError::InvalidUrl {
-            message: format!("there is no store for `{scheme}:`; write `file:///folder`"),
+            message: format!(
+                "there is no store for `{scheme}:`; write `postgres://HOST/DATABASE` or `file:///folder`"
+            ),
             url: url.to_string(),
         }),
     }
@@ -127,7 +146,7 @@ mod tests {
         let error = catalogue_at(url).unwrap_err();
         insta::assert_snapshot!(
             error,
-            @"`gopher://host/runs` is no place for runs: there is no store for `gopher:`; write `file:///folder`"
+            @"`gopher://host/runs` is no place for runs: there is no store for `gopher:`; write `postgres://HOST/DATABASE` or `file:///folder`"
         );
     }
 }

@@ -69,7 +69,7 @@ impl ScriptedRun {
     pub(crate) fn new(fails: Fails) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(folder.path().canonicalize().unwrap()).unwrap();
-        let workspace = Workspace { root };
+        let workspace = Workspace::at(root);
         let name = RunName::new("t").unwrap();
         let tracker = workspace.root.join("tracker.sh");
         let told = workspace.root.join("told.jsonl");

@@ -11,13 +11,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Zoned;
 use osmosis_core::{RunName, RunTag};
 use osmosis_store::{
-    ArchivedRun, RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl,
+    ArchivedRun, Holder, RunKey, RunKind, RunLabels, RunPlace, RunSize, StoreError, StoreUrl,
 };
 
 use super::labels::{LabelsFile, editing};
 use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
 use crate::fence;
-use crate::lock::{self, RunLock};
+use crate::lock::RunLock;
 use crate::private::create_private_folder;
 use crate::store::DATABASE_FILE;
 
@@ -64,7 +64,7 @@ impl SqliteCatalogue {
 
     /// The lock is the folder's and moves with it: nobody begins to write between a look and the move.
     fn hold(&self, folder: &Utf8Path) -> Result<RunLock, StoreError> {
-        let ourselves = lock::ourselves(self.options.clock.now_ms(), &self.options.command);
+        let ourselves = Holder::this_process(self.options.clock.now_ms(), &self.options.command);
         RunLock::take(folder, &ourselves, || {
             fence::last_holder(&folder.join(DATABASE_FILE))
         })

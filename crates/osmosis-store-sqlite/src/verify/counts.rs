@@ -2,6 +2,7 @@
 
 use osmosis_core::{Reward, RolloutId, SampleId};
 use osmosis_store::VerifyReport;
+use osmosis_store::encoding::read_rewards;
 use rusqlite::Connection;
 
 use crate::rollouts;
@@ -83,7 +84,7 @@ pub(crate) fn rewards_agree(
     id: &str,
     rewards: &str,
 ) -> Result<bool, SqlError> {
-    let told = rollouts::rewards(Some(rewards))?;
+    let told = read_rewards(Some(rewards))?;
     let samples = rollouts::samples(connection, &RolloutId::new(id.to_owned())?)?;
     let kept: Vec<(SampleId, Option<Reward>)> = samples
         .into_iter()

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use osmosis_core::{Attempt, RolloutId, SampleId};
 
 /// How many bases a reader has to go through at most.
-pub(crate) const MAX_CHAIN: u32 = 16;
+pub const MAX_CHAIN: u32 = 16;
 /// Shared bytes below which a request is stored whole: the saving would not pay for the extra read.
 const MIN_SHARED: usize = 256;
 /// How much is remembered of conversations that may go on. Beyond it the longest idle are forgotten,
@@ -15,25 +15,25 @@ const MAX_REMEMBERED_BYTES: usize = 32 * 1024 * 1024;
 
 /// What two byte strings have in common at both ends, without overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shared {
-    pub(crate) prefix: usize,
-    pub(crate) suffix: usize,
+pub struct Shared {
+    pub prefix: usize,
+    pub suffix: usize,
 }
 
 impl Shared {
-    pub(crate) fn of(base: &[u8], new: &[u8]) -> Self {
+    pub fn of(base: &[u8], new: &[u8]) -> Self {
         let prefix = common_prefix(base, new);
         let suffix = common_suffix(&base[prefix..], &new[prefix..]);
         Self { prefix, suffix }
     }
 
     /// The part of `new` that is in neither end.
-    pub(crate) fn middle<'a>(&self, new: &'a [u8]) -> &'a [u8] {
+    pub fn middle<'a>(&self, new: &'a [u8]) -> &'a [u8] {
         &new[self.prefix..new.len() - self.suffix]
     }
 
     /// The new bytes again; `None` when the base is too short to be the right one.
-    pub(crate) fn join(&self, base: &[u8], middle: &[u8]) -> Option<Vec<u8>> {
+    pub fn join(&self, base: &[u8], middle: &[u8]) -> Option<Vec<u8>> {
         let head = base.get(..self.prefix)?;
         let tail = base.get(base.len().checked_sub(self.suffix)?..)?;
         Some([head, middle, tail].concat())
@@ -76,15 +76,15 @@ fn common_suffix(a: &[u8], b: &[u8]) -> usize {
 
 /// The request of a call that later ones may extend.
 #[derive(Debug, Clone)]
-pub(crate) struct Base {
-    pub(crate) call_id: i64,
-    pub(crate) chain_length: u32,
-    pub(crate) request: Bytes,
+pub struct Base {
+    pub call_id: i64,
+    pub chain_length: u32,
+    pub request: Bytes,
 }
 
 impl Base {
     /// What `request` shares with this one, when it is worth it.
-    pub(crate) fn shared_with(&self, request: &[u8]) -> Option<Shared> {
+    pub fn shared_with(&self, request: &[u8]) -> Option<Shared> {
         if self.chain_length >= MAX_CHAIN {
             return None;
         }
@@ -95,7 +95,7 @@ impl Base {
 
 /// The last request of each conversation that goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Conversations {
+pub struct Conversations {
     rollouts: HashMap<RolloutId, Remembered>,
     /// By last use, the longest idle first.
     idle: BTreeMap<u64, RolloutId>,
@@ -120,12 +120,7 @@ impl Remembered {
 }
 
 impl Conversations {
-    pub(crate) fn base(
-        &self,
-        rollout: &RolloutId,
-        attempt: Attempt,
-        sample: &SampleId,
-    ) -> Option<&Base> {
+    pub fn base(&self, rollout: &RolloutId, attempt: Attempt, sample: &SampleId) -> Option<&Base> {
         let remembered = self.rollouts.get(rollout)?;
         if remembered.attempt != attempt {
             return None;
@@ -134,7 +129,7 @@ impl Conversations {
         Some(base)
     }
 
-    pub(crate) fn remember(
+    pub fn remember(
         &mut self,
         rollout: &RolloutId,
         attempt: Attempt,
@@ -174,14 +169,14 @@ impl Conversations {
         }
     }
 
-    pub(crate) fn forget(&mut self, rollout: &RolloutId) {
+    pub fn forget(&mut self, rollout: &RolloutId) {
         if let Some(remembered) = self.rollouts.remove(rollout) {
             self.idle.remove(&remembered.last_use);
             self.bytes -= remembered.bytes();
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -1,0 +1,30 @@
+//! `--store` and `OSMOSIS_STORE`: where the records of runs are.
+
+use osmosis_run::{RunError, RunErrorKind};
+use osmosis_store::StoreUrl;
+
+use crate::arguments::{Arguments, Command};
+use crate::workspace::Workspace;
+
+/// What `--store` says when it is not given.
+pub(crate) const VARIABLE: &str = "OSMOSIS_STORE";
+
+/// Notes the store for everything that follows. `gateway --store PATH` names a folder, as it always did.
+pub(crate) fn apply(arguments: &mut Arguments) -> Result<(), RunError> {
+    let given = arguments.store.take();
+    if let Command::Gateway(gateway) = &mut arguments.command
+        && let Some(text) = &given
+        && !text.contains("://")
+    {
+        gateway.folder = Some(text.into());
+        return Ok(());
+    }
+    // Empty is as good as unset: that is how people switch a variable off.
+    let variable = || std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    let Some(text) = given.or_else(variable) else {
+        return Ok(());
+    };
+    let url = StoreUrl::parse(&text)
+        .map_err(|error| RunError::usage(RunErrorKind::Usage, error.to_string()))?;
+    Workspace::keep_runs_at(url)
+}

@@ -1,0 +1,269 @@
+//! One transaction of the writer: all of its statements are under way at once, and the commit follows when all of them
+//! have succeeded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::{BoxFuture, poll_fn};
+use osmosis_store::{Clock, Holder, StoreError};
+use std::task::Poll;
+use tokio_postgres::Row;
+
+use crate::connection::{Connection, Parameter};
+use crate::error::{Consequence, DbError};
+use crate::locks;
+
+/// Whose transactions these are.
+#[derive(Debug, Clone)]
+pub(crate) struct Writing {
+    pub(crate) run_id: i32,
+    pub(crate) member_id: i64,
+    /// Of a controller; `None` for a node.
+    pub(crate) epoch: Option<i64>,
+    /// For tests; otherwise the database's clock counts.
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) shown: String,
+}
+
+/// What the statements of a transaction work with.
+#[derive(Debug)]
+pub(crate) struct Transaction<'c> {
+    connection: &'c Connection,
+    pub(crate) writing: &'c Writing,
+    changed: AtomicU64,
+}
+
+impl Transaction<'_> {
+    pub(crate) fn run_id(&self) -> &i32 {
+        &self.writing.run_id
+    }
+
+    pub(crate) fn member_id(&self) -> &i64 {
+        &self.writing.member_id
+    }
+
+    /// What the clock of a test says about leases; `None` stands for the database's clock.
+    pub(crate) fn lease_ms(&self) -> Option<i64> {
+        self.writing.clock.as_ref().map(|clock| clock.lease_ms())
+    }
+
+    /// The same for what people read.
+    pub(crate) fn now_ms(&self) -> Option<i64> {
+        self.writing.clock.as_ref().map(|clock| clock.now_ms())
+    }
+
+    pub(crate) async fn query(
+        &self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, DbError> {
+        self.connection.query(sql, parameters).await
+    }
+
+    /// Changes rows, and returns how many.
+    pub(crate) async fn execute(
+        &self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<u64, DbError> {
+        let changed = self.connection.execute(sql, parameters).await?;
+        self.note(changed);
+        Ok(changed)
+    }
+
+    /// Changes rows that the statement returns.
+    pub(crate) async fn change(
+        &self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, DbError> {
+        let rows = self.connection.query(sql, parameters).await?;
+        self.note(rows.len() as u64);
+        Ok(rows)
+    }
+
+    /// So many rows were changed.
+    pub(crate) fn note(&self, rows: u64) {
+        self.changed.fetch_add(rows, Ordering::Relaxed);
+    }
+}
+
+/// Something that is done in a transaction.
+pub(crate) trait Work: Send {
+    fn run<'a>(
+        &'a mut self,
+        transaction: &'a Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), DbError>>;
+}
+
+/// How a transaction ended that was not committed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing was written.
+    Failed(DbError),
+    /// The connection broke during the commit of this transaction.
+    InDoubt { transaction: String, error: DbError },
+}
+
+/// Does everything in one transaction and commits. Returns whether anything changed.
+pub(crate) async fn transact(
+    connection: &Connection,
+    writing: &Writing,
+    work: &mut [&mut dyn Work],
+) -> Result<bool, Failure> {
+    match try_all(connection, writing, work).await {
+        Ok((changed, transaction)) => {
+            commit(connection, transaction).await?;
+            Ok(changed)
+        }
+        Err(error) => {
+            if error.consequence() != Consequence::Reconnect {
+                // A connection that can't roll back is not used again.
+                connection
+                    .batch("ROLLBACK")
+                    .await
+                    .map_err(Failure::Failed)?;
+            }
+            Err(Failure::Failed(error))
+        }
+    }
+}
+
+async fn commit(connection: &Connection, transaction: Option<String>) -> Result<(), Failure> {
+    let Err(error) = connection.batch("COMMIT").await else {
+        return Ok(());
+    };
+    Err(match transaction {
+        Some(transaction) if error.consequence() == Consequence::Reconnect => {
+            Failure::InDoubt { transaction, error }
+        }
+        Some(_) | None => Failure::Failed(error),
+    })
+}
+
+/// What became of a transaction whose commit was not answered; `None` while it goes on.
+pub(crate) async fn was_committed(
+    connection: &Connection,
+    transaction: &str,
+) -> Result<Option<bool>, DbError> {
+    let status: Option<String> = connection
+        .query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction])
+        .await?
+        .try_get(0)?;
+    Ok(match status.as_deref() {
+        Some("committed") => Some(true),
+        Some("in progress") => None,
+        // Null: so long ago that the server has forgotten it, which ours are not.
+        Some(_) | None => Some(false),
+    })
+}
+
+const LOCK_EPOCH: &str = "SELECT pg_advisory_xact_lock_shared($1, $2)";
+const OUR_RUN: &str = "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1";
+const TRANSACTION_ID: &str = "SELECT pg_current_xact_id_if_assigned()::text";
+
+/// All statements, in one go. Also the number of the transaction, if it has written anything.
+async fn try_all(
+    connection: &Connection,
+    writing: &Writing,
+    work: &mut [&mut dyn Work],
+) -> Result<(bool, Option<String>), DbError> {
+    let transaction = Transaction {
+        connection,
+        writing,
+        changed: AtomicU64::new(0),
+    };
+    // Once per connection: what is not prepared would be sent after what is.
+    for sql in [LOCK_EPOCH, OUR_RUN, TRANSACTION_ID] {
+        connection.prepare(sql).await?;
+    }
+    let mut steps: Vec<BoxFuture<'_, Result<(), DbError>>> = Vec::with_capacity(work.len() + 2);
+    steps.push(Box::pin(connection.batch("BEGIN")));
+    steps.push(Box::pin(check_run(connection, writing)));
+    for one in work {
+        steps.push(one.run(&transaction));
+    }
+    all_in_order(steps).await?;
+    let changed = transaction.changed.load(Ordering::Relaxed) > 0;
+    let id: Option<String> = connection
+        .query_one(TRANSACTION_ID, &[])
+        .await?
+        .try_get(0)?;
+    Ok((changed, id))
+}
+
+/// Is the run still there, and still ours? While the lock is shared, nobody takes it over.
+async fn check_run(connection: &Connection, writing: &Writing) -> Result<(), DbError> {
+    let run = &writing.run_id;
+    let found = if writing.epoch.is_some() {
+        // Two statements: the second one must see what was committed before the lock was ours.
+        let (lock, of_run): ([Parameter<'_>; 2], [Parameter<'_>; 1]) =
+            ([&locks::EPOCH, run], [run]);
+        let (locked, found) = tokio::join!(
+            biased;
+            connection.query(LOCK_EPOCH, &lock),
+            connection.query_optional(OUR_RUN, &of_run),
+        );
+        locked?;
+        found?
+    } else {
+        connection.query_optional(OUR_RUN, &[run]).await?
+    };
+    let Some(found) = found else {
+        return Err(StoreError::Moved {
+            path: writing.shown.clone().into(),
+        }
+        .into());
+    };
+    let epoch: i64 = found.try_get(0)?;
+    if writing.epoch.is_some_and(|ours| ours != epoch) {
+        let holder: Option<String> = found.try_get(1)?;
+        return Err(fenced(&writing.shown, holder.as_deref()).into());
+    }
+    Ok(())
+}
+
+pub(crate) fn fenced(shown: &str, holder: Option<&str>) -> StoreError {
+    let holder = holder.and_then(|text| serde_json::from_str::<Holder>(text).ok());
+    StoreError::Fenced {
+        path: shown.into(),
+        by: holder.map_or_else(|| "another process".to_owned(), |holder| holder.to_string()),
+    }
+}
+
+/// Polls in order from the first on, so that statements go out in this order, and waits for all. The error is that of
+/// the first one that failed by itself.
+async fn all_in_order(mut steps: Vec<BoxFuture<'_, Result<(), DbError>>>) -> Result<(), DbError> {
+    let mut left: Vec<bool> = vec![true; steps.len()];
+    let mut failure: Option<DbError> = None;
+    poll_fn(|context| {
+        let mut pending = false;
+        for (step, left) in steps.iter_mut().zip(&mut left) {
+            if !*left {
+                continue;
+            }
+            match step.as_mut().poll(context) {
+                Poll::Pending => pending = true,
+                Poll::Ready(ended) => {
+                    *left = false;
+                    if let Err(error) = ended {
+                        let is_cause = error.consequence() != Consequence::Aborted;
+                        let known = failure
+                            .as_ref()
+                            .is_some_and(|known| known.consequence() != Consequence::Aborted);
+                        if failure.is_none() || (is_cause && !known) {
+                            failure = Some(error);
+                        }
+                    }
+                }
+            }
+        }
+        if pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    failure.map_or(Ok(()), Err)
+}

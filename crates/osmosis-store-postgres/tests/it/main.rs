@@ -1,0 +1,17 @@
+//! The PostgreSQL store from outside, on a server of its own.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows tests by their attribute, and these have functions beside them"
+)]
+
+mod catalogue;
+mod conformance;
+mod copies;
+mod database;
+mod fencing;
+mod killed;
+mod nodes;
+mod restarts;
+mod roles;
