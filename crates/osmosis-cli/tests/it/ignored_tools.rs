@@ -82,10 +82,8 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
         );
     }
     // Only a step with rewards that differ makes a checkpoint.
-    let main = AGENT.replace(
-        "ctx.set_reward(",
-        "import random\n        ctx.set_reward(random.random() + ",
-    );
+    let exact = "1.0 if ctx.label in text.rstrip(\".\").split() else 0.0";
+    let main = format!("import random\n{}", AGENT.replace(exact, "random.random()"));
     workspace.write("rollouts/r/main.py", &main);
     workspace.training("./smol", "steps = 1", "");
     let config = workspace.read("configs/training/c.toml");

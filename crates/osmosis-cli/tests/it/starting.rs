@@ -25,6 +25,19 @@ fn everything_that_was_made_is_listed_with_what_to_do_next() {
         .expect(0);
     insta::assert_snapshot!(ran.stdout.replace(workspace.root.as_str(), "/workspace"));
     insta::assert_snapshot!(workspace.read("configs/training/hello.toml"));
+    // What is listed is there.
+    let listed = ran
+        .stdout
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with("  "));
+    let empty: Vec<&str> = listed
+        .map(str::trim)
+        .filter(|path| workspace.read(path).is_empty())
+        .collect();
+    assert_eq!(empty, [""; 0]);
+    let ignored = workspace.read(".gitignore");
+    assert!(ignored.contains(".osmosis/"), "{ignored}");
     // What is there is never changed.
     workspace.write(".gitignore", "mine\n");
     let ran = workspace

@@ -224,10 +224,13 @@ fn said(message: &Value, finish_reason: &Value) -> String {
         let function = &call["function"];
         text.push_str(function["name"].as_str().unwrap_or_default());
         let arguments = function["arguments"].as_str().unwrap();
-        text.push_str(&format!("({arguments})"));
+        text.push('(');
+        text.push_str(arguments);
+        text.push(')');
     }
     if let Some(reason) = finish_reason.as_str() {
-        text.push_str(&format!(" {reason}"));
+        text.push(' ');
+        text.push_str(reason);
     }
     text
 }

@@ -223,7 +223,13 @@ impl Work for Evaluation {
         let (store, elapsed) = (&*run.store, run.began.elapsed());
         let cost = self.money(&run.pinned)?.cost(store).await?;
         let report = RunReport::of(store, &self.name, &self.folder).await?;
-        let report = report.with_calls(store, &run.pinned).await?;
+        // A run that was complete before has them in its files.
+        let kept = report.with_calls_of(&self.folder);
+        let report = if run.was_finished && kept.sampling.is_some() {
+            kept
+        } else {
+            kept.with_calls(store, &run.pinned).await?
+        };
         Ok(report
             .ran_here(run.resumed, elapsed)
             .found_complete(run.was_finished)
