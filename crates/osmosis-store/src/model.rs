@@ -117,6 +117,7 @@ impl CallPurpose {
 
 /// Sums over the model calls of an attempt. Those of the judge are apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallSummary {
     pub model_calls: u64,
     pub prompt_tokens: u64,

@@ -158,6 +158,8 @@ fn documents_of_a_training_are_as_their_schemas_say() {
     );
     let osmosis = |arguments: &[&str]| workspace.osmosis(arguments).json();
     let mut documents = Documents::default();
+    let checked = workspace.train(&["--dry-run", "--json"]).expect(0).json();
+    documents.add("train-dry-run", checked["resource"].clone());
     let report = workspace.train(&["--json"]).expect(0).json()["resource"].clone();
     assert!(report["staleness"].is_object(), "{report}");
     documents.add("training-report", report);
@@ -223,5 +225,60 @@ fn documents_of_runs_that_are_over_are_as_their_schemas_say() {
     documents.add("removal-report", resource(&["run", "rm", "u", "--dry-run"]));
     let sizes = workspace.osmosis(&["run", "du", "--json"]).expect(0).json();
     documents.add_all("run-size", &sizes["items"]);
+    assert_eq!(documents.complaints(), "");
+}
+
+#[test]
+fn what_commands_say_without_a_run_is_as_its_schema_says() {
+    let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(1));
+    let progress = workspace.root.join("progress.jsonl");
+    workspace
+        .submit(&["--progress", &format!("ndjson:{progress}")])
+        .expect(0);
+    let resource = |arguments: &[&str]| {
+        let ran = workspace.osmosis(&[arguments, &["--json"]].concat());
+        ran.expect(0).json()["resource"].clone()
+    };
+    let mut documents = Documents::default();
+    documents.add_lines("progress-line", &std::fs::read_to_string(progress).unwrap());
+    documents.add("eval-dry-run", workspace.submit_json(&["--dry-run"]));
+    workspace.write("policies/q.toml", "[[reply]]\ntext = \"0\"\n");
+    let models = "script:policies/p.toml,script:policies/q.toml";
+    documents.add(
+        "model-dry-runs",
+        workspace.submit_json(&["--dry-run", "--model", models]),
+    );
+    let python = python_environment::python();
+    documents.add(
+        "regrade-dry-run",
+        resource(&[
+            "eval",
+            "regrade",
+            "t",
+            "--dry-run",
+            "--python",
+            python.as_str(),
+        ]),
+    );
+    documents.add("stopped-run", resource(&["eval", "stop", "t"]));
+    documents.add("written-pages", resource(&["man", "pages"]));
+    let failed = |arguments: &[&str]| {
+        let ran = workspace.osmosis(&[arguments, &["--json"]].concat());
+        let mut error = ran.error();
+        let mut details = error["details"].take();
+        // Added to whatever details there are.
+        details.as_object_mut().unwrap().remove("hint");
+        (error["code"].clone(), details)
+    };
+    workspace.write("configs/eval/wrong.toml", "[experiment]\nrollot = 1\n");
+    let (code, details) = failed(&["eval", "submit", "configs/eval/wrong.toml"]);
+    assert_eq!(code, "config_invalid");
+    assert!(!details["problems"].as_array().unwrap().is_empty());
+    documents.add("error-details", details);
+    workspace.write("data/d.jsonl", "{\n");
+    let (code, details) = failed(&["eval", "submit", "configs/eval/c.toml", "--name", "v"]);
+    assert_eq!(code, "dataset_invalid");
+    assert_eq!(details["rows"][0]["line"], 1);
+    documents.add("error-details", details);
     assert_eq!(documents.complaints(), "");
 }

@@ -21,6 +21,7 @@ mod kept_runs;
 mod made_files;
 mod model_runs;
 mod ordered_map;
+mod progress_line;
 mod rollout_details;
 mod rollout_line;
 mod row_run;
@@ -63,6 +64,7 @@ pub use kept_runs::{
 pub use made_files::{MadeProject, WrittenPages};
 pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
 pub use ordered_map::OrderedMap;
+pub use progress_line::{OldRollout, ProgressEvent, ProgressLine, ProgressStatus, WatchedServers};
 pub(crate) use rollout_details::log_source;
 pub use rollout_details::{
     Artifact, ArtifactKind, Artifacts, CallDetails, CallExchange, EarlierAttempt, Entry,

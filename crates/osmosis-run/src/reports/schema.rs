@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::{
     ArchivalReport, Comparison, CopiedRunReport, DatasetPreview, DemoReport, DoctorReport,
     ErrorDetails, EvalDryRun, ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport,
-    MovedRun, RegradeDryRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage,
-    RolloutTokens, RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage,
-    RunReport, RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway,
+    MovedRun, ProgressLine, RegradeDryRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine,
+    RolloutPage, RolloutTokens, RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview,
+    RunPage, RunReport, RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway,
     ServedRollouts, SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo,
     TrainingReport, TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
 };
@@ -41,6 +41,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ModelDryRuns>("model-dry-runs"),
         file::<ModelRunsReport>("model-runs-report"),
         file::<MovedRun>("moved-run"),
+        file::<ProgressLine>("progress-line"),
         file::<RegradeDryRun>("regrade-dry-run"),
         file::<RemovalReport>("removal-report"),
         file::<RolloutDetails>("rollout-details"),
