@@ -116,6 +116,14 @@ pub(crate) async fn take_over(
                 &[&run_id, &holder],
             )
             .await?;
+        // What those before left behind that did not leave in order.
+        connection
+            .execute(
+                "DELETE FROM osmosis.members WHERE run_id = $1
+                    AND (kind = 'controller' OR seen_at < clock_timestamp() - interval '1 day')",
+                &[&run_id],
+            )
+            .await?;
         Ok::<_, DbError>(match row {
             Some(row) => Some(row.try_get(0)?),
             None => None,
