@@ -38,8 +38,7 @@ use error::Exit;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
     checked_dataset, events, execution, figures, inference_server, policy, private_files,
-    run_folder, run_log, secrets, source_digest, stop_signals, template_trial, transcripts as talk,
-    workspace,
+    run_folder, run_log, source_digest, stop_signals, template_trial, workspace,
 };
 use output::Output;
 

@@ -39,6 +39,7 @@ mod reply_id;
 mod request;
 mod responses;
 mod sampling;
+mod splice;
 pub mod sse;
 mod token_request;
 mod translation;

@@ -2,16 +2,16 @@
 //! that everything else reaches the policy byte for byte.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use bytes::Bytes;
 use memchr::memchr2;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::dialect::Dialect;
 use crate::rejection::RequestError;
 use crate::sampling::Sampling;
+use crate::splice::{Field, JSON_SPACE, Splice};
 
 /// Deeper than any prompt, shallower than any parser's stack.
 const MAX_DEPTH: usize = 128;
@@ -147,8 +147,6 @@ pub fn model_in(body: &[u8]) -> Option<Cow<'_, str>> {
 /// The `top_k` of vLLM and SGLang that leaves no token out.
 const ALL_TOKENS: &str = "-1";
 
-const JSON_SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
-
 /// The fields the gateway acts on, each as the text that stands in the body.
 #[derive(Debug, Deserialize)]
 struct Fields<'a> {
@@ -182,23 +180,6 @@ struct StreamOptions<'a> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A field's text; unlike `Option`, it tells `null` from absent.
-#[derive(Debug, Clone, Copy, Default)]
-struct Field<'a>(Option<&'a RawValue>);
-
-impl<'a> Field<'a> {
-    /// The value, when the caller gave one that is not `null`.
-    fn given(self) -> Option<&'a RawValue> {
-        self.0.filter(|raw| raw.get() != "null")
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Field<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&'a RawValue>::deserialize(deserializer).map(|raw| Self(Some(raw)))
-    }
-}
-
 /// Makes sure a stream ends with its usage; `true` when the caller wants it too.
 fn ask_for_usage<'a>(splice: &mut Splice<'a>, options: Field<'a>) -> Result<bool, RequestError> {
     let Some(raw) = options.given() else {
@@ -226,68 +207,6 @@ fn ask_for_usage<'a>(splice: &mut Splice<'a>, options: Field<'a>) -> Result<bool
         }
     }
     Ok(false)
-}
-
-/// Changes to a text, applied in one go.
-struct Splice<'a> {
-    text: &'a str,
-    edits: Vec<(Range<usize>, String)>,
-    added: String,
-}
-
-impl<'a> Splice<'a> {
-    fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            edits: Vec::new(),
-            added: String::new(),
-        }
-    }
-
-    /// Replaces the field's value where it stands, or adds the field at the object's end.
-    fn set(&mut self, name: &str, field: Field<'a>, value: &str) {
-        if let Some(raw) = field.0 {
-            let span = self.span(raw.get());
-            self.edits.push((span, value.to_owned()));
-        } else {
-            self.added.push_str(",\"");
-            self.added.push_str(name);
-            self.added.push_str("\":");
-            self.added.push_str(value);
-        }
-    }
-
-    /// Where a part of the text stands in it.
-    fn span(&self, part: &'a str) -> Range<usize> {
-        let start = part.as_ptr() as usize - self.text.as_ptr() as usize;
-        start..start + part.len()
-    }
-
-    /// The changed text; `None` when nothing changed.
-    fn finish(mut self) -> Option<String> {
-        if !self.added.is_empty()
-            && let Some(end) = self.text.rfind('}')
-        {
-            let before = self.text[..end].trim_end_matches(JSON_SPACE);
-            let comma = usize::from(before.ends_with('{'));
-            let added = self.added.split_off(comma);
-            self.edits.push((end..end, added));
-        }
-        if self.edits.is_empty() {
-            return None;
-        }
-        self.edits.sort_by_key(|(span, _)| span.start);
-        let more: usize = self.edits.iter().map(|(_, text)| text.len()).sum();
-        let mut changed = String::with_capacity(self.text.len() + more);
-        let mut at = 0;
-        for (span, replacement) in &self.edits {
-            changed.push_str(&self.text[at..span.start]);
-            changed.push_str(replacement);
-            at = span.end;
-        }
-        changed.push_str(&self.text[at..]);
-        Some(changed)
-    }
 }
 
 /// A text or a finite number as JSON; neither can fail.

@@ -49,7 +49,7 @@ pub use calls::call_trace::CallTrace;
 pub use error::{GatewayError, GatewayErrorKind};
 pub use options::{ConnectionLimits, Durability, GatewayOptions};
 pub use osmosis_dialect::{Dialect, OutputLimit, Sampling};
-pub use policy::probe::{Finding, ProbeError, ProbeErrorKind, Probed};
+pub use policy::probe_finding::{Finding, ProbeError, ProbeErrorKind, Probed};
 pub use policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate};
 pub use policy::relay::RelayPolicy;
 pub use policy::upstream::{

@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod eval;
 pub mod events;
 pub mod execution;
+pub mod export;
 pub mod figures;
 pub mod inference_server;
 pub mod judge;

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use camino::Utf8Path;
-use osmosis_core::config::Secrets;
+use osmosis_core::Redactor;
+use osmosis_core::config::{EvalConfig, Secrets, TrainConfig};
 
+use crate::notices::Notices;
 use crate::reports::ErrorDetails;
 use crate::workspace::absolute;
 use crate::{RunError, RunErrorKind};
@@ -52,6 +54,39 @@ pub fn collect(
     )
     .hint("export them, or give a file of NAME=VALUE lines with `--secrets-file`")
     .details(ErrorDetails::Secrets { missing }))
+}
+
+/// Redacts the secrets of a run with this config, as far as their values are known here.
+pub fn redactor_of(config: &str, file: Option<&Utf8Path>, notices: &dyn Notices) -> Redactor {
+    let Secrets { required, optional } = EvalConfig::parse("run.toml".into(), config)
+        .map(|config| config.secrets)
+        .or_else(|_| TrainConfig::parse("run.toml".into(), config).map(|config| config.secrets))
+        .unwrap_or_default();
+    let mut values = vec![];
+    let mut take = |names: Secrets| match collect(&names, file) {
+        Ok(found) => {
+            values.extend(found.into_iter().map(|(_, value)| value));
+            true
+        }
+        Err(_) => false,
+    };
+    for name in required {
+        let alone = Secrets {
+            required: vec![name.clone()],
+            ..Secrets::default()
+        };
+        if !take(alone) {
+            notices.warn(format_args!(
+                "the value of `{name}` is not known here, so it can't be redacted; \
+                 give it with `--secrets-file`"
+            ));
+        }
+    }
+    take(Secrets {
+        optional,
+        ..Secrets::default()
+    });
+    Redactor::new(values)
 }
 
 fn read(path: &Utf8Path) -> Result<HashMap<String, String>, RunError> {

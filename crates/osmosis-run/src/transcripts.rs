@@ -137,28 +137,13 @@ impl Heard {
             Vec::new()
         };
         self.tree.add(&RecordedCall {
-            call_id: call.call_id,
-            dialect: &call.dialect,
             model: if telling.model.is_empty() {
                 &call.model
             } else {
                 &telling.model
             },
-            status: call.status,
-            error: call.error.as_deref(),
-            request: &body.request,
-            response: &body.response,
-            usage: Usage {
-                prompt_tokens: call.prompt_tokens,
-                completion_tokens: call.completion_tokens,
-                cached_tokens: call.cached_tokens,
-                reasoning_tokens: call.reasoning_tokens,
-                cost: None,
-            },
-            queued_at_ms: call.queued_at_ms,
-            first_byte_at_ms: call.first_byte_at_ms,
-            done_at_ms: call.done_at_ms,
             tokens: &tokens,
+            ..recorded_call(call, body)
         });
     }
 
@@ -187,5 +172,29 @@ impl Heard {
             sampled: record.sampled,
             logprobs: record.logprobs,
         }
+    }
+}
+
+/// A call as the store has it, without its tokens.
+pub(crate) fn recorded_call<'a>(call: &'a CallRecord, body: &'a CallBody) -> RecordedCall<'a> {
+    RecordedCall {
+        call_id: call.call_id,
+        dialect: &call.dialect,
+        model: &call.model,
+        status: call.status,
+        error: call.error.as_deref(),
+        request: &body.request,
+        response: &body.response,
+        usage: Usage {
+            prompt_tokens: call.prompt_tokens,
+            completion_tokens: call.completion_tokens,
+            cached_tokens: call.cached_tokens,
+            reasoning_tokens: call.reasoning_tokens,
+            cost: None,
+        },
+        queued_at_ms: call.queued_at_ms,
+        first_byte_at_ms: call.first_byte_at_ms,
+        done_at_ms: call.done_at_ms,
+        tokens: &[],
     }
 }

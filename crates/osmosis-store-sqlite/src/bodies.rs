@@ -1,13 +1,15 @@
 //! The bodies of model calls, read from the segments.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use camino::Utf8Path;
 use osmosis_core::{RolloutId, SampleId};
 use osmosis_store::encoding::{MAX_CHAIN, Shared, part_token_records};
-use osmosis_store::{CallBody, CallPurpose, CallQuery, CallVisitor};
-use rusqlite::{Connection, params};
+use osmosis_store::{CallBody, CallPurpose, CallVisitor};
+use rusqlite::{Connection, Row, params};
 
-use crate::calls::{calls, shown_attempt};
+use crate::calls::{COLUMN_COUNT, COLUMNS, call, shown_attempt};
 use crate::segment::{Place, SegmentReader};
 use crate::sql::{SqlError, number, optional_number, to_sql};
 
@@ -31,7 +33,7 @@ pub(crate) fn body(
     Bodies::new(connection, segments).read(call_id)
 }
 
-/// Shows every call of a purpose that [`calls`] would list for each rollout to `visit`.
+/// Shows every call of a purpose that `calls::calls` would list for each rollout to `visit`.
 pub(crate) fn visit(
     connection: &Connection,
     segments: &Utf8Path,
@@ -42,22 +44,28 @@ pub(crate) fn visit(
     // One look at the database costs less than many.
     let _snapshot = connection.unchecked_transaction()?;
     let mut bodies = Bodies::new(connection, segments);
+    let mut select = connection.prepare_cached(&SELECT_WITH_PLACES)?;
     for id in ids {
-        let query = CallQuery {
-            rollout_id: id.clone(),
-            attempt: None,
+        let Some(attempt) = shown_attempt(connection, id)? else {
+            continue;
         };
-        for call in calls(connection, &query)? {
-            if call.purpose != purpose {
-                continue;
-            }
-            if let Some(body) = bodies.read(call.call_id)? {
-                visit(&call, &body);
-            }
+        let mut rows = select.query(params![id.as_str(), attempt, purpose.as_str()])?;
+        while let Some(row) = rows.next()? {
+            let call = call(row)?;
+            let body = bodies.read_at(call.call_id, Stored::read(row, COLUMN_COUNT)?)?;
+            visit(&call, &body);
         }
     }
     Ok(())
 }
+
+/// A call and where its bodies are, in one query: two take half as long again.
+static SELECT_WITH_PLACES: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {COLUMNS}, {PLACES} FROM calls
+         WHERE rollout_id = ?1 AND attempt = ?2 AND purpose = ?3 ORDER BY call_id"
+    )
+});
 
 /// Reads bodies, one after the other.
 pub(super) struct Bodies<'s> {
@@ -81,6 +89,11 @@ impl<'s> Bodies<'s> {
         let Some(wanted) = stored(self.connection, id)? else {
             return Ok(None);
         };
+        self.read_at(call_id, wanted).map(Some)
+    }
+
+    fn read_at(&mut self, call_id: u64, wanted: Stored) -> Result<CallBody, SqlError> {
+        let id = to_sql(call_id)?;
         let response = self.segments.read(wanted.response)?;
         if response.len() != wanted.response_bytes {
             return Err(SqlError::Senseless(format!(
@@ -96,11 +109,11 @@ impl<'s> Bodies<'s> {
         };
         let request = self.request(call_id, wanted)?;
         self.last = Some((id, request.clone()));
-        Ok(Some(CallBody {
+        Ok(CallBody {
             request,
             response: response.into(),
             tokens,
-        }))
+        })
     }
 
     /// From the call back to one whose request is known or stored whole, then forward again.
@@ -140,39 +153,44 @@ impl<'s> Bodies<'s> {
     }
 }
 
+/// What [`Stored::read`] reads, in its order.
+const PLACES: &str = "segment, request_offset, response_offset, base_call_id, shared_prefix_bytes, \
+     shared_suffix_bytes, request_bytes, response_bytes, tokens_offset, token_records";
+
+static SELECT_PLACES: LazyLock<String> =
+    LazyLock::new(|| format!("SELECT {PLACES} FROM calls WHERE call_id = ?1"));
+
 fn stored(connection: &Connection, call_id: i64) -> Result<Option<Stored>, SqlError> {
-    let mut select = connection.prepare_cached(
-        "SELECT segment, request_offset, response_offset, base_call_id, shared_prefix_bytes,
-            shared_suffix_bytes, request_bytes, response_bytes, tokens_offset, token_records
-         FROM calls WHERE call_id = ?1",
-    )?;
+    let mut select = connection.prepare_cached(&SELECT_PLACES)?;
     let mut rows = select.query([call_id])?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    let segment = number(row, 0)?;
-    Ok(Some(Stored {
-        request: Place {
-            segment,
-            offset: number(row, 1)?,
-        },
-        response: Place {
-            segment,
-            offset: number(row, 2)?,
-        },
-        base_call_id: row.get(3)?,
-        shared: Shared {
-            prefix: number(row, 4)?,
-            suffix: number(row, 5)?,
-        },
-        request_bytes: number(row, 6)?,
-        response_bytes: number(row, 7)?,
-        tokens: optional_number(row, 8)?.map(|offset| Place { segment, offset }),
-        token_records: number(row, 9)?,
-    }))
+    match rows.next()? {
+        None => Ok(None),
+        Some(row) => Stored::read(row, 0).map(Some),
+    }
 }
 
-/// The token records of the policy's calls in the attempt that [`calls`] would list.
+impl Stored {
+    /// A row that has [`PLACES`] from its column `first` on.
+    fn read(row: &Row<'_>, first: usize) -> Result<Self, SqlError> {
+        let segment = number(row, first)?;
+        let place = |offset| Place { segment, offset };
+        Ok(Self {
+            request: place(number(row, first + 1)?),
+            response: place(number(row, first + 2)?),
+            base_call_id: row.get(first + 3)?,
+            shared: Shared {
+                prefix: number(row, first + 4)?,
+                suffix: number(row, first + 5)?,
+            },
+            request_bytes: number(row, first + 6)?,
+            response_bytes: number(row, first + 7)?,
+            tokens: optional_number(row, first + 8)?.map(place),
+            token_records: number(row, first + 9)?,
+        })
+    }
+}
+
+/// The token records of the policy's calls in the attempt that `calls::calls` would list.
 pub(crate) fn token_records(
     connection: &Connection,
     segments: &Utf8Path,

@@ -193,9 +193,7 @@ pub(crate) fn calls(
     let Some(attempt) = attempt else {
         return Ok(Vec::new());
     };
-    let mut select = connection.prepare_cached(
-        "SELECT * FROM calls WHERE rollout_id = ?1 AND attempt = ?2 ORDER BY call_id",
-    )?;
+    let mut select = connection.prepare_cached(&SELECT_OF_ATTEMPT)?;
     let mut rows = select.query(params![query.rollout_id.as_str(), attempt])?;
     let mut calls = Vec::new();
     while let Some(row) = rows.next()? {
@@ -221,29 +219,42 @@ pub(super) fn shown_attempt(
         .query_row([id.as_str()], |row| row.get(0))?)
 }
 
+/// What [`call`] reads, in its order. To find a column by its name, SQLite is asked for the names of all: that took
+/// most of the time of reading a call.
+pub(super) const COLUMNS: &str = "call_id, rollout_id, attempt, sample_id, purpose, dialect, model, upstream, \
+     policy_version, streamed, status, error, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, \
+     queued_at_ms, sent_at_ms, first_byte_at_ms, done_at_ms, token_records";
+/// How many these are.
+pub(super) const COLUMN_COUNT: usize = 21;
+
+static SELECT_OF_ATTEMPT: LazyLock<String> = LazyLock::new(|| {
+    format!("SELECT {COLUMNS} FROM calls WHERE rollout_id = ?1 AND attempt = ?2 ORDER BY call_id")
+});
+
+/// A row that begins with [`COLUMNS`].
 pub(super) fn call(row: &Row<'_>) -> Result<CallRecord, SqlError> {
     Ok(CallRecord {
-        call_id: number(row, "call_id")?,
-        rollout_id: RolloutId::new(row.get::<_, String>("rollout_id")?)?,
-        attempt: Attempt(number(row, "attempt")?),
-        sample_id: SampleId::new(row.get::<_, String>("sample_id")?)?,
-        purpose: purpose(row.get_ref("purpose")?.as_str()?)?,
-        dialect: row.get("dialect")?,
-        model: row.get("model")?,
-        upstream: row.get("upstream")?,
-        policy_version: PolicyVersion(row.get::<_, i64>("policy_version")?.cast_unsigned()),
-        streamed: row.get("streamed")?,
-        status: number(row, "status")?,
-        error: row.get("error")?,
-        prompt_tokens: optional_number(row, "prompt_tokens")?,
-        completion_tokens: optional_number(row, "completion_tokens")?,
-        cached_tokens: optional_number(row, "cached_tokens")?,
-        reasoning_tokens: optional_number(row, "reasoning_tokens")?,
-        queued_at_ms: row.get("queued_at_ms")?,
-        sent_at_ms: row.get("sent_at_ms")?,
-        first_byte_at_ms: row.get("first_byte_at_ms")?,
-        done_at_ms: row.get("done_at_ms")?,
-        token_records: number(row, "token_records")?,
+        call_id: number(row, 0)?,
+        rollout_id: RolloutId::new(row.get::<_, String>(1)?)?,
+        attempt: Attempt(number(row, 2)?),
+        sample_id: SampleId::new(row.get::<_, String>(3)?)?,
+        purpose: purpose(row.get_ref(4)?.as_str()?)?,
+        dialect: row.get(5)?,
+        model: row.get(6)?,
+        upstream: row.get(7)?,
+        policy_version: PolicyVersion(row.get::<_, i64>(8)?.cast_unsigned()),
+        streamed: row.get(9)?,
+        status: number(row, 10)?,
+        error: row.get(11)?,
+        prompt_tokens: optional_number(row, 12)?,
+        completion_tokens: optional_number(row, 13)?,
+        cached_tokens: optional_number(row, 14)?,
+        reasoning_tokens: optional_number(row, 15)?,
+        queued_at_ms: row.get(16)?,
+        sent_at_ms: row.get(17)?,
+        first_byte_at_ms: row.get(18)?,
+        done_at_ms: row.get(19)?,
+        token_records: number(row, 20)?,
     })
 }
 

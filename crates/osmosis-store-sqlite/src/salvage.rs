@@ -380,9 +380,8 @@ impl Salvage<'_> {
     }
 
     fn call(&self, row: &SavedRow, bodies: &mut Bodies<'_>) -> Result<NewCall, SqlError> {
-        let mut select = self
-            .source
-            .prepare_cached("SELECT * FROM calls WHERE call_id = ?1")?;
+        let select = format!("SELECT {} FROM calls WHERE call_id = ?1", calls::COLUMNS);
+        let mut select = self.source.prepare_cached(&select)?;
         let mut found = select.query([row.rowid])?;
         let missing = || SqlError::Senseless("it can't be read again".to_owned());
         let record = calls::call(found.next()?.ok_or_else(missing)?)?;

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use osmosis_core::statistics::RolloutFact;
 use osmosis_core::{
     Attempt, Durations, JsonText, Outcome, OutcomeKind, PolicyVersion, RolloutId, RunName, Sample,
     SampleId,
@@ -209,6 +210,26 @@ pub struct RolloutRecord {
     pub calls: CallSummary,
     pub started_at_ms: Option<i64>,
     pub finished_at_ms: Option<i64>,
+}
+
+impl RolloutRecord {
+    /// What statistics need to know of it; `None` while it has no result.
+    pub fn fact(&self) -> Option<RolloutFact> {
+        let outcome = self.outcome.as_ref()?;
+        Some(RolloutFact {
+            row_index: self.row_index,
+            run_index: self.run_index,
+            kind: outcome.kind(),
+            reward: outcome.reward(),
+            passed: outcome.passed(),
+            durations: self.durations,
+            model_calls: self.calls.model_calls,
+            prompt_tokens: self.calls.prompt_tokens,
+            completion_tokens: self.calls.completion_tokens,
+            cached_tokens: self.calls.cached_tokens,
+            reasoning_tokens: self.calls.reasoning_tokens,
+        })
+    }
 }
 
 /// Which rollouts to list.

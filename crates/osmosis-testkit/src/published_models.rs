@@ -2,12 +2,14 @@
 //! checked by hash and kept below cargo's target folder.
 
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
+
+use crate::python_environment::run;
 
 const TOKENIZER_VERSION: &str = "3.7.2";
 
@@ -152,21 +154,5 @@ fn check(file: &Utf8Path, expected: &str) -> Result<()> {
         found == expected,
         "{file} has sha256 {found}, expected {expected}"
     );
-    Ok(())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("starting {command:?}"))?;
-    if !output.status.success() {
-        bail!(
-            "{command:?} failed ({}):\n{}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
     Ok(())
 }

@@ -143,7 +143,8 @@ fn has_uv() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a program to its end; an error with what it printed when it fails.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command
         .stdin(Stdio::null())
         .env_remove("VIRTUAL_ENV")

@@ -149,22 +149,7 @@ pub(crate) fn numbers_of<'r>(
 ) -> RunNumbers {
     let facts: Vec<RolloutFact> = rollouts
         .into_iter()
-        .filter_map(|rollout| {
-            let outcome = rollout.outcome.as_ref()?;
-            Some(RolloutFact {
-                row_index: rollout.row_index,
-                run_index: rollout.run_index,
-                kind: outcome.kind(),
-                reward: outcome.reward(),
-                passed: outcome.passed(),
-                durations: rollout.durations,
-                model_calls: rollout.calls.model_calls,
-                prompt_tokens: rollout.calls.prompt_tokens,
-                completion_tokens: rollout.calls.completion_tokens,
-                cached_tokens: rollout.calls.cached_tokens,
-                reasoning_tokens: rollout.calls.reasoning_tokens,
-            })
-        })
+        .filter_map(RolloutRecord::fact)
         .collect();
     // pass@k is no number of a step, so k stays 1.
     RunNumbers::within(range, 1, &facts)

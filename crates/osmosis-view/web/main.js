@@ -57,8 +57,9 @@ async function show() {
   } catch (error) {
     if (ending.signal.aborted) return;
     shown = { title: 'Not shown', crumbs: [{ text: 'Not shown' }], content: problem(error) };
-    const run = path.startsWith('/runs/') ? found?.match?.[1] : undefined;
-    if (run && !isExport() && error instanceof ApiError && error.status === 404) shown.leave = openWhenThere(run, shown);
+    const run = found?.page === runPage ? found.match?.[1] : undefined;
+    if (run && !isExport() && error instanceof ApiError && error.status === 404)
+      shown.leave = openWhenThere(run, shown);
   } finally {
     clearTimeout(slow);
   }
@@ -112,7 +113,12 @@ addEventListener(ENDED, () => {
   const box = byId('ended');
   if (!box.hidden) return;
   box.hidden = false;
-  fill(box, 'This viewer has ended. The page shows the last state; ', h('code', null, 'osmosis view'), ' opens the runs again.');
+  fill(
+    box,
+    'This viewer has ended. The page shows the last state; ',
+    h('code', null, 'osmosis view'),
+    ' opens the runs again.',
+  );
 });
 
 forgetKey();

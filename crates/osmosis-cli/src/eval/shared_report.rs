@@ -4,13 +4,13 @@ use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_run::reports::{Comparison, SharedReport, WrittenReport};
+use osmosis_run::secrets::redactor_of;
 use osmosis_run::{RunError, io_error};
 use osmosis_store::RunKind;
 
 use super::gates::{self, NOT_JUDGED};
 use crate::arguments::ReportArguments;
 use crate::error::Exit;
-use crate::export::redactor;
 use crate::output::Output;
 use crate::private_files;
 use crate::run_folder::RunFolder;
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     };
     let record = read.record(&arguments.run).await?;
     let secrets = arguments.secrets.secrets_file.as_deref();
-    let redactor = redactor(secrets, &record.config_toml, output);
+    let redactor = redactor_of(&record.config_toml, secrets, &*output.notices());
     let n = Pinned::read(&record.pinned)?
         .rollouts_per_row()
         .unwrap_or(1);

@@ -81,12 +81,17 @@ fn the_hermes_format_offers_the_tools_and_is_pinned() {
             "{message}"
         );
     }
+    // Only a step with rewards that differ makes a checkpoint.
+    let main = AGENT.replace(
+        "ctx.set_reward(",
+        "import random\n        ctx.set_reward(random.random() + ",
+    );
+    workspace.write("rollouts/r/main.py", &main);
     workspace.training("./smol", "steps = 1", "");
     let config = workspace.read("configs/training/c.toml");
     let config = config.replace("[training]", "tool_format = \"hermes\"\n[training]");
     workspace.write("configs/training/c.toml", &config);
-    let trained = workspace.train(&["--json"]);
-    assert!([0, 3].contains(&trained.code), "{}", trained.stderr);
+    workspace.train(&["--json"]).expect(0);
 
     // The checkpoint keeps it: without the key its tools are offered as they were in training.
     workspace.model("run:t@latest", "");

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::ConfigKind;
 use super::range::NumberRange;
-use super::reader::{Reader, Section};
+use super::reader::Reader;
+use super::section::Section;
 use crate::RewardRange;
 
 pub(super) const DEFAULT_AGENT_TIMEOUT_S: f64 = 450.0;

@@ -1,7 +1,8 @@
 use camino::Utf8PathBuf;
 use serde::Serialize;
 
-use super::reader::{Reader, Section};
+use super::reader::Reader;
+use super::section::Section;
 use super::{ConfigProblem, DatasetRef, DatasetRefError, Entrypoint, ModelPath};
 use crate::RolloutName;
 

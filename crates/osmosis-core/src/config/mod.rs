@@ -35,6 +35,7 @@ mod passed_on;
 mod range;
 mod reader;
 mod schema;
+mod section;
 mod source;
 mod suggestion;
 #[cfg(test)]

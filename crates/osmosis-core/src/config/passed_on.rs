@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use toml_edit::{Item, TableLike, Value as Toml};
 
-use super::reader::{Reader, Section, type_of};
+use super::reader::Reader;
+use super::section::{Section, type_of};
 use super::{ConfigProblem, ModelPath};
 
 const JUDGE_MODEL: &str = "judge_model";

@@ -3,7 +3,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use toml_edit::{Document, DocumentMut, Item, TableLike};
 
-use super::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem, Override, reader};
+use super::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem, Override, reader, section};
 
 /// What errors call a config that has no file.
 const NO_FILE: &str = "command line";
@@ -221,7 +221,7 @@ fn entries<S: AsRef<str>>(document: &Document<S>) -> Vec<Entry> {
 fn collect(table: &dyn TableLike, path: &mut Vec<String>, found: &mut Vec<Entry>) {
     for (name, item) in table.iter() {
         path.push(name.to_owned());
-        if let Some(entry) = reader::entry(table, name) {
+        if let Some(entry) = section::entry(table, name) {
             let value = match item {
                 Item::Value(value) => value.span(),
                 Item::None | Item::Table(_) | Item::ArrayOfTables(_) => None,

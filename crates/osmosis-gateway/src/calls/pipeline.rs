@@ -26,7 +26,7 @@ use crate::serving::error_reply::ErrorReply;
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
 use crate::sessions::fault_tally::CallOutcome;
-use crate::sessions::rollout_session::Visit;
+use crate::sessions::visit::Visit;
 
 /// Answers a call that has been identified.
 pub(crate) async fn answer(

@@ -10,7 +10,7 @@ use osmosis_dialect::{Dialect, OutputLimit};
 
 use super::Policy;
 use crate::error::GatewayError;
-use crate::policy::probe::Probed;
+use crate::policy::probe_finding::Probed;
 use crate::policy::upstream::{EndpointOptions, PoolLoad};
 
 /// What a policy can do. The default is a policy that answers chat calls and nothing else.

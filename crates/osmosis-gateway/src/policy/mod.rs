@@ -9,6 +9,7 @@ mod capabilities;
 mod fault;
 mod layer;
 pub(crate) mod probe;
+pub(crate) mod probe_finding;
 pub(crate) mod registry;
 pub(crate) mod relay;
 mod tokens;
@@ -32,7 +33,7 @@ pub use self::fault::{Fault, FaultKind};
 pub use self::layer::Layer;
 pub use self::tokens::{TokenAccount, TokenLedger, TokenSlot};
 use crate::calls::call_trace::CallTrace;
-use crate::policy::probe::Probed;
+use crate::policy::probe_finding::Probed;
 use crate::policy::upstream::PoolLoad;
 use crate::sessions::call_history::CallHistory;
 

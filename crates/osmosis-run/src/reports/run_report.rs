@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::failure_groups::FailureGroups;
-use osmosis_core::statistics::{RolloutFact, RunNumbers, RunTally, definition};
-use osmosis_core::{JsonText, Outcome, RunName};
-use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, RunRecord, Store};
+use osmosis_core::statistics::{RunNumbers, RunTally, definition};
+use osmosis_core::{JsonText, RunName};
+use osmosis_store::{JudgeSummary, RolloutPages, RunRecord, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -129,8 +129,8 @@ impl RunReport {
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
-                if let Some(outcome) = &rollout.outcome {
-                    tally.add(&fact(rollout, outcome));
+                if let (Some(outcome), Some(fact)) = (&rollout.outcome, rollout.fact()) {
+                    tally.add(&fact);
                     judge.add(rollout.calls.judge);
                     failures.add(rollout.row_index, rollout.run_index, outcome);
                     worst.add(rollout, outcome);
@@ -278,23 +278,6 @@ impl RunReport {
 
     pub fn infrastructure_failed(&self) -> u64 {
         self.numbers.outcomes.infrastructure_failed
-    }
-}
-
-/// What statistics take of a rollout with a result.
-pub(super) fn fact(rollout: &RolloutRecord, outcome: &Outcome) -> RolloutFact {
-    RolloutFact {
-        row_index: rollout.row_index,
-        run_index: rollout.run_index,
-        kind: outcome.kind(),
-        reward: outcome.reward(),
-        passed: outcome.passed(),
-        durations: rollout.durations,
-        model_calls: rollout.calls.model_calls,
-        prompt_tokens: rollout.calls.prompt_tokens,
-        completion_tokens: rollout.calls.completion_tokens,
-        cached_tokens: rollout.calls.cached_tokens,
-        reasoning_tokens: rollout.calls.reasoning_tokens,
     }
 }
 

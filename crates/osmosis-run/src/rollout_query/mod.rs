@@ -307,7 +307,7 @@ impl RolloutSearch {
         }
     }
 
-    /// Every condition but the text and the row.
+    /// Every condition but the text.
     fn matches(&self, rollout: &RolloutFacts) -> bool {
         let is = |limit: Option<f64>, holds: fn(f64, f64) -> bool| {
             limit.is_none_or(|limit| rollout.reward.is_some_and(|reward| holds(reward, limit)))
@@ -319,6 +319,7 @@ impl RolloutSearch {
             self.any_of.is_empty() || self.any_of.iter().any(|filter| filter.takes(rollout));
         of_kind
             && in_state
+            && self.row_index.is_none_or(|row| row == rollout.row_index)
             && (!self.failed || StateFilter::Failed.takes(rollout))
             && is(self.reward_below, |reward, limit| reward < limit)
             && is(self.reward_above, |reward, limit| reward > limit)

@@ -7,11 +7,13 @@ use osmosis_core::{
 };
 use osmosis_store::{
     CallPurpose, CallSummary, Completion, NewCall, NewRollout, NewRow, Queue as _, Records as _,
+    RunKind, RunRecord, RunStatus,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::json;
 
 use super::*;
+use crate::reports::RolloutGrid;
 
 /// A run with `n` rollouts for each of its rows.
 struct Run {
@@ -378,5 +380,71 @@ async fn a_cursor_of_another_order_is_refused() {
     );
     for text in ["", "row", "row:-", "row:-:1", "size:1:1.0", "row:x:1.0"] {
         text.parse::<Cursor>().unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_grid_lists_the_same_rollouts_in_the_same_order_as_the_store() {
+    let rollouts = vec![
+        scored(1.0),
+        scored(0.0),
+        raised("x"),
+        scored(0.5),
+        None,
+        scored(0.5),
+        scored(0.5),
+        scored(0.5),
+    ];
+    let run = Run::new(2, rollouts).await;
+    let record = RunRecord {
+        name: osmosis_core::RunName::new("t").unwrap(),
+        kind: RunKind::Evaluation,
+        status: RunStatus::Running,
+        created_at_ms: 0,
+        finished_at_ms: None,
+        config_toml: String::new(),
+        pinned: JsonText::of(&json!({})).unwrap(),
+    };
+    let grid = RolloutGrid::of(&run.store, &record).await.unwrap();
+    let conditions = [
+        RolloutSearch::default(),
+        RolloutSearch {
+            failed: true,
+            ..RolloutSearch::default()
+        },
+        RolloutSearch {
+            any_of: vec![
+                StateFilter::Passed,
+                StateFilter::State(RolloutState::Running),
+            ],
+            ..RolloutSearch::default()
+        },
+        RolloutSearch {
+            reward_above: Some(0.0),
+            row_index: Some(3),
+            ..RolloutSearch::default()
+        },
+    ];
+    for condition in conditions {
+        for sort in RolloutSort::ALL {
+            for reverse in [false, true] {
+                let mut search = RolloutSearch {
+                    sort,
+                    reverse,
+                    limit: 3,
+                    ..condition.clone()
+                };
+                loop {
+                    let stored = search.run(&run.store).await.unwrap();
+                    let found = search.in_grid(&grid, None).unwrap();
+                    let listed = found.listed(&run.store, &grid).await.unwrap();
+                    assert_eq!(listed, stored.items, "{search:?}");
+                    assert_eq!(found.total_count, stored.total_count, "{search:?}");
+                    assert_eq!(found.next.is_some(), stored.next.is_some(), "{search:?}");
+                    let Some(next) = found.next else { break };
+                    search.after = Some(next);
+                }
+            }
+        }
     }
 }

@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use osmosis_core::RunName;
 use osmosis_store::{RunEntry, RunKind};
 
-use super::{kept, stores};
+use super::kept::{self, KINDS};
+use super::stores;
 use crate::run_folder::{RunFolder, command_word};
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
-const KINDS: [RunKind; 3] = [RunKind::Evaluation, RunKind::Training, RunKind::Serving];
 /// The newest run.
 const LATEST: &str = "latest";
 /// Runs that an error lists.

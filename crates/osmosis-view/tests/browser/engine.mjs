@@ -11,6 +11,7 @@ const OSMOSIS = process.env.OSMOSIS ?? 'osmosis';
 const PYTHON = process.env.PYTHON ?? 'python3';
 
 const AGENT = `
+import asyncio
 import os
 
 import httpx
@@ -37,6 +38,10 @@ class Gated(AgentWorkflow):
         text = ctx.prompt[-1]["content"]
         if text == "raise":
             raise ValueError("row 17 has no unit")
+        if text == "die":
+            os._exit(7)
+        if text == "hang":
+            await asyncio.sleep(3600)
         answer = await ask(ctx.prompt)
         if ctx.artifacts_dir is not None and text == "write":
             (ctx.artifacts_dir / "notes.html").write_text("<script>window.pwned = 1</script> artifact text")
@@ -46,6 +51,8 @@ class Gated(AgentWorkflow):
 class Checksum(Grader):
     async def grade(self, ctx):
         text = str(ctx.sample.messages[-1]["content"])
+        if text == "ungraded":
+            raise TypeError("the label is no number")
         ctx.set_reward(1.0 if text == ctx.label else (sum(map(ord, text)) % 7) / 7)
 `;
 
@@ -54,6 +61,10 @@ const SCRIPT = `
 when.last_user = 'flaky'
 times = 1
 error = { status = 500, message = "the model server is starting" }
+
+[[reply]]
+when.last_user = 'down'
+error = { status = 503, message = "the model server is down" }
 
 [[reply]]
 when.last_user = 'cut'
@@ -121,7 +132,12 @@ export async function submit(folder, kind, ...more) {
   const child = spawn(OSMOSIS, [kind, 'submit', config, '--name', 'now', '--python', PYTHON, '--view', ...more], {
     cwd: folder,
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, TMPDIR: folder, OSMOSIS_CACHE_DIR: join(folder, 'cache'), XDG_STATE_HOME: join(folder, 'state') },
+    env: {
+      ...process.env,
+      TMPDIR: folder,
+      OSMOSIS_CACHE_DIR: join(folder, 'cache'),
+      XDG_STATE_HOME: join(folder, 'state'),
+    },
   });
   const said = { stdout: '', stderr: '' };
   for (const name of /** @type {const} */ (['stdout', 'stderr'])) {

@@ -60,6 +60,33 @@ test('`eval submit --view` shows its run live, and the page ends with the whole 
   assert.deepEqual(later.problems, []);
 });
 
+test('failures of every kind say what happened, on the run and on the rollout', async () => {
+  const { folder, gate } = await project(['raise', 'die', 'hang', 'ungraded', 'down', 'cut'], {
+    evaluation: 'agent_workflow_timeout_s = 4',
+  });
+  gate.let(1000);
+  const run = await submit(folder, 'eval');
+  assert.equal(await run.ended, 3, run.said.stderr);
+  const viewer = await view(folder, 'now');
+  const page = await open(viewer);
+  for (const text of ['ValueError: row 17 has no unit', 'deadline', 'TypeError: the label is no number', 'is down'])
+    await page.waitForSelector(`.failure >> text=${text}`);
+  const shows = async (row, outcome, error) => {
+    await page.goto(`${viewer.origin}/runs/now/rollouts/${row}.0`);
+    await page.waitForSelector(`.facts >> text=${outcome}`);
+    await page.waitForSelector(`.bad-box >> text=${error}`);
+  };
+  await shows(0, 'agent failed', 'row 17 has no unit');
+  await shows(1, 'agent failed', '7');
+  await shows(2, 'timed out', '4 s');
+  await shows(3, 'ungraded', 'the label is no number');
+  await shows(4, 'infrastructure failed', 'the model server is down');
+  await page.waitForSelector('.attempts >> text=the model server is down');
+  await page.goto(`${viewer.origin}/runs/now/rollouts/5.0`);
+  await page.waitForSelector('.turn.assistant >> text=length');
+  assert.deepEqual(page.problems, []);
+});
+
 test('a static copy of a real run has its artifacts as plain files, earlier attempts and a search', async () => {
   const { folder, gate } = await project(['one', 'flaky', 'write']);
   gate.let(100);

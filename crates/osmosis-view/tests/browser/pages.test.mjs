@@ -133,7 +133,7 @@ test('the token lens colours tokens and tells what each is', async () => {
   assert.match(tip, /logprob/);
   assert.match(tip, /version 0/);
   assert.match(tip, /loss mask/);
-  await page.waitForSelector('text=the attempts at this row part here');
+  await page.waitForSelector('text=the rollouts of this row differ from here on');
   for (const [key, by, name] of [
     ['2', 'advantage', 'a'],
     ['3', 'version', 'v'],
@@ -145,7 +145,7 @@ test('the token lens colours tokens and tells what each is', async () => {
   }
 });
 
-test('the attempts at a row stand side by side, with what differs marked', async () => {
+test('the rollouts of a row stand side by side, with what differs marked', async () => {
   await go('/runs/alpha/rows/0', '.columns .turn');
   await page.waitForSelector('ins');
   assert.equal(await page.locator('.columns > section').count(), 4);
@@ -187,6 +187,11 @@ test('help lists the keys of the page', async () => {
 test('what is not there is said, with a way back', async () => {
   await go('/runs/none', 'text=This could not be shown');
   await page.waitForSelector('text=no run `none`');
+  await page.waitForSelector('text=it opens here');
+  const before = page.requested.length;
+  await go('/runs/alpha/rollouts/99.0', 'text=This could not be shown');
+  const asked = page.requested.slice(before);
+  assert.ok(!asked.some((url) => url.endsWith('/events')), 'only a run may be about to begin');
   page.problems.length = 0;
 });
 

@@ -31,9 +31,9 @@ export async function comparePage([list], signal) {
         h('p', { class: 'verdict' }, other.summary.replaceAll('`', '')),
         other.cautions.length
           ? h(
-              'div',
-              { class: 'notice warn-box' },
-              other.cautions.map((/** @type {string} */ text) => h('p', null, text)),
+              'ul',
+              { class: 'notice warn-box cautions' },
+              other.cautions.map((/** @type {string} */ text) => h('li', null, text)),
             )
           : null,
         h(

@@ -1,4 +1,4 @@
-// All attempts at one dataset row, side by side.
+// All rollouts of one dataset row, side by side.
 
 import { here, link, note, part, rolloutPath, runPath } from '../address.js';
 import { data } from '../api.js';
@@ -17,7 +17,7 @@ const USES = {
   hypothetical: 'no training: advantages are what GRPO would give',
 };
 
-/** Attempts that are shown at once, at first. */
+/** Rollouts that are shown at once, at first. */
 const SHOWN = 8;
 
 /** @param {string[]} names @param {AbortSignal} signal @returns {Promise<import('../types').Shown>} */
@@ -36,7 +36,7 @@ export async function groupPage([run, row], signal) {
       h(
         'div',
         { class: 'facts' },
-        h('span', null, plural(visit?.rollouts.length ?? 0, 'attempt')),
+        h('span', null, plural(visit?.rollouts.length ?? 0, 'rollout')),
         visit ? h('span', null, USES[/** @type {keyof typeof USES} */ (visit.use)]) : null,
         visit?.common_prefix !== null && visit
           ? h('span', null, `alike for the first ${plural(visit.common_prefix, 'token')}`)
@@ -58,7 +58,7 @@ export async function groupPage([run, row], signal) {
             h(
               'option',
               { value: one.visit, selected: one === visit },
-              `visit ${one.visit + 1}, ${plural(one.rollouts.length, 'attempt')}`,
+              `visit ${one.visit + 1}, ${plural(one.rollouts.length, 'rollout')}`,
             ),
           ),
         )
@@ -77,7 +77,7 @@ export async function groupPage([run, row], signal) {
             h(
               'tr',
               null,
-              ['Attempt', 'Outcome', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Why without an advantage'].map(
+              ['Rollout', 'Outcome', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Why without an advantage'].map(
                 (text, i) => h('th', { scope: 'col', class: i > 1 && i < 6 ? 'right' : null }, text),
               ),
             ),
@@ -119,7 +119,7 @@ export async function groupPage([run, row], signal) {
           ),
         ),
       )
-    : h('p', { class: 'empty' }, 'No attempt at this row yet.');
+    : h('p', { class: 'empty' }, 'No rollout of this row yet.');
 
   async function load() {
     if (!visit) return;
@@ -150,7 +150,7 @@ export async function groupPage([run, row], signal) {
         ? h(
             'p',
             { class: 'small muted' },
-            `The first ${SHOWN} of ${visit.rollouts.length} attempts; the table opens the others.`,
+            `The first ${SHOWN} of ${visit.rollouts.length} rollouts; the table opens the others.`,
           )
         : null,
     );
@@ -185,7 +185,7 @@ export async function groupPage([run, row], signal) {
     keys: [
       {
         keys: ['j', 'ArrowDown'],
-        does: 'next attempt',
+        does: 'next rollout',
         run: (event) => {
           event.preventDefault();
           moveFocus('a.row-link', 1);
@@ -193,7 +193,7 @@ export async function groupPage([run, row], signal) {
       },
       {
         keys: ['k', 'ArrowUp'],
-        does: 'previous attempt',
+        does: 'previous rollout',
         run: (event) => {
           event.preventDefault();
           moveFocus('a.row-link', -1);

@@ -16,8 +16,8 @@ import { pathElement } from '../parts/transcript.js';
 
 const USES = {
   trained: 'Its group was trained on.',
-  no_variance: 'Not trained on: all attempts at this row got the same reward, so none was better than another.',
-  incomplete: 'Not trained on: attempts at this row have no reward.',
+  no_variance: 'Not trained on: all rollouts of this row got the same reward, so none was better than another.',
+  incomplete: 'Not trained on: other rollouts of this row have no reward.',
   held_out: 'Never trained on: the row is held out to measure.',
   hypothetical: 'This run does not train. The advantage is what GRPO would make of the rewards of its row.',
 };
@@ -115,8 +115,8 @@ export async function rolloutPage([run, id], signal) {
           'div',
           { class: 'facts' },
           outcome(rollout.outcome ?? (rollout.attempts ? 'running' : 'waiting'), rollout.passed),
-          h('span', null, `${count(rollout.model_calls)} model calls`),
-          h('span', null, `${count(rollout.completion_tokens)} tokens`),
+          h('span', null, plural(rollout.model_calls, 'model call')),
+          h('span', null, plural(rollout.completion_tokens, 'token')),
           rollout.finished_at_ms ? h('span', null, `finished ${time(rollout.finished_at_ms)}`) : null,
           rollout.regraded_from
             ? h(
@@ -132,7 +132,7 @@ export async function rolloutPage([run, id], signal) {
         'div',
         { class: 'actions' },
         h('a', { class: 'btn', href: link(`${rolloutPath(run, row, index)}/tokens`) }, 'Token lens'),
-        h('a', { class: 'btn', href: link(`${runPath(run)}/rows/${row}`) }, 'All attempts'),
+        h('a', { class: 'btn', href: link(`${runPath(run)}/rows/${row}`) }, `Rollouts of row ${row}`),
         h('button', { class: 'btn', type: 'button', onclick: () => move(-1), 'aria-label': 'Previous rollout' }, '←'),
         h('button', { class: 'btn', type: 'button', onclick: () => move(1), 'aria-label': 'Next rollout' }, '→'),
       ),
@@ -191,7 +191,7 @@ export async function rolloutPage([run, id], signal) {
             ? h(
                 'div',
                 null,
-                h('h3', null, "The grader's words"),
+                h('h3', null, 'From the grader'),
                 judged.map((/** @type {any} */ sample) =>
                   longText(
                     JSON.stringify({ ...(sample.metrics ?? {}), ...(sample.extra_fields ?? {}) }, null, 2),
@@ -248,9 +248,7 @@ export async function rolloutPage([run, id], signal) {
             ? longText(rollout.logs.join('\n'), 'code')
             : h('p', { class: 'muted' }, 'User code printed nothing during this rollout.'),
         ),
-        fold([`Artifacts (${rollout.artifacts.total_count})`], () =>
-          artifacts(at, rollout.artifacts),
-        ),
+        fold([`Artifacts (${rollout.artifacts.total_count})`], () => artifacts(at, rollout.artifacts)),
       ]),
       card('Commands', [
         rollout.commands.show ? command(rollout.commands.show, 'Show it in a terminal') : null,
@@ -356,7 +354,7 @@ export async function rolloutPage([run, id], signal) {
       { keys: ['n', 'ArrowRight'], does: 'next rollout', run: () => void move(1) },
       { keys: ['p', 'ArrowLeft'], does: 'previous rollout', run: () => void move(-1) },
       { keys: ['t'], does: 'token lens', run: () => go(link(`${rolloutPath(run, row, index)}/tokens`)) },
-      { keys: ['g'], does: 'all attempts at this row', run: () => go(link(`${runPath(run)}/rows/${row}`)) },
+      { keys: ['g'], does: 'all rollouts of this row', run: () => go(link(`${runPath(run)}/rows/${row}`)) },
       { keys: ['u'], does: 'back to the run', run: () => go(link(runPath(run))) },
     ],
   };

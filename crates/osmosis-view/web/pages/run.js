@@ -199,7 +199,7 @@ export async function runPage([run], signal) {
             draw();
           },
         },
-        stateDot(name === 'passed' || name === 'not_passed' ? 'scored' : name),
+        stateDot(name === 'passed' ? 'scored' : name),
         text,
         h('span', { class: 'muted num' }, count(n)),
       );
@@ -459,7 +459,7 @@ export async function runPage([run], signal) {
         },
       },
       { keys: ['Enter'], does: 'open the chosen rollout (in the grid)', run: () => {} },
-      { keys: ['g'], does: 'all attempts at the chosen row (in the grid)', run: () => {} },
+      { keys: ['g'], does: 'all rollouts of the chosen row (in the grid)', run: () => {} },
     ],
   };
 

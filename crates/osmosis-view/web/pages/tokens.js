@@ -42,7 +42,7 @@ export async function tokensPage([run, id], signal) {
       'div',
       { class: 'actions' },
       h('a', { class: 'btn', href: back }, 'Transcript'),
-      h('a', { class: 'btn', href: link(`${runPath(run)}/rows/${row}`) }, 'All attempts'),
+      h('a', { class: 'btn', href: link(`${runPath(run)}/rows/${row}`) }, `Rollouts of row ${row}`),
     ),
   );
   if (tokens.none_because) {
@@ -185,7 +185,7 @@ export async function tokensPage([run, id], signal) {
                     type: 'button',
                     onclick: () => of.jump(/** @type {number} */ (tokens.group_prefix)),
                   },
-                  `the attempts at this row part after ${plural(tokens.group_prefix, 'token')}`,
+                  `the rollouts of this row are alike for ${plural(tokens.group_prefix, 'token')}`,
                 ),
               ),
             ]

@@ -64,7 +64,9 @@ async function having(at, word, beginning) {
 export async function searchExport(at, wanted, grid) {
   const total = grid.row_index.length;
   const answer = (/** @type {Iterable<number>} */ found) => ({
-    rollouts: [...found].map((place) => /** @type {[number, number]} */ ([grid.row_index[place], grid.run_index[place]])),
+    rollouts: [...found].map(
+      (place) => /** @type {[number, number]} */ ([grid.row_index[place], grid.run_index[place]]),
+    ),
     searched: total,
     finished: total,
   });

@@ -1,4 +1,5 @@
-// The tokens of one path as text. Only what is near the window is in the page: a path may have a hundred thousand.
+// The tokens of one path as text. Only what is near the window is in the page: a path may have a hundred thousand. Neighbours
+// of one colour share an element, because the number of elements is what scrolling costs; the pointer finds the token in it.
 
 import { announce, h, tip } from '../dom.js';
 import { number } from '../format.js';
@@ -7,8 +8,9 @@ import { number } from '../format.js';
 /** @typedef {import('../types').SampleTokens} SampleTokens */
 /** @typedef {import('../types').TokenCall} TokenCall */
 
-/** Tokens that come into the page together. */
+/** Tokens that come into the page together: up to the next end of a line, but no more than the second. */
 const BLOCK = 160;
+const LONGEST_BLOCK = 1200;
 /** The logprob that has the last colour. */
 const SURPRISING = -5;
 
@@ -58,84 +60,115 @@ export class LensText {
     this.most = Math.max(1, ...sample.advantages.map(Math.abs));
     this.mode = 'logprob';
     this.element = h('div', { class: 'lens', tabindex: '0', role: 'document', 'aria-label': `${this.length} tokens` });
-    /** @type {HTMLElement[]} */
+    /** @type {{ element: HTMLElement, from: number, to: number }[]} A block is a paragraph: one begins where a line does. */
     this.blocks = [];
-    for (let from = 0; from < this.length; from += BLOCK) {
-      const block = h('div', { class: 'block', dataset: { from } });
-      this.blocks.push(block);
+    /** @type {Map<Element, number>} */
+    this.placeOf = new Map();
+    for (let from = 0; from < this.length;) {
+      const to = this.blockEnd(from);
+      const block = h('div', { class: 'block' });
+      this.placeOf.set(block, this.blocks.length);
+      this.blocks.push({ element: block, from, to });
       this.element.append(block);
+      from = to;
     }
+    this.pointed = h('div', { class: 'pointed', hidden: true, 'aria-hidden': 'true' });
+    this.element.append(this.pointed);
     this.watch = new IntersectionObserver(
       (seen) => {
         for (const { target, isIntersecting, boundingClientRect } of seen) {
-          const block = /** @type {HTMLElement} */ (target);
-          if (isIntersecting) this.make(block);
-          else this.unmake(block, boundingClientRect.height);
+          const place = this.placeOf.get(target) ?? 0;
+          if (isIntersecting) this.make(place);
+          else this.unmake(place, boundingClientRect.height);
         }
       },
-      { rootMargin: '700px 0px' },
+      { rootMargin: '450px 0px' },
     );
     this.element.addEventListener('pointermove', (event) => this.hover(event));
-    this.element.addEventListener('pointerleave', () => tip(null));
+    this.element.addEventListener('pointerleave', () => this.point(null));
     this.element.addEventListener('click', (event) => {
-      const place = this.placeAt(event);
-      if (place >= 0) announce(this.describe(place).replaceAll('\n', ', '));
+      const found = this.placeAt(event);
+      if (found) announce(this.describe(found.at).replaceAll('\n', ', '));
     });
     this.estimate();
   }
 
+  /** Where the block ends that begins here. @param {number} from */
+  blockEnd(from) {
+    const most = Math.min(this.length, from + LONGEST_BLOCK);
+    for (let at = from + 1; at < most; at += 1) {
+      if (this.marks.has(at) || at === this.prefix) return at;
+      if (at - from >= BLOCK && this.text(at - 1).endsWith('\n')) return at;
+    }
+    return most;
+  }
+
   /** Blocks that are not in the page take about the room they will. */
   estimate() {
-    for (const block of this.blocks) {
-      const from = Number(block.dataset.from);
+    for (const { element, from, to } of this.blocks) {
       let characters = 0;
       let lines = 1;
-      for (let at = from; at < Math.min(this.length, from + BLOCK); at += 1) {
+      for (let at = from; at < to; at += 1) {
         const text = this.text(at);
         characters += text.length;
-        for (const char of text) if (char === '\n') lines += 1;
-        if (this.marks.has(at)) lines += 2;
+        if (text.includes('\n')) lines += 1;
       }
-      block.style.minHeight = `${Math.max(lines, Math.ceil(characters / 120) + lines / 2) * 24}px`;
+      if (this.marks.has(from)) lines += 2;
+      element.style.minHeight = `${Math.max(lines, Math.ceil(characters / 120) + lines / 2) * 24}px`;
     }
   }
 
   entered() {
-    for (const block of this.blocks) this.watch.observe(block);
+    for (const { element } of this.blocks) this.watch.observe(element);
   }
 
-  /** @param {HTMLElement} block */
-  make(block) {
-    if (block.childElementCount) return;
-    const from = Number(block.dataset.from);
+  /** @param {number} place */
+  make(place) {
+    const { element, from, to } = this.blocks[place];
+    if (element.childElementCount) return;
     const fragment = document.createDocumentFragment();
-    for (let at = from; at < Math.min(this.length, from + BLOCK); at += 1) {
-      const call = this.marks.get(at);
-      if (call)
-        fragment.append(
-          h(
-            'span',
-            { class: call.branch_reason ? 'turn-mark branch' : 'turn-mark' },
-            `call ${call.call}${call.continues === null ? '' : `, continues ${call.continues}`} · ${call.prompt.length} new prompt tokens, ${call.sampled.length} sampled at temperature ${number(call.temperature, 2)}${call.branch_reason ? ` · new branch: ${call.branch_reason}` : ''}${call.masked_because ? ` · ${call.masked_because}` : ''}`,
-          ),
-        );
-      if (at === this.prefix && at > 0)
-        fragment.append(h('span', { class: 'prefix-end' }, 'the attempts at this row part here'));
+    const call = this.marks.get(from);
+    if (call) fragment.append(this.mark(call));
+    if (from === this.prefix && from > 0)
+      fragment.append(h('span', { class: 'prefix-end' }, 'the rollouts of this row differ from here on'));
+    for (let at = from; at < to;) {
+      const look = this.look(at);
       const token = document.createElement('t');
-      token.textContent = this.shown(at);
-      token.className = this.look(at);
+      token.className = look;
       token.dataset.at = String(at);
+      let text = '';
+      do {
+        text += this.shown(at);
+        at += 1;
+      } while (at < to && this.look(at) === look);
+      token.textContent = text;
       fragment.append(token);
     }
-    block.append(fragment);
-    block.style.minHeight = '';
+    element.append(fragment);
+    element.style.minHeight = '';
   }
 
-  /** @param {HTMLElement} block @param {number} height As it was seen: asking for it now would lay the page out. */
-  unmake(block, height) {
-    if (!block.childElementCount) return;
-    block.style.minHeight = `${height}px`;
-    block.replaceChildren();
+  /** @param {TokenCall} call */
+  mark(call) {
+    const facts = [
+      `call ${call.call}${call.continues === null ? '' : `, continues ${call.continues}`}`,
+      `${call.prompt.length} new prompt tokens, ${call.sampled.length} sampled at temperature ${number(call.temperature, 2)}`,
+      call.branch_reason ? `new branch: ${call.branch_reason}` : null,
+      call.masked_because,
+    ];
+    return h(
+      'span',
+      { class: call.branch_reason ? 'turn-mark branch' : 'turn-mark' },
+      facts.filter((fact) => fact !== null).join(' · '),
+    );
+  }
+
+  /** @param {number} place @param {number} height As it was seen: asking for it now would lay the page out. */
+  unmake(place, height) {
+    const { element } = this.blocks[place];
+    if (!element.childElementCount) return;
+    element.style.minHeight = `${height}px`;
+    element.replaceChildren();
   }
 
   /** @param {number} at */
@@ -150,13 +183,20 @@ export class LensText {
 
   /** Line ends and other white space are visible. @param {number} at */
   shown(at) {
-    return this.text(at)
-      .replace(/\n/g, '⏎\n')
-      .replace(/\t/g, '⇥\t')
-      .replace(
-        /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
-        (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
-      );
+    return (
+      this.text(at)
+        .replace(/\n/g, '⏎\n')
+        .replace(/\t/g, '⇥\t')
+        // eslint-disable-next-line no-control-regex -- they would show as empty boxes
+        .replace(
+          /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g,
+          (c) => `‹${c.charCodeAt(0).toString(16).padStart(2, '0')}›`,
+        )
+        .replace(
+          /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
+          (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
+        )
+    );
   }
 
   /** The class of a token. @param {number} at */
@@ -177,21 +217,50 @@ export class LensText {
   /** @param {string} mode */
   color(mode) {
     this.mode = mode;
-    for (const token of this.element.querySelectorAll('t'))
-      token.className = this.look(Number(/** @type {HTMLElement} */ (token).dataset.at));
+    this.point(null);
+    this.blocks.forEach(({ element }, place) => {
+      if (!element.childElementCount) return;
+      element.replaceChildren();
+      this.make(place);
+    });
   }
 
-  /** @param {MouseEvent} event */
-  placeAt(event) {
-    const token = event.target instanceof Element ? event.target.closest('t') : null;
-    return token instanceof HTMLElement ? Number(token.dataset.at) : -1;
+  /** The token below the pointer, and where it is drawn. @param {MouseEvent} event */
+  placeAt({ target, clientX: x, clientY: y }) {
+    const run = target instanceof Element ? target.closest('t') : null;
+    const text = run?.firstChild;
+    if (!(run instanceof HTMLElement) || !text) return null;
+    const inside = (/** @type {DOMRect} */ box) => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom;
+    const range = document.createRange();
+    const { length } = run.textContent ?? '';
+    let start = 0;
+    for (let at = Number(run.dataset.at); start < length; at += 1) {
+      const end = start + this.shown(at).length;
+      range.setStart(text, start);
+      range.setEnd(text, end);
+      const box = [...range.getClientRects()].find(inside);
+      if (box) return { at, box };
+      start = end;
+    }
+    return null;
   }
 
   /** @param {PointerEvent} event */
   hover(event) {
-    const at = this.placeAt(event);
-    if (at < 0) return tip(null);
-    tip(this.describe(at), event.clientX, event.clientY);
+    const found = this.placeAt(event);
+    this.point(found?.box ?? null);
+    if (found) tip(this.describe(found.at), event.clientX, event.clientY);
+  }
+
+  /** Draws a frame round a token. @param {DOMRect | null} box */
+  point(box) {
+    this.pointed.hidden = box === null;
+    if (box === null) return tip(null);
+    const lens = this.element.getBoundingClientRect();
+    this.pointed.style.left = `${box.left - lens.left - 1}px`;
+    this.pointed.style.top = `${box.top - lens.top - 1}px`;
+    this.pointed.style.width = `${box.width}px`;
+    this.pointed.style.height = `${box.height}px`;
   }
 
   /** @param {number} at */
@@ -232,11 +301,13 @@ export class LensText {
 
   /** @param {number} at */
   jump(at) {
-    const block = this.blocks[Math.floor(Math.min(at, this.length - 1) / BLOCK)];
-    if (!block) return;
-    this.make(block);
-    const token = block.querySelector(`t[data-at="${at}"]`);
-    (token ?? block).scrollIntoView({ block: 'center' });
+    const place = this.blocks.findIndex(({ to }) => at < to);
+    if (place < 0) return;
+    this.make(place);
+    const { element } = this.blocks[place];
+    const runs = [...element.querySelectorAll('t')];
+    const run = runs.findLast((one) => Number(/** @type {HTMLElement} */ (one).dataset.at) <= at);
+    (run ?? element).scrollIntoView({ block: 'center' });
   }
 
   ids() {

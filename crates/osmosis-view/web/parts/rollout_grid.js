@@ -111,7 +111,11 @@ export function rolloutGrid(actions) {
   function measure() {
     const width = scroller.clientWidth;
     const ratio = devicePixelRatio || 1;
+    // A small run takes the room it needs, and no map of it.
+    const whole = lines.length * LINE + 10;
+    element.style.setProperty('--whole', `${whole}px`);
     const height = element.clientHeight;
+    element.classList.toggle('small', whole <= height + 2);
     if (!width || !height) return;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -266,7 +270,7 @@ export function rolloutGrid(actions) {
     if (at && at.place >= 0) tip(describe(lines[at.line].places[at.place]), event.clientX, event.clientY);
     else if (at)
       tip(
-        `row ${lines[at.line].row}: ${(texts.get(lines[at.line].row) ?? '').slice(0, 240)}\nopens all attempts side by side`,
+        `row ${lines[at.line].row}: ${(texts.get(lines[at.line].row) ?? '').slice(0, 240)}\nopens all its rollouts side by side`,
         event.clientX,
         event.clientY,
       );

@@ -44,7 +44,7 @@ export function headlines({ overview, report, training }) {
       headline(
         'best checkpoint',
         training.best ? `@${training.best.step}` : '–',
-        training.best ? 'by held-out pass rate' : 'needs held-out rows',
+        training.best ? 'by held-out pass rate' : training.checkpoints.length ? 'needs held-out rows' : 'none saved',
         training.best?.note ?? null,
       ),
       headline(
@@ -57,7 +57,7 @@ export function headlines({ overview, report, training }) {
         'groups used',
         count(training.groups.used),
         `${count(training.groups.no_variance)} flat, ${count(training.groups.incomplete)} incomplete`,
-        'A group is the attempts at one row in one step. Flat groups got the same reward for every attempt and teach nothing.',
+        'A group is the rollouts of one row in one step. In a flat group every rollout got the same reward: it teaches nothing.',
       ),
       headline('time', duration(lasted), overview.status, null),
     );
@@ -112,7 +112,7 @@ export function headlines({ overview, report, training }) {
     headline(
       'cost',
       money(report.cost?.total),
-      report.cost ? 'all attempts counted' : 'no prices given',
+      report.cost ? 'retries included' : 'no prices given',
       'What all calls cost with the prices of the run. Give them with --prompt-price and --completion-price.',
     ),
     headline('time', duration(lasted), overview.status, null),
@@ -176,7 +176,7 @@ export function histogram(grid, range, pick, color) {
     if (found) found.count += 1;
   }
   const most = Math.max(1, ...bins.map((bin) => bin.count));
-  if (!values.length) return card('Rewards', [h('p', { class: 'muted' }, 'No rollout is scored yet.')]);
+  if (!values.length) return card('Rewards', [h('p', { class: 'muted' }, 'No rollout has a reward.')]);
   const text = (/** @type {{ low: number, high: number, count: number }} */ { low, high, count: n }) =>
     `${low === high ? `reward ${number(low)}` : `rewards ${number(low)} to ${number(high)}`}: ${plural(n, 'rollout')} (${percent(n / values.length)})`;
   return card(
@@ -289,9 +289,8 @@ export function failures({ overview, report }) {
               at ? ', ' : '',
               h('a', { href: link(`${runPath(overview.run)}/rollouts/${example}`) }, example),
             ]),
-          ' · ',
-          copyButton(() => failure.rerun, 'Copy the command that runs these again'),
         ),
+        copyButton(() => failure.rerun, 'Copy the command that runs these again'),
       ),
     ),
   );

@@ -1,5 +1,6 @@
 //! A comparison for people.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use osmosis_core::statistics::{Comparison, Endpoint, PairedDifference, PairedTest, Verdict};
@@ -9,7 +10,7 @@ use osmosis_run::reports::{
     signed, signed_one,
 };
 use owo_colors::Style;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::figures::{ms_text, number, percent};
 use crate::output::paint;
@@ -171,12 +172,22 @@ fn rows(first: &RunName, compared: &ComparedWith) -> String {
     text
 }
 
+/// Of what has parts, a model's identity for example, the parts that differ.
 fn difference_line(difference: &Difference) -> String {
+    let (first, second) = (&difference.first, &difference.second);
+    let (Value::Object(before), Value::Object(now)) = (first, second) else {
+        return format!("{}: {} → {}", difference.fact, short(first), short(second));
+    };
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let parts = names.into_iter().filter_map(|name| {
+        let side = |side: &Map<String, Value>| side.get(name).cloned().unwrap_or_default();
+        let (old, new) = (side(before), side(now));
+        (old != new).then(|| format!("{name} {} → {}", short(&old), short(&new)))
+    });
     format!(
-        "{}: {} → {}",
+        "{}: {}",
         difference.fact,
-        short(&difference.first),
-        short(&difference.second)
+        parts.collect::<Vec<_>>().join(", ")
     )
 }
 
@@ -356,6 +367,22 @@ mod tests {
         assert_eq!(
             difference("a".into(), "0".repeat(64).into()),
             "f: a → 000000000000…"
+        );
+    }
+
+    #[test]
+    fn of_a_models_identity_only_the_parts_that_differ_are_told() {
+        let identity =
+            |digest: &str| serde_json::json!({"script_sha256": digest.repeat(64), "seed": 0});
+        let difference = Difference {
+            fact: "model".to_owned(),
+            first: identity("a"),
+            second: identity("b"),
+            caution: None,
+        };
+        assert_eq!(
+            difference_line(&difference),
+            "model: script_sha256 aaaaaaaaaaaa… → bbbbbbbbbbbb…"
         );
     }
 }

@@ -22,7 +22,7 @@ use crate::policy::{Fault, FaultKind, PolicyDescription, TokenSlot};
 use crate::serving::requests::Arrival;
 use crate::serving::server::Shared;
 use crate::sessions::fault_tally::{CallOutcome, Waited};
-use crate::sessions::rollout_session::Visit;
+use crate::sessions::visit::Visit;
 use crate::telemetry::spans::TraceParent;
 
 /// A call that is not recorded yet. Dropped before [`OpenCall::record`], it is one whose caller went

@@ -15,7 +15,8 @@ use crate::options::Durability;
 use crate::policy::TokenAccount;
 use crate::serving::server::Shared;
 use crate::sessions::fault_tally::{CallOutcome, Ended};
-use crate::sessions::rollout_session::{CallResult, GivenCompletion};
+use crate::sessions::rollout_session::GivenCompletion;
+use crate::sessions::visit::CallResult;
 
 impl Unrecorded {
     pub(super) async fn into_record(

@@ -35,7 +35,7 @@ use self::pool::{Pool, Ticket, Wish};
 pub(crate) use self::reply::{error_chain, said};
 pub(crate) use self::retry::{retry_after, wait_before};
 use crate::error::GatewayError;
-use crate::policy::probe::Probed;
+use crate::policy::probe_finding::Probed;
 use crate::policy::{
     CallFormat, Capabilities, DialectSet, Fault, ModelCall, ModelReply, Policy, PolicyChange,
     PolicyDescription, ReplyBody, Servers, Updates,

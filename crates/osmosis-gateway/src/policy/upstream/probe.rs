@@ -8,7 +8,8 @@ use osmosis_dialect::{Dialect, OutputLimit};
 
 use super::UpstreamPolicy;
 use super::endpoint::Endpoint;
-use crate::policy::probe::{Finding, ProbeError, Probed, Target, names_in, tiny_call};
+use crate::policy::probe::{Target, names_in, tiny_call};
+use crate::policy::probe_finding::{Finding, ProbeError, Probed};
 
 /// For the list of models, which only adorns a hint.
 const LIST_LIMIT: Duration = Duration::from_secs(5);

@@ -10,7 +10,8 @@ use osmosis_dialect::OutputLimit;
 
 use super::{Inner, Refused, TokenPolicy, TokenPolicyOptions};
 use crate::error::GatewayError;
-use crate::policy::probe::{Probed, Target, tiny_call};
+use crate::policy::probe::{Target, tiny_call};
+use crate::policy::probe_finding::Probed;
 use crate::policy::weights::UnusableWeights;
 use crate::policy::{
     CallFormat, Capabilities, Fault, ModelCall, ModelReply, Policy, PolicyChange,

@@ -16,24 +16,26 @@ mod draw;
 mod generate;
 mod live;
 mod reading;
+mod refused;
 mod running;
 mod wire;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::stream;
+use osmosis_core::clock::now_ms;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, RemoteFault, StopReason, TokenEngine,
 };
-use osmosis_tokens::{ChatFormat, TokensError, TokensErrorKind, ToolSupport};
+use osmosis_tokens::{ChatFormat, ToolSupport};
 use serde_json::Value;
 
 use self::checked_request::{CheckedRequest, Refusal};
 use self::draw::Place;
 use self::live::LiveReply;
 use self::reading::{Reader, Reading, StopScan};
+use self::refused::Refused;
 use self::running::{ChoiceSink, End, Running};
 use self::wire::{Head, Tokens, WholeChoice};
 use crate::policy::weights::WeightLoader;
@@ -282,7 +284,7 @@ impl Inner {
             head: Head {
                 id,
                 model: self.options.model.clone(),
-                created: now(),
+                created: u64::try_from(now_ms() / 1000).unwrap_or(0),
                 prompt_token_ids,
             },
             running: Cancelling(running),
@@ -456,35 +458,6 @@ impl Drop for Cancelling {
     }
 }
 
-/// Why a call gets no answer.
-#[derive(Debug)]
-enum Refused {
-    /// By the caller's fault.
-    Refusal(Refusal),
-    Fault(Fault),
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refusal(refusal)
-    }
-}
-
-impl From<TokensError> for Refused {
-    fn from(error: TokensError) -> Self {
-        match error.kind() {
-            TokensErrorKind::Messages => Refusal::of("messages", error.to_string()).into(),
-            TokensErrorKind::Checkpoint | TokensErrorKind::DiskFull | TokensErrorKind::Records => {
-                Self::Fault(Fault {
-                    kind: FaultKind::Misconfigured,
-                    status: 500,
-                    message: error.to_string(),
-                })
-            }
-        }
-    }
-}
-
 fn tool_name(tool: &Value) -> &str {
     let name = tool["function"]["name"].as_str();
     name.or_else(|| tool["name"].as_str())
@@ -497,11 +470,4 @@ fn finish_reason(reason: StopReason, tool_calls: usize) -> &'static str {
         StopReason::Stop | StopReason::Cancelled if tool_calls > 0 => "tool_calls",
         StopReason::Stop | StopReason::Cancelled => "stop",
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
 }

@@ -1,13 +1,14 @@
 //! What a model call sent and what came back, so that a person can read it.
 
 use osmosis_core::JsonText;
-use osmosis_data::conversation::{Conversation, RecordedCall, Usage};
+use osmosis_data::conversation::Conversation;
 use osmosis_store::{CallBody, CallRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Entry, Transcriber};
+use crate::transcripts::recorded_call;
 
 /// Fields of requests that hold messages and tools, in any dialect; the others are parameters.
 const NO_PARAMETERS: &[&str] = &[
@@ -47,28 +48,8 @@ impl ReadExchange {
         let Some(body) = body else {
             return Self::default();
         };
-        let recorded = RecordedCall {
-            call_id: call.call_id,
-            dialect: &call.dialect,
-            model: &call.model,
-            status: call.status,
-            error: call.error.as_deref(),
-            request: &body.request,
-            response: &body.response,
-            usage: Usage {
-                prompt_tokens: call.prompt_tokens,
-                completion_tokens: call.completion_tokens,
-                cached_tokens: call.cached_tokens,
-                reasoning_tokens: call.reasoning_tokens,
-                cost: None,
-            },
-            queued_at_ms: call.queued_at_ms,
-            first_byte_at_ms: call.first_byte_at_ms,
-            done_at_ms: call.done_at_ms,
-            tokens: &[],
-        };
         // Alone, each choice is a conversation.
-        let choices = Conversation::of_sample([recorded], &[]);
+        let choices = Conversation::of_sample([recorded_call(call, body)], &[]);
         let facts = || choices.iter().flat_map(Conversation::calls);
         Self {
             finish_reasons: facts()

@@ -5,6 +5,7 @@ use osmosis_core::statistics::{Endpoint, Interval};
 
 use super::SharedReport;
 use crate::figures::{duration_text, ms_text, number, percent, thousands};
+use crate::reports::ChangedRows;
 
 /// A number with its name and what is to be known about it.
 pub(super) struct Headline {
@@ -118,6 +119,30 @@ pub(super) struct Change {
     pub(super) second: String,
     pub(super) difference: String,
     pub(super) p: String,
+}
+
+impl Change {
+    /// The cells of its row, each made safe for the document it goes into.
+    pub(super) fn cells(&self, safe: impl Fn(&str) -> String) -> [String; 5] {
+        [
+            self.label,
+            &self.first,
+            &self.second,
+            &self.difference,
+            &self.p,
+        ]
+        .map(safe)
+    }
+}
+
+/// The rows that changed, by what they do now.
+pub(super) fn changed_rows(
+    compared: &super::super::ComparedWith,
+) -> [(&'static str, &ChangedRows); 2] {
+    [
+        ("pass more often", &compared.fixed),
+        ("pass less often", &compared.broken),
+    ]
 }
 
 pub(super) fn changes(compared: &super::super::ComparedWith) -> Vec<Change> {

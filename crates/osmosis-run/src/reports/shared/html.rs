@@ -169,21 +169,11 @@ fn comparison_section(first: &str, compared: &ComparedWith, page: &mut String) {
          <th>p, adjusted</th></tr>\n",
     );
     for change in figures::changes(compared) {
-        let _ = writeln!(
-            page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            change.label,
-            text(&change.first),
-            text(&change.second),
-            text(&change.difference),
-            text(&change.p)
-        );
+        let cells = change.cells(text).join("</td><td>");
+        let _ = writeln!(page, "<tr><td>{cells}</td></tr>");
     }
     page.push_str("</table></div>\n");
-    for (name, rows) in [
-        ("pass more often", &compared.fixed),
-        ("pass less often", &compared.broken),
-    ] {
+    for (name, rows) in figures::changed_rows(compared) {
         changed_rows(name, rows, page);
     }
     for caution in &compared.cautions {

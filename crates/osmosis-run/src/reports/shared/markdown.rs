@@ -106,21 +106,11 @@ fn compare(first: &str, compared: &ComparedWith, out: &mut String) {
     );
     out.push_str("| | before | now | difference (95%) | p, adjusted |\n|---|---:|---:|---|---|\n");
     for change in figures::changes(compared) {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} |",
-            change.label,
-            line(&change.first),
-            line(&change.second),
-            line(&change.difference),
-            line(&change.p)
-        );
+        let cells = change.cells(line).join(" | ");
+        let _ = writeln!(out, "| {cells} |");
     }
     out.push('\n');
-    for (name, rows) in [
-        ("pass more often", &compared.fixed),
-        ("pass less often", &compared.broken),
-    ] {
+    for (name, rows) in figures::changed_rows(compared) {
         changed(name, rows, out);
     }
     for caution in &compared.cautions {

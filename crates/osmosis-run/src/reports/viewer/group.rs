@@ -162,14 +162,17 @@ impl Grouping {
             self.training.algorithm,
             self.training.incomplete_groups,
         );
-        let group_use = if rollouts.iter().any(|rollout| self.is_held_out(rollout)) {
+        let would_be = if rollouts.iter().any(|rollout| self.is_held_out(rollout)) {
             GroupUse::HeldOut
         } else if compared.used == 0 && compared.no_variance > 0 {
             GroupUse::NoVariance
         } else if compared.used == 0 {
             GroupUse::Incomplete
-        } else if self.trained {
+        } else {
             GroupUse::Trained
+        };
+        let group_use = if self.trained {
+            would_be
         } else {
             GroupUse::Hypothetical
         };
@@ -184,11 +187,11 @@ impl Grouping {
                 advantages
             };
             let why = why_not.remove(&rollout.id).or_else(|| {
-                let why = match group_use {
+                let why = match would_be {
                     GroupUse::HeldOut => "held-out rows are never trained on",
-                    GroupUse::NoVariance if attempts == 1 => "it is the only attempt at the row",
-                    GroupUse::NoVariance => "all attempts at the row got the same reward",
-                    GroupUse::Incomplete => "other attempts at the row have no reward",
+                    GroupUse::NoVariance if attempts == 1 => "it is the only rollout of its row",
+                    GroupUse::NoVariance => "all rollouts of its row got the same reward",
+                    GroupUse::Incomplete => "other rollouts of its row have no reward",
                     GroupUse::Trained | GroupUse::Hypothetical => return None,
                 };
                 Some(why.to_owned())

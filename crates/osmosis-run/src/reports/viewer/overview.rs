@@ -6,7 +6,6 @@ use osmosis_store::{RolloutPages, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::run_report::fact;
 use super::super::{Curve, HeldOutScore, RunState};
 use crate::RunError;
 use crate::eval::money::Money;
@@ -96,12 +95,12 @@ impl RunOverview {
         let mut pages = RolloutPages::finished(store);
         while let Some(page) = pages.next().await? {
             for rollout in &page {
-                let Some(outcome) = &rollout.outcome else {
+                let Some(fact) = rollout.fact() else {
                     continue;
                 };
-                tally.add(&fact(rollout, outcome));
+                tally.add(&fact);
                 last_result_at_ms = last_result_at_ms.max(rollout.finished_at_ms);
-                if let Some(reward) = outcome.reward() {
+                if let Some(reward) = fact.reward {
                     rewards.push((rollout.finished_at_ms.unwrap_or_default(), reward.get()));
                 }
             }
