@@ -115,7 +115,9 @@ pub(crate) async fn transact(
     work: &mut [&mut dyn Work],
 ) -> Result<bool, Failure> {
     match try_all(connection, writing, work).await {
-        Ok(true) => commit_marked(connection, writing, number).await.map(|()| true),
+        Ok(true) => commit_marked(connection, writing, number)
+            .await
+            .map(|()| true),
         // Nothing was written that could be lost.
         Ok(false) => {
             let ended = connection.batch("COMMIT").await;
@@ -145,15 +147,15 @@ async fn commit_marked(
         connection.execute(MARK, &mark),
         connection.batch("COMMIT"),
     );
-    for error in [marked.err(), committed.err()].into_iter().flatten() {
-        return Err(if error.consequence() == Consequence::Reconnect {
-            Failure::InDoubt(error)
-        } else {
-            // The commit of a transaction in which the mark failed undoes it.
-            Failure::Failed(error)
-        });
-    }
-    Ok(())
+    let Some(error) = marked.err().or(committed.err()) else {
+        return Ok(());
+    };
+    Err(if error.consequence() == Consequence::Reconnect {
+        Failure::InDoubt(error)
+    } else {
+        // The commit of a transaction in which the mark failed undoes it.
+        Failure::Failed(error)
+    })
 }
 
 /// What became of a commit that was not answered. Waits for one that still goes on, which has the row locked.
@@ -204,12 +206,7 @@ async fn try_all(
         steps.push(one.run(&transaction));
     }
     all_in_order(steps).await?;
-    let changed = transaction.changed.load(Ordering::Relaxed) > 0;
-    let id: Option<String> = connection
-        .query_one(TRANSACTION_ID, &[])
-        .await?
-        .try_get(0)?;
-    Ok((changed, id))
+    Ok(transaction.changed.load(Ordering::Relaxed) > 0)
 }
 
 /// Is the run still there, and still ours? While the lock is shared, nobody takes it over.

@@ -535,14 +535,9 @@ impl Writer {
             let Some(connection) = &self.connection else {
                 continue;
             };
-            match was_committed(connection, transaction).await {
-                Ok(Some(committed)) => return Ok(committed),
-                Ok(None) if Instant::now() < deadline => sleep(FIRST_PAUSE).await,
-                Ok(None) => {
-                    return Err(unknown(Failed::all(StoreError::refused(
-                        "it still goes on",
-                    ))));
-                }
+            match was_committed(connection, &self.writing, number).await {
+                Ok(committed) => return Ok(committed),
+                Err(error) if error.consequence() == Consequence::Repeat => {}
                 Err(error) => {
                     self.lose_connection();
                     self.wait_after(error, &mut pause, deadline)

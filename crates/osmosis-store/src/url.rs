@@ -165,13 +165,19 @@ fn without_passwords(text: &str) -> String {
     // A password may hold what ends an authority, when somebody forgot to encode it.
     let query = rest.find(['?', '#']).unwrap_or(rest.len());
     let end = match rest.rfind('@') {
-        Some(at) if at > query => rest[at..].find(['/', '?', '#']).map_or(rest.len(), |n| at + n),
+        Some(at) if at > query => rest[at..]
+            .find(['/', '?', '#'])
+            .map_or(rest.len(), |n| at + n),
         Some(_) | None => query,
     };
     let (authority, query) = rest.split_at(end);
     let shown = match (authority.find(':'), authority.rfind('@')) {
         (Some(colon), Some(at)) if colon < at => {
-            format!("{}{HIDDEN}{}{query}", &authority[..=colon], &authority[at..])
+            format!(
+                "{}{HIDDEN}{}{query}",
+                &authority[..=colon],
+                &authority[at..]
+            )
         }
         (_, _) => rest.to_owned(),
     };

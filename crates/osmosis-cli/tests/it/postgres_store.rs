@@ -8,7 +8,14 @@ use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 /// The numbers of a report that do not depend on when and where it was made.
 fn numbers(report: &Value) -> Value {
-    let keys = ["outcomes", "pass_rate", "pass_at_k", "model_calls", "prompt_tokens", "completion_tokens"];
+    let keys = [
+        "outcomes",
+        "pass_rate",
+        "pass_at_k",
+        "model_calls",
+        "prompt_tokens",
+        "completion_tokens",
+    ];
     keys.map(|key| report[key].clone()).to_vec().into()
 }
 
@@ -30,10 +37,16 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
     assert_eq!(numbers(&report), numbers(&in_folder));
     let folder = workspace.run_folder("t");
     assert!(folder.join("metrics.json").exists() && folder.join("logs.txt").exists());
-    assert!(!folder.join("run.db").exists(), "the records are in the database");
+    assert!(
+        !folder.join("run.db").exists(),
+        "the records are in the database"
+    );
 
     // The database's runs are listed, and not those of the folder.
-    let listed = workspace.osmosis(&["eval", "list", "--json"]).expect(0).json();
+    let listed = workspace
+        .osmosis(&["eval", "list", "--json"])
+        .expect(0)
+        .json();
     let names: Vec<&str> = listed["items"]
         .as_array()
         .unwrap()
@@ -41,16 +54,32 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
         .map(|run| run["run_name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["t"]);
-    let info = workspace.osmosis(&["eval", "info", "t", "--json"]).expect(0).json();
+    let info = workspace
+        .osmosis(&["eval", "info", "t", "--json"])
+        .expect(0)
+        .json();
     assert_eq!(numbers(&info["data"]), numbers(&report));
-    let shown = workspace.osmosis(&["eval", "show", "t", "2", "--json"]).expect(0).json();
+    let shown = workspace
+        .osmosis(&["eval", "show", "t", "2", "--json"])
+        .expect(0)
+        .json();
     assert!(shown.to_string().contains("say 2"), "{shown}");
     workspace.osmosis(&["eval", "resume", "t"]).expect(0);
     let python = python_environment::python();
     workspace
-        .osmosis(&["eval", "regrade", "t", "--name", "again", "--python", python.as_str()])
+        .osmosis(&[
+            "eval",
+            "regrade",
+            "t",
+            "--name",
+            "again",
+            "--python",
+            python.as_str(),
+        ])
         .expect(0);
-    workspace.osmosis(&["eval", "compare", "t", "again"]).expect(0);
+    workspace
+        .osmosis(&["eval", "compare", "t", "again"])
+        .expect(0);
     let stopped = workspace.osmosis(&["eval", "stop", "t"]);
     assert!(stopped.stdout.contains("finished") || stopped.stderr.contains("finished"));
     workspace.osmosis(&["run", "verify", "t"]).expect(0);
@@ -70,15 +99,25 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
     workspace.variable("OSMOSIS_STORE", "");
     let back = exported(&workspace, &["--workspace", target]);
     assert_eq!(there, back);
-    let again = workspace.osmosis(&["run", "copy", "plain", "--to", &url, "--json"]).expect(0);
+    let again = workspace
+        .osmosis(&["run", "copy", "plain", "--to", &url, "--json"])
+        .expect(0);
     let to = again.json()["resource"]["to"].as_str().unwrap().to_owned();
-    assert!(to.contains("#evaluation/plain") && !to.contains("s3cret"), "{to}");
+    assert!(
+        to.contains("#evaluation/plain") && !to.contains("s3cret"),
+        "{to}"
+    );
 
     // By the option, too.
     let removed = ["run", "rm", "plain", "--yes", "--store", &url];
     workspace.osmosis(&removed).expect(0);
-    assert!(workspace.run_folder("plain").join("run.db").exists(), "the workspace's own run stays");
-    workspace.osmosis(&["run", "archive", "t", "--store", &url]).expect(0);
+    assert!(
+        workspace.run_folder("plain").join("run.db").exists(),
+        "the workspace's own run stays"
+    );
+    workspace
+        .osmosis(&["run", "archive", "t", "--store", &url])
+        .expect(0);
     assert!(!folder.exists(), "the files went with the records");
 }
 
