@@ -173,12 +173,13 @@ impl Presence {
         let mut session = Some((connection, notifications));
         loop {
             let stop = self.stop.clone();
-            let (connection, mut notifications) = match session.take() {
-                Some(session) => session,
-                None => tokio::select! {
+            let (connection, mut notifications) = if let Some(session) = session.take() {
+                session
+            } else {
+                tokio::select! {
                     again = self.connect_again() => again?,
                     () = stop.cancelled() => return None,
-                },
+                }
             };
             let ended = tokio::select! {
                 error = self.attend(&connection, &mut notifications) => error,
