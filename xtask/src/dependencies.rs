@@ -55,7 +55,7 @@ const TOLERATED: [(&str, &[&str], &str); 1] = [(
 
 /// Crates that are there in several versions, with who holds on to the older ones. Each costs build time and
 /// size, and doubles what has to be watched.
-const DOUBLED: [(&[&str], &str); 12] = [
+const DOUBLED: [(&[&str], &str); 14] = [
     (
         &["base64"],
         "spm_precompiled (tokenizers), async-openai, rig-core",
@@ -63,6 +63,10 @@ const DOUBLED: [(&[&str], &str); 12] = [
     (&["bit-set", "bit-vec"], "fancy-regex (tokenizers)"),
     (&["bitflags"], "defmt, behind features that are off"),
     (&["core-foundation"], "system-configuration, on macOS"),
+    (
+        &["fallible-iterator"],
+        "tokio-postgres is at 0.2, rusqlite at 0.3",
+    ),
     (&["getrandom", "r-efi"], "ring, ahash and tokenizers"),
     (&["hashbrown"], "safetensors"),
     (&["itertools"], "pep508_rs"),
@@ -73,6 +77,7 @@ const DOUBLED: [(&[&str], &str); 12] = [
     (&["supports-color"], "owo-colors asks for both"),
     (&["syn"], "derives that have not moved to syn 3"),
     (&["thiserror", "thiserror-impl"], "pep508_rs"),
+    (&["wasi"], "whoami (tokio-postgres), on WebAssembly"),
     (&["windows-sys"], "ring, on Windows"),
 ];
 

@@ -3,7 +3,7 @@
 mod kept;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
@@ -21,6 +21,10 @@ use crate::records::word;
 use crate::store::{PostgresOptions, PostgresStore, holder_of};
 use crate::{salvage, schema, verify};
 
+/// How long whoever looks for runs waits for a database that can't be reached: a mistyped host is told soon. A run that
+/// is open waits longer.
+const LOOK_FOR: Duration = Duration::from_secs(5);
+
 /// The runs of one database.
 #[derive(Debug)]
 pub struct PostgresCatalogue {
@@ -36,7 +40,10 @@ impl PostgresCatalogue {
         let address = Arc::new(Address::of(url)?);
         Ok(Self {
             url: StoreUrl::parse(&address.shown)?,
-            readers: Readers::new(Connector::new(Arc::clone(&address)), options.retry_for),
+            readers: Readers::new(
+                Connector::new(Arc::clone(&address)),
+                options.retry_for.min(LOOK_FOR),
+            ),
             address,
             options,
         })

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use osmosis_store::StoreError;
@@ -30,6 +31,9 @@ const SETTINGS: &str = "
     SET tcp_keepalives_count = 3;
     SET client_min_messages = warning;
 ";
+
+/// Between two looks whether a session has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// So many notifications may wait: one says as much as many.
 const WAITING_NOTIFICATIONS: usize = 16;
@@ -87,26 +91,65 @@ impl Connector {
                 }
             }
         });
+        client.batch_execute(SETTINGS).await?;
+        let row = client
+            .query_one(
+                "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+                &[],
+            )
+            .await?;
         let connection = Connection {
             client,
             shown: self.address.shown.clone(),
+            session: Session {
+                pid: row.try_get(0)?,
+                began: row.try_get(1)?,
+            },
             statements: Mutex::new(HashMap::new()),
         };
-        connection.batch(SETTINGS).await?;
         Ok((connection, notifications))
     }
+}
+
+/// The server's end of a connection, which may live on when ours is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pid: i32,
+    began: String,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     client: Client,
     shown: String,
+    session: Session,
     statements: Mutex<HashMap<&'static str, Statement>>,
 }
 
 impl Connection {
     pub(crate) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Ends another session of ours and waits until it is gone: what it had not committed is undone, and its locks are free.
+    pub(crate) async fn end_session(&self, other: &Session) -> Result<(), DbError> {
+        loop {
+            let there = self
+                .query(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE pid = $1 AND backend_start::text = $2",
+                    &[&other.pid, &other.began],
+                )
+                .await?;
+            if there.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

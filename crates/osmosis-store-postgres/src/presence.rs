@@ -116,6 +116,14 @@ pub(crate) async fn take_over(
                 &[&run_id, &holder],
             )
             .await?;
+        // What those before left behind that did not leave in order.
+        connection
+            .execute(
+                "DELETE FROM osmosis.members WHERE run_id = $1
+                    AND (kind = 'controller' OR seen_at < clock_timestamp() - interval '1 day')",
+                &[&run_id],
+            )
+            .await?;
         Ok::<_, DbError>(match row {
             Some(row) => Some(row.try_get(0)?),
             None => None,
@@ -165,12 +173,13 @@ impl Presence {
         let mut session = Some((connection, notifications));
         loop {
             let stop = self.stop.clone();
-            let (connection, mut notifications) = match session.take() {
-                Some(session) => session,
-                None => tokio::select! {
+            let (connection, mut notifications) = if let Some(session) = session.take() {
+                session
+            } else {
+                tokio::select! {
                     again = self.connect_again() => again?,
                     () = stop.cancelled() => return None,
-                },
+                }
             };
             let ended = tokio::select! {
                 error = self.attend(&connection, &mut notifications) => error,

@@ -236,10 +236,7 @@ pub(crate) async fn release(tx: &Transaction<'_>, released: &Released) -> Result
 const HELD_BACK: &str = "held back";
 
 /// Takes queued rollouts out of reach of `claim`. The attempt stays as it is: nothing is tried.
-pub(crate) async fn hold_back(
-    tx: &Transaction<'_>,
-    rollouts: &Vec<RolloutId>,
-) -> Result<(), DbError> {
+pub(crate) async fn hold_back(tx: &Transaction<'_>, rollouts: &[RolloutId]) -> Result<(), DbError> {
     tx.execute(
         "UPDATE osmosis.rollouts SET state = 'leased', owner = $3, member_id = NULL,
             lease_until_ms = 9223372036854775807
@@ -261,17 +258,17 @@ pub(crate) async fn let_go(tx: &Transaction<'_>, rollout: &RolloutId) -> Result<
 }
 
 /// Puts back what `owner` has leased. What is held back is nobody's lease.
-pub(crate) async fn recover_of(tx: &Transaction<'_>, owner: &String) -> Result<u64, DbError> {
+pub(crate) async fn recover_of(tx: &Transaction<'_>, owner: &str) -> Result<u64, DbError> {
     tx.execute(
         "UPDATE osmosis.rollouts SET state = 'queued', owner = NULL, member_id = NULL, lease_until_ms = NULL
          WHERE run_id = $1 AND state = 'leased' AND owner = $2 AND owner <> $3",
-        &[tx.run_id(), owner, &HELD_BACK],
+        &[tx.run_id(), &owner, &HELD_BACK],
     )
     .await
 }
 
 /// Puts back whatever is leased or held back, but the leases of nodes that are alive: they go on.
-pub(crate) async fn recover_all(tx: &Transaction<'_>, (): &()) -> Result<u64, DbError> {
+pub(crate) async fn recover_all(tx: &Transaction<'_>) -> Result<u64, DbError> {
     tx.execute(
         "UPDATE osmosis.rollouts AS rollouts
          SET state = 'queued', owner = NULL, member_id = NULL, lease_until_ms = NULL
@@ -287,7 +284,7 @@ pub(crate) async fn recover_all(tx: &Transaction<'_>, (): &()) -> Result<u64, Db
 /// Ends those that are queued, as an attempt of its own: the calls of an earlier one don't belong to the result.
 pub(crate) async fn cancel(
     tx: &Transaction<'_>,
-    rollouts: &Vec<RolloutId>,
+    rollouts: &[RolloutId],
 ) -> Result<Vec<RolloutId>, DbError> {
     let rows = tx
         .change(
@@ -336,10 +333,7 @@ static REQUEUE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(crate) async fn requeue(
-    tx: &Transaction<'_>,
-    kinds: &Vec<OutcomeKind>,
-) -> Result<u64, DbError> {
+pub(crate) async fn requeue(tx: &Transaction<'_>, kinds: &[OutcomeKind]) -> Result<u64, DbError> {
     let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
     let rows = tx.change(&REQUEUE, &[tx.run_id(), &kinds]).await?;
     Ok(rows.len() as u64)
@@ -365,7 +359,7 @@ static REQUEUE_THESE: LazyLock<String> = LazyLock::new(|| {
 /// The same for chosen rollouts, whatever their outcome.
 pub(crate) async fn requeue_these(
     tx: &Transaction<'_>,
-    rollouts: &Vec<RolloutId>,
+    rollouts: &[RolloutId],
 ) -> Result<Vec<RolloutId>, DbError> {
     let rows = tx
         .change(&REQUEUE_THESE, &[tx.run_id(), &texts(rollouts)])

@@ -123,7 +123,7 @@ pub(crate) async fn run(
     }))
 }
 
-pub(crate) async fn set_status(tx: &Transaction<'_>, status: &RunStatus) -> Result<(), DbError> {
+pub(crate) async fn set_status(tx: &Transaction<'_>, status: RunStatus) -> Result<(), DbError> {
     let is_final = match status {
         RunStatus::Finished => true,
         RunStatus::Running | RunStatus::Interrupted => false,
@@ -133,7 +133,7 @@ pub(crate) async fn set_status(tx: &Transaction<'_>, status: &RunStatus) -> Resu
             "UPDATE osmosis.run_records SET status = $2,
                 finished_at_ms = CASE WHEN $3 THEN coalesce($4::bigint, osmosis.now_ms()) END
              WHERE run_id = $1",
-            &[tx.run_id(), &word(status)?, &is_final, &tx.now_ms()],
+            &[tx.run_id(), &word(&status)?, &is_final, &tx.now_ms()],
         )
         .await?;
     if changed == 0 {

@@ -1,6 +1,6 @@
 //! Database roles that see one run and no other.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use osmosis_store::{RunKey, StoreError};
 use rand::distr::{Alphanumeric, SampleString as _};
@@ -73,11 +73,12 @@ async fn create(connection: &Connection, run_id: i32, role: &RunRole) -> Result<
         "BEGIN; CREATE ROLE {name} LOGIN PASSWORD '{verifier}'; GRANT USAGE ON SCHEMA osmosis TO {name};"
     );
     for (rights, table) in RIGHTS {
-        statements.push_str(&format!("GRANT {rights} ON osmosis.{table} TO {name};"));
+        let _ = write!(statements, "GRANT {rights} ON osmosis.{table} TO {name};");
     }
-    statements.push_str(&format!(
+    let _ = write!(
+        statements,
         "INSERT INTO osmosis.run_roles (role_name, run_id) VALUES ('{name}', {run_id}); COMMIT;"
-    ));
+    );
     connection.batch(&statements).await
 }
 

@@ -66,8 +66,7 @@ async fn copy(
     let Some(run_id) = make(connection, to).await? else {
         return Ok(None);
     };
-    let mut report = SalvageReport::default();
-    report.has_record = connection
+    let has_record = connection
         .execute(
             "INSERT INTO osmosis.run_records
                 (run_id, name, kind, status, created_at_ms, finished_at_ms, config_toml, pinned)
@@ -77,6 +76,10 @@ async fn copy(
         )
         .await?
         > 0;
+    let mut report = SalvageReport {
+        has_record,
+        ..SalvageReport::default()
+    };
     for sql in COPIES {
         connection.execute(sql, &[&run_id, &from]).await?;
     }

@@ -182,6 +182,7 @@ impl PostgresStore {
         let writer = Writer {
             connector: connector.clone(),
             connection: None,
+            lost: None,
             writing: Writing {
                 run_id,
                 member_id,
@@ -200,6 +201,7 @@ impl PostgresStore {
             hurry: Arc::clone(&hurry),
             conversations: Conversations::default(),
             call_ids: CallIds::default(),
+            next_commit: 1,
             carried: Vec::new(),
         };
         let presence = Presence {

@@ -101,20 +101,27 @@ pub(crate) trait Work: Send {
 pub(crate) enum Failure {
     /// Nothing was written.
     Failed(DbError),
-    /// The connection broke during the commit of this transaction.
-    InDoubt { transaction: String, error: DbError },
+    /// The connection broke during the commit.
+    InDoubt(DbError),
 }
 
-/// Does everything in one transaction and commits. Returns whether anything changed.
+/// Does everything in one transaction and commits. Returns whether anything changed. `number` is left in the database by a
+/// commit that changed something, so that its fate can be found out when the answer is lost. (The server's own number of a
+/// transaction would not do: after a crash it may be given to another one.)
 pub(crate) async fn transact(
     connection: &Connection,
     writing: &Writing,
+    number: i64,
     work: &mut [&mut dyn Work],
 ) -> Result<bool, Failure> {
     match try_all(connection, writing, work).await {
-        Ok((changed, transaction)) => {
-            commit(connection, transaction).await?;
-            Ok(changed)
+        Ok(true) => commit_marked(connection, writing, number)
+            .await
+            .map(|()| true),
+        // Nothing was written that could be lost.
+        Ok(false) => {
+            let ended = connection.batch("COMMIT").await;
+            ended.map(|()| false).map_err(Failure::Failed)
         }
         Err(error) => {
             if error.consequence() != Consequence::Reconnect {
@@ -129,52 +136,67 @@ pub(crate) async fn transact(
     }
 }
 
-async fn commit(connection: &Connection, transaction: Option<String>) -> Result<(), Failure> {
-    let Err(error) = connection.batch("COMMIT").await else {
+async fn commit_marked(
+    connection: &Connection,
+    writing: &Writing,
+    number: i64,
+) -> Result<(), Failure> {
+    let mark: [Parameter<'_>; 3] = [&writing.run_id, &writing.member_id, &number];
+    let (marked, committed) = tokio::join!(
+        biased;
+        connection.execute(MARK, &mark),
+        connection.batch("COMMIT"),
+    );
+    let Some(error) = marked.err().or(committed.err()) else {
         return Ok(());
     };
-    Err(match transaction {
-        Some(transaction) if error.consequence() == Consequence::Reconnect => {
-            Failure::InDoubt { transaction, error }
-        }
-        Some(_) | None => Failure::Failed(error),
+    Err(if error.consequence() == Consequence::Reconnect {
+        Failure::InDoubt(error)
+    } else {
+        // The commit of a transaction in which the mark failed undoes it.
+        Failure::Failed(error)
     })
 }
 
-/// What became of a transaction whose commit was not answered; `None` while it goes on.
+/// What became of a commit that was not answered. Waits for one that still goes on, which has the row locked.
 pub(crate) async fn was_committed(
     connection: &Connection,
-    transaction: &str,
-) -> Result<Option<bool>, DbError> {
-    let status: Option<String> = connection
-        .query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction])
-        .await?
-        .try_get(0)?;
-    Ok(match status.as_deref() {
-        Some("committed") => Some(true),
-        Some("in progress") => None,
-        // Null: so long ago that the server has forgotten it, which ours are not.
-        Some(_) | None => Some(false),
-    })
+    writing: &Writing,
+    number: i64,
+) -> Result<bool, DbError> {
+    let row = connection
+        .query_optional(
+            "SELECT last_commit FROM osmosis.members WHERE run_id = $1 AND member_id = $2 FOR UPDATE",
+            &[&writing.run_id, &writing.member_id],
+        )
+        .await?;
+    let Some(row) = row else {
+        return Err(StoreError::Moved {
+            path: writing.shown.clone().into(),
+        }
+        .into());
+    };
+    Ok(row.try_get::<_, i64>(0)? == number)
 }
 
+const MARK: &str =
+    "UPDATE osmosis.members SET last_commit = $3 WHERE run_id = $1 AND member_id = $2";
 const LOCK_EPOCH: &str = "SELECT pg_advisory_xact_lock_shared($1, $2)";
 const OUR_RUN: &str = "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1";
-const TRANSACTION_ID: &str = "SELECT pg_current_xact_id_if_assigned()::text";
 
-/// All statements, in one go. Also the number of the transaction, if it has written anything.
+/// All statements, in one go. Whether they changed anything.
 async fn try_all(
     connection: &Connection,
     writing: &Writing,
     work: &mut [&mut dyn Work],
-) -> Result<(bool, Option<String>), DbError> {
+) -> Result<bool, DbError> {
     let transaction = Transaction {
         connection,
         writing,
         changed: AtomicU64::new(0),
     };
     // Once per connection: what is not prepared would be sent after what is.
-    for sql in [LOCK_EPOCH, OUR_RUN, TRANSACTION_ID] {
+    for sql in [LOCK_EPOCH, OUR_RUN, MARK] {
         connection.prepare(sql).await?;
     }
     let mut steps: Vec<BoxFuture<'_, Result<(), DbError>>> = Vec::with_capacity(work.len() + 2);
@@ -184,12 +206,7 @@ async fn try_all(
         steps.push(one.run(&transaction));
     }
     all_in_order(steps).await?;
-    let changed = transaction.changed.load(Ordering::Relaxed) > 0;
-    let id: Option<String> = connection
-        .query_one(TRANSACTION_ID, &[])
-        .await?
-        .try_get(0)?;
-    Ok((changed, id))
+    Ok(transaction.changed.load(Ordering::Relaxed) > 0)
 }
 
 /// Is the run still there, and still ours? While the lock is shared, nobody takes it over.

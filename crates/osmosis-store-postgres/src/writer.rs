@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use osmosis_store::encoding::Conversations;
 use osmosis_store::{ChangeSender, Completion, CompletionReceipt, NewCall, StoreError};
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::calls::{CallIds, Calls, EncodedCall};
 use crate::completions::Completions;
-use crate::connection::{Connection, Connector};
+use crate::connection::{Connection, Connector, Session};
 use crate::error::{Consequence, DbError};
 use crate::readers::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::transaction::{Failure, Transaction, Work, Writing, transact, was_committed};
@@ -181,6 +182,8 @@ impl Batch {
 pub(crate) struct Writer {
     pub(crate) connector: Connector,
     pub(crate) connection: Option<Connection>,
+    /// The session of a connection that broke.
+    pub(crate) lost: Option<Session>,
     pub(crate) writing: Writing,
     /// Why nothing is written any more, once somebody else has taken the run over.
     pub(crate) fenced: watch::Sender<Option<StoreError>>,
@@ -198,6 +201,8 @@ pub(crate) struct Writer {
     pub(crate) hurry: Arc<Notify>,
     pub(crate) conversations: Conversations,
     pub(crate) call_ids: CallIds,
+    /// The number of the next commit, from 1.
+    pub(crate) next_commit: i64,
     /// Calls that were accepted but whose commit failed; they go first in the next one.
     pub(crate) carried: Vec<QueuedCall>,
 }
@@ -225,6 +230,8 @@ impl Writer {
 
     /// Takes what is queued. When nobody waits for the commit, gives more calls a moment to come.
     async fn gather(&self, queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>) {
+        // Who hurried until now is in the queue.
+        let _ = self.hurry.notified().now_or_never();
         take_queued(queue, batch, self.batch);
         if batch.len() >= self.batch
             || batch.iter().any(is_awaited)
@@ -233,7 +240,7 @@ impl Writer {
         {
             return;
         }
-        // Being told and running out of time come to the same; who hurried before is in the batch, or in the queue.
+        // Being told and running out of time come to the same.
         let _ = timeout(self.linger, self.hurry.notified()).await;
         take_queued(queue, batch, self.batch * CALLS_BEYOND_A_BATCH);
     }
@@ -381,7 +388,7 @@ impl Writer {
             match CallIds::reserve(connection, self.writing.run_id, wanted).await {
                 Ok(ids) => self.call_ids = ids,
                 Err(error) => {
-                    self.connection = None;
+                    self.lose_connection();
                     self.wait_after(error, &mut pause, deadline).await?;
                 }
             }
@@ -393,15 +400,34 @@ impl Writer {
     async fn connected(&mut self, deadline: Instant) -> Result<(), Failed> {
         let mut pause = FIRST_PAUSE;
         if self.connection.as_ref().is_some_and(Connection::is_closed) {
-            self.connection = None;
+            self.lose_connection();
         }
         while self.connection.is_none() {
-            match self.connector.connect().await {
-                Ok(connection) => self.connection = Some(connection),
+            match self.connect().await {
+                Ok(connection) => {
+                    self.connection = Some(connection);
+                    self.lost = None;
+                }
                 Err(error) => self.wait_after(error, &mut pause, deadline).await?,
             }
         }
         Ok(())
+    }
+
+    /// The server may not have noticed that the connection before is gone: its session must neither commit nor hold locks
+    /// from now on.
+    async fn connect(&self) -> Result<Connection, DbError> {
+        let connection = self.connector.connect().await?;
+        if let Some(lost) = &self.lost {
+            connection.end_session(lost).await?;
+        }
+        Ok(connection)
+    }
+
+    fn lose_connection(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.lost = Some(connection.session().clone());
+        }
     }
 
     /// Waits a moment after a failure that may pass.
@@ -434,14 +460,17 @@ impl Writer {
             let Some(connection) = &self.connection else {
                 continue;
             };
-            let error = match transact(connection, &self.writing, work).await {
+            let number = self.next_commit;
+            let error = match transact(connection, &self.writing, number, work).await {
                 Ok(changed) => {
+                    self.next_commit += 1;
                     self.committed(changed);
                     return Ok(());
                 }
-                Err(Failure::InDoubt { transaction, error }) => {
-                    self.connection = None;
-                    if self.is_committed(&transaction, error, deadline).await? {
+                Err(Failure::InDoubt(error)) => {
+                    self.lose_connection();
+                    self.next_commit += 1;
+                    if self.is_committed(number, error, deadline).await? {
                         self.committed(true);
                         return Ok(());
                     }
@@ -451,7 +480,7 @@ impl Writer {
             };
             match error.consequence() {
                 Consequence::Reconnect => {
-                    self.connection = None;
+                    self.lose_connection();
                     self.wait_after(error, &mut pause, deadline).await?;
                 }
                 Consequence::Repeat if repeats < REPEATS && Instant::now() < deadline => {
@@ -489,7 +518,7 @@ impl Writer {
     /// Finds out what became of a commit whose answer was lost.
     async fn is_committed(
         &mut self,
-        transaction: &str,
+        number: i64,
         lost: DbError,
         deadline: Instant,
     ) -> Result<bool, Failed> {
@@ -506,16 +535,11 @@ impl Writer {
             let Some(connection) = &self.connection else {
                 continue;
             };
-            match was_committed(connection, transaction).await {
-                Ok(Some(committed)) => return Ok(committed),
-                Ok(None) if Instant::now() < deadline => sleep(FIRST_PAUSE).await,
-                Ok(None) => {
-                    return Err(unknown(Failed::all(StoreError::refused(
-                        "it still goes on",
-                    ))));
-                }
+            match was_committed(connection, &self.writing, number).await {
+                Ok(committed) => return Ok(committed),
+                Err(error) if error.consequence() == Consequence::Repeat => {}
                 Err(error) => {
-                    self.connection = None;
+                    self.lose_connection();
                     self.wait_after(error, &mut pause, deadline)
                         .await
                         .map_err(unknown)?;

@@ -163,25 +163,34 @@ fn without_passwords(text: &str) -> String {
     let after_scheme = text.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = text.split_at(after_scheme);
     // A password may hold what ends an authority, when somebody forgot to encode it.
-    let before_query = rest.find(['?', '#']).unwrap_or(rest.len());
-    let (authority, query) = match rest.rfind('@') {
-        Some(at) => rest.split_at(at.max(before_query)),
-        None => rest.split_at(before_query),
+    let query = rest.find(['?', '#']).unwrap_or(rest.len());
+    let end = match rest.rfind('@') {
+        Some(at) if at > query => rest[at..]
+            .find(['/', '?', '#'])
+            .map_or(rest.len(), |n| at + n),
+        Some(_) | None => query,
     };
-    let mut shown = scheme.to_owned();
-    match (authority.find(':'), authority.rfind('@')) {
+    let (authority, query) = rest.split_at(end);
+    let shown = match (authority.find(':'), authority.rfind('@')) {
         (Some(colon), Some(at)) if colon < at => {
-            shown.push_str(&authority[..=colon]);
-            shown.push_str(HIDDEN);
-            shown.push_str(&authority[at..]);
+            format!(
+                "{}{HIDDEN}{}{query}",
+                &authority[..=colon],
+                &authority[at..]
+            )
         }
-        (_, _) => shown.push_str(authority),
-    }
-    for (n, part) in query.split_inclusive(['?', '&', '#']).enumerate() {
+        (_, _) => rest.to_owned(),
+    };
+    format!("{scheme}{}", without_password_parameters(&shown))
+}
+
+fn without_password_parameters(text: &str) -> String {
+    let mut shown = String::new();
+    for part in text.split_inclusive(['?', '&', '#']) {
         let ends = part.len() - usize::from(part.ends_with(['?', '&', '#']));
         let (parameter, end) = part.split_at(ends);
         match parameter.split_once('=') {
-            Some((name, _)) if n > 0 && name.to_ascii_lowercase().contains("password") => {
+            Some((name, _)) if name.to_ascii_lowercase().contains("password") => {
                 shown.push_str(name);
                 shown.push('=');
                 shown.push_str(HIDDEN);

@@ -4,6 +4,8 @@
 //! `initdb` makes is kept in the target folder and copied. As root it runs as the user `postgres` or `nobody`, because
 //! PostgreSQL refuses root.
 
+#![expect(clippy::panic, reason = "a test that has no server can't go on")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

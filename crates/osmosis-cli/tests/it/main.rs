@@ -48,6 +48,7 @@ mod one_row;
 mod outside_trainer;
 mod overrides;
 mod packaging;
+mod postgres_store;
 mod preflight;
 mod probe;
 mod processes;

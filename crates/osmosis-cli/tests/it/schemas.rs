@@ -145,6 +145,10 @@ fn documents_of_an_evaluation_are_as_their_schemas_say() {
     documents.add("verified-run", verified["resource"].clone());
     let salvaged = osmosis(&["run", "salvage", "eval/t", "--json"]);
     documents.add("salvaged-run", salvaged["resource"].clone());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let elsewhere = elsewhere.path().to_str().unwrap();
+    let copied = osmosis(&["run", "copy", "eval/t", "--to", elsewhere, "--json"]);
+    documents.add("copied-run", copied["resource"].clone());
     assert_eq!(documents.complaints(), "");
 }
 

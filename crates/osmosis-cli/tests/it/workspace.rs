@@ -211,6 +211,7 @@ impl Workspace {
             .env_remove("http_proxy")
             .env_remove("OSMOSIS_STATE_KEY")
             .env_remove("OSMOSIS_ROLLOUT_KEY")
+            .env_remove("OSMOSIS_STORE")
             .env("OSMOSIS_CACHE_DIR", cache_dir())
             .env("XDG_STATE_HOME", cache_dir())
             // What a killed engine leaves behind goes with the workspace.

@@ -22,5 +22,11 @@ pub fn suggested_command(arguments: &[&str], workspace: &Workspace) -> String {
             .unwrap_or(&workspace.root);
         let _ = write!(command, " --workspace {shown}");
     }
+    // What the variable says need not be said again; a password is not shown.
+    if let Some(store) = &workspace.store
+        && std::env::var("OSMOSIS_STORE").as_deref() != Ok(store.with_secrets())
+    {
+        let _ = write!(command, " --store '{store}'");
+    }
     command
 }

@@ -24,14 +24,16 @@ CREATE INDEX run_roles_by_run ON osmosis.run_roles (run_id);
 
 -- Processes that write to a run: its controller, and nodes that claim from it.
 CREATE TABLE osmosis.members (
-    run_id     integer NOT NULL,
-    member_id  bigint GENERATED ALWAYS AS IDENTITY,
-    kind       text NOT NULL CHECK (kind IN ('controller', 'node')),
-    holder     text NOT NULL,
-    joined_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    run_id       integer NOT NULL,
+    member_id    bigint GENERATED ALWAYS AS IDENTITY,
+    kind         text NOT NULL CHECK (kind IN ('controller', 'node')),
+    holder       text NOT NULL,
+    joined_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- So many commits changed something; who listens and heard nothing looks at this now and then.
-    commits    bigint NOT NULL DEFAULT 0,
+    commits      bigint NOT NULL DEFAULT 0,
+    -- The number of the last commit that changed something: asked for when the answer to a commit was lost.
+    last_commit  bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, member_id)
 );
 

@@ -175,7 +175,7 @@ impl Queue for PostgresStore {
                 "a node does not hold the run alone; only its controller may take over leases",
             )),
             (Recovery::AfterTakeover, Part::Controller { .. } | Part::Reader) => {
-                self.write((), |tx, nothing| Box::pin(queue::recover_all(tx, nothing)))
+                self.write((), |tx, ()| Box::pin(queue::recover_all(tx)))
                     .await
             }
         }
@@ -212,7 +212,7 @@ impl Records for PostgresStore {
 
     async fn set_status(&self, status: RunStatus) -> Result<(), StoreError> {
         self.write(status, |tx, status| {
-            Box::pin(records::set_status(tx, status))
+            Box::pin(records::set_status(tx, *status))
         })
         .await
     }

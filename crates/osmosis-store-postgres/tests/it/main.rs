@@ -1,8 +1,6 @@
 //! The PostgreSQL store from outside, on a server of its own.
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     reason = "clippy knows tests by their attribute, and these have functions beside them"
 )]
 
