@@ -234,7 +234,11 @@ export async function rolloutPage([run, id], signal) {
           h('dt', null, 'queue'),
           h('dd', null, lasted(rollout.durations.queue_ms)),
           h('dt', null, 'agent'),
-          h('dd', null, `${lasted(rollout.durations.agent_ms)}${rollout.outcome ? ` (model ${duration(rollout.durations.model_ms)})` : ''}`),
+          h(
+            'dd',
+            null,
+            `${lasted(rollout.durations.agent_ms)}${rollout.outcome ? ` (model ${duration(rollout.durations.model_ms)})` : ''}`,
+          ),
           h('dt', null, 'grading'),
           h(
             'dd',

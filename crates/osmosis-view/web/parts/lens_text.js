@@ -183,19 +183,17 @@ export class LensText {
 
   /** Line ends and other white space are visible. @param {number} at */
   shown(at) {
-    return (
-      this.text(at)
-        .replace(/\n/g, '⏎\n')
-        .replace(/\t/g, '⇥\t')
-        .replace(
-          /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g,
-          (c) => `‹${c.charCodeAt(0).toString(16).padStart(2, '0')}›`,
-        )
-        .replace(
-          /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
-          (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
-        )
-    );
+    return this.text(at)
+      .replace(/\n/g, '⏎\n')
+      .replace(/\t/g, '⇥\t')
+      .replace(
+        /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g,
+        (c) => `‹${c.charCodeAt(0).toString(16).padStart(2, '0')}›`,
+      )
+      .replace(
+        /[\u202A-\u202E\u2066-\u2069\u200B-\u200F]/g,
+        (c) => `‹U+${c.codePointAt(0)?.toString(16).toUpperCase()}›`,
+      );
   }
 
   /** The class of a token. @param {number} at */
