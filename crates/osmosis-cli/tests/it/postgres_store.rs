@@ -30,7 +30,8 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
     let server = PostgresServer::start();
     let url = server.url_as("postgres:s3cret", "postgres");
     let mut workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(6));
-    let in_folder = workspace.submit_json(&["--name", "plain"]);
+    let in_folder = workspace.submit_json(&[]);
+    workspace.osmosis(&["run", "rename", "t", "plain"]).expect(0);
 
     workspace.variable("OSMOSIS_STORE", &url);
     let report = workspace.submit_json(&[]);
