@@ -9,6 +9,7 @@
     reason = "a program that measures and reports"
 )]
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,18 +145,15 @@ fn words(seed: u64, count: usize) -> String {
         "files", "in", "it", "which", "follow",
     ];
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            format!(
-                "{} {} ",
-                WORDS[usize::try_from(state % 16).unwrap()],
-                state % 1000
-            )
-        })
-        .collect()
+    let mut text = String::new();
+    for _ in 0..count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let word = WORDS[usize::try_from(state % 16).unwrap()];
+        let _ = write!(text, "{word} {} ", state % 1000);
+    }
+    text
 }
 
 /// A conversation with a system prompt of 4 kB and tools, to which each turn adds a message of about 1 kB.

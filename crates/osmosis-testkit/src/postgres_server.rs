@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::waiting::wait_until;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// Waits for the end of its input, then ends the server and takes its folder away if it was told to.
 const GUARD: &str = r#"

@@ -30,7 +30,10 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
     let server = PostgresServer::start();
     let url = server.url_as("postgres:s3cret", "postgres");
     let mut workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(6));
-    let in_folder = workspace.submit_json(&["--name", "plain"]);
+    let in_folder = workspace.submit_json(&[]);
+    workspace
+        .osmosis(&["run", "rename", "t", "plain"])
+        .expect(0);
 
     workspace.variable("OSMOSIS_STORE", &url);
     let report = workspace.submit_json(&[]);
@@ -64,8 +67,10 @@ fn an_evaluation_in_a_database_is_submitted_resumed_regraded_shown_and_copied() 
         .expect(0)
         .json();
     assert!(shown.to_string().contains("say 2"), "{shown}");
-    workspace.osmosis(&["eval", "resume", "t"]).expect(0);
     let python = python_environment::python();
+    workspace
+        .osmosis(&["eval", "resume", "t", "--python", python.as_str()])
+        .expect(0);
     workspace
         .osmosis(&[
             "eval",

@@ -114,7 +114,7 @@ async fn record(store: &dyn Store, claim: &Claim) {
             format!("é {turn} {}", "a".repeat(900)),
         )
         .unwrap();
-        new.model = "odd\0name".to_owned();
+        "odd\0name".clone_into(&mut new.model);
         new.tokens = vec![vec![0, 159, 146].into(), bytes::Bytes::new()];
         if turn == 1 {
             new = NewCall {

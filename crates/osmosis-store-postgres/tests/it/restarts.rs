@@ -47,7 +47,7 @@ async fn workers_go_on_over_crashes_of_the_server_and_nothing_is_lost_or_doubled
     }
     let share = ROLLOUTS / (RESTARTS + 1);
     for restart in 1..=RESTARTS {
-        until("some more are done", Duration::from_secs(60), || {
+        until("some more are done", Duration::from_mins(1), || {
             finished.load(Ordering::Relaxed) >= restart * share
         })
         .await;
