@@ -70,7 +70,7 @@ pub(crate) fn run(
     output.operation(
         "created",
         &MadeProject {
-            rollout: name.to_string(),
+            rollout: name.clone(),
             workspace: root,
             config,
             training_config,

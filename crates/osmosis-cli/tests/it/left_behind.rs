@@ -143,6 +143,29 @@ fn after_a_kill_of_the_engine_nothing_is_left() {
 }
 
 #[test]
+fn whoever_ends_a_guard_removes_the_folder_that_it_would_have_removed() {
+    let killed = workspace(&["hang"]);
+    let mut engine = start(&killed);
+    let mut pids = all_left(&killed);
+    let below = children_below(engine.id());
+    // They can't do anything any more, and are still there.
+    for pid in &below {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains("worker-guard") {
+            send(*pid, Signal::STOP);
+        }
+    }
+    pids.extend(below);
+    send(engine.id(), Signal::KILL);
+    engine.wait().unwrap();
+    assert_eq!(folders(&killed), 1);
+
+    // Another engine, whose temporary files are elsewhere.
+    workspace(&[]).submit(&[]).expect(0);
+    nothing_stays(&pids, &killed);
+}
+
+#[test]
 fn after_ctrl_c_nothing_is_left() {
     let workspace = workspace(&["hang"]);
     let mut engine = start(&workspace);

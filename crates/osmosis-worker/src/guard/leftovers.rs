@@ -1,8 +1,17 @@
 //! What outlived its engine and its guard: found by a variable that every worker is started with.
 
+#[cfg(target_os = "linux")]
+use std::collections::HashSet;
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(target_os = "linux")]
+use super::{SUBCOMMAND, Settings};
+#[cfg(target_os = "linux")]
+use crate::pool::remove_abandoned_folder;
 
 /// Names the engine and the guard of a process; what it starts inherits it.
 pub(crate) const MARKER_VARIABLE: &str = "_OSMOSIS_GUARD";
@@ -68,7 +77,8 @@ fn began(pid: u32) -> Option<u64> {
         .map(|process| process.began)
 }
 
-/// Ends the processes that workers of engines that are gone left behind, and returns how many there were.
+/// Ends the processes that workers of engines that are gone left behind, and returns how many there were. A guard
+/// among them may have been about to remove its engine's folder, which need not be where ours are: that is done for it.
 pub(crate) fn end_abandoned() -> usize {
     // We may have been started by one of them.
     let our_own = std::env::var(MARKER_VARIABLE)
@@ -95,6 +105,7 @@ fn end_where(is_meant: impl Fn(Marker) -> bool) -> usize {
     const MOST_ROUNDS: usize = 10;
 
     let mut ended: Vec<(u32, u64)> = Vec::new();
+    let mut folders = HashSet::new();
     for _ in 0..MOST_ROUNDS {
         let mut found = marked(&is_meant);
         found.retain(|process| !ended.contains(&(process.pid, process.began)));
@@ -106,11 +117,32 @@ fn end_where(is_meant: impl Fn(Marker) -> bool) -> usize {
             process.signal(Signal::STOP);
         }
         for process in found {
+            folders.extend(folder_of_guard(process.pid));
             process.signal(Signal::KILL);
             ended.push((process.pid, process.began));
         }
     }
+    for folder in folders {
+        remove_abandoned_folder(&folder);
+    }
     ended.len()
+}
+
+/// The folder that a process is to remove, when it is a guard.
+#[cfg(target_os = "linux")]
+fn folder_of_guard(pid: u32) -> Option<PathBuf> {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut arguments = line
+        .split(|byte| *byte == 0)
+        .map(|argument| OsString::from_vec(argument.to_vec()))
+        .skip(1);
+    if arguments.next()? != SUBCOMMAND {
+        return None;
+    }
+    Settings::parse(arguments.collect()).ok()?.0.folder
 }
 
 /// The processes of this user, in this namespace of processes, whose marker is meant.
