@@ -137,7 +137,7 @@ export async function newPage(options = {}) {
   page.requested = [];
   page.on('pageerror', (error) => page.problems.push(String(error)));
   page.on('console', (message) => {
-    if (message.type() === 'error') page.problems.push(message.text());
+    if (message.type() === 'error') page.problems.push(`${message.text()} ${message.location().url}`);
   });
   page.on('request', (request) => page.requested.push(request.url()));
   return page;

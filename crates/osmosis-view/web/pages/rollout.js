@@ -5,6 +5,7 @@ import { data, subscribe } from '../api.js';
 import { fill, h } from '../dom.js';
 import { count, duration, number, plural, time, words } from '../format.js';
 import { moveFocus } from '../keys.js';
+import { oneAtATime } from '../one_at_a_time.js';
 import { artifacts } from '../parts/artifacts.js';
 import { attempts } from '../parts/attempts.js';
 import { card, command, outcome } from '../parts/bits.js';
@@ -318,10 +319,8 @@ export async function rolloutPage([run, id], signal) {
   draw();
   let end = () => {};
   if (!rollout.outcome) {
-    let busy = false;
-    const refresh = async () => {
-      if (busy || rollout.outcome) return;
-      busy = true;
+    const refresh = oneAtATime(async () => {
+      if (rollout.outcome) return;
       try {
         [rollout, transcript] = await Promise.all([
           data(at, undefined, signal),
@@ -335,8 +334,7 @@ export async function rolloutPage([run, id], signal) {
       } catch {
         // The next change tries again.
       }
-      busy = false;
-    };
+    });
     end = subscribe(`runs/${part(run)}/events`, 'progress', () => void refresh(), refresh);
   }
   return {

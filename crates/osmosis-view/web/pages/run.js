@@ -4,6 +4,7 @@ import { go, here, isExport, link, note, part, rolloutPath, runPath } from '../a
 import { data, subscribe } from '../api.js';
 import { announce, debounced, fill, h } from '../dom.js';
 import { count, plural, time, words } from '../format.js';
+import { oneAtATime } from '../one_at_a_time.js';
 import { card, copyButton, field, segmented, stateDot, statusBadge } from '../parts/bits.js';
 import { filtered, linesOf, sorted } from '../parts/grid_filter.js';
 import { searchExport } from '../parts/export_search.js';
@@ -390,7 +391,7 @@ export async function runPage([run], signal) {
 
   let refreshed = performance.now();
   let due = false;
-  async function refresh() {
+  const refresh = oneAtATime(async () => {
     due = false;
     refreshed = performance.now();
     try {
@@ -402,7 +403,7 @@ export async function runPage([run], signal) {
     } catch {
       // The next change tries again.
     }
-  }
+  });
   let first = true;
   /** The viewer ends: nobody answers after the last look. */
   let over = false;

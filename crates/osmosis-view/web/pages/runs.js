@@ -5,6 +5,7 @@ import { list, subscribe } from '../api.js';
 import { announce, debounced, fill, h } from '../dom.js';
 import { ago, count, duration, interval, money, number, percent, short, time } from '../format.js';
 import { moveFocus } from '../keys.js';
+import { oneAtATime } from '../one_at_a_time.js';
 import { intervalBar, segmented, sparkline, statusBadge, withTip } from '../parts/bits.js';
 
 /** @typedef {import('../types').RunOverview} RunOverview */
@@ -310,14 +311,7 @@ export async function runsPage(_names, signal) {
     table,
     empty,
   ];
-  let busy = false;
-  let again = false;
-  const refresh = async () => {
-    if (busy) {
-      again = true;
-      return;
-    }
-    busy = true;
+  const refresh = oneAtATime(async () => {
     try {
       const before = runs.length;
       runs = (await list('runs', undefined, signal)).items;
@@ -329,12 +323,7 @@ export async function runsPage(_names, signal) {
     } catch {
       // The next event tries again.
     }
-    busy = false;
-    if (again) {
-      again = false;
-      void refresh();
-    }
-  };
+  });
   // The first event is no change, but something may have changed between the list and it.
   const end = subscribe('events', 'runs', () => void refresh(), refresh);
   return {

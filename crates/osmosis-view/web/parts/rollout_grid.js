@@ -209,14 +209,23 @@ export function rolloutGrid(actions) {
     if (asked) return;
     asked = true;
     setTimeout(async () => {
-      await read(rows);
+      await know(rows);
       asked = false;
       draw();
     }, 40);
   }
 
-  /** @param {number[]} rows */
-  async function read(rows) {
+  let reading = Promise.resolve();
+  /** Reads the texts of rows that are not known yet, after those that are being read. @param {number[]} rows */
+  function know(rows) {
+    reading = reading.then(() => read(rows));
+    return reading;
+  }
+
+  /** @param {number[]} all */
+  async function read(all) {
+    const rows = all.filter((row) => !texts.has(row));
+    if (!rows.length) return;
     try {
       for (const [row, text] of await actions.rowTexts(rows)) texts.set(row, text.replace(/\s+/g, ' '));
     } catch {
@@ -350,11 +359,7 @@ export function rolloutGrid(actions) {
       selected = { line: Math.min(selected.line, Math.max(0, lines.length - 1)), place: 0 };
       measure();
     },
-    /** Reads the texts of rows while somebody answers. @param {number[]} rows */
-    async know(rows) {
-      const unknown = rows.filter((row) => !texts.has(row));
-      if (unknown.length) await read(unknown);
-    },
+    know,
     end() {
       sizes.disconnect();
       scheme.removeEventListener('change', measure);
