@@ -222,8 +222,7 @@ impl RunFolder {
                     .map_err(|error| io(&path, &error))?;
             }
         }
-        file.flush().map_err(|error| io(&path, &error))?;
-        std::fs::rename(&temporary, &path).map_err(|error| io(&path, &error))
+        put_in_place(file, &temporary, &path)
     }
 
     /// Copies the results into a folder of the user's.
@@ -247,8 +246,19 @@ pub fn replace_file(
     let temporary = Utf8PathBuf::from(format!("{path}.tmp"));
     let file = std::fs::File::create(&temporary).map_err(|error| io(&temporary, &error))?;
     let mut file = BufWriter::new(file);
-    write(&mut file)
-        .and_then(|()| file.flush())
-        .and_then(|()| std::fs::rename(&temporary, path))
+    write(&mut file).map_err(|error| io(path, &error))?;
+    put_in_place(file, &temporary, path)
+}
+
+/// Gives a file that is written its name. Its content is durable before, or a power cut could leave half of it under
+/// that name, and a run that is complete writes its files no more.
+fn put_in_place(
+    mut file: BufWriter<std::fs::File>,
+    temporary: &Utf8Path,
+    path: &Utf8Path,
+) -> Result<(), RunError> {
+    file.flush()
+        .and_then(|()| file.get_ref().sync_data())
+        .and_then(|()| std::fs::rename(temporary, path))
         .map_err(|error| io(path, &error))
 }
