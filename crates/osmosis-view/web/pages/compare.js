@@ -124,7 +124,8 @@ export async function comparePage([list], signal) {
       h(
         'td',
         {
-          class: `right ${pair.difference === 0 ? '' : pair.difference > 0 === (name !== 'failures') ? 'good' : 'bad'}`,
+          // A colour says that there is a difference: not where chance explains it.
+          class: `right ${!((p ?? 1) < 0.05) ? '' : pair.difference > 0 === (name !== 'failures') ? 'good' : 'bad'}`,
         },
         name === 'reward' ? signed(pair.difference) : `${signed(100 * pair.difference, 1)} points`,
       ),

@@ -44,6 +44,7 @@ export function chart(title, series, options) {
     let high = Math.max(...within.map((p) => p.high ?? /** @type {number} */ (p.y)));
     if (!within.length) [low, high] = [0, 1];
     if (options.floor !== undefined) low = Math.min(low, options.floor);
+    if (low === 0 && high === 0) high = 1;
     if (low === high) [low, high] = [low - 0.5 * (Math.abs(low) || 1), high + 0.5 * (Math.abs(high) || 1)];
     const margin = (high - low) * 0.06;
     [low, high] = [options.floor === low ? low : low - margin, high + margin];
@@ -66,7 +67,7 @@ export function chart(title, series, options) {
         ])
         .flat(),
       ticks(from, to, Math.max(2, Math.min(8, width / 80)))
-        .filter((x) => Number.isInteger(x) || to - from < 4)
+        .filter(Number.isInteger)
         .map((x) => s('text', { x: X(x), y: HEIGHT - 7, 'text-anchor': 'middle' }, String(x))),
     );
     const inside = s('g', { 'clip-path': `url(#${clip})` });
