@@ -10,7 +10,8 @@ of a run per rollout or training), which other programs on the machine disturb l
 - gateway: plain calls and calls with logprobs, 32 at once, as fast as they are answered, recorded.
 - throughput: rollouts without model calls, Python workflow and grader, 2 workers.
 - demo: `osmosis demo` with few steps; the held-out numbers of both builds must be equal to the last digit.
-- many: one large run of each build (`--many 100000`), with the peak memory of the engine and the time of `eval info`.
+- many: a large run of each build in every round (`--many 100000`), with the peak memory of the engine and the time of
+  `eval info`; medians. It has no second turns: a run of this size takes minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -118,10 +120,26 @@ def rollouts(comparison: Comparison, count: int, many: int) -> None:
 
         comparison.measure(f"{count:,} rollouts, ms each", one)
         if many:
-            print_table(["100k run", "seconds", "CPU s", "engine MB", "eval info s"], [large(benches[t], t, many) for t in TURNS[:2]])
+            print_large(comparison, benches, many)
 
 
-def large(bench: throughput.Bench, turn: str, count: int) -> list[object]:
+def print_large(comparison: Comparison, benches: dict[str, throughput.Bench], count: int) -> None:
+    turns = TURNS[:2]
+    found: dict[str, list[list[float]]] = {turn: [] for turn in turns}
+    for number in range(comparison.rounds):
+        for turn in turns[:: -1 if number % 2 else 1]:
+            found[turn].append(large(benches[turn], count))
+            shown = ", ".join(f"{value:.1f}" for value in found[turn][-1])
+            print(f"{count:,} rollouts, round {number + 1}, {turn}: {shown}", file=sys.stderr, flush=True)
+    ratios = [after[1] / before[1] for before, after in zip(*found.values())]
+    head = [f"{count:,} rollouts in one run", "seconds", "CPU s", "engine MB", "eval info s"]
+    medians = {turn: map(statistics.median, zip(*runs)) for turn, runs in found.items()}
+    print_table(head, [[turn, *(f"{value:.4g}" for value in values)] for turn, values in medians.items()])
+    print(f"CPU, after / before: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}\n")
+
+
+def large(bench: throughput.Bench, count: int) -> list[float]:
+    """Seconds, processor seconds, megabytes of the engine at most, seconds of `eval info`."""
     began, used = time.monotonic(), processor_seconds()
     command = bench.command("python", count, 128, 2)
     process = subprocess.Popen(command, cwd=bench.root, env=bench.environment, stdout=subprocess.PIPE, text=True)
@@ -136,7 +154,10 @@ def large(bench: throughput.Bench, turn: str, count: int) -> list[object]:
     began = time.monotonic()
     info = [bench.osmosis, "eval", "info", f"run-{bench.runs}", "--json"]
     subprocess.run(info, cwd=bench.root, env=bench.environment, check=True, stdout=subprocess.DEVNULL)
-    return [turn, f"{took:.1f}", f"{used:.1f}", f"{most:.0f}", f"{time.monotonic() - began:.2f}"]
+    looked = time.monotonic() - began
+    # So that every run finds the disk as the first did.
+    shutil.rmtree(pathlib.Path(bench.root) / ".osmosis" / "evals" / f"run-{bench.runs}")
+    return [took, used, most, looked]
 
 
 def demo(comparison: Comparison, steps: int) -> None:
@@ -170,9 +191,11 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=5_000)
     parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--steps", type=int, default=8, help="training steps of the demo; 0: no demo")
+    parser.add_argument("--no-calls", action="store_true", help="leave the gateway out")
     arguments = parser.parse_args()
     comparison = Comparison(arguments.before, arguments.after, arguments.rounds)
-    calls(comparison, arguments.parts)
+    if not arguments.no_calls:
+        calls(comparison, arguments.parts)
     rollouts(comparison, arguments.rollouts, arguments.many)
     if arguments.steps:
         demo(comparison, arguments.steps)

@@ -8,6 +8,7 @@ use camino::Utf8Path;
 use osmosis_testkit::python_environment;
 
 use crate::ci::{cargo, command, root};
+use crate::dist::PUBLISHED;
 
 /// What a program is asked for when it prints its tables as markdown.
 const MARKDOWN: &str = "--markdown";
@@ -22,7 +23,7 @@ pub(crate) fn run(name: &str, markdown: bool, arguments: &[String]) -> Result<()
     if !program.is_file() {
         bail!("`{program}` is not there; `benches/` holds the programs");
     }
-    cargo(&root, &["build", "--profile", "dist", "--locked"])?;
+    cargo(&root, &[&["build", "--profile", "dist", "--locked"], &PUBLISHED[..]].concat())?;
     let target =
         std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
     let mut measure = Command::new(python_environment::python());

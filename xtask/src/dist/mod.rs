@@ -22,6 +22,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "osmosis.fish"),
 ];
 
+/// What published programs have beyond those that people build.
+pub(crate) const PUBLISHED: [&str; 2] = ["--features", "jemalloc"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Folder for the files; those of an earlier build are replaced
@@ -120,6 +123,7 @@ impl Tools {
         build
             .current_dir(root)
             .args(["build", "--locked", "--profile", &options.profile])
+            .args(PUBLISHED)
             .args(["--out", wheels.as_str()]);
         if !options.native {
             let tag = format!("manylinux_{}", options.glibc.replace('.', "_"));
