@@ -595,9 +595,9 @@ impl SharedRun for MemoryQueue {
     }
 
     async fn watch_finished(&self) -> Result<(FinishedCursor, QueueCounts), StoreError> {
-        let horizon = self.company()?.finished.lock().len() as i64;
+        let horizon = self.company()?.finished.lock().len();
         let cursor = FinishedCursor {
-            horizon,
+            horizon: i64::try_from(horizon).unwrap(),
             reported: vec![],
         };
         Ok((cursor, self.counts().await?))
@@ -611,7 +611,7 @@ impl SharedRun for MemoryQueue {
         let from = usize::try_from(cursor.horizon).unwrap();
         let records = self.rollouts_by_id(&finished[from..]).await?;
         let next = FinishedCursor {
-            horizon: finished.len() as i64,
+            horizon: i64::try_from(finished.len()).unwrap(),
             reported: vec![],
         };
         Ok((records, next))

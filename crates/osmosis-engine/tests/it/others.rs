@@ -183,7 +183,7 @@ async fn a_run_that_is_asked_to_stop_drains_its_nodes() {
         (StopRequest::Now, "-", 1),
     ] {
         let house = House::shared(2, 1);
-        let work = Play::WorksAfter(Duration::from_secs(60));
+        let work = Play::WorksAfter(Duration::from_mins(1));
         house.executor.plays(0, Phase::Agent, [work]);
         let node = house
             .engine
@@ -204,7 +204,7 @@ async fn a_run_that_is_asked_to_stop_drains_its_nodes() {
 async fn a_node_that_is_asked_to_leave_finishes_what_it_has_and_waits_for_nobody() {
     let house = House::shared(3, 1);
     house.queue.claimed_by_another(2, 100 * LEASE);
-    let work = Play::WorksAfter(Duration::from_secs(60));
+    let work = Play::WorksAfter(Duration::from_mins(1));
     house.executor.plays(0, Phase::Agent, [work]);
     let began = Instant::now();
     let node = house

@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
-use osmosis_store::{RunKey, RunKind, RunStatus};
+use osmosis_store::{RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
@@ -22,9 +22,9 @@ use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Work};
-use crate::node;
-use crate::node::control::{NodeOptions, StopRelay, invite};
+use crate::node::control::{NodeOptions, StopRelay};
 use crate::node::metrics::QueueMetrics;
+use crate::node::patience::with_patience;
 use crate::notices::Notices;
 use crate::policy;
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -276,34 +276,6 @@ impl Evaluation {
         }
     }
 
-    /// Lets other machines work on it, where its store does.
-    async fn invite_nodes(
-        &self,
-        run: &OpenRun,
-        notices: &Arc<dyn Notices>,
-    ) -> Result<(), RunError> {
-        let UserSide::Here(code) = &self.plan.side else {
-            return Ok(());
-        };
-        let plan = &self.plan;
-        let judge = plan.config.judge_model.as_ref();
-        let models = [Some(&plan.config.experiment.model_path), judge];
-        let served = models
-            .into_iter()
-            .flatten()
-            .all(node::policy::can_be_asked_by_nodes);
-        if run.store.shared().is_none() || !served {
-            return Ok(());
-        }
-        let package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
-        let key = RunKey {
-            kind: RunKind::Evaluation,
-            name: self.name.clone(),
-        };
-        invite(&*run.store, &self.folder, &key, package, notices).await?;
-        Ok(())
-    }
-
     async fn drive_workers(
         &self,
         code: &UserCode,
@@ -361,11 +333,12 @@ impl Evaluation {
             &run.store,
             around.events.run_events(),
         );
+        let options = self.engine_options();
         let mut engine = Engine::new(
             Arc::clone(&run.store),
             Arc::new(GatewaySessions::local(Arc::clone(gateway))),
             executor,
-            self.engine_options(),
+            options.clone(),
             tracer.events(),
         );
         if let Some(budget) = &money.budget {
@@ -382,7 +355,9 @@ impl Evaluation {
             }
             None => None,
         };
-        let end = engine.run(stop).await;
+        let owner = &options.owner;
+        let driving = with_patience(&run.store, owner, around, async || engine.run(stop).await);
+        let end = driving.await;
         relay.finish().await;
         drop(engine);
         tracer.finish(&**around.notices).await;

@@ -3,18 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use camino::Utf8Path;
 use osmosis_core::Redactor;
-use osmosis_engine::{Engine, EngineError, EngineOptions, NodeEnd, NodeEnds, RunEvent};
+use osmosis_engine::{Engine, EngineOptions, NodeEnd, NodeEnds, RunEvent};
 use osmosis_gateway::Secret;
-use osmosis_store::{Recovery, RunKey, SharedRun, Store, StoreErrorKind};
+use osmosis_store::{RunKey, SharedRun, Store};
 
 use super::joining::{NodeRequest, check_status, join};
 use super::materialised::{materialise, nodes_folder};
 use super::metrics::QueueMetrics;
 use super::package::NodePackage;
+use super::patience::with_patience;
 use super::policy::{open_judge, open_policy};
 use super::spec::{ControllerAccess, NodeConfig, NodeSpec};
 use super::token::JoinToken;
@@ -36,9 +37,6 @@ use crate::{GatewaySessions, RunError, RunErrorKind};
 
 /// How often a node looks for the package of a run that is still being prepared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a node waits for a database that is out of reach, before it gives up.
-const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What whoever starts a node brings along.
 pub struct NodeFrontEnd<'a> {
@@ -284,23 +282,11 @@ impl Ready {
             NodeConfig::Evaluation(_) => NodeEnds::WhenNothingIsLeft,
             NodeConfig::Training(_) => NodeEnds::WithTheRun,
         };
-        loop {
-            let error = match engine.run_as_node(&around.stop.stop, ends).await {
-                Ok(end) => return Ok(end),
-                Err(error) => error,
-            };
-            if !is_out_of_reach(&error) || around.stop.stop.drain.is_cancelled() {
-                return Err(error.into());
-            }
-            around.notices.warn(format_args!(
-                "{error}; what was under way here is given up, and others may run it"
-            ));
-            around
-                .stop
-                .unless_stopped(back_in_reach(store, &owner))
-                .await?;
-            around.notices.note("The database is back");
-        }
+        let stop = &around.stop.stop;
+        with_patience(store, &owner, around, async || {
+            engine.run_as_node(stop, ends).await
+        })
+        .await
     }
 
     fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {
@@ -318,33 +304,6 @@ impl Ready {
         EngineOptions {
             owner: format!("{host} pid {}", std::process::id()),
             ..execution::engine_options(settings, folder)
-        }
-    }
-}
-
-/// Whether it may pass: the database is down, or the network to it.
-fn is_out_of_reach(error: &EngineError) -> bool {
-    match error {
-        EngineError::StoreSilent { .. } => true,
-        EngineError::Store(error) => error.kind() == StoreErrorKind::Unreachable,
-        EngineError::Row { .. }
-        | EngineError::Artifacts { .. }
-        | EngineError::NotRecorded { .. }
-        | EngineError::CopyArtifacts { .. }
-        | EngineError::Task(_)
-        | EngineError::PolicyUnusable(_) => false,
-    }
-}
-
-/// Waits until the database answers, and puts back what this node still holds there.
-async fn back_in_reach(store: &Arc<dyn Store>, owner: &str) -> Result<(), RunError> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match store.recover(Recovery::OwnedBy(owner)).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() != StoreErrorKind::Unreachable => return Err(error.into()),
-            Err(error) if Instant::now() > deadline => return Err(error.into()),
-            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
 }

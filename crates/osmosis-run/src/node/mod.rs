@@ -12,6 +12,7 @@ pub mod materialised;
 pub mod metrics;
 pub mod package;
 pub mod packing;
+pub mod patience;
 pub mod policy;
 pub mod spec;
 pub mod token;
