@@ -24,7 +24,7 @@ use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Work};
 use crate::node::control::{NodeOptions, StopRelay};
 use crate::node::metrics::QueueMetrics;
-use crate::node::patience::with_patience;
+use crate::node::patience::wait_out;
 use crate::notices::Notices;
 use crate::policy;
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -348,16 +348,19 @@ impl Evaluation {
         let relay = StopRelay::start(&run.store, stop);
         let budget = money.budget.as_ref();
         let _spending = budget.map(|budget| budget.watch(&run.store, stop));
-        let _metrics = match self.nodes.metrics_listen {
-            Some(listen) => {
-                let notices = &**around.notices;
-                Some(QueueMetrics::serve(gateway, listen, &run.store, notices).await?)
+        let listen = self.nodes.metrics_listen;
+        let _metrics = QueueMetrics::serve(gateway, listen, &run.store, &**around.notices).await?;
+        let end = loop {
+            let error = match engine.run(stop).await {
+                Ok(end) => break Ok(end),
+                Err(error) => error,
+            };
+            let (signals, notices) = (around.stop, &**around.notices);
+            let waiting = wait_out(error, &run.store, &options.owner, signals, notices);
+            if let Err(error) = waiting.await {
+                break Err(error);
             }
-            None => None,
         };
-        let owner = &options.owner;
-        let driving = with_patience(&run.store, owner, around, async || engine.run(stop).await);
-        let end = driving.await;
         relay.finish().await;
         drop(engine);
         tracer.finish(&**around.notices).await;

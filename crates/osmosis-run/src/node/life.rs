@@ -15,7 +15,7 @@ use super::joining::{NodeRequest, check_status, join};
 use super::materialised::{materialise, nodes_folder};
 use super::metrics::QueueMetrics;
 use super::package::NodePackage;
-use super::patience::with_patience;
+use super::patience::wait_out;
 use super::policy::{open_judge, open_policy};
 use super::spec::{ControllerAccess, NodeConfig, NodeSpec};
 use super::token::JoinToken;
@@ -259,13 +259,8 @@ impl Ready {
         if let Some(judge) = &self.judge {
             judge.serve_at(&gateway);
         }
-        let _metrics = match request.metrics_listen {
-            Some(listen) => {
-                let notices = &**around.notices;
-                Some(QueueMetrics::serve(&gateway, listen, store, notices).await?)
-            }
-            None => None,
-        };
+        let listen = request.metrics_listen;
+        let _metrics = QueueMetrics::serve(&gateway, listen, store, &**around.notices).await?;
         let options = self.engine_options(request, folder);
         let owner = options.owner.clone();
         let amount = format!("{} at once", self.max_in_flight);
@@ -283,10 +278,15 @@ impl Ready {
             NodeConfig::Training(_) => NodeEnds::WithTheRun,
         };
         let stop = &around.stop.stop;
-        with_patience(store, &owner, around, async || {
-            engine.run_as_node(stop, ends).await
-        })
-        .await
+        loop {
+            match engine.run_as_node(stop, ends).await {
+                Ok(end) => return Ok(end),
+                Err(error) => {
+                    let notices = &**around.notices;
+                    wait_out(error, store, &owner, around.stop, notices).await?;
+                }
+            }
+        }
     }
 
     fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {

@@ -30,13 +30,16 @@ pub struct QueueMetrics {
 }
 
 impl QueueMetrics {
-    /// Shows the gateway's numbers, those of the queue and those of the nodes at an address.
+    /// Shows the gateway's numbers, those of the queue and those of the nodes at an address, if there is one.
     pub async fn serve(
         gateway: &Gateway,
-        listen: SocketAddr,
+        listen: Option<SocketAddr>,
         store: &Arc<dyn Store>,
         notices: &dyn Notices,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Option<Self>, RunError> {
+        let Some(listen) = listen else {
+            return Ok(None);
+        };
         let numbers = Arc::new(Mutex::new(Numbers::default()));
         let read = Arc::clone(&numbers);
         gateway.add_metrics(MoreMetrics::new(move || page(&read.lock())));
@@ -47,7 +50,7 @@ impl QueueMetrics {
         notices.note(format_args!("Metrics at http://{address}/metrics"));
         let mut task = JoinSet::new();
         task.spawn(count(Arc::clone(store), numbers));
-        Ok(Self { _task: task })
+        Ok(Some(Self { _task: task }))
     }
 }
 

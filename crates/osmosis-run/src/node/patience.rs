@@ -7,37 +7,34 @@ use osmosis_engine::EngineError;
 use osmosis_store::{Recovery, Store, StoreErrorKind};
 
 use crate::RunError;
-use crate::life::Surroundings;
+use crate::notices::Notices;
+use crate::stop_signals::StopSignals;
 
 /// How long somebody who works on a shared run waits for its database, before it gives up.
 const PATIENCE: Duration = Duration::from_mins(10);
 /// Between two tries.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Drives an engine, and again after its database was out of reach. `owner` is who holds its leases. Where one process has
-/// the run alone, its files are on this machine, and what is wrong with them does not pass.
-pub async fn with_patience<T, E: Send + 'static>(
+/// Waits until a database is back that an engine failed for; any other error comes back as it is. `owner` is who holds the
+/// engine's leases, which are given back. Where one process has the run alone, its files are on this machine, and what is
+/// wrong with them does not pass.
+pub async fn wait_out(
+    error: EngineError,
     store: &Arc<dyn Store>,
     owner: &str,
-    around: &Surroundings<'_, E>,
-    mut drive: impl AsyncFnMut() -> Result<T, EngineError>,
-) -> Result<T, RunError> {
-    loop {
-        let error = match drive().await {
-            Ok(end) => return Ok(end),
-            Err(error) => error,
-        };
-        let may_pass = store.shared().is_some() && is_out_of_reach(&error);
-        if !may_pass || around.stop.stop.drain.is_cancelled() {
-            return Err(error.into());
-        }
-        around.notices.warn(format_args!(
-            "{error}; what was under way here is given up, and tried again when it is back"
-        ));
-        let waiting = back_in_reach(store, owner);
-        around.stop.unless_stopped(waiting).await?;
-        around.notices.note("The database is back");
+    stop: &StopSignals,
+    notices: &dyn Notices,
+) -> Result<(), RunError> {
+    let may_pass = store.shared().is_some() && is_out_of_reach(&error);
+    if !may_pass || stop.stop.drain.is_cancelled() {
+        return Err(error.into());
     }
+    notices.warn(format_args!(
+        "{error}; what was under way here is given up, and tried again when it is back"
+    ));
+    stop.unless_stopped(back_in_reach(store, owner)).await?;
+    notices.note("The database is back");
+    Ok(())
 }
 
 /// Whether it may pass: the database is down, or the network to it.

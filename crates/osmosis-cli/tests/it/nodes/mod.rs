@@ -94,6 +94,19 @@ impl Cluster {
         }
     }
 
+    /// Does something in the database that no command does.
+    #[expect(clippy::disallowed_methods, reason = "it ends with the client")]
+    fn sql(&self, statements: &str) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let url = self.server.url();
+            let connecting = tokio_postgres::connect(&url, tokio_postgres::NoTls);
+            let (client, connection) = connecting.await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute(statements).await.unwrap();
+        });
+    }
+
     fn open_gate(&self) {
         std::fs::write(&self.gate, "").unwrap();
     }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use osmosis_testkit::python_environment;
 use serde_json::json;
 
-use super::{Cluster, Invitation, secrets_of};
+use super::{Cluster, GATED, Invitation, secrets_of};
 use crate::workspace::Ran;
 
 #[test]
@@ -123,4 +123,44 @@ fn a_node_that_can_not_join_says_why() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn a_node_runs_nothing_but_the_files_that_the_run_is_pinned_to() {
+    let cluster = Cluster::new(1);
+    // Files that no other test has left in the cache.
+    let agent = format!("{GATED}\n# {:x}\n", rand::random::<u128>());
+    cluster.workspace.write("rollouts/r/main.py", &agent);
+    let controller = cluster.controller(&["--nodes-only"]);
+    let invitation = controller.invitation();
+    cluster.sql(
+        "CREATE TABLE kept AS SELECT content FROM osmosis.package_files;
+         UPDATE osmosis.package_files SET content = 'print(1)';",
+    );
+    let refused = cluster.node("node", &invitation, &[]).ends().expect(1);
+    assert_eq!(refused.error()["code"], "run_damaged");
+    assert!(
+        refused.stderr.contains("other content"),
+        "{}",
+        refused.stderr
+    );
+
+    // Nor files that are whole, and are others.
+    let sha256 = "9ea3ddb5ae5f1a4b9de8dcb5d2a1ee6a64c6f1a6b1a1f9a1b2c3d4e5f6a7b8c9";
+    cluster.sql(&format!(
+        "UPDATE osmosis.packages SET manifest = regexp_replace(manifest, '(main.py\":\\{{\"sha256\":\")[0-9a-f]+', '\\1{sha256}')"
+    ));
+    let refused = cluster.node("node", &invitation, &[]).ends().expect(1);
+    assert_eq!(refused.error()["code"], "run_damaged");
+    assert!(refused.stderr.contains("pinned to"), "{}", refused.stderr);
+
+    // Tables of another version are nobody's to guess at.
+    cluster.sql("UPDATE osmosis.schema_version SET version = 99");
+    let refused = cluster.node("node", &invitation, &[]).ends().expect(1);
+    let told = refused.error().to_string();
+    assert!(
+        told.contains("schema version 99") && told.contains("knows 2"),
+        "{told}"
+    );
+    drop(controller);
 }
