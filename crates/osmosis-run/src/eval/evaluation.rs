@@ -21,7 +21,10 @@ use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
-use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
+use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Work};
+use crate::node::control::{NodeOptions, StopRelay};
+use crate::node::metrics::QueueMetrics;
+use crate::node::patience::wait_out;
 use crate::notices::Notices;
 use crate::policy;
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -52,6 +55,8 @@ pub struct Evaluation {
     pub trackers: Trackers,
     /// What can be seen of it while it goes on.
     pub live: LiveView,
+    /// How more machines work on it, where its store lets them.
+    pub nodes: NodeOptions,
     /// Somebody is at the debugger: nothing has a deadline, and nothing is tried again.
     pub debugged: bool,
 }
@@ -155,6 +160,10 @@ impl Work for Evaluation {
         if let (UserSide::Here(code), ReadySide::Here(ready)) = (&self.plan.side, ready) {
             let workers = self.code_start(code).start(ready, around).await?;
             self.plan.dataset.check_for(workers.manifest())?;
+            if self.nodes.nodes_only {
+                // They have shown that the code can be run, which is all they are for.
+                workers.shut_down(SHUTDOWN_GRACE).await;
+            }
         }
         Ok(())
     }
@@ -184,13 +193,13 @@ impl Work for Evaluation {
         &self,
         _ready: &ReadySide,
         run: &OpenRun,
-        _around: &Surroundings<'_, RunEvent>,
+        around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
         if run.store.counts().await?.total() < self.plan.rollouts() {
             self.plan.enqueue(&run.store).await?;
         }
         self.money(&run.pinned)?;
-        Ok(())
+        self.invite_nodes(run, around.notices).await
     }
 
     async fn drive(
@@ -253,6 +262,7 @@ impl Evaluation {
             probes: true,
             trackers: Trackers::default(),
             live: LiveView::default(),
+            nodes: NodeOptions::default(),
             debugged: false,
         })
     }
@@ -323,18 +333,35 @@ impl Evaluation {
             &run.store,
             around.events.run_events(),
         );
+        let options = self.engine_options();
         let mut engine = Engine::new(
             Arc::clone(&run.store),
             Arc::new(GatewaySessions::local(Arc::clone(gateway))),
             executor,
-            self.engine_options(),
+            options.clone(),
             tracer.events(),
         );
         if let Some(budget) = &money.budget {
             engine = engine.begins_while(budget.may_begin(gateway, before));
         }
         let stop = &around.stop.stop;
-        let end = engine.run(stop).await;
+        let relay = StopRelay::start(&run.store, stop);
+        let budget = money.budget.as_ref();
+        let _spending = budget.map(|budget| budget.watch(&run.store, stop));
+        let listen = self.nodes.metrics_listen;
+        let _metrics = QueueMetrics::serve(gateway, listen, &run.store, &**around.notices).await?;
+        let end = loop {
+            let error = match engine.run(stop).await {
+                Ok(end) => break Ok(end),
+                Err(error) => error,
+            };
+            let (signals, notices) = (around.stop, &**around.notices);
+            let waiting = wait_out(error, &run.store, &options.owner, signals, notices);
+            if let Err(error) = waiting.await {
+                break Err(error);
+            }
+        };
+        relay.finish().await;
         drop(engine);
         tracer.finish(&**around.notices).await;
         Ok(EvalEnd {
@@ -439,6 +466,12 @@ impl Evaluation {
         }
         let options = execution::engine_options(settings, &self.folder);
         EngineOptions {
+            // What is claimed here is run here.
+            max_in_flight: if self.nodes.nodes_only {
+                0
+            } else {
+                options.max_in_flight
+            },
             max_failures: if self.debugged {
                 1
             } else {

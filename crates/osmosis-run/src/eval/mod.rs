@@ -10,4 +10,5 @@ pub mod plan;
 pub mod prices;
 pub mod probe;
 pub mod rollout_server;
+mod sharing;
 pub mod trace;
