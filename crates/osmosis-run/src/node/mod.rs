@@ -5,6 +5,7 @@
 //! (`osmosis node`) joins with the token: it [materialises](materialised) the package in the user's cache, prepares the
 //! project's environment there, starts workers and a gateway of its own, and claims from the run's queue.
 
+pub mod offered_models;
 pub mod package;
 pub mod policy;
 pub mod spec;

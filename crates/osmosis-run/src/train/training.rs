@@ -172,11 +172,7 @@ impl<M: PlannedModel + Sync> Training<M> {
     }
 
     pub fn token_limits(&self) -> TokenLimits {
-        let training = &self.plan.config.training;
-        TokenLimits {
-            prompt: training.max_prompt_length as usize,
-            response: training.max_response_length as usize,
-        }
+        TokenLimits::of(&self.plan.config.training)
     }
 }
 
