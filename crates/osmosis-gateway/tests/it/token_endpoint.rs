@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::embedded::records;
-use crate::fixture::{House, user};
+use crate::fixture::{House, client, user};
 use crate::memory_store::MemoryStore;
 use crate::toy::{self, Engine, IM_END, Line, Log, ids_of};
 
@@ -205,7 +205,7 @@ async fn errors_of_the_engine_are_the_callers_errors() {
 #[tokio::test]
 async fn without_the_key_nobody_gets_in() {
     let (endpoint, log) = open(Engine::saying(&[])).await;
-    let client = reqwest::Client::new();
+    let client = client();
     let describe = format!("{}/tokens/v1/policy", endpoint.url());
     let generate = format!("{}/tokens/v1/policy/generate", endpoint.url());
     let status = async |request: reqwest::RequestBuilder| request.send().await.unwrap().status();
@@ -251,7 +251,7 @@ async fn requests_that_are_no_good_are_refused() {
     };
     let endpoint = start(options, engine).await;
     let url = format!("{}/tokens/v1/policy/generate", endpoint.url());
-    let client = reqwest::Client::new();
+    let client = client();
     let good = json!({"prompt": [1], "max_tokens": 1, "temperature_bits": 0, "top_p_bits": 1_065_353_216,
         "top_k": 0, "stop_ids": [], "alternatives": 0, "key": "00".repeat(32)});
     let mut long = good.clone();
@@ -298,6 +298,21 @@ async fn more_generations_than_there_may_be_wait_for_their_turn() {
     let (first, second) = tokio::join!(first, second);
     assert_eq!(first.end, Ok(StopReason::Length));
     assert_eq!(ids(&second), [98]);
+}
+
+#[tokio::test]
+async fn a_closed_endpoint_is_waited_for_until_it_opens() {
+    let (endpoint, log) = open(Engine::saying(&["a"])).await;
+    endpoint.set_open(false);
+    let engine = connect(&endpoint).await;
+    let sampling = sample(&engine, request(&[1], 5, 0));
+    let opening = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(log.requests.lock().is_empty(), "the engine is not asked");
+        endpoint.set_open(true);
+    };
+    let (sampled, ()) = tokio::join!(sampling, opening);
+    assert_eq!(ids(&sampled)[0], 97);
 }
 
 /// An address that a test changes.

@@ -223,6 +223,19 @@ fn check_status(record: &RunRecord) -> Result<(), RunError> {
     }
 }
 
+/// Refuses a run whose controller does all of it.
+fn check_takes_nodes(record: &RunRecord, pinned: &Pinned) -> Result<(), RunError> {
+    let why = if pinned.regraded_from.is_some() {
+        "grades the samples of another run, which its controller does alone"
+    } else if pinned.trainer.is_some() {
+        "is trained from outside (`train serve`), and its controller runs all of its rollouts"
+    } else {
+        return Ok(());
+    };
+    let message = format!("run `{}` takes no nodes: it {why}", record.name);
+    Err(RunError::failed(RunErrorKind::Usage, message))
+}
+
 fn shared(store: &Arc<dyn Store>) -> Result<&dyn SharedRun, RunError> {
     store.shared().ok_or_else(|| {
         RunError::failed(RunErrorKind::Internal, "the store has no runs to be shared")
@@ -239,13 +252,15 @@ async fn load(
 ) -> Result<NodeSpec, RunError> {
     let shared = shared(store)?;
     let mut told = false;
-    let (record, manifest) = loop {
+    let (record, pinned, manifest) = loop {
         let record = store.run().await?;
-        if let Some(record) = &record {
-            check_status(record)?;
-        }
-        if let (Some(record), Some(manifest)) = (record, shared.package().await?) {
-            break (record, manifest);
+        if let Some(record) = record {
+            check_status(&record)?;
+            let pinned = Pinned::read(&record.pinned)?;
+            check_takes_nodes(&record, &pinned)?;
+            if let Some(manifest) = shared.package().await? {
+                break (record, pinned, manifest);
+            }
         }
         if !std::mem::replace(&mut told, true) {
             let name = &run.name;
@@ -256,7 +271,6 @@ async fn load(
         tokio::time::sleep(LOOK_EVERY).await;
     };
     let package = NodePackage::read(&manifest)?;
-    let pinned = Pinned::read(&record.pinned)?;
     let config = NodeConfig::of(&record)?;
     notices.step(format_args!("Fetching the files of `{}`", run.name));
     let workspace = materialise(shared, &package, &pinned, nodes).await?;
@@ -417,7 +431,7 @@ impl Ready {
             }
             None => None,
         };
-        let options = self.engine_options(request, folder);
+        let options = self.engine_options(request, folder)?;
         let amount = format!("{} at once", self.max_in_flight);
         self.code
             .tell(self.workers.manifest(), &amount, &**around.notices);
@@ -435,7 +449,11 @@ impl Ready {
         Ok(engine.run_as_node(&around.stop.stop, ends).await?)
     }
 
-    fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {
+    fn engine_options(
+        &self,
+        request: &NodeRequest,
+        folder: &RunFolder,
+    ) -> Result<EngineOptions, RunError> {
         let redactor = self.redactor(request);
         let settings = match &self.spec.config {
             NodeConfig::Evaluation(config) => {
@@ -447,10 +465,11 @@ impl Ready {
         };
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy().into_owned();
-        EngineOptions {
+        Ok(EngineOptions {
             owner: format!("{host} pid {}", std::process::id()),
+            measuring: self.spec.measuring()?,
             ..execution::engine_options(settings, folder)
-        }
+        })
     }
 }
 

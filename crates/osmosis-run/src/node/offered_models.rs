@@ -1,20 +1,26 @@
 //! Models that run in the controller's process, as nodes use them: the engine samples there, and each node renders
 //! prompts and reads answers with a copy of the model's chat format.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use osmosis_core::generation::TokenEngine;
 use osmosis_gateway::{Secret, TokenEndpoint, TokenEndpointOptions};
+use osmosis_store::Store;
 use osmosis_tokens::{ChatFormat, ChatFormatParts};
 
+use super::control::NodeOptions;
 use super::package::PackageBuilder;
 use super::spec::NodeSpec;
+use super::token::JoinToken;
 use crate::judge::ReadyJudge;
 use crate::life::{RunningParts, Stage};
 use crate::policy::EmbeddedPolicy;
 use crate::{RunError, RunErrorKind};
+
+/// Where the models are opened unless asked otherwise: to nodes on this machine.
+const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What a model plays; its engine and the files of its chat format are kept under this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +44,12 @@ impl ModelRole {
 }
 
 /// The models of a run that its nodes ask the controller for.
-#[derive(Debug, Default)]
-pub struct OfferedModels(Vec<OfferedModel>);
+#[derive(Debug)]
+pub struct OfferedModels {
+    models: Vec<OfferedModel>,
+    /// Nodes may ask at once.
+    open: bool,
+}
 
 #[derive(Debug)]
 struct OfferedModel {
@@ -61,29 +71,73 @@ impl OfferedModels {
                 chat: Arc::clone(&embedded.chat),
             })
         });
-        Self(offered.collect())
+        Self {
+            models: offered.collect(),
+            open: true,
+        }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// The same, but nodes wait until [`TokenEndpoint::set_open`] lets them ask.
+    #[must_use]
+    pub fn closed_at_first(self) -> Self {
+        Self {
+            open: false,
+            ..self
+        }
     }
 
     /// Adds to the package what nodes need of the models.
     pub fn attach(&self, package: &mut PackageBuilder) -> Result<(), RunError> {
-        for offered in &self.0 {
+        for offered in &self.models {
             attach_chat(package, offered.role, &offered.chat)?;
         }
         Ok(())
     }
 
-    /// Opens the engines to whoever has the key, until the run ends.
-    pub async fn serve(
+    /// Opens the models to the nodes of a run that has this token, until the run ends, and says where. `None` where
+    /// nothing is to be opened.
+    pub async fn open_to_nodes(
+        &self,
+        store: &dyn Store,
+        token: Option<&JoinToken>,
+        options: &NodeOptions,
+        parts: &RunningParts,
+    ) -> Result<Option<Arc<TokenEndpoint>>, RunError> {
+        let Some(shared) = store.shared().filter(|_| !self.models.is_empty()) else {
+            return Ok(None);
+        };
+        let Some(token) = token else {
+            if options.nodes_only {
+                return Err(RunError::failed(
+                    RunErrorKind::ModelUnconfigured,
+                    "--nodes-only: nodes can't ask the model, which runs here: there is no token that opens it",
+                )
+                .hint("use a database role that may create roles (docs/postgres.md)"));
+            }
+            return Ok(None);
+        };
+        let listen = options.listen.unwrap_or(ANY_LOOPBACK_PORT);
+        if listen.ip().is_unspecified() && options.url.is_none() {
+            return Err(RunError::usage(
+                RunErrorKind::Usage,
+                format!("--node-listen {listen} is no address that nodes can be told"),
+            )
+            .hint("also give `--node-url URL`, as nodes see this machine"));
+        }
+        let endpoint = self.serve(listen, Secret::new(token.key()), parts).await?;
+        let url = options.url.clone().unwrap_or_else(|| endpoint.url());
+        let key_sha256 = token.key_sha256();
+        shared.set_controller(Some(&url), Some(&key_sha256)).await?;
+        Ok(Some(endpoint))
+    }
+
+    async fn serve(
         &self,
         listen: SocketAddr,
         key: Secret,
         parts: &RunningParts,
     ) -> Result<Arc<TokenEndpoint>, RunError> {
-        let engines = self.0.iter().map(|offered| {
+        let engines = self.models.iter().map(|offered| {
             let name = offered.role.engine().to_owned();
             (name, Arc::clone(&offered.engine))
         });
@@ -94,6 +148,7 @@ impl OfferedModels {
                 RunError::failed(RunErrorKind::Gateway, format!("--node-listen: {error}"))
                     .maybe_hint(error.hint())
             })?;
+        endpoint.set_open(self.open);
         Ok(parts.add(Stage::Gateway, endpoint))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -85,6 +86,8 @@ struct Shared {
     max_body_bytes: usize,
     generations: Arc<Semaphore>,
     alive_every: Duration,
+    /// Generations may begin.
+    open: AtomicBool,
     /// Ends every answer.
     everything: CancellationToken,
     tasks: TaskTracker,
@@ -116,6 +119,7 @@ impl TokenEndpoint {
                 options.max_generations.min(Semaphore::MAX_PERMITS),
             )),
             alive_every: options.alive_every,
+            open: AtomicBool::new(true),
             everything: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -134,6 +138,12 @@ impl TokenEndpoint {
             shared,
             stop,
         })
+    }
+
+    /// While it is not open, no generation begins: callers come again, and the time that they wait is nobody's. Those
+    /// under way go on.
+    pub fn set_open(&self, open: bool) {
+        self.shared.open.store(open, Ordering::Relaxed);
     }
 
     /// Where it listens.
@@ -267,16 +277,16 @@ impl Shared {
     }
 
     async fn generate(&self, offered: &Offered, body: Body) -> Result<Response, ErrorReply> {
-        let permit = Arc::clone(&self.generations)
-            .try_acquire_owned()
-            .map_err(|_| {
-                ErrorReply::of_service(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "overloaded",
-                    "as many generations as there may be are under way".to_owned(),
-                    Some(1),
-                )
-            })?;
+        if !self.open.load(Ordering::Relaxed) {
+            return Err(not_now("closed", "no rollouts are to run now"));
+        }
+        let permit = Arc::clone(&self.generations).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            not_now(
+                "overloaded",
+                "as many generations as there may be are under way",
+            )
+        })?;
         let bytes = read_body(body, self.max_body_bytes, &self.tasks)
             .await
             .map_err(|error| match error {
@@ -309,6 +319,12 @@ impl Shared {
         });
         Ok(response(EVENTS_TYPE, Body::from_stream(lines)))
     }
+}
+
+/// A caller shall come again soon.
+fn not_now(code: &'static str, message: &str) -> ErrorReply {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    ErrorReply::of_service(status, code, message.to_owned(), Some(1))
 }
 
 fn response(content_type: &'static str, body: Body) -> Response {
