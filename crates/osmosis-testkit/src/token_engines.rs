@@ -19,18 +19,26 @@ pub struct Sampled {
     pub end: Result<StopReason, GenerationError>,
 }
 
+/// A token with every number as its bits, to be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenBits {
+    id: u32,
+    logprob: u32,
+    version: u64,
+    alternatives: Vec<(u32, u32)>,
+}
+
 impl Sampled {
-    /// Every number as its bits, to be compared.
-    pub fn bits(&self) -> Vec<(u32, u32, u64, Vec<(u32, u32)>)> {
+    pub fn bits(&self) -> Vec<TokenBits> {
         let bits = |token: &SampledToken| {
             let alternatives = token.alternatives.iter();
             let alternatives = alternatives.map(|(id, logprob)| (*id, logprob.to_bits()));
-            (
-                token.id,
-                token.logprob.to_bits(),
-                token.version.0,
-                alternatives.collect(),
-            )
+            TokenBits {
+                id: token.id,
+                logprob: token.logprob.to_bits(),
+                version: token.version.0,
+                alternatives: alternatives.collect(),
+            }
         };
         self.tokens.iter().map(bits).collect()
     }
@@ -144,7 +152,11 @@ pub async fn conforms(engine: &dyn TokenEngine, prompt: &[u32], vocabulary: usiz
     };
     let stopped = sample(engine, stopped).await;
     assert_eq!(stopped.end, Ok(StopReason::Stop));
-    assert_eq!(Some(stopped.tokens.len() - 1), until, "the stop is the last");
+    assert_eq!(
+        Some(stopped.tokens.len() - 1),
+        until,
+        "the stop is the last"
+    );
 
     let given_up = sample_up_to(engine, plain.clone(), 2).await;
     assert_eq!(given_up.end, Ok(StopReason::Cancelled));

@@ -171,7 +171,10 @@ struct Trained {
 fn trained(workspace: &Workspace) -> Trained {
     let folder = workspace.training_folder("t");
     let kept = ["step_2", "step_3"].map(|step| {
-        let weights = folder.join("checkpoints").join(step).join("model.safetensors");
+        let weights = folder
+            .join("checkpoints")
+            .join(step)
+            .join("model.safetensors");
         (step.to_owned(), std::fs::read(weights).unwrap())
     });
     let steps = metrics(workspace).into_iter().map(|mut step| {
@@ -267,7 +270,10 @@ fn an_asynchronous_training_goes_on_when_a_node_is_killed() {
     });
     assert_eq!(failed.count(), 0, "a lost node costs nobody a result");
     assert!(lost < index.len(), "{lost} of {} ran again", index.len());
-    cluster.workspace.osmosis(&["run", "verify", "train/t"]).expect(0);
+    cluster
+        .workspace
+        .osmosis(&["run", "verify", "train/t"])
+        .expect(0);
 }
 
 #[test]

@@ -162,7 +162,10 @@ async fn an_engine_that_takes_long_is_waited_for() {
         drop(say);
     };
     let (sampled, ()) = tokio::join!(sample(&engine, request(&[1], 5, 0)), saying);
-    assert_eq!((ids(&sampled), sampled.end), (vec![97], Ok(StopReason::Length)));
+    assert_eq!(
+        (ids(&sampled), sampled.end),
+        (vec![97], Ok(StopReason::Length))
+    );
 }
 
 #[tokio::test]
@@ -209,7 +212,12 @@ async fn without_the_key_nobody_gets_in() {
     let describe = format!("{}/tokens/v1/policy", endpoint.url());
     let generate = format!("{}/tokens/v1/policy/generate", endpoint.url());
     let status = async |request: reqwest::RequestBuilder| request.send().await.unwrap().status();
-    for wrong in ["", "0123456789abcdeF", "0123456789abcde", "0123456789abcdef0"] {
+    for wrong in [
+        "",
+        "0123456789abcdeF",
+        "0123456789abcde",
+        "0123456789abcdef0",
+    ] {
         assert_eq!(status(client.get(&describe).bearer_auth(wrong)).await, 401);
         let asked = client.post(&generate).bearer_auth(wrong).body("{}");
         assert_eq!(status(asked).await, 401);
@@ -220,7 +228,11 @@ async fn without_the_key_nobody_gets_in() {
     let with_key = |path: &str| client.get(path).bearer_auth(KEY);
     assert_eq!(status(with_key(&describe)).await, 200);
     assert_eq!(status(with_key(&generate)).await, 405);
-    for nowhere in ["v1/chat/completions", "tokens/v1/judge", "tokens/v1/policy/x"] {
+    for nowhere in [
+        "v1/chat/completions",
+        "tokens/v1/judge",
+        "tokens/v1/policy/x",
+    ] {
         let nowhere = format!("{}/{nowhere}", endpoint.url());
         assert_eq!(status(with_key(&nowhere)).await, 404);
     }
@@ -237,7 +249,10 @@ async fn without_the_key_nobody_gets_in() {
         panic!("{error}")
     };
     assert_eq!(kind, RemoteFault::Misconfigured);
-    assert!(message.contains("401") && message.contains("not the node key"), "{message}");
+    assert!(
+        message.contains("401") && message.contains("not the node key"),
+        "{message}"
+    );
     assert!(!message.contains("another"), "{message}");
     assert!(log.requests.lock().is_empty());
 }
@@ -370,7 +385,9 @@ async fn a_controller_that_stays_away_is_given_up() {
     };
     let (endpoint, _) = open(Engine::saying(&["a"])).await;
     let address = EndpointAddress::fixed(endpoint.url());
-    let engine = EndpointEngine::connect(address, options.clone()).await.unwrap();
+    let engine = EndpointEngine::connect(address, options.clone())
+        .await
+        .unwrap();
     endpoint.shut_down(SOON).await;
     drop(endpoint);
     let sampled = sample(&engine, request(&[1], 5, 0)).await;
@@ -378,7 +395,10 @@ async fn a_controller_that_stays_away_is_given_up() {
         panic!("{:?}", sampled.end)
     };
     assert_eq!(kind, RemoteFault::Unreachable);
-    assert!(message.contains("cannot be reached") && message.contains("tried"), "{message}");
+    assert!(
+        message.contains("cannot be reached") && message.contains("tried"),
+        "{message}"
+    );
 
     let nowhere = Moving::default();
     let error = EndpointEngine::connect(nowhere.address(), options).await;
@@ -416,7 +436,10 @@ async fn a_policy_over_an_endpoint_records_what_one_over_the_engine_records() {
     let policy = TokenPolicy::new(engine, Arc::new(toy::chat_format()), toy::options());
     let asked = House::with(policy, GatewayOptions::default(), MemoryStore::default()).await;
     for text in ["hello", "and now?"] {
-        let replies = (direct.send(&user(text)).await, asked.send(&user(text)).await);
+        let replies = (
+            direct.send(&user(text)).await,
+            asked.send(&user(text)).await,
+        );
         let (mut one, mut other) = (replies.0.json(), replies.1.json());
         one["created"] = json!(0);
         other["created"] = json!(0);

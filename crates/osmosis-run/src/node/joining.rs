@@ -205,7 +205,10 @@ mod tests {
             ..Pinned::default()
         };
         let error = check_takes_nodes(&record, &regraded).unwrap_err();
-        assert!(error.message().contains("`again` takes no nodes"), "{error:?}");
+        assert!(
+            error.message().contains("`again` takes no nodes"),
+            "{error:?}"
+        );
         let outside = Pinned {
             trainer: Some("outside".to_owned()),
             ..Pinned::default()

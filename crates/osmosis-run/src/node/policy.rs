@@ -106,8 +106,7 @@ impl Asked<'_> {
         };
         let engine: Arc<dyn TokenEngine> = Arc::new(engine);
         let seed = spec.package.seed;
-        let policy =
-            policy::asked_elsewhere(model, engine, chat_format, seed, limits, &self.chat);
+        let policy = policy::asked_elsewhere(model, engine, chat_format, seed, limits, &self.chat);
         let identity = self.known.cloned().unwrap_or(Value::Null);
         Ok(ReadyPolicy::outside(
             Arc::new(policy),

@@ -104,7 +104,8 @@ async fn what_is_sampled_is_the_same_bit_for_bit() {
     }
     // All at once there, one by one here: what else is sampled changes nothing.
     let asked = requests.iter().cloned();
-    let through = futures_util::future::join_all(asked.map(|request| sample(&house.engine, request)));
+    let through =
+        futures_util::future::join_all(asked.map(|request| sample(&house.engine, request)));
     let through: Vec<Sampled> = through.await;
     let mut tokens = 0;
     for (request, through) in requests.into_iter().zip(through) {

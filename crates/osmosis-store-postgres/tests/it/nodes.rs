@@ -154,7 +154,10 @@ async fn the_controller_cancels_what_a_node_holds_and_not_what_it_holds_itself()
     let of_node = claim_one(&*node).await.unwrap();
     let own = claim_one(&*controller).await.unwrap();
     let asked = [of_node.id.clone(), own.id.clone()];
-    assert!(node.cancel(&asked).await.unwrap().is_empty(), "a node cancels no leases");
+    assert!(
+        node.cancel(&asked).await.unwrap().is_empty(),
+        "a node cancels no leases"
+    );
     let cancelled = controller.cancel(&asked).await.unwrap();
     assert_eq!(cancelled, [of_node.id.clone()]);
     let held = [(of_node.id.clone(), of_node.attempt)];

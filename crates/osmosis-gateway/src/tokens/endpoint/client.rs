@@ -150,7 +150,7 @@ impl EndpointEngine {
                 Err(failed) => {
                     let wait = patience.after(&endpoint, &failed).await;
                     let Some(wait) = wait else {
-                        return Err(EndpointError::Away(endpoint.given_up(failed, &patience)));
+                        return Err(EndpointError::Away(endpoint.given_up(&failed, &patience)));
                     };
                     tokio::time::sleep(wait).await;
                 }
@@ -225,10 +225,7 @@ impl fmt::Debug for EndpointEngine {
 }
 
 impl Endpoint {
-    fn new(
-        address: EndpointAddress,
-        options: EndpointEngineOptions,
-    ) -> Result<Self, GatewayError> {
+    fn new(address: EndpointAddress, options: EndpointEngineOptions) -> Result<Self, GatewayError> {
         let mut key = HeaderValue::from_str(&format!("Bearer {}", options.key.expose()))
             .map_err(|_| GatewayError::UpstreamKey)?;
         key.set_sensitive(true);
@@ -337,7 +334,10 @@ impl Endpoint {
         let response = self.send(Route::Describe, Vec::new()).await?;
         let body = self.whole(response).await;
         serde_json::from_slice(&body).map_err(|error| {
-            bad_reply(&format!("describes its engine badly: {error}: {}", said(&body)))
+            bad_reply(&format!(
+                "describes its engine badly: {error}: {}",
+                said(&body)
+            ))
         })
     }
 
@@ -384,7 +384,7 @@ impl Endpoint {
     }
 
     /// What is told when it is not tried again.
-    pub(super) fn given_up(&self, failed: FailedTry, patience: &Patience) -> GenerationError {
+    pub(super) fn given_up(&self, failed: &FailedTry, patience: &Patience) -> GenerationError {
         let tried = match patience.tries {
             0 | 1 => String::new(),
             tries => format!(" (tried {tries} times in {:.0?})", patience.began.elapsed()),

@@ -77,14 +77,14 @@ impl Generation {
                 Err(Left::Failed(failed)) => failed,
             };
             if self.given > 0 {
-                return Err(endpoint.given_up(failed, &patience));
+                return Err(endpoint.given_up(&failed, &patience));
             }
             let wait = self.while_wanted(patience.after(&endpoint, &failed)).await;
             // Until now, whatever comes of it.
             self.sink.lost(began, std::time::Instant::now());
             let wait = match wait {
                 Ok(Some(wait)) => wait,
-                Ok(None) => return Err(endpoint.given_up(failed, &patience)),
+                Ok(None) => return Err(endpoint.given_up(&failed, &patience)),
                 Err(why) => return not_wanted(why),
             };
             tracing::debug!(

@@ -28,7 +28,12 @@ struct Content {
 
 impl Outbox {
     /// What came since the last time, and the end, if it has come.
-    pub(super) fn take(&self) -> (Vec<SampledToken>, Option<Result<StopReason, GenerationError>>) {
+    pub(super) fn take(
+        &self,
+    ) -> (
+        Vec<SampledToken>,
+        Option<Result<StopReason, GenerationError>>,
+    ) {
         let mut content = self.content.lock();
         (std::mem::take(&mut content.tokens), content.end.take())
     }

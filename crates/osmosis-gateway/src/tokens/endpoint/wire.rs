@@ -147,7 +147,9 @@ fn key_in(text: &str) -> Option<DrawKey> {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Event {
     /// The engine has the request; these weights would sample its first token.
-    Begun { version: u64 },
+    Begun {
+        version: u64,
+    },
     Token(TokenLine),
     /// There is nothing new, and the endpoint is there.
     Alive,
