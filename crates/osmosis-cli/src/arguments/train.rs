@@ -18,10 +18,10 @@ use super::show::ShowArguments;
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
     /// Train a config's model on its dataset, and report before and after
-    Submit(TrainSubmitArguments),
+    Submit(Box<TrainSubmitArguments>),
     /// Resume an interrupted run from its last checkpoint
     #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
-    Resume(TrainResumeArguments),
+    Resume(Box<TrainResumeArguments>),
     /// Run rollouts for an external trainer, which fetches batches and announces new weights
     Serve(TrainServeArguments),
     /// List the training runs of the workspace: model, dataset, steps, reward, date, status
