@@ -9,6 +9,7 @@ use osmosis_run::RunError;
 
 use super::config::{ConfigArguments, model_setting, number_setting};
 use super::kept_run::ListArguments;
+use super::node::SharingArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
@@ -17,10 +18,10 @@ use super::show::ShowArguments;
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
     /// Train a config's model on its dataset, and report before and after
-    Submit(TrainSubmitArguments),
+    Submit(Box<TrainSubmitArguments>),
     /// Resume an interrupted run from its last checkpoint
     #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
-    Resume(TrainResumeArguments),
+    Resume(Box<TrainResumeArguments>),
     /// Run rollouts for an external trainer, which fetches batches and announces new weights
     Serve(TrainServeArguments),
     /// List the training runs of the workspace: model, dataset, steps, reward, date, status
@@ -88,6 +89,9 @@ pub(crate) struct TrainSubmitArguments {
     pub(crate) tensorboard: bool,
 
     #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
+
+    #[command(flatten)]
     pub(crate) secrets: SecretArguments,
 
     #[command(flatten)]
@@ -150,6 +154,9 @@ pub(crate) struct TrainResumeArguments {
     /// Also write TensorBoard event files, into the run's folder
     #[arg(long)]
     pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
 
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,

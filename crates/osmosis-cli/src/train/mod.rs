@@ -36,10 +36,10 @@ pub(crate) async fn run(
     let found = || Workspace::find(workspace, None);
     match command {
         TrainCommand::Submit(arguments) => {
-            Box::pin(submit::submit(arguments, workspace, output)).await
+            Box::pin(submit::submit(*arguments, workspace, output)).await
         }
         TrainCommand::Resume(arguments) => {
-            Box::pin(submit::resume(arguments, workspace, output)).await
+            Box::pin(submit::resume(*arguments, workspace, output)).await
         }
         TrainCommand::Serve(arguments) => {
             Box::pin(serve::serve(arguments, workspace, output)).await

@@ -199,7 +199,7 @@ impl Work for Evaluation {
             self.plan.enqueue(&run.store).await?;
         }
         self.money(&run.pinned)?;
-        self.invite_nodes(run, around.notices).await
+        self.invite_nodes(run, around).await
     }
 
     async fn drive(

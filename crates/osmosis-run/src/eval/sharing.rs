@@ -1,43 +1,42 @@
 //! An evaluation that other machines work on too.
 
-use std::sync::Arc;
-
+use osmosis_engine::RunEvent;
 use osmosis_store::{RunKey, RunKind};
 
 use crate::RunError;
 use crate::eval::evaluation::Evaluation;
 use crate::eval::plan::UserSide;
-use crate::life::OpenRun;
+use crate::life::{OpenRun, Surroundings};
 use crate::node;
 use crate::node::control::invite;
-use crate::notices::Notices;
+use crate::node::offered_models::OfferedModels;
 
 impl Evaluation {
     /// Lets other machines work on it, where its store does.
     pub(super) async fn invite_nodes(
         &self,
         run: &OpenRun,
-        notices: &Arc<dyn Notices>,
+        around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
         let UserSide::Here(code) = &self.plan.side else {
             return Ok(());
         };
-        let plan = &self.plan;
-        let judge = plan.config.judge_model.as_ref();
-        let models = [Some(&plan.config.experiment.model_path), judge];
-        let served = models
-            .into_iter()
-            .flatten()
-            .all(node::policy::can_be_asked_by_nodes);
-        if run.store.shared().is_none() || !served {
+        if run.store.shared().is_none() {
             return Ok(());
         }
-        let package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
+        let plan = &self.plan;
+        let judge = plan.config.judge_model.as_ref();
+        let mut package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
+        let models = OfferedModels::of(plan.ready.embedded(), plan.judge.as_ref());
+        models.attach(&mut package)?;
         let key = RunKey {
             kind: RunKind::Evaluation,
             name: self.name.clone(),
         };
-        invite(&*run.store, &self.folder, &key, package, notices).await?;
+        let notices = around.notices;
+        let token = invite(&*run.store, &self.folder, &key, package, notices).await?;
+        let opening = models.open_to_nodes(&*run.store, token.as_ref(), &self.nodes, around.parts);
+        opening.await?;
         Ok(())
     }
 }
