@@ -33,7 +33,7 @@ pub(super) enum Order {
 const BUILT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 /// Python tests that start no worker and no server.
-const QUICK_PYTHON_TESTS: [&str; 11] = [
+const QUICK_PYTHON_TESTS: [&str; 12] = [
     "tests/test_areal_api.py",
     "tests/test_areal_context.py",
     "tests/test_areal_results.py",
@@ -41,6 +41,7 @@ const QUICK_PYTHON_TESTS: [&str; 11] = [
     "tests/test_contract.py",
     "tests/test_discovery.py",
     "tests/test_frames.py",
+    "tests/test_ray.py",
     "tests/test_rubric.py",
     "tests/test_sdk.py",
     "tests/test_trainer.py",
