@@ -59,6 +59,18 @@ impl ChatChoice {
         })
     }
 
+    /// The same from a template's name and text.
+    pub fn of_text(template: Option<(String, &str)>, tool_format: Option<ToolFormat>) -> Self {
+        let (template_name, chat_template) = template.unzip();
+        Self {
+            settings: ChatSettings {
+                chat_template: chat_template.map(str::to_owned),
+                tool_format,
+            },
+            template_name,
+        }
+    }
+
     /// Whether everything is left to the model.
     pub fn is_default(&self) -> bool {
         self.settings == ChatSettings::default()

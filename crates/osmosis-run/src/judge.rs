@@ -39,24 +39,34 @@ impl ReadyJudge {
             && of_policy == model
             && ready.is_embedded()
         {
-            return Ok(Some(Self {
-                policy: Arc::clone(&ready.policy),
-                identity: ready.identity.clone(),
-                own: None,
-                model: model.clone(),
-            }));
+            return Ok(Some(Self::beside(model, ready)));
         }
         let opened = policy::open(model, seed, workspace, &ChatChoice::default()).await;
         let own = opened.map_err(|error| {
             let message = error.message().replace("model_path", "judge_model");
             error.with_message(message)
         })?;
-        Ok(Some(Self {
+        Ok(Some(Self::of(model, own)))
+    }
+
+    /// The model that plays the policy.
+    pub fn beside(model: &ModelPath, ready: &ReadyPolicy) -> Self {
+        Self {
+            policy: Arc::clone(&ready.policy),
+            identity: ready.identity.clone(),
+            own: None,
+            model: model.clone(),
+        }
+    }
+
+    /// A model of its own, that is open.
+    pub fn of(model: &ModelPath, own: ReadyPolicy) -> Self {
+        Self {
             policy: Arc::clone(&own.policy),
             identity: own.identity.clone(),
             own: Some(own),
             model: model.clone(),
-        }))
+        }
     }
 
     pub fn serve_at(&self, gateway: &Gateway) {

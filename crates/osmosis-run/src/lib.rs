@@ -21,6 +21,7 @@ pub mod inference_server;
 pub mod judge;
 pub mod life;
 mod log_budget;
+pub mod node;
 pub mod notices;
 pub mod policy;
 pub mod prepared;

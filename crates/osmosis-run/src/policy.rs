@@ -105,41 +105,8 @@ pub async fn open(
             chat.refuse_unless_default("a scripted policy renders no prompts")?;
             script(path, workspace)
         }
-        ModelPath::Provider { provider, model } => {
-            let base_url = variable(provider.base_url_variable)
-                .or_else(|| provider.default_base_url.map(str::to_owned))
-                .ok_or_else(|| {
-                    unset(
-                        provider.base_url_variable,
-                        &format!("{}/{model}", provider.name),
-                    )
-                })?;
-            let key = variable(provider.api_key_variable);
-            if provider.needs_key && key.is_none() {
-                return Err(unset(
-                    provider.api_key_variable,
-                    &format!("{}/{model}", provider.name),
-                ));
-            }
-            let usual = match provider.name {
-                "hosted_vllm" => ServerKind::Vllm,
-                _ => ServerKind::Openai,
-            };
-            InferenceServer::from_environment(usual)?.open(
-                one_server(&base_url, key, model),
-                seed,
-                chat,
-            )
-        }
-        ModelPath::Endpoint(model) => {
-            let base_url =
-                variable("OPENAI_BASE_URL").ok_or_else(|| unset("OPENAI_BASE_URL", model))?;
-            let key = variable("OPENAI_API_KEY");
-            InferenceServer::from_environment(ServerKind::Openai)?.open(
-                one_server(&base_url, key, model),
-                seed,
-                chat,
-            )
+        ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
+            open_server(model, None, seed, chat)
         }
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
             let embedded = open_model(model, workspace, chat).await?;
@@ -163,6 +130,51 @@ pub async fn open(
             })
         }
     }
+}
+
+/// A policy behind a server of the config. Without the variable that has its address, `known_url` is taken.
+pub fn open_server(
+    model_path: &ModelPath,
+    known_url: Option<&str>,
+    seed: u64,
+    chat: &ChatChoice,
+) -> Result<ReadyPolicy, RunError> {
+    let known_url = known_url.map(str::to_owned);
+    let (base_url, key, model, usual) = match model_path {
+        ModelPath::Provider { provider, model } => {
+            let base_url = variable(provider.base_url_variable)
+                .or(known_url)
+                .or_else(|| provider.default_base_url.map(str::to_owned))
+                .ok_or_else(|| unset(provider.base_url_variable, &model_path.to_string()))?;
+            let key = variable(provider.api_key_variable);
+            if provider.needs_key && key.is_none() {
+                return Err(unset(provider.api_key_variable, &model_path.to_string()));
+            }
+            let usual = match provider.name {
+                "hosted_vllm" => ServerKind::Vllm,
+                _ => ServerKind::Openai,
+            };
+            (base_url, key, model, usual)
+        }
+        ModelPath::Endpoint(model) => {
+            let base_url = variable("OPENAI_BASE_URL")
+                .or(known_url)
+                .ok_or_else(|| unset("OPENAI_BASE_URL", model))?;
+            let key = variable("OPENAI_API_KEY");
+            (base_url, key, model, ServerKind::Openai)
+        }
+        ModelPath::Script(_)
+        | ModelPath::Builtin(_)
+        | ModelPath::Run { .. }
+        | ModelPath::Local(_) => {
+            return Err(RunError::failed(
+                RunErrorKind::Internal,
+                format!("model_path `{model_path}` is at no server"),
+            ));
+        }
+    };
+    let server = InferenceServer::from_environment(usual)?;
+    server.open(one_server(&base_url, key, model), seed, chat)
 }
 
 /// Most tokens of a prompt and of a response.
@@ -363,11 +375,16 @@ fn script(name: &Utf8Path, workspace: &Workspace) -> Result<ReadyPolicy, RunErro
         io(&path, &error)
             .hint("`script:PATH` is relative to the workspace, the folder that holds `rollouts/`")
     })?;
-    let policy = ScriptedPolicy::parse(name, &text)
+    script_of_text(name, &text)
+}
+
+/// A scripted policy. Its name is for messages.
+pub fn script_of_text(name: &Utf8Path, text: &str) -> Result<ReadyPolicy, RunError> {
+    let policy = ScriptedPolicy::parse(name, text)
         .map_err(|errors| RunError::failed(RunErrorKind::ScriptInvalid, errors.to_string()))?;
     Ok(ReadyPolicy {
         policy: Arc::new(policy),
-        identity: json!({ "script_sha256": crate::source_digest::text_digest(&text) }),
+        identity: json!({ "script_sha256": crate::source_digest::text_digest(text) }),
         secrets: vec![],
         remote: false,
         tells_tokens: false,

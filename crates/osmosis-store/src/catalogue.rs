@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
 
 use crate::{
-    ArchivedRun, Holder, RunKind, RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError,
+    ArchivedRun, Holder, RunCredentials, RunKind, RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError,
     StoreUrl, VerifyProgress, VerifyReport,
 };
 
@@ -53,6 +53,16 @@ pub trait Catalogue: Send + Sync + std::fmt::Debug {
 
     /// Opens a run for reading alone, whoever writes to it. `NotFound` when there is none; every write fails.
     async fn open_read_only(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
+
+    /// Opens a run as one of its nodes: it claims and completes beside the process that controls the run.
+    async fn join(&self, _run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        Err(not_shared(self.url()))
+    }
+
+    /// Makes credentials that open this run to its nodes, and no other run.
+    async fn create_credentials(&self, _run: &RunKey) -> Result<RunCredentials, StoreError> {
+        Err(not_shared(self.url()))
+    }
 
     /// The living process that has the run alone, if there is one.
     async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError>;
@@ -104,4 +114,10 @@ pub trait Catalogue: Send + Sync + std::fmt::Debug {
     /// Makes a new run of the same kind of everything in a damaged one that verifies, which is only read.
     /// `AlreadyExists` when there is one of the new name, `Held` when somebody writes to the damaged one.
     async fn salvage(&self, run: &RunKey, into: &RunName) -> Result<SalvageReport, StoreError>;
+}
+
+fn not_shared(url: &StoreUrl) -> StoreError {
+    StoreError::refused(format!(
+        "runs at `{url}` have no nodes: several machines share a run in a database, `postgres://HOST/DATABASE`"
+    ))
 }

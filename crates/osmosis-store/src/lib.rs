@@ -34,6 +34,7 @@ mod pieces;
 mod queue;
 mod records;
 mod requests;
+mod shared;
 mod store;
 mod url;
 
@@ -57,5 +58,9 @@ pub use pieces::Pieces;
 pub use queue::{Queue, Recovery};
 pub use records::{CallVisitor, Records};
 pub use requests::{RequestNote, RequestRecord};
+pub use shared::{
+    FinishedCursor, Member, MemberKind, PackageFile, RunCredentials, RunStanding, SharedRun,
+    StopRequest,
+};
 pub use store::Store;
 pub use url::StoreUrl;
