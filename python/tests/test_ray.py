@@ -67,7 +67,11 @@ def keep() -> Iterator[Callable[..., NodeProcess]]:
 def test_a_program_that_fails_is_started_again_and_its_lines_are_kept(
     program: Path, tmp_path: Path, keep: Any
 ) -> None:
-    does(program, f'echo "$@ $OSMOSIS_JOIN"; test -e {tmp_path}/second || {{ touch {tmp_path}/second; exit 7; }}')
+    does(
+        program,
+        'echo "$@ $OSMOSIS_JOIN"\n'
+        f"test -e {tmp_path}/second || {{ touch {tmp_path}/second; exit 7; }}",
+    )
     node = keep(waits=(0.05,))
     assert node.wait(20)
     seen = node.look(0)
@@ -91,7 +95,9 @@ def test_the_token_is_on_no_command_line(program: Path, keep: Any) -> None:
 
 
 def test_draining_waits_for_the_program_and_now_does_not(program: Path, keep: Any) -> None:
-    does(program, "trap 'echo drained' TERM; trap 'exit 0' INT; echo up; while :; do sleep 0.1; done")
+    does(
+        program, "trap 'echo drained' TERM; trap 'exit 0' INT; echo up; while :; do sleep 0.1; done"
+    )
     node = keep()
     until(lambda: "up" in node.look(0)["lines"])
     node.stop("drain")

@@ -1,13 +1,13 @@
 """`python -m osmosis_ai.ray`: the supervisor as a program.
 
-`osmosis … --cluster ray` starts it with `--control`. Then it connects, reports `connected`, and does
-what comes over standard input, one JSON object per line:
+`osmosis … --cluster ray` starts it with `--control`. Then it connects, reports `connected`, and
+does what comes over standard input, one JSON object per line:
 
     {"start": {"run": …, "arguments": […], "variables": {…}}}
     {"stop": "drain"} or {"stop": "now"}
 
-When standard input ends without a stop, whoever started it has died: it leaves, and the nodes go on.
-Events go to standard output, one JSON object per line; what Ray prints goes to standard error.
+When standard input ends without a stop, whoever started it has died: it leaves, and the nodes go
+on. Events go to standard output, one JSON object per line; what Ray prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def _keep(
             return
 
 
-def _stop(
-    supervisor: Supervisor, how: str, orders: queue.Queue[dict[str, Any] | None]
-) -> None:
+def _stop(supervisor: Supervisor, how: str, orders: queue.Queue[dict[str, Any] | None]) -> None:
     supervisor.stop(how)
     deadline = time.monotonic() + (_DRAIN_SECONDS if how == "drain" else _NOW_SECONDS)
     while not supervisor.has_left():

@@ -185,7 +185,8 @@ def _connect(ray: Any, address: str) -> None:
         )
     except ImportError as error:
         raise ClusterError(
-            f"Ray's client can't be used: {error}", "install it with `pip install 'osmosis-rs[ray]'`"
+            f"Ray's client can't be used: {error}",
+            "install it with `pip install 'osmosis-rs[ray]'`",
         ) from error
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         hint = (

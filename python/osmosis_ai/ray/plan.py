@@ -20,7 +20,7 @@ class NodePlan:
     run: str
     # More arguments of `osmosis node`.
     arguments: tuple[str, ...] = ()
-    # The store, the token and keys. Never on a command line, which every user of a machine can read.
+    # The store, the token and keys. Never on a command line: every user of a machine can read it.
     variables: dict[str, str] = field(default_factory=dict, repr=False)
 
     def actor_name(self, node_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from osmosis_ai.ray.cluster import Cluster, Line, Machine
@@ -20,7 +20,7 @@ class Kept:
     """The node on one machine, as last seen."""
 
     machine: Machine
-    line: Line = Line()
+    line: Line = field(default_factory=Line)
     state: str = "starting"
     restarts: int = 0
     # How often in a row it did not answer.
