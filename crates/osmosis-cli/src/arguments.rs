@@ -9,6 +9,7 @@ mod eval;
 mod gateway;
 mod kept_run;
 mod measure;
+mod node;
 mod run;
 mod serve;
 mod show;
@@ -27,6 +28,7 @@ pub(crate) use kept_run::{
     SalvageArguments, TagArguments,
 };
 pub(crate) use measure::{GateArguments, WatchArguments};
+pub(crate) use node::{JOIN_VARIABLE, NodeArguments};
 pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
 pub(crate) use show::{CallPart, RolloutListArguments, ShowArguments};
@@ -115,6 +117,8 @@ pub(crate) enum Command {
     Gateway(GatewayArguments),
     /// Run and grade rollouts for a training controller over HTTP, and send it the results
     Serve(ServeArguments),
+    /// Work on a run that another machine controls: claim rollouts from its database
+    Node(Box<NodeArguments>),
     /// Look at runs in a browser
     View(ViewArguments),
     /// Manage runs: rename, tag, archive, delete, measure, verify, print their logs
@@ -172,6 +176,7 @@ impl Command {
             | Self::Train { .. }
             | Self::Gateway(_)
             | Self::Serve(_)
+            | Self::Node(_)
             | Self::Demo(_)
             | Self::Run { .. }
             | Self::Rollout {
@@ -216,6 +221,7 @@ impl Command {
             },
             Self::Gateway(_) => "gateway",
             Self::Serve(_) => "serve",
+            Self::Node(_) => "node",
             Self::View(_) => "view",
             Self::Run { command } => match command {
                 RunCommand::Rm(_) => "run rm",

@@ -14,6 +14,7 @@ mod export;
 mod gateway;
 mod layout;
 mod man;
+mod node;
 mod notices;
 mod output;
 mod rollout_init;
@@ -85,6 +86,7 @@ fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError>
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
         Command::Gateway(gateway) => runtime()?.block_on(gateway::run(gateway, workspace, output)),
         Command::Serve(serve) => runtime()?.block_on(serve::run(serve, workspace, output)),
+        Command::Node(node) => runtime()?.block_on(node::run(*node, output)),
         Command::View(view) => runtime()?.block_on(view::run(view, workspace, output)),
         Command::Run { command } => runtime()?.block_on(runs::run(command, workspace, output)),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use osmosis_run::notices::{Notice, Notices};
+use osmosis_run::reports::NodesWelcome;
 use osmosis_worker::environment::EnvironmentEvent;
 use parking_lot::Mutex;
 
@@ -41,6 +42,12 @@ impl Notices for PrintedNotices {
             }
             Notice::Step(text) => self.step(&text),
             Notice::Environment(event) => self.environment(event),
+            Notice::NodesWelcome(invitation) => {
+                self.end_step();
+                let text = format!("More machines: {}", invitation.command());
+                let resource = NodesWelcome::from(&*invitation);
+                self.output.meanwhile("nodes_welcome", text, &resource);
+            }
             Notice::EnvironmentDone | Notice::StepsDone => self.end_step(),
         }
     }

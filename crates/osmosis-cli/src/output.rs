@@ -87,11 +87,30 @@ impl Output {
 
     /// Where something is served meanwhile, on standard error: standard output has the result.
     pub(crate) fn served_meanwhile(&self, text: impl std::fmt::Display, resource: &impl Serialize) {
+        self.tell_meanwhile(("serving", "view"), text, resource);
+    }
+
+    /// What programs want to know before there is a result, on standard error.
+    pub(crate) fn meanwhile(
+        &self,
+        status: &str,
+        text: impl std::fmt::Display,
+        resource: &impl Serialize,
+    ) {
+        self.tell_meanwhile((status, self.command), text, resource);
+    }
+
+    fn tell_meanwhile(
+        &self,
+        (status, operation): (&str, &str),
+        text: impl std::fmt::Display,
+        resource: &impl Serialize,
+    ) {
         if self.is_json() {
             let envelope = json!({
                 "schema_version": SCHEMA_VERSION,
-                "status": "serving",
-                "operation": "view",
+                "status": status,
+                "operation": operation,
                 "resource": resource,
             });
             write_json_err(&format!("{envelope}\n"));

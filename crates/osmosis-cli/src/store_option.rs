@@ -26,5 +26,9 @@ pub(crate) fn apply(arguments: &mut Arguments) -> Result<(), RunError> {
     };
     let url = StoreUrl::parse(&text)
         .map_err(|error| RunError::usage(RunErrorKind::Usage, error.to_string()))?;
+    if let Command::Node(node) = &mut arguments.command {
+        node.store = Some(url);
+        return Ok(());
+    }
     Workspace::keep_runs_at(url)
 }

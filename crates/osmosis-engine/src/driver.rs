@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ahead::Pace;
 use crate::decision::Rules;
 use crate::live::Live;
+use crate::others::{Duty, NodeEnd, NodeEnds, Others};
 use crate::reading::Reading;
 use crate::regrade::{Recorded, Regrade, SampleBatch};
 use crate::sessions::Sessions;
@@ -172,22 +173,11 @@ impl Engine {
 
     /// Drives the run. On an error what is under way is abandoned; the store still has it queued or
     /// leased, so a resume picks it up.
+    ///
+    /// Where others work on the run too, what they finish is told as well, and the run ends when nothing is queued or
+    /// leased; a drain waits for those of them that are alive.
     pub async fn run(&self, stop: &Stop) -> Result<RunEnd, EngineError> {
-        let counts = self.parts.answered(self.parts.store.counts()).await?;
-        self.parts
-            .tell(RunEvent::Began {
-                total: counts.total(),
-                done: counts.done,
-            })
-            .await;
-
-        let mut flight = Flight::default();
-        let driven = self.drive(stop, &mut flight).await;
-        if driven.is_err() {
-            flight.tasks.abort_all();
-        }
-        while flight.tasks.join_next().await.is_some() {}
-        driven?;
+        self.begin_and_drive(stop, Duty::Controls).await?;
 
         let counts = self.parts.answered(self.parts.store.counts()).await?;
         let left = counts.queued + counts.leased;
@@ -198,18 +188,59 @@ impl Engine {
         })
     }
 
-    async fn drive(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
+    /// Claims from the run beside the process that controls it. What the store says of the run is heeded: when it asks
+    /// to stop, `stop` is cancelled.
+    pub async fn run_as_node(&self, stop: &Stop, ends: NodeEnds) -> Result<NodeEnd, EngineError> {
+        self.begin_and_drive(stop, Duty::Node(ends)).await
+    }
+
+    async fn begin_and_drive(&self, stop: &Stop, duty: Duty) -> Result<NodeEnd, EngineError> {
+        let (mut others, counts) = match Others::begin(&self.parts, duty).await? {
+            Some((others, counts)) => (Some(others), counts),
+            None => (None, self.parts.answered(self.parts.store.counts()).await?),
+        };
+        self.parts
+            .tell(RunEvent::Began {
+                total: counts.total(),
+                done: counts.done,
+            })
+            .await;
+        let mut flight = Flight::default();
+        let driven = self.drive(stop, &mut flight, others.as_mut()).await;
+        if driven.is_err() {
+            flight.tasks.abort_all();
+        }
+        while flight.tasks.join_next().await.is_some() {}
+        driven
+    }
+
+    async fn drive(
+        &self,
+        stop: &Stop,
+        flight: &mut Flight,
+        mut others: Option<&mut Others<'_>>,
+    ) -> Result<NodeEnd, EngineError> {
         let mut heartbeat = self.heartbeat();
         let mut draining = false;
         let mut unusable = self.parts.sessions.run_fault();
 
         loop {
             if !draining {
-                self.fill(stop, flight).await?;
+                self.fill_beside(stop, flight, others.as_deref_mut())
+                    .await?;
             }
             if flight.tasks.is_empty() {
-                return Ok(());
+                // A drain that was just asked for is told before it is over.
+                let ended = match &mut others {
+                    None => Some(NodeEnd::NothingLeft),
+                    Some(_) if stop.drain.is_cancelled() && !draining => None,
+                    Some(others) => others.are_done(stop, draining).await?,
+                };
+                if let Some(end) = ended {
+                    return Ok(end);
+                }
             }
+            let has_room = flight.tasks.len() < self.parts.options.max_in_flight;
             tokio::select! {
                 biased;
                 fault = &mut unusable => return Err(EngineError::PolicyUnusable(fault)),
@@ -221,9 +252,15 @@ impl Engine {
                         None => flight.tasks.len(),
                     };
                     self.parts.tell(RunEvent::Draining { in_flight }).await;
+                    if let Some(others) = &mut others {
+                        others.tell_draining().await?;
+                    }
                 }
                 Some(ended) = flight.tasks.join_next() => flight.all_landed(ended)?,
                 _ = heartbeat.tick() => self.keep_leases(flight).await?,
+                () = look_due(&mut others, has_room) => if let Some(others) = &mut others {
+                    others.look(stop).await?;
+                },
             }
         }
     }
@@ -247,17 +284,32 @@ impl Engine {
         Ok(())
     }
 
-    /// Claims as many rollouts as there is room for.
-    pub(crate) async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<(), EngineError> {
+    /// Claims as many rollouts as there is room for, unless the queue is known to be empty.
+    pub(crate) async fn fill_beside(
+        &self,
+        stop: &Stop,
+        flight: &mut Flight,
+        others: Option<&mut Others<'_>>,
+    ) -> Result<(), EngineError> {
+        let Some(others) = others else {
+            return self.fill(stop, flight).await.map(drop);
+        };
+        if others.may_claim() && self.fill(stop, flight).await? == Filled::QueueEmpty {
+            others.note_empty();
+        }
+        Ok(())
+    }
+
+    async fn fill(&self, stop: &Stop, flight: &mut Flight) -> Result<Filled, EngineError> {
         let options = &self.parts.options;
         loop {
             let wanted = self.wanted(flight);
             if wanted == 0 || stop.drain.is_cancelled() {
-                return Ok(());
+                return Ok(Filled::Enough);
             }
             if !(self.may_begin.0)() {
                 stop.drain.cancel();
-                return Ok(());
+                return Ok(Filled::Enough);
             }
             let claiming = self
                 .parts
@@ -276,7 +328,7 @@ impl Engine {
                 }
             }
             if got < wanted {
-                return Ok(());
+                return Ok(Filled::QueueEmpty);
             }
         }
     }
@@ -347,6 +399,14 @@ impl Engine {
     }
 }
 
+/// When it is time to look at what others do; never where there are none.
+pub(crate) async fn look_due(others: &mut Option<&mut Others<'_>>, has_room: bool) {
+    match others {
+        Some(others) => others.due(has_room).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Parts {
     /// What the store answers. One that is silent for as long as a lease holds has let everything go that we
     /// claimed, so that there is nothing to wait for.
@@ -369,6 +429,14 @@ impl Parts {
         // Nobody listens any more: the display is gone, the run is not.
         let _ = self.events.send(event).await;
     }
+}
+
+/// Why no more was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    /// There is no room, or nothing more is to begin.
+    Enough,
+    QueueEmpty,
 }
 
 pub(crate) type Held = (RolloutId, Attempt);

@@ -35,6 +35,7 @@ mod event;
 mod executor;
 mod live;
 mod options;
+mod others;
 mod own_grade;
 mod reading;
 mod regrade;
@@ -47,6 +48,7 @@ pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
 pub use executor::Executor;
 pub use options::{EngineOptions, Measuring, RunEnd, Stop};
+pub use others::{NodeEnd, NodeEnds};
 pub use regrade::Recorded;
 pub use serving::Cancellation;
 pub use sessions::{

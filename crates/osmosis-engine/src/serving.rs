@@ -6,8 +6,10 @@ use osmosis_core::{Durations, Outcome, Phase, RolloutId};
 use osmosis_store::CallSummary;
 use tokio::sync::Notify;
 
-use crate::driver::{CLAIM_BATCH, Flight};
+use crate::driver::{CLAIM_BATCH, Flight, look_due};
 use crate::live::Standing;
+use crate::others::{Duty, Others};
+use crate::reading::Reading;
 use crate::{Engine, EngineError, RunEvent, Stop};
 
 /// What became of the wish to cancel a rollout.
@@ -43,15 +45,25 @@ impl Engine {
         let mut heartbeat = self.heartbeat();
         let mut draining = false;
         let mut unusable = self.parts.sessions.run_fault();
+        let mut others = match self.parts.reading {
+            // What serves requests has no nodes.
+            Reading::ServedRequests => None,
+            Reading::DatasetRows | Reading::WholeRows => {
+                Others::begin(&self.parts, Duty::Controls).await?
+            }
+        };
+        let mut others = others.as_mut().map(|(others, _)| others);
         loop {
             // Before the queue is looked at, so that nothing is added unseen.
             let woken = wake.notified();
             self.end_cancelled().await?;
             if !draining {
-                self.fill(stop, flight).await?;
+                self.fill_beside(stop, flight, others.as_deref_mut())
+                    .await?;
             } else if flight.tasks.is_empty() {
                 return Ok(());
             }
+            let has_room = flight.tasks.len() < self.parts.options.max_in_flight;
             tokio::select! {
                 biased;
                 fault = &mut unusable => return Err(EngineError::PolicyUnusable(fault)),
@@ -63,7 +75,12 @@ impl Engine {
                 Some(ended) = flight.tasks.join_next(), if !flight.tasks.is_empty() => {
                     flight.all_landed(ended)?;
                 }
-                () = woken => {}
+                () = woken => if let Some(others) = &mut others {
+                    others.note_queued();
+                },
+                () = look_due(&mut others, has_room) => if let Some(others) = &mut others {
+                    others.look(stop).await?;
+                },
                 _ = heartbeat.tick() => self.keep_leases(flight).await?,
             }
         }

@@ -73,6 +73,7 @@ pub use serving::server::{ExtraRoutes, Gateway};
 pub use sessions::call_history::CallHistory;
 pub use sessions::live::{LiveRollout, LiveStatus};
 pub use sessions::rollout_session::{GivenCompletion, RolloutCalls, RolloutSession, companion_key};
+pub use telemetry::metrics::MoreMetrics;
 pub use telemetry::spans::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
 pub use tokens::engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
 pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};

@@ -140,7 +140,17 @@ impl From<StoreError> for RunError {
         let kind = match (error.kind(), &error) {
             (_, StoreError::Damaged { .. }) => RunErrorKind::RunDamaged,
             (StoreErrorKind::Held, _) => RunErrorKind::RunHeld,
-            _ => RunErrorKind::Store,
+            (StoreErrorKind::Denied, _) => RunErrorKind::StoreDenied,
+            (StoreErrorKind::Unreachable, _) => RunErrorKind::StoreUnreachable,
+            (
+                StoreErrorKind::AlreadyExists
+                | StoreErrorKind::NotFound
+                | StoreErrorKind::InvalidUrl
+                | StoreErrorKind::Closed
+                | StoreErrorKind::DiskFull
+                | StoreErrorKind::Unreadable,
+                _,
+            ) => RunErrorKind::Store,
         };
         Self::failed(kind, error.to_string()).maybe_hint(hint)
     }

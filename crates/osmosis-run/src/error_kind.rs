@@ -39,6 +39,7 @@ pub enum RunErrorKind {
     RunElsewhere,
     RunHeld,
     RunNotFound,
+    RunOver,
     RunPinned,
     Runtime,
     ScriptInvalid,
@@ -51,6 +52,9 @@ pub enum RunErrorKind {
     StateKey,
     StopFailed,
     Store,
+    StoreDenied,
+    StoreUnreachable,
+    TokenInvalid,
     TokenizerInvalid,
     ToolsIgnored,
     TrackerUnavailable,
@@ -65,7 +69,7 @@ pub enum RunErrorKind {
 
 impl RunErrorKind {
     /// In the order of their codes.
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 62] = [
         Self::ConfigInvalid,
         Self::DatasetChanged,
         Self::DatasetInvalid,
@@ -102,6 +106,7 @@ impl RunErrorKind {
         Self::RunElsewhere,
         Self::RunHeld,
         Self::RunNotFound,
+        Self::RunOver,
         Self::RunPinned,
         Self::Runtime,
         Self::ScriptInvalid,
@@ -114,6 +119,9 @@ impl RunErrorKind {
         Self::StateKey,
         Self::StopFailed,
         Self::Store,
+        Self::StoreDenied,
+        Self::StoreUnreachable,
+        Self::TokenInvalid,
         Self::TokenizerInvalid,
         Self::ToolsIgnored,
         Self::TrackerUnavailable,
@@ -165,6 +173,7 @@ impl RunErrorKind {
             Self::RunElsewhere => "run_elsewhere",
             Self::RunHeld => "run_held",
             Self::RunNotFound => "run_not_found",
+            Self::RunOver => "run_over",
             Self::RunPinned => "run_pinned",
             Self::Runtime => "runtime",
             Self::ScriptInvalid => "script_invalid",
@@ -177,6 +186,9 @@ impl RunErrorKind {
             Self::StateKey => "state_key",
             Self::StopFailed => "stop_failed",
             Self::Store => "store",
+            Self::StoreDenied => "store_denied",
+            Self::StoreUnreachable => "store_unreachable",
+            Self::TokenInvalid => "token_invalid",
             Self::TokenizerInvalid => "tokenizer_invalid",
             Self::ToolsIgnored => "tools_ignored",
             Self::TrackerUnavailable => "tracker_unavailable",
@@ -249,6 +261,7 @@ impl RunErrorKind {
             Self::RunElsewhere => "the run is held by a process on another machine",
             Self::RunHeld => "another process has the run",
             Self::RunNotFound => "there is no run of that name",
+            Self::RunOver => "the run is finished or was interrupted, and takes no nodes",
             Self::RunPinned => {
                 "the run was made with another model, dataset, config or source; `details.differences`"
             }
@@ -265,6 +278,11 @@ impl RunErrorKind {
             }
             Self::StopFailed => "the run could not be stopped",
             Self::Store => "the run's database can't be read or written",
+            Self::StoreDenied => "the database refuses the role or the password",
+            Self::StoreUnreachable => "no database answers at the address",
+            Self::TokenInvalid => {
+                "the token of `osmosis node --join` can't be read, or is of another run"
+            }
             Self::TokenizerInvalid => "the tokenizer folder can't be used",
             Self::ToolsIgnored => {
                 "the agent offers tools, and the model's chat template does not show them to the model"

@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_core::config::{Evaluation, ModelErrors, Sampling as SamplingConfig, WorkerIsolation};
+use osmosis_core::config::{
+    Evaluation, ModelErrors, Sampling as SamplingConfig, Training, WorkerIsolation,
+};
 use osmosis_core::{Redactor, RewardRange};
 use osmosis_engine::{EngineOptions, Measuring};
 use osmosis_gateway::{
@@ -22,13 +24,27 @@ const MOST_DEFAULT_WORKERS: usize = 8;
 const WORKER_START_LIMIT: Duration = Duration::from_mins(2);
 /// From cancelling a task to killing the worker that does not let go of it.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// Seconds that a claim holds without a heartbeat; for tests, which have no time.
+pub const LEASE_VARIABLE: &str = "OSMOSIS_LEASE_SECONDS";
 const LEASE: Duration = Duration::from_mins(1);
 const MAX_FAILURES: u32 = 3;
+/// A kept sample of a training passes from this reward on.
+const TRAINING_PASS_THRESHOLD: f64 = 1.0;
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 /// For rollouts that somebody looks at in a debugger.
 pub const NO_DEADLINE: Duration = Duration::from_hours(24 * 7);
+
+/// How long a claim holds without a heartbeat: a minute, unless the environment says otherwise. All members of a run must
+/// have the same.
+pub fn lease() -> Duration {
+    let seconds = std::env::var(LEASE_VARIABLE).ok();
+    let seconds = seconds.and_then(|text| text.parse::<f64>().ok());
+    seconds
+        .filter(|seconds| (0.5..=3600.0).contains(seconds))
+        .map_or(LEASE, Duration::from_secs_f64)
+}
 
 /// How many worker processes there are, and what each may take.
 pub fn pool_options(
@@ -84,6 +100,21 @@ impl DriveSettings {
     }
 }
 
+impl DriveSettings {
+    pub fn of_training(training: &Training, max_in_flight: u32, redactor: Redactor) -> Self {
+        Self {
+            max_in_flight,
+            agent_limit: training.agent_timeout(),
+            grade_limit: training.grader_timeout(),
+            pass_threshold: TRAINING_PASS_THRESHOLD,
+            reward_range: training.reward_range,
+            model_errors: training.model_errors,
+            measuring: Measuring::Nothing,
+            redactor,
+        }
+    }
+}
+
 pub fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOptions {
     EngineOptions {
         owner: format!("pid {}", std::process::id()),
@@ -95,7 +126,7 @@ pub fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOpti
         model_errors: settings.model_errors,
         max_failures: MAX_FAILURES,
         retry_wait: RETRY_WAIT,
-        lease: LEASE,
+        lease: lease(),
         artifacts_root: Some(folder.artifacts()),
         measuring: settings.measuring,
         redactor: settings.redactor,

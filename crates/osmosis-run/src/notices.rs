@@ -4,6 +4,8 @@ use std::fmt;
 
 use osmosis_worker::environment::EnvironmentEvent;
 
+use crate::node::control::NodeInvitation;
+
 /// One thing that the person who started a run may want to know.
 #[derive(Debug, Clone)]
 pub enum Notice {
@@ -19,6 +21,8 @@ pub enum Notice {
     Environment(EnvironmentEvent),
     /// The environment of a project is made, or can't be.
     EnvironmentDone,
+    /// More machines can work on the run from now on.
+    NodesWelcome(Box<NodeInvitation>),
 }
 
 /// Takes notices as they come. Called from tasks of the run, so it must not block for long.

@@ -105,9 +105,7 @@ pub async fn open(
             chat.refuse_unless_default("a scripted policy renders no prompts")?;
             script(path, workspace)
         }
-        ModelPath::Provider { .. } | ModelPath::Endpoint(_) => {
-            open_server(model, None, seed, chat)
-        }
+        ModelPath::Provider { .. } | ModelPath::Endpoint(_) => open_server(model, None, seed, chat),
         ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => {
             let embedded = open_model(model, workspace, chat).await?;
             let mut identity = json!({ "model_sha256": embedded.digest(), "seed": seed });

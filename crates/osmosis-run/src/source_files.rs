@@ -87,6 +87,39 @@ impl ProjectSource {
     }
 }
 
+/// What the project's build may ask for beside the files that count. Not `.env` and the like: what is packed is in a
+/// database.
+const PACKED_TOO: &[&str] = &[
+    IGNORE_FILE,
+    ".python-version",
+    ".cargo/config.toml",
+    "README*",
+    "LICENSE*",
+    "CHANGELOG*",
+];
+
+/// The files that a project needs on another machine, by their paths from its folder: those that count, and what its
+/// build may ask for.
+pub fn files_to_pack(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, RunError> {
+    let mut paths = Vec::new();
+    collect(folder, &mut paths)?;
+    paths.sort();
+    let ignored = Ignored::of_project(folder)?;
+    let names = paths.iter().map(|path| {
+        let name = path.strip_prefix(folder).unwrap_or(path);
+        name.to_owned()
+    });
+    let packed_too = |name: &Utf8Path| {
+        let name = name.as_str().as_bytes();
+        PACKED_TOO
+            .iter()
+            .any(|pattern| fits(pattern.as_bytes(), name))
+    };
+    Ok(names
+        .filter(|name| packed_too(name) || !ignored.contains(folder, name))
+        .collect())
+}
+
 fn collect(folder: &Utf8Path, files: &mut Vec<Utf8PathBuf>) -> Result<(), RunError> {
     let entries = folder.read_dir_utf8().map_err(|error| io(folder, &error))?;
     for entry in entries {
@@ -252,6 +285,36 @@ mod tests {
                 "main.py",
                 "prompts/system.md",
                 "pyproject.toml"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_counts_and_what_builds_ask_for_is_packed_and_no_secrets_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Utf8Path::from_path(folder.path()).unwrap();
+        for file in [
+            "main.py",
+            ".env",
+            ".osmosisignore",
+            ".cargo/config.toml",
+            "README.md",
+            "agent/README.md",
+            "tests/x.py",
+            ".venv/lib/x.py",
+        ] {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let packed = files_to_pack(root).unwrap();
+        assert_eq!(
+            packed,
+            [
+                ".cargo/config.toml",
+                ".osmosisignore",
+                "README.md",
+                "main.py"
             ]
         );
     }

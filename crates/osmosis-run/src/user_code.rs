@@ -116,6 +116,16 @@ impl UserCode {
         secrets_file: Option<&Utf8Path>,
     ) -> Result<Self, RunError> {
         check_head(workspace, experiment)?;
+        Self::packed(workspace, experiment, passed_on, secrets_file)
+    }
+
+    /// The same for files that came from a package, which are in no repository.
+    pub fn packed(
+        workspace: &Workspace,
+        experiment: &Experiment,
+        passed_on: PassedOn,
+        secrets_file: Option<&Utf8Path>,
+    ) -> Result<Self, RunError> {
         let rollout_dir = rollout_dir(workspace, &experiment.rollout, &experiment.entrypoint)?;
         let secrets = secrets::collect(&passed_on.secrets, secrets_file)?;
         let passed = secrets.iter().map(|(name, _)| &**name);

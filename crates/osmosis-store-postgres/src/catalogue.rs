@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
 use osmosis_store::{
-    ArchivedRun, Catalogue, Holder, ProgressVisitor, RunEntry, RunKey, RunKind, RunLabels,
-    RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
+    ArchivedRun, Catalogue, Holder, ProgressVisitor, RunCredentials, RunEntry, RunKey, RunKind,
+    RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
 };
 
 use crate::address::Address;
@@ -47,14 +47,6 @@ impl PostgresCatalogue {
             address,
             options,
         })
-    }
-
-    /// Joins a run as one of its nodes: it claims and completes rollouts beside others, and controls nothing. The role
-    /// of the URL needs no rights on other runs, see [`Self::create_role`].
-    pub async fn join(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
-        let run_id = self.existing(run).await?;
-        let store = PostgresStore::join(self.connector(), &self.options, run_id).await?;
-        Ok(Arc::new(store))
     }
 
     pub(crate) fn readers(&self) -> &Readers {
@@ -199,6 +191,7 @@ impl Catalogue for PostgresCatalogue {
 
     async fn open(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
         let run_id = self.existing(run).await?;
+        self.migrate().await?;
         let store = PostgresStore::control(self.connector(), &self.options, run_id).await?;
         Ok(Arc::new(store))
     }
@@ -207,6 +200,21 @@ impl Catalogue for PostgresCatalogue {
         let run_id = self.existing(run).await?;
         let store = PostgresStore::read_only(self.connector(), &self.options, run_id);
         Ok(Arc::new(store))
+    }
+
+    /// The role of the URL needs no rights on other runs, see [`Self::create_credentials`].
+    async fn join(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        let known = read!(self.readers, |c| schema::check_writable(c))?;
+        if !known {
+            return Err(self.not_found(&run.name));
+        }
+        let run_id = self.existing(run).await?;
+        let store = PostgresStore::join(self.connector(), &self.options, run_id).await?;
+        Ok(Arc::new(store))
+    }
+
+    async fn create_credentials(&self, run: &RunKey) -> Result<RunCredentials, StoreError> {
+        self.create_role(run).await
     }
 
     async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError> {

@@ -177,7 +177,8 @@ const FINISH: &str = "
             judge_prompt_tokens = given.judge_prompt_tokens,
             judge_completion_tokens = given.judge_completion_tokens, queue_ms = given.queue_ms,
             agent_ms = given.agent_ms, model_ms = given.model_ms, grade_ms = given.grade_ms,
-            started_at_ms = given.started_at_ms, finished_at_ms = given.finished_at_ms
+            started_at_ms = given.started_at_ms, finished_at_ms = given.finished_at_ms, done_by = $34,
+            done_xid = pg_current_xact_id()::text::bigint
         FROM given
         WHERE rollouts.run_id = $1 AND rollouts.rollout_id = given.rollout_id AND rollouts.attempt = given.attempt
             AND rollouts.state = 'leased'
@@ -238,9 +239,11 @@ impl Work for Completions {
                         &samples.metrics,
                         &samples.extra_fields,
                         &samples.messages,
+                        transaction.member_id(),
                     ],
                 )
                 .await?;
+            transaction.note_finished(rows.len() as u64);
             let mut finished: HashSet<(String, i64)> = HashSet::with_capacity(rows.len());
             for row in rows {
                 finished.insert((row.try_get(0)?, row.try_get(1)?));

@@ -72,13 +72,26 @@ impl DbError {
     /// For the caller. `shown` is where the database is.
     pub(crate) fn into_store_error(self, shown: &str) -> StoreError {
         match self {
-            Self::Postgres(error) => StoreError::Database {
-                full: error.code() == Some(&SqlState::DISK_FULL),
-                message: match advice(&error) {
+            Self::Postgres(error) => {
+                let message = match advice(&error) {
                     None => format!("`{shown}`: {}", told(&error)),
                     Some(advice) => format!("`{shown}`: {}; {advice}", told(&error)),
-                },
-            },
+                };
+                match error.code() {
+                    Some(
+                        &SqlState::INVALID_PASSWORD
+                        | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+                        | &SqlState::INSUFFICIENT_PRIVILEGE,
+                    ) => StoreError::Denied { message },
+                    None if error.to_string().starts_with("error connecting") => {
+                        StoreError::Unreachable { message }
+                    }
+                    code => StoreError::Database {
+                        full: code == Some(&SqlState::DISK_FULL),
+                        message,
+                    },
+                }
+            }
             Self::Senseless(message) => StoreError::Damaged {
                 path: shown.into(),
                 message,

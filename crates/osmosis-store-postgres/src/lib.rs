@@ -37,6 +37,7 @@ mod roles;
 mod rollouts;
 mod salvage;
 mod schema;
+mod shared;
 mod store;
 mod text;
 mod tls;
@@ -45,5 +46,4 @@ mod verify;
 mod writer;
 
 pub use catalogue::PostgresCatalogue;
-pub use roles::RunRole;
 pub use store::{PostgresOptions, PostgresStore};

@@ -46,7 +46,7 @@ pub(crate) struct Presence {
 }
 
 /// The channel on which changes of a run are announced.
-fn channel(run_id: i32) -> String {
+pub(crate) fn channel(run_id: i32) -> String {
     format!("osmosis_run_{run_id}")
 }
 

@@ -13,9 +13,6 @@ use crate::records::{json, number, to_sql};
 use crate::requests;
 use crate::transaction::Transaction;
 
-/// How long a member may be silent before a takeover takes its leases.
-pub(crate) const SILENT_SECONDS: f64 = 30.0;
-
 pub(crate) struct Enqueued {
     pub(crate) rows: Vec<NewRow>,
     pub(crate) rollouts: Vec<NewRollout>,
@@ -276,7 +273,7 @@ pub(crate) async fn recover_all(tx: &Transaction<'_>) -> Result<u64, DbError> {
             SELECT 1 FROM osmosis.members AS members
             WHERE members.run_id = $1 AND members.member_id = rollouts.member_id AND members.kind = 'node'
                 AND members.seen_at > clock_timestamp() - make_interval(secs => $2))",
-        &[tx.run_id(), &SILENT_SECONDS],
+        &[tx.run_id(), &tx.writing.silent_seconds],
     )
     .await
 }
@@ -295,13 +292,14 @@ pub(crate) async fn cancel(
             ), ended AS (
                 UPDATE osmosis.rollouts AS rollouts SET state = 'done', attempt = rollouts.attempt + 1,
                     outcome = 'cancelled', sample_rewards = '{}', started_at_ms = (SELECT ms FROM now),
-                    finished_at_ms = (SELECT ms FROM now)
+                    finished_at_ms = (SELECT ms FROM now), done_by = $4,
+                    done_xid = pg_current_xact_id()::text::bigint
                 FROM asked WHERE rollouts.run_id = $1 AND rollouts.rollout_id = asked.rollout_id
                     AND rollouts.state = 'queued'
                 RETURNING rollouts.rollout_id, asked.place
             )
             SELECT rollout_id FROM ended ORDER BY place",
-            &[tx.run_id(), &tx.now_ms(), &texts(rollouts)],
+            &[tx.run_id(), &tx.now_ms(), &texts(rollouts), tx.member_id()],
         )
         .await?;
     ids(&rows)
@@ -318,7 +316,8 @@ const PUT_BACK: &str = "state = 'queued', owner = NULL, member_id = NULL, lease_
     outcome = NULL, reward = NULL, passed = NULL, error = NULL, outcome_detail = NULL, sample_rewards = NULL,
     metrics = NULL, model_calls = 0, prompt_tokens = 0, completion_tokens = 0, cached_tokens = NULL,
     reasoning_tokens = NULL, judge_calls = 0, judge_prompt_tokens = 0, judge_completion_tokens = 0, queue_ms = 0,
-    agent_ms = 0, model_ms = 0, grade_ms = 0, started_at_ms = NULL, finished_at_ms = NULL";
+    agent_ms = 0, model_ms = 0, grade_ms = 0, started_at_ms = NULL, finished_at_ms = NULL, done_by = NULL,
+    done_xid = NULL";
 
 static REQUEUE: LazyLock<String> = LazyLock::new(|| {
     format!(

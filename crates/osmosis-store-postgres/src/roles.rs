@@ -1,8 +1,8 @@
 //! Database roles that see one run and no other.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
-use osmosis_store::{RunKey, StoreError};
+use osmosis_store::{RunCredentials, RunKey, StoreError};
 use rand::distr::{Alphanumeric, SampleString as _};
 
 use crate::catalogue::PostgresCatalogue;
@@ -11,7 +11,7 @@ use crate::error::DbError;
 use crate::readers::read;
 
 /// What a node does with each table.
-const RIGHTS: [(&str, &str); 12] = [
+const RIGHTS: [(&str, &str); 14] = [
     ("SELECT", "schema_version"),
     ("SELECT", "run_roles"),
     ("SELECT", "runs"),
@@ -24,36 +24,17 @@ const RIGHTS: [(&str, &str); 12] = [
     ("SELECT, INSERT", "calls"),
     ("SELECT", "steps"),
     ("SELECT", "batches"),
+    ("SELECT", "packages"),
+    ("SELECT", "package_files"),
 ];
-
-/// A role that may work on one run.
-pub struct RunRole {
-    pub name: String,
-    /// Known to whoever made the role, and to nobody else: the database has a verifier of it.
-    pub password: String,
-}
-
-impl fmt::Debug for RunRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunRole")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
 
 impl PostgresCatalogue {
     /// Makes a role that sees this run and nothing of any other, with the rights of a node. The role of the catalogue's
-    /// own URL needs `CREATEROLE`.
-    pub async fn create_role(&self, run: &RunKey) -> Result<RunRole, StoreError> {
+    /// own URL needs `CREATEROLE`. The password is known to whoever made the role, and to nobody else: the database has a
+    /// verifier of it.
+    pub async fn create_role(&self, run: &RunKey) -> Result<RunCredentials, StoreError> {
         let run_id = self.existing(run).await?;
-        let mut random = rand::rng();
-        let suffix = Alphanumeric
-            .sample_string(&mut random, 12)
-            .to_ascii_lowercase();
-        let role = RunRole {
-            name: format!("osmosis_run_{run_id}_{suffix}"),
-            password: Alphanumeric.sample_string(&mut random, 40),
-        };
+        let role = new_role(run_id);
         read!(self.readers(), |c| create(c, run_id, &role))?;
         Ok(role)
     }
@@ -65,10 +46,23 @@ impl PostgresCatalogue {
     }
 }
 
-async fn create(connection: &Connection, run_id: i32, role: &RunRole) -> Result<(), DbError> {
+fn new_role(run_id: i32) -> RunCredentials {
+    let mut random = rand::rng();
+    let suffix = Alphanumeric.sample_string(&mut random, 12);
+    RunCredentials {
+        role: format!("osmosis_run_{run_id}_{}", suffix.to_ascii_lowercase()),
+        password: Alphanumeric.sample_string(&mut random, 40),
+    }
+}
+
+async fn create(
+    connection: &Connection,
+    run_id: i32,
+    role: &RunCredentials,
+) -> Result<(), DbError> {
     // Neither a password nor what is made of it by a quick hash is sent: statements may be logged.
     let verifier = postgres_protocol::password::scram_sha_256(role.password.as_bytes());
-    let name = &role.name;
+    let name = &role.role;
     let mut statements = format!(
         "BEGIN; CREATE ROLE {name} LOGIN PASSWORD '{verifier}'; GRANT USAGE ON SCHEMA osmosis TO {name};"
     );

@@ -1,7 +1,8 @@
 //! The tables, in the schema `osmosis` of a database. They are a public promise: people read them with `psql`, and an
 //! old database stays readable. A change is a new entry in [`MIGRATIONS`], never an edit of one.
 //!
-//! The columns are those of the SQLite backend, with `run_id` before them; `schema/version_1.sql` says what is different.
+//! The columns are those of the SQLite backend, with `run_id` before them; `schema/version_1.sql` and those after it say what is
+//! different.
 //! A text that holds a NUL byte, which PostgreSQL can't store, is escaped, see [`super::text`].
 
 use osmosis_store::StoreError;
@@ -10,7 +11,10 @@ use crate::connection::Connection;
 use crate::error::DbError;
 
 /// Entry `n` takes a database from version n to n + 1.
-const MIGRATIONS: &[&str] = &[include_str!("schema/version_1.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema/version_1.sql"),
+    include_str!("schema/version_2.sql"),
+];
 
 /// The version this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
@@ -40,8 +44,18 @@ pub(crate) async fn version(connection: &Connection) -> Result<Option<i64>, DbEr
     Ok(Some(i64::from(row.try_get::<_, i32>(0)?)))
 }
 
-/// Whether a reader, which must not change tables, can make sense of the database. `false` when it holds none.
+/// Whether a reader, which must not change tables, can make sense of the database. `false` when it holds none. What a
+/// reader reads is there since the first version.
 pub(crate) async fn check_readable(connection: &Connection) -> Result<bool, DbError> {
+    match version(connection).await? {
+        None => Ok(false),
+        Some(1..=KNOWN_VERSION) => Ok(true),
+        Some(found) => Err(other_version(connection, found).into()),
+    }
+}
+
+/// Whether somebody who writes, and must not change tables, knows them all. `false` when there are none.
+pub(crate) async fn check_writable(connection: &Connection) -> Result<bool, DbError> {
     match version(connection).await? {
         None => Ok(false),
         Some(KNOWN_VERSION) => Ok(true),

@@ -20,7 +20,6 @@ use crate::calls::CallIds;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
 use crate::presence::{self, Part, Presence, holder_text};
-use crate::queue::SILENT_SECONDS;
 use crate::readers::Readers;
 use crate::transaction::{Transaction, Writing};
 use crate::writer::{
@@ -47,6 +46,9 @@ pub struct PostgresOptions {
     pub retry_for: Duration,
     /// Between two signs of life.
     pub presence_every: Duration,
+    /// A member that was silent for so long is taken for dead: a controller can be taken over, and the leases of a node
+    /// are not waited for.
+    pub silent_after: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -59,6 +61,7 @@ impl Default for PostgresOptions {
             linger: Duration::from_millis(50),
             retry_for: Duration::from_mins(1),
             presence_every: Duration::from_secs(5),
+            silent_after: Duration::from_secs(30),
         }
     }
 }
@@ -69,10 +72,13 @@ impl Default for PostgresOptions {
 /// dereferences to, without an import of each of the traits.
 #[derive(Debug)]
 pub struct PostgresStore {
-    run_id: i32,
-    member_id: i64,
-    part: Part,
-    readers: Readers,
+    pub(crate) run_id: i32,
+    pub(crate) member_id: i64,
+    pub(crate) part: Part,
+    pub(crate) readers: Readers,
+    /// For tests; otherwise the database's clock counts.
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) silent_after: Duration,
     /// `None` for a store that only reads.
     writer: Option<WriterHandle>,
     changes: Mutex<Option<Changes>>,
@@ -110,7 +116,7 @@ impl PostgresStore {
         let (connection, notifications) = connector.connect_and_listen().await.map_err(failed)?;
         let mut locked = presence::lock(&connection, run_id).await.map_err(failed)?;
         if !locked
-            && presence::end_silent(&connection, run_id, SILENT_SECONDS)
+            && presence::end_silent(&connection, run_id, options.silent_after.as_secs_f64())
                 .await
                 .map_err(failed)?
         {
@@ -188,6 +194,7 @@ impl PostgresStore {
                 member_id,
                 epoch,
                 clock: options.clock.clone(),
+                silent_seconds: options.silent_after.as_secs_f64(),
                 shown: shown.clone(),
             },
             fenced: fenced.clone(),
@@ -224,6 +231,8 @@ impl PostgresStore {
             member_id,
             part,
             readers: Readers::new(connector, options.retry_for),
+            clock: options.clock.clone(),
+            silent_after: options.silent_after,
             writer: Some(WriterHandle {
                 queue,
                 hurry,
@@ -247,6 +256,8 @@ impl PostgresStore {
             member_id: 0,
             part: Part::Reader,
             readers: Readers::new(connector, options.retry_for),
+            clock: options.clock.clone(),
+            silent_after: options.silent_after,
             writer: None,
             changes: Mutex::new(None),
             runtime: Handle::current(),
@@ -302,7 +313,7 @@ impl PostgresStore {
 
     /// Queues a write and waits until it is durable. Once queued, it is done even when the caller
     /// stops waiting.
-    async fn write<D, T, F>(&self, data: D, work: F) -> Result<T, StoreError>
+    pub(crate) async fn write<D, T, F>(&self, data: D, work: F) -> Result<T, StoreError>
     where
         D: Send + Sync + 'static,
         T: Send + Sync + 'static,

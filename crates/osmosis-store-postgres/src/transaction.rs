@@ -22,6 +22,8 @@ pub(crate) struct Writing {
     pub(crate) epoch: Option<i64>,
     /// For tests; otherwise the database's clock counts.
     pub(crate) clock: Option<Arc<dyn Clock>>,
+    /// A member that was silent for so long is taken for dead.
+    pub(crate) silent_seconds: f64,
     pub(crate) shown: String,
 }
 
@@ -31,6 +33,15 @@ pub(crate) struct Transaction<'c> {
     connection: &'c Connection,
     pub(crate) writing: &'c Writing,
     changed: AtomicU64,
+    finished: AtomicU64,
+}
+
+/// What a transaction did.
+#[derive(Debug, Clone, Copy)]
+struct Tally {
+    changed: bool,
+    /// Rollouts that got their result.
+    finished: i64,
 }
 
 impl Transaction<'_> {
@@ -86,6 +97,11 @@ impl Transaction<'_> {
     pub(crate) fn note(&self, rows: u64) {
         self.changed.fetch_add(rows, Ordering::Relaxed);
     }
+
+    /// So many rollouts got their result.
+    pub(crate) fn note_finished(&self, rollouts: u64) {
+        self.finished.fetch_add(rollouts, Ordering::Relaxed);
+    }
 }
 
 /// Something that is done in a transaction.
@@ -115,11 +131,12 @@ pub(crate) async fn transact(
     work: &mut [&mut dyn Work],
 ) -> Result<bool, Failure> {
     match try_all(connection, writing, work).await {
-        Ok(true) => commit_marked(connection, writing, number)
-            .await
-            .map(|()| true),
+        Ok(tally) if tally.changed => {
+            let committed = commit_marked(connection, writing, number, tally.finished);
+            committed.await.map(|()| true)
+        }
         // Nothing was written that could be lost.
-        Ok(false) => {
+        Ok(_) => {
             let ended = connection.batch("COMMIT").await;
             ended.map(|()| false).map_err(Failure::Failed)
         }
@@ -140,8 +157,9 @@ async fn commit_marked(
     connection: &Connection,
     writing: &Writing,
     number: i64,
+    finished: i64,
 ) -> Result<(), Failure> {
-    let mark: [Parameter<'_>; 3] = [&writing.run_id, &writing.member_id, &number];
+    let mark: [Parameter<'_>; 4] = [&writing.run_id, &writing.member_id, &number, &finished];
     let (marked, committed) = tokio::join!(
         biased;
         connection.execute(MARK, &mark),
@@ -179,21 +197,21 @@ pub(crate) async fn was_committed(
     Ok(row.try_get::<_, i64>(0)? == number)
 }
 
-const MARK: &str =
-    "UPDATE osmosis.members SET last_commit = $3 WHERE run_id = $1 AND member_id = $2";
+const MARK: &str = "UPDATE osmosis.members SET last_commit = $3, done = done + $4 WHERE run_id = $1 AND member_id = $2";
 const LOCK_EPOCH: &str = "SELECT pg_advisory_xact_lock_shared($1, $2)";
 const OUR_RUN: &str = "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1";
 
-/// All statements, in one go. Whether they changed anything.
+/// All statements, in one go. What they did.
 async fn try_all(
     connection: &Connection,
     writing: &Writing,
     work: &mut [&mut dyn Work],
-) -> Result<bool, DbError> {
+) -> Result<Tally, DbError> {
     let transaction = Transaction {
         connection,
         writing,
         changed: AtomicU64::new(0),
+        finished: AtomicU64::new(0),
     };
     // Once per connection: what is not prepared would be sent after what is.
     for sql in [LOCK_EPOCH, OUR_RUN, MARK] {
@@ -206,7 +224,11 @@ async fn try_all(
         steps.push(one.run(&transaction));
     }
     all_in_order(steps).await?;
-    Ok(transaction.changed.load(Ordering::Relaxed) > 0)
+    let finished = transaction.finished.load(Ordering::Relaxed);
+    Ok(Tally {
+        changed: transaction.changed.load(Ordering::Relaxed) > 0,
+        finished: i64::try_from(finished).unwrap_or(i64::MAX),
+    })
 }
 
 /// Is the run still there, and still ours? While the lock is shared, nobody takes it over.

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use osmosis_core::{RunName, RunTag};
 
 use crate::{
-    ArchivedRun, Holder, RunCredentials, RunKind, RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError,
-    StoreUrl, VerifyProgress, VerifyReport,
+    ArchivedRun, Holder, RunCredentials, RunKind, RunLabels, RunPlace, RunSize, SalvageReport,
+    Store, StoreError, StoreUrl, VerifyProgress, VerifyReport,
 };
 
 /// Which run of a catalogue: two runs of different kinds may have the same name.

@@ -1,6 +1,7 @@
 //! What every store must do, told in claims and fences. A backend runs each behaviour as a test of
 //! its own through [`for_each_store_behaviour!`](crate::for_each_store_behaviour), or all of them
-//! with [`run_all`]. What every catalogue must do is in [`catalogue`].
+//! with [`run_all`]. What every catalogue must do is in [`catalogue`], and what every store must do that several processes
+//! share in [`shared`].
 
 mod calls;
 mod cancelling;
@@ -12,6 +13,7 @@ mod records;
 mod recovery;
 mod requests;
 mod requeueing;
+pub mod shared;
 mod training;
 
 use std::fmt;

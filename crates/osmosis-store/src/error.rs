@@ -36,6 +36,12 @@ pub enum StoreError {
     },
     #[error("database: {message}")]
     Database { message: String, full: bool },
+    /// The database does not let this role in, or not do this.
+    #[error("database: {message}")]
+    Denied { message: String },
+    /// Nobody answers.
+    #[error("database: {message}")]
+    Unreachable { message: String },
     #[error("`{path}` is damaged: {message}")]
     Damaged { path: Utf8PathBuf, message: String },
 }
@@ -49,6 +55,8 @@ pub enum StoreErrorKind {
     Held,
     Closed,
     DiskFull,
+    Denied,
+    Unreachable,
     Unreadable,
 }
 
@@ -60,6 +68,8 @@ impl StoreError {
             Self::InvalidUrl { .. } => StoreErrorKind::InvalidUrl,
             Self::Closed => StoreErrorKind::Closed,
             Self::Held { .. } | Self::Fenced { .. } => StoreErrorKind::Held,
+            Self::Denied { .. } => StoreErrorKind::Denied,
+            Self::Unreachable { .. } => StoreErrorKind::Unreachable,
             Self::Io { full: true, .. } | Self::Database { full: true, .. } => {
                 StoreErrorKind::DiskFull
             }
@@ -93,7 +103,8 @@ impl StoreError {
                  what is whole"
                     .to_owned(),
             ),
-            Self::AlreadyExists(_) | Self::NotFound { .. } | Self::InvalidUrl { .. } | Self::Closed | Self::Io { .. } | Self::Database { .. } => None,
+            Self::AlreadyExists(_) | Self::NotFound { .. } | Self::InvalidUrl { .. } | Self::Closed | Self::Io { .. } | Self::Database { .. } | Self::Denied { .. } => None,
+            Self::Unreachable { .. } => Some("is the address right, and does the server run?".to_owned()),
         }
     }
 }

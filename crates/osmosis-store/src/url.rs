@@ -5,7 +5,9 @@
 use std::fmt;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
+};
 
 use crate::StoreError;
 
@@ -89,6 +91,46 @@ impl StoreUrl {
     /// The whole URL with its password: for whoever connects, never to be shown or stored.
     pub fn with_secrets(&self) -> &str {
         &self.text
+    }
+
+    /// The same for another user: the password, and what names a user otherwise, is replaced.
+    pub fn with_credentials(&self, user: &str, password: &str) -> Result<Self, StoreError> {
+        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let (before, after) = self.around_credentials();
+        let text = format!("{before}{}:{}@{after}", encode(user), encode(password));
+        Self::parse(&text)
+    }
+
+    /// The same without user and password.
+    pub fn without_credentials(&self) -> Result<Self, StoreError> {
+        let (before, after) = self.around_credentials();
+        Self::parse(&format!("{before}{after}"))
+    }
+
+    /// What stands before and after user and password; the parameters that name them are left out.
+    fn around_credentials(&self) -> (&str, String) {
+        let after_scheme = self.text.find("://").map_or(0, |at| at + 3);
+        let (before, rest) = self.text.split_at(after_scheme);
+        let query = rest.find(['?', '#']).unwrap_or(rest.len());
+        let end = rest.rfind('@').map_or(0, |at| {
+            let in_parameter = at > query && !rest[..query].contains(':');
+            if in_parameter { 0 } else { at + 1 }
+        });
+        let rest = &rest[end..];
+        let Some((place, query)) = rest.split_once('?') else {
+            return (before, rest.to_owned());
+        };
+        let kept: Vec<&str> = query
+            .split('&')
+            .filter(|parameter| {
+                let name = parameter.split('=').next().unwrap_or_default();
+                !["user", "password"].contains(&name)
+            })
+            .collect();
+        if kept.is_empty() {
+            return (before, place.to_owned());
+        }
+        (before, format!("{place}?{}", kept.join("&")))
     }
 
     /// Whether it names a folder of this machine.
@@ -254,6 +296,39 @@ mod tests {
         }
         let error = StoreUrl::parse("//ada:s3cret@h/db").unwrap_err();
         assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_url_can_be_had_for_another_user_and_for_none() {
+        for (text, as_role, for_nobody) in [
+            (
+                "postgres://h/db",
+                "postgres://r:p%40%2F@h/db",
+                "postgres://h/db",
+            ),
+            (
+                "postgres://ada:s3c@ret@h:1/db?sslmode=require",
+                "postgres://r:p%40%2F@h:1/db?sslmode=require",
+                "postgres://h:1/db?sslmode=require",
+            ),
+            (
+                "postgres:///db?host=/tmp&user=ada&password=s3cret",
+                "postgres://r:p%40%2F@/db?host=/tmp",
+                "postgres:///db?host=/tmp",
+            ),
+            (
+                "postgres://ada@/db?host=/tmp",
+                "postgres://r:p%40%2F@/db?host=/tmp",
+                "postgres:///db?host=/tmp",
+            ),
+        ] {
+            let url = StoreUrl::parse(text).unwrap();
+            let role = url.with_credentials("r", "p@/").unwrap();
+            assert_eq!(role.with_secrets(), as_role);
+            assert!(!format!("{role} {role:?}").contains("p%40"));
+            let nobody = url.without_credentials().unwrap();
+            assert_eq!(nobody.with_secrets(), for_nobody);
+        }
     }
 
     #[test]

@@ -116,6 +116,8 @@ impl TrainError {
                 | StoreErrorKind::InvalidUrl
                 | StoreErrorKind::Held
                 | StoreErrorKind::Closed
+                | StoreErrorKind::Denied
+                | StoreErrorKind::Unreachable
                 | StoreErrorKind::Unreadable => TrainErrorKind::Resumable,
             },
             Self::Engine(EngineError::Store(error)) if error.kind() == StoreErrorKind::DiskFull => {

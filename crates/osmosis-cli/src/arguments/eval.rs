@@ -12,6 +12,7 @@ use osmosis_server::{Rendezvous, Url, parse_url};
 use super::config::{ConfigArguments, model_setting, number_setting};
 use super::kept_run::ListArguments;
 use super::measure::{CostArguments, GateArguments, PriceArguments, WatchArguments};
+use super::node::SharingArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
@@ -122,6 +123,9 @@ pub(crate) struct SubmitArguments {
     pub(crate) reach: ReachArguments,
 
     #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
+
+    #[command(flatten)]
     pub(crate) secrets: SecretArguments,
 
     #[command(flatten)]
@@ -222,6 +226,9 @@ pub(crate) struct ResumeArguments {
 
     #[command(flatten)]
     pub(crate) reach: ReachArguments,
+
+    #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
 
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,

@@ -7,7 +7,7 @@ use osmosis_core::RunName;
 use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::evaluation::{EvalEnd, Evaluation};
-use osmosis_run::eval::plan::{EvalPlan, EvalRequest};
+use osmosis_run::eval::plan::{EvalPlan, EvalRequest, UserSide};
 use osmosis_run::eval::rollout_server::RolloutServer;
 use osmosis_run::life::{FrontEnd, Lived, Work as _, live};
 use osmosis_run::notices::{Notice, Notices};
@@ -91,6 +91,7 @@ pub(crate) async fn resume(
             max_cost: arguments.cost.max_cost,
             probes: !arguments.watch.no_probe,
             trackers: arguments.log.into(),
+            nodes: arguments.sharing.into(),
             ..Evaluation::new(plan, Some(record.name))?
         },
         gates: arguments.gates,
@@ -103,6 +104,7 @@ pub(crate) async fn resume(
         again,
     };
     command.check_gates()?;
+    command.check_sharing()?;
     command.evaluation.money(&pinned)?;
     command.run().await
 }
@@ -176,6 +178,7 @@ impl EvalCommand {
             max_cost: arguments.cost.max_cost,
             probes: !arguments.watch.no_probe,
             trackers: arguments.log.clone().into(),
+            nodes: arguments.sharing.clone().into(),
             ..Evaluation::new(plan, name)?
         };
         let command = Self {
@@ -190,6 +193,7 @@ impl EvalCommand {
             again: "`--fresh`".to_owned(),
         };
         command.check_gates()?;
+        command.check_sharing()?;
         if command.is_new().await? {
             let evaluation = &command.evaluation;
             Budget::of(evaluation.max_cost, evaluation.prices)?;
@@ -351,6 +355,32 @@ impl EvalCommand {
             .fail_under
             .iter()
             .try_for_each(|gate| gate.check_for(n))
+    }
+
+    /// Nodes work on runs in a database, with user code of the workspace.
+    fn check_sharing(&self) -> Result<(), RunError> {
+        let (nodes, plan) = (&self.evaluation.nodes, &self.evaluation.plan);
+        let options = [
+            ("--nodes-only", nodes.nodes_only),
+            ("--node-listen", nodes.listen.is_some()),
+            ("--node-url", nodes.url.is_some()),
+        ];
+        let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
+            return Ok(());
+        };
+        let why = match (&plan.workspace.store, &plan.side) {
+            (Some(_), UserSide::Here(_)) => return Ok(()),
+            (None, _) => {
+                "nodes work on runs in a database; give `--store postgres://HOST/DATABASE`"
+            }
+            (Some(_), UserSide::AtServer(_)) => {
+                "the rollout server runs the rollouts, and not nodes"
+            }
+        };
+        Err(RunError::usage(
+            RunErrorKind::Usage,
+            format!("{option}: {why}"),
+        ))
     }
 
     fn resume_command(&self) -> String {

@@ -1,9 +1,9 @@
-//! `osmosis eval|train stop RUN`: asks the process that holds the run to end, and waits until it has.
+//! `osmosis eval|train stop RUN`: asks those who work on the run to end, and waits until they have.
 
 use osmosis_run::RunError;
 use osmosis_run::reports::StoppedRun;
 use osmosis_run::runs::record_of;
-use osmosis_run::runs::stop::{Ask, ask_to_stop, until_stopped};
+use osmosis_run::runs::stop::{Ask, Asked, ask_to_stop, until_stopped};
 use osmosis_store::{RunKind, RunStatus};
 
 use crate::error::Exit;
@@ -25,7 +25,21 @@ pub(crate) async fn run(
         pid,
         resume,
     };
-    let Some(holder) = ask_to_stop(&folder, ask).await? else {
+    let asked = ask_to_stop(&folder, ask).await?;
+    let pid = match &asked {
+        Asked::Nobody => None,
+        Asked::Process(holder) => {
+            output.note(format_args!("Asked {holder} to stop; waiting for it."));
+            Some(holder.pid)
+        }
+        Asked::Nodes(nodes) => {
+            output.note(format_args!(
+                "The run's controller is gone. Asked {nodes} nodes to stop; waiting for them."
+            ));
+            None
+        }
+    };
+    if asked == Asked::Nobody {
         if is_finished(&folder).await {
             output.line(format_args!(
                 "Run `{run}` is finished: there is nothing to stop."
@@ -36,20 +50,19 @@ pub(crate) async fn run(
             output.operation("not_running", &told(None, None));
         }
         return Ok(Exit::Ok);
-    };
-    output.note(format_args!("Asked {holder} to stop; waiting for it."));
-    until_stopped(&folder, &holder).await;
+    }
+    until_stopped(&folder, &asked).await?;
     // It may have come to its end before it got to stopping.
     if is_finished(&folder).await {
         output.line(format_args!("Run `{run}` is finished."));
-        output.operation("finished", &told(Some(holder.pid), None));
+        output.operation("finished", &told(pid, None));
         return Ok(Exit::Ok);
     }
     let resume = crate::command_line::suggest(&[command_word(kind), "resume", run], workspace);
     output.line(format_args!(
         "Run `{run}` has stopped. Resume with:\n  {resume}"
     ));
-    output.operation("stopped", &told(Some(holder.pid), Some(resume)));
+    output.operation("stopped", &told(pid, Some(resume)));
     Ok(Exit::Ok)
 }
 

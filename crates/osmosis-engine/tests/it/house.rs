@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::fake_executor::FakeExecutor;
 use crate::fake_sessions::FakeSessions;
-use crate::memory_queue::MemoryQueue;
+use crate::memory_queue::{Company, MemoryQueue};
 
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
 pub(crate) const RETRY_WAIT: Duration = Duration::from_millis(500);
@@ -54,12 +54,23 @@ impl House {
     }
 
     pub(crate) fn with(rows: u64, max_in_flight: usize, sessions: FakeSessions) -> Self {
-        Self::build(rows, max_in_flight, sessions, false)
+        Self::build(MemoryQueue::of(rows), max_in_flight, sessions, false)
+    }
+
+    /// One of several who work on a run.
+    pub(crate) fn shared(rows: u64, max_in_flight: usize) -> Self {
+        let queue = MemoryQueue::shared(rows);
+        Self::build(queue, max_in_flight, FakeSessions::default(), false)
+    }
+
+    pub(crate) fn company(&self) -> &Company {
+        self.queue.company.as_ref().unwrap()
     }
 
     /// One whose rollouts are requests to a rollout server.
     pub(crate) fn serving(rows: u64, max_in_flight: usize) -> Self {
-        Self::build(rows, max_in_flight, FakeSessions::default(), true)
+        let queue = MemoryQueue::of(rows);
+        Self::build(queue, max_in_flight, FakeSessions::default(), true)
     }
 
     /// One that grades the samples of another's rollouts.
@@ -90,8 +101,13 @@ impl House {
         }
     }
 
-    fn build(rows: u64, max_in_flight: usize, sessions: FakeSessions, requests: bool) -> Self {
-        let queue = Arc::new(MemoryQueue::of(rows));
+    fn build(
+        queue: MemoryQueue,
+        max_in_flight: usize,
+        sessions: FakeSessions,
+        requests: bool,
+    ) -> Self {
+        let queue = Arc::new(queue);
         let executor = Arc::new(FakeExecutor::default());
         let sessions = Arc::new(sessions);
         let (told, events) = mpsc::channel(1024);

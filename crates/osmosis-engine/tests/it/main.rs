@@ -12,6 +12,7 @@ mod fake_executor;
 mod fake_sessions;
 mod house;
 mod memory_queue;
+mod others;
 mod regrading;
 mod retries;
 mod serving;

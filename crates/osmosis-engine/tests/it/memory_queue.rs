@@ -2,19 +2,22 @@
 //! answering.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{
-    Attempt, Durations, JsonText, Outcome, OutcomeKind, RolloutId, Sample, SampleId,
+    Attempt, Durations, ErrorCategory, Failure, JsonText, Outcome, OutcomeKind, RolloutId, Sample,
+    SampleId,
 };
 use osmosis_store::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor,
-    ChangeSender, Changes, Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow,
-    OutcomeTally, Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage,
-    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
+    ChangeSender, Changes, Claim, Completion, CompletionReceipt, FinishedCursor, Member,
+    MemberKind, NewCall, NewRollout, NewRow, OutcomeTally, PackageFile, Queue, QueueCounts,
+    Records, Recovery, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStanding, RunStatus, SharedRun, StepRecord, StopRequest, Store,
+    StoreError,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -29,8 +32,11 @@ pub(crate) enum Operation {
     Release,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MemoryQueue {
+    /// Set when others work on the run too.
+    pub(crate) company: Option<Company>,
+    changes: (ChangeSender, Changes),
     rollouts: Mutex<BTreeMap<RolloutId, Queued>>,
     fails: Mutex<Vec<Operation>>,
     hangs: Mutex<Vec<Operation>>,
@@ -45,9 +51,75 @@ struct Queued {
     failures: u32,
     leased_until: Option<Instant>,
     completion: Option<Completion>,
+    /// Another member holds it, or has finished it.
+    is_others: bool,
+}
+
+impl Default for MemoryQueue {
+    fn default() -> Self {
+        Self {
+            company: None,
+            changes: ChangeSender::new(),
+            rollouts: Mutex::default(),
+            fails: Mutex::default(),
+            hangs: Mutex::default(),
+            claims: AtomicUsize::default(),
+        }
+    }
 }
 
 impl MemoryQueue {
+    /// The same run with others who work on it.
+    pub(crate) fn shared(rows: u64) -> Self {
+        Self {
+            company: Some(Company::default()),
+            ..Self::of(rows)
+        }
+    }
+
+    /// Something was committed.
+    pub(crate) fn changed(&self) {
+        self.changes.0.send();
+    }
+
+    /// Another member has claimed a rollout, and holds it for so long.
+    pub(crate) fn claimed_by_another(&self, row: u64, lease: Duration) {
+        let mut rollouts = self.rollouts.lock();
+        let queued = rollouts.get_mut(&RolloutId::of(row, 0)).unwrap();
+        queued.attempts += 1;
+        queued.is_others = true;
+        queued.leased_until = Some(Instant::now() + lease);
+        drop(rollouts);
+        self.changed();
+    }
+
+    /// Another member has finished a rollout that it held.
+    pub(crate) fn finished_by_another(&self, row: u64) {
+        let id = RolloutId::of(row, 0);
+        let mut rollouts = self.rollouts.lock();
+        let queued = rollouts.get_mut(&id).unwrap();
+        queued.leased_until = None;
+        queued.is_others = true;
+        queued.completion = Some(Completion {
+            id: id.clone(),
+            attempt: Attempt(queued.attempts),
+            outcome: Outcome::AgentFailed {
+                failure: Failure::new(ErrorCategory::AgentError, "E", "elsewhere"),
+            },
+            samples: vec![],
+            metrics: None,
+            durations: Durations::default(),
+            calls: CallSummary::default(),
+            started_at_ms: 0,
+            finished_at_ms: 0,
+        });
+        drop(rollouts);
+        if let Some(company) = &self.company {
+            company.finished.lock().push(id);
+        }
+        self.changed();
+    }
+
     /// With one rollout for each of so many rows.
     pub(crate) fn of(rows: u64) -> Self {
         let queue = Self::default();
@@ -65,9 +137,11 @@ impl MemoryQueue {
             failures: 0,
             leased_until: None,
             completion: None,
+            is_others: false,
         };
         let id = RolloutId::of(row_index, 0);
         self.rollouts.lock().insert(id, queued);
+        self.changed();
     }
 
     /// From now on this is answered with an error.
@@ -132,6 +206,7 @@ impl MemoryQueue {
         });
         let claims = free.take(n).map(|(id, queued)| {
             queued.attempts += 1;
+            queued.is_others = false;
             queued.leased_until = Some(now + lease);
             Claim {
                 id: id.clone(),
@@ -212,6 +287,8 @@ impl Queue for MemoryQueue {
         }
         queued.leased_until = None;
         queued.completion = Some(completion);
+        drop(rollouts);
+        self.changed();
         Ok(CompletionReceipt::Accepted)
     }
 
@@ -230,6 +307,8 @@ impl Queue for MemoryQueue {
             queued.losses += u32::from(lost);
             queued.failures += u32::from(failed);
         }
+        drop(rollouts);
+        self.changed();
         Ok(())
     }
 
@@ -421,10 +500,140 @@ impl Records for MemoryQueue {
 #[async_trait]
 impl Store for MemoryQueue {
     fn changes(&self) -> Changes {
-        ChangeSender::new().1
+        self.changes.1.from_now()
+    }
+
+    fn shared(&self) -> Option<&dyn SharedRun> {
+        self.company.as_ref().map(|_| self as &dyn SharedRun)
     }
 
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+/// What the others who work on a run do, as a test says.
+#[derive(Debug)]
+pub(crate) struct Company {
+    pub(crate) status: Mutex<RunStatus>,
+    pub(crate) stop_asked: Mutex<Option<StopRequest>>,
+    /// Whether they are alive.
+    pub(crate) alive: AtomicBool,
+    /// What they have finished, in order.
+    finished: Mutex<Vec<RolloutId>>,
+    /// Whether this engine has said that it begins nothing new.
+    pub(crate) draining: AtomicBool,
+    /// How often the queue was looked at.
+    pub(crate) looks: AtomicUsize,
+}
+
+impl Default for Company {
+    fn default() -> Self {
+        Self {
+            status: Mutex::new(RunStatus::Running),
+            stop_asked: Mutex::default(),
+            alive: AtomicBool::new(true),
+            finished: Mutex::default(),
+            draining: AtomicBool::default(),
+            looks: AtomicUsize::default(),
+        }
+    }
+}
+
+impl MemoryQueue {
+    fn company(&self) -> Result<&Company, StoreError> {
+        self.company.as_ref().ok_or(StoreError::Closed)
+    }
+}
+
+#[async_trait]
+impl SharedRun for MemoryQueue {
+    async fn ask_to_stop(&self, request: Option<StopRequest>) -> Result<(), StoreError> {
+        *self.company()?.stop_asked.lock() = request;
+        self.changed();
+        Ok(())
+    }
+
+    async fn standing(&self) -> Result<RunStanding, StoreError> {
+        let company = self.company()?;
+        company.looks.fetch_add(1, Ordering::SeqCst);
+        let now = Instant::now();
+        let rollouts = self.rollouts.lock();
+        let open = || rollouts.values().filter(|one| one.completion.is_none());
+        Ok(RunStanding {
+            status: Some(*company.status.lock()),
+            stop_asked: *company.stop_asked.lock(),
+            claimable: open().any(|one| one.leased_until.is_none_or(|until| until <= now)),
+            leased: open().any(|one| one.leased_until.is_some()),
+        })
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, StoreError> {
+        let company = self.company()?;
+        let now = Instant::now();
+        let rollouts = self.rollouts.lock();
+        let held = rollouts.values().filter(|one| {
+            let leased = one.leased_until.is_some_and(|until| until > now);
+            one.completion.is_none() && one.is_others && leased
+        });
+        Ok(vec![Member {
+            id: 2,
+            kind: MemberKind::Node,
+            is_self: false,
+            holder: None,
+            seen_ago: Duration::ZERO,
+            alive: company.alive.load(Ordering::SeqCst),
+            leases: held.count() as u64,
+            done: 0,
+            draining: false,
+        }])
+    }
+
+    async fn set_draining(&self) -> Result<(), StoreError> {
+        self.company()?.draining.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn watch_finished(&self) -> Result<(FinishedCursor, QueueCounts), StoreError> {
+        let horizon = self.company()?.finished.lock().len() as i64;
+        let cursor = FinishedCursor {
+            horizon,
+            reported: vec![],
+        };
+        Ok((cursor, self.counts().await?))
+    }
+
+    async fn finished_since(
+        &self,
+        cursor: FinishedCursor,
+    ) -> Result<(Vec<RolloutRecord>, FinishedCursor), StoreError> {
+        let finished = self.company()?.finished.lock().clone();
+        let from = usize::try_from(cursor.horizon).unwrap();
+        let records = self.rollouts_by_id(&finished[from..]).await?;
+        let next = FinishedCursor {
+            horizon: finished.len() as i64,
+            reported: vec![],
+        };
+        Ok((records, next))
+    }
+
+    // What an engine never asks.
+    async fn put_package(&self, _: JsonText, _: Vec<PackageFile>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn package(&self) -> Result<Option<JsonText>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn package_file(&self, _: &str) -> Result<Option<Bytes>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn set_controller(&self, _: Option<&str>, _: Option<&str>) -> Result<(), StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn controller_url(&self) -> Result<Option<String>, StoreError> {
+        Err(StoreError::Closed)
+    }
+    async fn node_key_sha256(&self) -> Result<Option<String>, StoreError> {
+        Err(StoreError::Closed)
     }
 }

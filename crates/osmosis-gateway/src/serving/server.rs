@@ -1,14 +1,16 @@
 //! The gateway as it is started, asked and stopped from Rust, and what all of its requests share.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use camino::Utf8Path;
 use futures_util::future::BoxFuture;
+use http::{Method, StatusCode, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
 use osmosis_dialect::Sampling;
 use osmosis_store::{CallPurpose, CallSummary, Store};
@@ -30,7 +32,7 @@ use crate::serving::requests::serve;
 use crate::sessions::call_history::CallHistory;
 use crate::sessions::live::LiveStatus;
 use crate::sessions::rollout_session::{RolloutSession, SessionRegistry, Whose};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, MoreMetrics, content_type};
 use crate::telemetry::spans::{RolloutSpans, Telemetry};
 
 /// Answers what is not for the gateway itself, on the same address: every request whose path is not
@@ -53,6 +55,23 @@ impl fmt::Debug for ExtraRoutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExtraRoutes(..)")
     }
+}
+
+/// `/metrics`, and nothing else.
+fn metrics_page(shared: &Shared, request: &Request) -> Response {
+    let is_page = request.uri().path() == "/metrics" && request.method() == Method::GET;
+    let answer = if is_page {
+        let page = shared.metrics.render(&shared.registry);
+        Response::builder()
+            .header(header::CONTENT_TYPE, content_type(request.headers()))
+            .body(Body::from(page))
+    } else {
+        Response::builder()
+            .status(StatusCode::NOT_FOUND)
+            .body(Body::empty())
+    };
+    // Made of what is known to be right.
+    answer.unwrap_or_default()
 }
 
 /// How long records may still be written after the grace period of a shutdown ran out.
@@ -201,6 +220,35 @@ impl Gateway {
                 None => {}
             }
         }
+    }
+
+    /// From now on the page of metrics has these lines too; the first who asks for it has it.
+    pub fn add_metrics(&self, more: MoreMetrics) {
+        let _ = self.shared.metrics.more.set(more);
+    }
+
+    /// Shows the page of metrics at another address as well, to whoever reaches it, until the gateway stops. Returns the
+    /// address.
+    pub async fn serve_metrics(&self, listen: SocketAddr) -> Result<SocketAddr, GatewayError> {
+        let cannot_listen = |error: std::io::Error| GatewayError::Listen {
+            address: listen,
+            message: error.to_string(),
+        };
+        let listener = TcpListener::bind(listen).await.map_err(cannot_listen)?;
+        let address = listener.local_addr().map_err(cannot_listen)?;
+        let shared = Arc::clone(&self.shared);
+        let accepting = connection::serve_connections(
+            listener,
+            move |request| {
+                let answer = metrics_page(&shared, &request);
+                async move { answer }
+            },
+            self.shared.connections,
+            self.shared.tasks.clone(),
+            self.stop.clone(),
+        );
+        self.shared.tasks.spawn(accepting);
+        Ok(address)
     }
 
     /// What opens the control API.

@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::{OutcomeKind, Redactor, RunName};
 use osmosis_engine::{Engine, EngineOptions, Executor, RunEnd, RunEvent};
 use osmosis_gateway::Gateway;
-use osmosis_store::{RunKind, RunStatus};
+use osmosis_store::{RunKey, RunKind, RunStatus};
 use osmosis_worker::WorkerPool;
 use serde_json::Value;
 
@@ -21,7 +21,10 @@ use crate::eval::rollout_server::ReachedServer;
 use crate::eval::trace::{TracedRun, Tracer};
 use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
-use crate::life::{OpenRun, RunIdentity, Stage, Surroundings, Work};
+use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Work};
+use crate::node;
+use crate::node::control::{NodeOptions, StopRelay, invite};
+use crate::node::metrics::QueueMetrics;
 use crate::notices::Notices;
 use crate::policy;
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -52,6 +55,8 @@ pub struct Evaluation {
     pub trackers: Trackers,
     /// What can be seen of it while it goes on.
     pub live: LiveView,
+    /// How more machines work on it, where its store lets them.
+    pub nodes: NodeOptions,
     /// Somebody is at the debugger: nothing has a deadline, and nothing is tried again.
     pub debugged: bool,
 }
@@ -155,6 +160,10 @@ impl Work for Evaluation {
         if let (UserSide::Here(code), ReadySide::Here(ready)) = (&self.plan.side, ready) {
             let workers = self.code_start(code).start(ready, around).await?;
             self.plan.dataset.check_for(workers.manifest())?;
+            if self.nodes.nodes_only {
+                // They have shown that the code can be run, which is all they are for.
+                workers.shut_down(SHUTDOWN_GRACE).await;
+            }
         }
         Ok(())
     }
@@ -184,13 +193,13 @@ impl Work for Evaluation {
         &self,
         _ready: &ReadySide,
         run: &OpenRun,
-        _around: &Surroundings<'_, RunEvent>,
+        around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
         if run.store.counts().await?.total() < self.plan.rollouts() {
             self.plan.enqueue(&run.store).await?;
         }
         self.money(&run.pinned)?;
-        Ok(())
+        self.invite_nodes(run, around.notices).await
     }
 
     async fn drive(
@@ -253,6 +262,7 @@ impl Evaluation {
             probes: true,
             trackers: Trackers::default(),
             live: LiveView::default(),
+            nodes: NodeOptions::default(),
             debugged: false,
         })
     }
@@ -264,6 +274,34 @@ impl Evaluation {
             max_in_flight: self.max_in_flight(),
             roles: WorkerRoles::AgentsAndGraders,
         }
+    }
+
+    /// Lets other machines work on it, where its store does.
+    async fn invite_nodes(
+        &self,
+        run: &OpenRun,
+        notices: &Arc<dyn Notices>,
+    ) -> Result<(), RunError> {
+        let UserSide::Here(code) = &self.plan.side else {
+            return Ok(());
+        };
+        let plan = &self.plan;
+        let judge = plan.config.judge_model.as_ref();
+        let models = [Some(&plan.config.experiment.model_path), judge];
+        let served = models
+            .into_iter()
+            .flatten()
+            .all(node::policy::can_be_asked_by_nodes);
+        if run.store.shared().is_none() || !served {
+            return Ok(());
+        }
+        let package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
+        let key = RunKey {
+            kind: RunKind::Evaluation,
+            name: self.name.clone(),
+        };
+        invite(&*run.store, &self.folder, &key, package, notices).await?;
+        Ok(())
     }
 
     async fn drive_workers(
@@ -334,7 +372,16 @@ impl Evaluation {
             engine = engine.begins_while(budget.may_begin(gateway, before));
         }
         let stop = &around.stop.stop;
+        let relay = StopRelay::start(&run.store, stop);
+        let _metrics = match self.nodes.metrics_listen {
+            Some(listen) => {
+                let notices = &**around.notices;
+                Some(QueueMetrics::serve(gateway, listen, &run.store, notices).await?)
+            }
+            None => None,
+        };
         let end = engine.run(stop).await;
+        relay.finish().await;
         drop(engine);
         tracer.finish(&**around.notices).await;
         Ok(EvalEnd {
@@ -439,6 +486,12 @@ impl Evaluation {
         }
         let options = execution::engine_options(settings, &self.folder);
         EngineOptions {
+            // What is claimed here is run here.
+            max_in_flight: if self.nodes.nodes_only {
+                0
+            } else {
+                options.max_in_flight
+            },
             max_failures: if self.debugged {
                 1
             } else {

@@ -5,6 +5,12 @@
 //! (`osmosis node`) joins with the token: it [materialises](materialised) the package in the user's cache, prepares the
 //! project's environment there, starts workers and a gateway of its own, and claims from the run's queue.
 
+pub mod control;
+pub mod life;
+pub mod materialised;
+pub mod metrics;
 pub mod package;
+pub mod packing;
 pub mod policy;
 pub mod spec;
+pub mod token;

@@ -9,6 +9,14 @@ use crate::judge::ReadyJudge;
 use crate::policy::{self, ReadyPolicy};
 use crate::{RunError, RunErrorKind};
 
+/// Whether nodes have a way to ask this model.
+pub fn can_be_asked_by_nodes(model: &ModelPath) -> bool {
+    match model {
+        ModelPath::Script(_) | ModelPath::Provider { .. } | ModelPath::Endpoint(_) => true,
+        ModelPath::Builtin(_) | ModelPath::Run { .. } | ModelPath::Local(_) => false,
+    }
+}
+
 /// The policy that this node's gateway asks. Scripts come with the package; servers are those of the config, asked with
 /// the keys of this machine's environment; embedded models are asked at the controller's token endpoint.
 pub async fn open_policy(spec: &NodeSpec) -> Result<ReadyPolicy, RunError> {

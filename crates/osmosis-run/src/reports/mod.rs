@@ -20,6 +20,7 @@ mod gates;
 mod kept_runs;
 mod made_files;
 mod model_runs;
+mod node_report;
 mod ordered_map;
 mod progress_line;
 mod rollout_details;
@@ -63,6 +64,7 @@ pub use kept_runs::{
 };
 pub use made_files::{MadeProject, WrittenPages};
 pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
+pub use node_report::{NodeEndWord, NodeReport, NodesWelcome};
 pub use ordered_map::OrderedMap;
 pub use progress_line::{OldRollout, ProgressEvent, ProgressLine, ProgressStatus, WatchedServers};
 pub(crate) use rollout_details::log_source;

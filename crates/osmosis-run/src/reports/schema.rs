@@ -7,11 +7,12 @@ use serde_json::Value;
 use super::{
     ArchivalReport, Comparison, CopiedRunReport, DatasetPreview, DemoReport, DoctorReport,
     ErrorDetails, EvalDryRun, ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport,
-    MovedRun, ProgressLine, RegradeDryRun, RemovalReport, RolloutDetails, RolloutGrid, RolloutLine,
-    RolloutPage, RolloutTokens, RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview,
-    RunPage, RunReport, RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway,
-    ServedRollouts, SharedReport, StepRollouts, StoppedRun, TaggedRun, TrainDryRun, TrainingInfo,
-    TrainingReport, TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
+    MovedRun, NodeReport, NodesWelcome, ProgressLine, RegradeDryRun, RemovalReport, RolloutDetails,
+    RolloutGrid, RolloutLine, RolloutPage, RolloutTokens, RolloutTranscript, RowGroup,
+    RowRunReport, RunInfo, RunOverview, RunPage, RunReport, RunSizeReport, RunSummary, SalvagedRun,
+    ServedBatches, ServedGateway, ServedRollouts, SharedReport, StepRollouts, StoppedRun,
+    TaggedRun, TrainDryRun, TrainingInfo, TrainingReport, TrainingSteps, VerifiedRun, WrittenPages,
+    WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -41,6 +42,8 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ModelDryRuns>("model-dry-runs"),
         file::<ModelRunsReport>("model-runs-report"),
         file::<MovedRun>("moved-run"),
+        file::<NodeReport>("node-report"),
+        file::<NodesWelcome>("nodes-welcome"),
         file::<ProgressLine>("progress-line"),
         file::<RegradeDryRun>("regrade-dry-run"),
         file::<RemovalReport>("removal-report"),

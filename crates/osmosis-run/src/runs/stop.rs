@@ -1,8 +1,9 @@
-//! Asks the process that holds a run to end, and waits until it has.
+//! Asks the processes that work on a run to end, and waits until they have: by a signal where one process of this machine
+//! has the run alone, and by a request in the store where several may work on it.
 
 use std::time::Duration;
 
-use osmosis_store::Holder;
+use osmosis_store::{Holder, Member, MemberKind, StopRequest, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run_folder::RunFolder;
@@ -20,23 +21,76 @@ pub enum Ask {
     ToStopNow,
 }
 
-/// The process that holds a run, asked to end; `None` when there is none.
-pub async fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Option<Holder>, RunError> {
-    let Some(holder) = folder.records.holder().await? else {
-        return Ok(None);
-    };
-    signal(&holder, ask, folder.name())?;
-    Ok(Some(holder))
+/// Who was asked to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Nobody works on the run.
+    Nobody,
+    /// The process that holds it, and its nodes with it.
+    Process(Holder),
+    /// So many nodes, whose controller is gone.
+    Nodes(usize),
 }
 
-/// Waits until that process holds the run no more.
-pub async fn until_stopped(folder: &RunFolder, holder: &Holder) {
-    // A run that is gone is held by nobody.
-    while let Ok(Some(now)) = folder.records.holder().await
-        && now.pid == holder.pid
-    {
-        tokio::time::sleep(LOOK_AGAIN).await;
+/// Asks those who work on a run to end.
+pub async fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Asked, RunError> {
+    let holder = folder.records.holder().await?;
+    let store = folder.records.open_read_only().await?;
+    let asked = match (holder, store.shared()) {
+        (None, None) => Asked::Nobody,
+        (Some(holder), None) => {
+            signal(&holder, ask, folder.name())?;
+            Asked::Process(holder)
+        }
+        (holder, Some(shared)) => {
+            let asked = match (holder, living_nodes(&*store).await.len()) {
+                (None, 0) => return Ok(Asked::Nobody),
+                (None, nodes) => Asked::Nodes(nodes),
+                (Some(holder), _) => Asked::Process(holder),
+            };
+            let request = match ask {
+                Ask::ToDrain => StopRequest::Drain,
+                Ask::ToStopNow => StopRequest::Now,
+            };
+            shared.ask_to_stop(Some(request)).await?;
+            asked
+        }
+    };
+    store.close().await?;
+    Ok(asked)
+}
+
+/// The nodes of a run that were heard of not long ago.
+async fn living_nodes(store: &dyn Store) -> Vec<Member> {
+    let Some(shared) = store.shared() else {
+        return vec![];
+    };
+    // Tables of an earlier version have no nodes.
+    let mut members = shared.members().await.unwrap_or_default();
+    members.retain(|member| member.kind == MemberKind::Node && member.alive);
+    members
+}
+
+/// Waits until those who were asked have ended.
+pub async fn until_stopped(folder: &RunFolder, asked: &Asked) -> Result<(), RunError> {
+    match asked {
+        Asked::Nobody => {}
+        Asked::Process(holder) => {
+            // A run that is gone is held by nobody.
+            while let Ok(Some(now)) = folder.records.holder().await
+                && (now.pid, &now.host) == (holder.pid, &holder.host)
+            {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+        Asked::Nodes(_) => {
+            let store = folder.records.open_read_only().await?;
+            while !living_nodes(&*store).await.is_empty() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
     }
+    Ok(())
 }
 
 fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), RunError> {

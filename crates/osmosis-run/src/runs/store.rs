@@ -87,6 +87,10 @@ impl RunToOpen<'_> {
         };
         let pinned = Pinned::read(&record.pinned)?;
         self.check(&pinned, store).await?;
+        if let Some(shared) = store.shared() {
+            // What stopped the run before has no part in it now.
+            shared.ask_to_stop(None).await?;
+        }
         let recovered = store.recover(Recovery::AfterTakeover).await?;
         let requeued = store.requeue(self.run_again).await?;
         let was_finished = record.status == RunStatus::Finished && recovered + requeued == 0;

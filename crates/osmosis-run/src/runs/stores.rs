@@ -19,6 +19,7 @@ use osmosis_store_postgres::{PostgresCatalogue, PostgresOptions};
 use osmosis_store_sqlite::{SqliteCatalogue, SqliteOptions, SqliteStore};
 
 use self::with_files::CatalogueWithFiles;
+use crate::execution;
 use crate::workspace::Workspace;
 
 /// The runs of a workspace.
@@ -43,7 +44,7 @@ pub fn catalogue_at(url: StoreUrl) -> Result<Arc<dyn Catalogue>, StoreError> {
             Ok(Arc::new(catalogue))
         }
         "postgres" | "postgresql" => {
-            let catalogue = PostgresCatalogue::at(&url, PostgresOptions::default())?;
+            let catalogue = PostgresCatalogue::at(&url, postgres_options())?;
             Ok(Arc::new(catalogue))
         }
         scheme => Err(StoreError::InvalidUrl {
@@ -52,6 +53,16 @@ pub fn catalogue_at(url: StoreUrl) -> Result<Arc<dyn Catalogue>, StoreError> {
             ),
             url: url.to_string(),
         }),
+    }
+}
+
+/// Whoever is silent for half a lease is taken for dead, and says that it is not six times as often.
+fn postgres_options() -> PostgresOptions {
+    let lease = execution::lease();
+    PostgresOptions {
+        presence_every: lease / 12,
+        silent_after: lease / 2,
+        ..PostgresOptions::default()
     }
 }
 

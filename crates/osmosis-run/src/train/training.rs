@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
 use osmosis_core::{Redactor, RunName};
-use osmosis_engine::{EngineOptions, Measuring};
+use osmosis_engine::EngineOptions;
 use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_store::{RunKind, RunStatus};
@@ -29,9 +29,6 @@ use crate::stop_signals::StopSignals;
 use crate::tracking::TrackerKind;
 use crate::train::plan::{Plan, PlannedModel};
 use crate::{GatewaySessions, RunError};
-
-/// A kept sample passes from this reward on.
-const PASS_THRESHOLD: f64 = 1.0;
 
 /// One training run.
 #[derive(Debug)]
@@ -144,16 +141,7 @@ impl<M: PlannedModel + Sync> Training<M> {
 
     pub fn engine_options(&self) -> EngineOptions {
         let training = &self.plan.config.training;
-        let settings = DriveSettings {
-            max_in_flight: self.max_in_flight(),
-            agent_limit: training.agent_timeout(),
-            grade_limit: training.grader_timeout(),
-            pass_threshold: PASS_THRESHOLD,
-            reward_range: training.reward_range,
-            model_errors: training.model_errors,
-            measuring: Measuring::Nothing,
-            redactor: self.redactor(),
-        };
+        let settings = DriveSettings::of_training(training, self.max_in_flight(), self.redactor());
         execution::engine_options(settings, &self.folder)
     }
 

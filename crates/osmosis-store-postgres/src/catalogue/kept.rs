@@ -21,7 +21,9 @@ use crate::store::holder_of;
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Every table that has rows of a run, those that are referred to last.
-pub(crate) const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 12] = [
+    "packages",
+    "package_files",
     "requests",
     "samples",
     "calls",
@@ -313,7 +315,8 @@ pub(super) async fn size(connection: &Connection, run_id: i32) -> Result<RunSize
                 + (SELECT coalesce(sum(octet_length(metrics)), 0) FROM osmosis.steps WHERE run_id = $1)::bigint
                 + (SELECT coalesce(sum(octet_length(content)), 0) FROM osmosis.batches WHERE run_id = $1)::bigint
                 + (SELECT coalesce(sum(octet_length(config_toml) + octet_length(pinned)), 0)
-                    FROM osmosis.run_records WHERE run_id = $1)::bigint",
+                    FROM osmosis.run_records WHERE run_id = $1)::bigint
+                + (SELECT coalesce(sum(octet_length(content)), 0) FROM osmosis.package_files WHERE run_id = $1)::bigint",
             &[&run_id],
         )
         .await?;

@@ -9,7 +9,8 @@ use osmosis_store::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor,
     ChangeSender, Changes, Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow,
     OutcomeTally, Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage,
-    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
+    RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, SharedRun, StepRecord, Store,
+    StoreError,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -365,6 +366,10 @@ impl Store for PostgresStore {
             .lock()
             .get_or_insert_with(|| self.watch())
             .from_now()
+    }
+
+    fn shared(&self) -> Option<&dyn SharedRun> {
+        Some(self)
     }
 
     async fn close(&self) -> Result<(), StoreError> {

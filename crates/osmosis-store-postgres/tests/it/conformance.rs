@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use osmosis_store::conformance::shared::{self, SharedFixture};
 use osmosis_store::conformance::{self, Fixture, ManualClock, TestResult};
-use osmosis_store::for_each_store_behaviour;
 use osmosis_store::{Catalogue as _, Store, StoreError};
+use osmosis_store::{for_each_shared_behaviour, for_each_store_behaviour};
 use osmosis_store_postgres::PostgresOptions;
 use osmosis_testkit::postgres_server::PostgresServer;
 
@@ -68,3 +69,27 @@ async fn all_behaviours_hold_with_tiny_batches_and_queues_and_many_runs() -> Tes
     })
     .await
 }
+
+/// Nodes join by a role of the run, as they do elsewhere than in tests.
+async fn shared_fixture(server: &Arc<PostgresServer>) -> SharedFixture {
+    let owner = catalogue(server);
+    let controller = owner.create(&run("run")).await.unwrap();
+    let role = owner.create_role(&run("run")).await.unwrap();
+    let account = format!("{}:{}", role.role, role.password);
+    let url = server.url_as(&account, "postgres");
+    SharedFixture::new(controller, move || {
+        let url = url.clone();
+        async move { catalogue_at(&url, options()).join(&run("run")).await }
+    })
+}
+
+macro_rules! each_shared {
+    ($($name:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() -> TestResult {
+            let server = Arc::new(PostgresServer::start());
+            shared::$name(shared_fixture(&server).await).await
+        }
+    )*};
+}
+for_each_shared_behaviour!(each_shared);

@@ -10,6 +10,7 @@ mod copies;
 mod database;
 mod fencing;
 mod killed;
+mod migrations;
 mod nodes;
 mod restarts;
 mod roles;

@@ -1,15 +1,16 @@
 //! A role of one run sees nothing of another.
 
+use osmosis_core::JsonText;
 use osmosis_store::conformance::{call, claim_one, plan, scored};
 use osmosis_store::{
-    Catalogue as _, CompletionReceipt, Recovery, RunKind, RunPlace, StoreErrorKind,
+    Catalogue as _, CompletionReceipt, PackageFile, Recovery, RunKind, RunPlace, StoreErrorKind,
 };
 use osmosis_testkit::postgres_server::PostgresServer;
 
 use crate::database::{catalogue, catalogue_at, client, options, run};
 
 /// Every table that has rows of runs.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 13] = [
     "runs",
     "members",
     "call_ids",
@@ -21,6 +22,8 @@ const TABLES: [&str; 11] = [
     "steps",
     "batches",
     "run_roles",
+    "packages",
+    "package_files",
 ];
 
 #[tokio::test]
@@ -38,12 +41,19 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
             .await
             .unwrap();
         store.complete(scored(&claim, 1.0).unwrap()).await.unwrap();
+        let secret = PackageFile {
+            sha256: "1".to_owned(),
+            content: "of the run".into(),
+        };
+        let manifest = JsonText::parse("{}").unwrap();
+        let shared = store.shared().unwrap();
+        shared.put_package(manifest, vec![secret]).await.unwrap();
         opened.push(store);
     }
     let role = owner.create_role(&a).await.unwrap();
     let other = owner.create_role(&b).await.unwrap();
     assert!(!format!("{role:?}").contains(&role.password));
-    let account = format!("{}:{}", role.name, role.password);
+    let account = format!("{}:{}", role.role, role.password);
     let url = server.url_as(&account, "postgres");
 
     // As a node of its run it does all a node does.
@@ -95,6 +105,11 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
         format!("UPDATE osmosis.rollouts SET run_id = {of_b}"),
         "SELECT * FROM osmosis.requests".to_owned(),
         "DELETE FROM osmosis.calls".to_owned(),
+        "UPDATE osmosis.runs SET stop_asked = 'now'".to_owned(),
+        "UPDATE osmosis.runs SET controller_url = 'http://evil.example'".to_owned(),
+        "DELETE FROM osmosis.package_files".to_owned(),
+        "UPDATE osmosis.packages SET manifest = '[]'".to_owned(),
+        format!("INSERT INTO osmosis.package_files VALUES ({of_b}, 'x', '')"),
         "CREATE TABLE osmosis.mine ()".to_owned(),
     ] {
         assert!(sql.batch_execute(&refused).await.is_err(), "{refused}");
@@ -116,7 +131,7 @@ async fn a_role_of_one_run_works_on_it_and_sees_nothing_of_another() {
     let left: i64 = owners
         .query_one(
             "SELECT count(*) FROM pg_roles WHERE rolname = ANY ($1)",
-            &[&vec![role.name, other.name]],
+            &[&vec![role.role, other.role]],
         )
         .await
         .unwrap()

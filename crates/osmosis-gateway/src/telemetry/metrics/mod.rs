@@ -8,8 +8,9 @@ mod histogram;
 mod page;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -38,8 +39,30 @@ pub(crate) struct CallFigures<'a> {
     pub(crate) retries: u64,
 }
 
+/// Gives lines in the format of Prometheus that belong on the same page.
+#[derive(Clone)]
+pub struct MoreMetrics(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl MoreMetrics {
+    /// `lines` has whole lines, each with its end; it is asked whenever somebody reads the page.
+    pub fn new(lines: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Arc::new(lines))
+    }
+}
+
+impl fmt::Debug for MoreMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MoreMetrics(..)")
+    }
+}
+
+/// How a page ends.
+const END: &str = "# EOF\n";
+
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
+    /// What else is on the page.
+    pub(crate) more: OnceLock<MoreMetrics>,
     series: RwLock<Vec<Arc<Series>>>,
     replayed: AtomicU64,
     pub(crate) spans_dropped: Arc<AtomicU64>,
@@ -134,7 +157,11 @@ impl Metrics {
         for (name, served) in registry.named() {
             policies.push((name, served.status()));
         }
-        self.page(policies).text()
+        let page = self.page(policies).text();
+        match (self.more.get(), page.strip_suffix(END)) {
+            (Some(more), Some(ours)) => format!("{ours}{}{END}", (more.0)()),
+            (_, _) => page,
+        }
     }
 
     fn page(&self, policies: Vec<(String, PolicyStatus)>) -> Page {

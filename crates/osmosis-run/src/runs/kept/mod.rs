@@ -141,6 +141,8 @@ fn told(error: StoreError, run: &RunKey) -> RunError {
         StoreErrorKind::InvalidUrl
         | StoreErrorKind::Closed
         | StoreErrorKind::DiskFull
+        | StoreErrorKind::Denied
+        | StoreErrorKind::Unreachable
         | StoreErrorKind::Unreadable => error.into(),
     }
 }

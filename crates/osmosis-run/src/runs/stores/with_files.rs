@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{RunName, RunTag};
 use osmosis_store::{
-    ArchivedRun, Catalogue, Holder, ProgressVisitor, RunEntry, RunKey, RunKind, RunLabels,
-    RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
+    ArchivedRun, Catalogue, Holder, ProgressVisitor, RunCredentials, RunEntry, RunKey, RunKind,
+    RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
 };
 use osmosis_store_sqlite::SqliteStore;
 
@@ -118,6 +118,14 @@ impl Catalogue for CatalogueWithFiles {
 
     async fn open_read_only(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
         self.records.open_read_only(run).await
+    }
+
+    async fn join(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        self.records.join(run).await
+    }
+
+    async fn create_credentials(&self, run: &RunKey) -> Result<RunCredentials, StoreError> {
+        self.records.create_credentials(run).await
     }
 
     async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError> {

@@ -1,0 +1,479 @@
+//! The life of a node: join, materialise, prepare, claim, leave. Whatever way it ends, everything it started ends, and
+//! the run is left in order.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_core::{Redactor, RunName};
+use osmosis_engine::{Engine, EngineOptions, NodeEnd, NodeEnds, RunEvent};
+use osmosis_gateway::Secret;
+use osmosis_store::{
+    Catalogue, RunKey, RunKind, RunRecord, RunStatus, SharedRun, Store, StoreError, StoreUrl,
+};
+
+use super::materialised::{materialise, nodes_folder};
+use super::metrics::QueueMetrics;
+use super::package::NodePackage;
+use super::policy::{open_judge, open_policy};
+use super::spec::{ControllerAccess, NodeConfig, NodeSpec};
+use super::token::JoinToken;
+use crate::eval::evaluation::DEFAULT_MAX_IN_FLIGHT;
+use crate::events::{EventSink, Observer};
+use crate::execution::{self, DriveSettings};
+use crate::judge::ReadyJudge;
+use crate::life::{RunningParts, Surroundings};
+use crate::notices::{Notice, Notices};
+use crate::policy::ReadyPolicy;
+use crate::ready_code::{CodeStart, WorkerRoles};
+use crate::reports::NodeReport;
+use crate::run_folder::RunFolder;
+use crate::run_log::RunLog;
+use crate::runs::{Pinned, RunReference, kind_word, stores};
+use crate::settings::Throughput;
+use crate::stop_signals::StopSignals;
+use crate::user_code::UserCode;
+use crate::{GatewaySessions, RunError, RunErrorKind};
+
+/// How often a node looks for the package of a run that is still being prepared.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a node is started with.
+#[derive(Debug)]
+pub struct NodeRequest {
+    pub store: StoreUrl,
+    /// `NAME` or `KIND/NAME`; the token names the run where there is none.
+    pub run: Option<String>,
+    pub token: Option<JoinToken>,
+    pub throughput: Throughput,
+    pub secrets_file: Option<Utf8PathBuf>,
+    /// Where Prometheus finds the numbers of this node.
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// What whoever starts a node brings along.
+pub struct NodeFrontEnd<'a> {
+    pub stop: &'a StopSignals,
+    pub notices: Arc<dyn Notices>,
+    pub observer: Box<dyn Observer<RunEvent>>,
+}
+
+impl std::fmt::Debug for NodeFrontEnd<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeFrontEnd")
+            .field("stop", self.stop)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Works on a run until it is over, or until it is asked to leave.
+pub async fn live_as_node(
+    request: &NodeRequest,
+    front: NodeFrontEnd<'_>,
+) -> Result<NodeReport, RunError> {
+    osmosis_worker::end_leftovers().await;
+    let joining = join(request, &front.notices);
+    let (run, store) = front.stop.unless_stopped(joining).await?;
+    let lived = work(request, &run, &store, front).await;
+    let closed = store.close().await;
+    let report = lived?;
+    closed?;
+    Ok(report)
+}
+
+/// Finds the run, and joins it.
+async fn join(
+    request: &NodeRequest,
+    notices: &Arc<dyn Notices>,
+) -> Result<(RunKey, Arc<dyn Store>), RunError> {
+    let url = match &request.token {
+        Some(token) => request
+            .store
+            .with_credentials(&token.role, token.password())?,
+        None => request.store.clone(),
+    };
+    if !url.is_postgres() {
+        return Err(RunError::usage(
+            RunErrorKind::Usage,
+            format!("`{url}` has no nodes: `--store` takes `postgres://HOST/DATABASE`"),
+        ));
+    }
+    notices.step(format_args!("Joining the run at {}", request.store));
+    let catalogue = stores::catalogue_at(url)?;
+    let explained = |error: StoreError| {
+        match (&error, &request.token) {
+        (StoreError::Denied { .. }, Some(_)) => RunError::from(error).hint(
+            "the token is of another database, or its run was deleted; copy the command that the controller printed last",
+        ),
+        (_, _) => error.into(),
+    }
+    };
+    let run = find(request, &*catalogue)
+        .await
+        .map_err(|error| match error {
+            Finding::Store(error) => explained(error),
+            Finding::Run(error) => *error,
+        })?;
+    let store = catalogue.join(&run).await.map_err(explained)?;
+    Ok((run, store))
+}
+
+enum Finding {
+    Store(StoreError),
+    Run(Box<RunError>),
+}
+
+impl From<StoreError> for Finding {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<RunError> for Finding {
+    fn from(error: RunError) -> Self {
+        Self::Run(Box::new(error))
+    }
+}
+
+/// The run that is meant.
+async fn find(request: &NodeRequest, catalogue: &dyn Catalogue) -> Result<RunKey, Finding> {
+    let (text, kinds) = match (&request.run, &request.token) {
+        (None, None) => {
+            let error = RunError::usage(RunErrorKind::Usage, "which run? `--run` names it");
+            return Err(error
+                .hint("give `--run NAME`, or a token with `--join`")
+                .into());
+        }
+        (None, Some(token)) => (token.run.to_string(), vec![token.kind]),
+        (Some(text), token) => {
+            let reference = RunReference::parse(text)?;
+            if let Some(token) = token {
+                check_token(token, &reference)?;
+            }
+            let kinds = match (reference.kind, token) {
+                (Some(kind), _) => vec![kind],
+                (None, Some(token)) => vec![token.kind],
+                (None, None) => vec![RunKind::Evaluation, RunKind::Training],
+            };
+            (reference.name.to_owned(), kinds)
+        }
+    };
+    let missing = || {
+        RunError::failed(
+            RunErrorKind::RunNotFound,
+            format!("there is no run `{text}` at `{}`", request.store),
+        )
+        .hint("its controller makes it: `osmosis eval submit CFG --store …`")
+    };
+    let name = RunName::new(&text).map_err(|_| missing())?;
+    let mut found = vec![];
+    for kind in kinds {
+        let run = RunKey {
+            kind,
+            name: name.clone(),
+        };
+        if catalogue.contains(&run).await? {
+            found.push(run);
+        }
+    }
+    match found.pop() {
+        None => Err(missing().into()),
+        Some(_) if !found.is_empty() => Err(RunError::failed(
+            RunErrorKind::RunAmbiguous,
+            format!("an evaluation and a training are named `{text}`"),
+        )
+        .hint(format!("write `--run eval/{text}` or `--run train/{text}`"))
+        .into()),
+        Some(run) => Ok(run),
+    }
+}
+
+fn check_token(token: &JoinToken, reference: &RunReference<'_>) -> Result<(), RunError> {
+    let kind_fits = reference.kind.is_none_or(|kind| kind == token.kind);
+    if kind_fits && reference.name == token.run.as_str() {
+        return Ok(());
+    }
+    let (kind, run) = (kind_word(token.kind), &token.run);
+    Err(RunError::usage(
+        RunErrorKind::TokenInvalid,
+        format!("the token of `--join` is for `{kind}/{run}`, and `--run` names another"),
+    )
+    .hint("leave `--run` out: the token names the run"))
+}
+
+/// Refuses a run that is over.
+fn check_status(record: &RunRecord) -> Result<(), RunError> {
+    let over = |what: &str| {
+        let message = format!("run `{}` {what}", record.name);
+        RunError::failed(RunErrorKind::RunOver, message)
+    };
+    let command = match record.kind {
+        RunKind::Training => "train",
+        RunKind::Evaluation | RunKind::Serving => "eval",
+    };
+    match record.status {
+        RunStatus::Running => Ok(()),
+        RunStatus::Finished => Err(over("is finished: there is nothing to do for nodes")),
+        RunStatus::Interrupted => Err(over("was interrupted, and takes no nodes").hint(format!(
+            "resume it first: `osmosis {command} resume {} --store …`",
+            record.name
+        ))),
+    }
+}
+
+fn shared(store: &Arc<dyn Store>) -> Result<&dyn SharedRun, RunError> {
+    store.shared().ok_or_else(|| {
+        RunError::failed(RunErrorKind::Internal, "the store has no runs to be shared")
+    })
+}
+
+/// What a node knows of its run, once the controller has left it in the store.
+async fn load(
+    request: &NodeRequest,
+    run: &RunKey,
+    store: &Arc<dyn Store>,
+    nodes: &Utf8Path,
+    notices: &Arc<dyn Notices>,
+) -> Result<NodeSpec, RunError> {
+    let shared = shared(store)?;
+    let mut told = false;
+    let (record, manifest) = loop {
+        let record = store.run().await?;
+        if let Some(record) = &record {
+            check_status(record)?;
+        }
+        if let (Some(record), Some(manifest)) = (record, shared.package().await?) {
+            break (record, manifest);
+        }
+        if !std::mem::replace(&mut told, true) {
+            let name = &run.name;
+            notices.step(format_args!(
+                "Waiting for `{name}` to be prepared by its controller"
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let package = NodePackage::read(&manifest)?;
+    let pinned = Pinned::read(&record.pinned)?;
+    let config = NodeConfig::of(&record)?;
+    notices.step(format_args!("Fetching the files of `{}`", run.name));
+    let workspace = materialise(shared, &package, &pinned, nodes).await?;
+    let mut attachments = BTreeMap::new();
+    for (name, sha256) in &package.attachments {
+        let content = NodePackage::content(shared, sha256).await?;
+        attachments.insert(name.clone(), content);
+    }
+    let url = shared.controller_url().await?;
+    let key = request.token.as_ref().map(|token| token.key().to_owned());
+    let controller = url.zip(key).map(|(url, key)| ControllerAccess {
+        url,
+        key: Secret::new(key),
+    });
+    Ok(NodeSpec {
+        record,
+        config,
+        pinned,
+        package,
+        attachments,
+        workspace,
+        controller,
+    })
+}
+
+/// Everything between joining and leaving.
+async fn work(
+    request: &NodeRequest,
+    run: &RunKey,
+    store: &Arc<dyn Store>,
+    front: NodeFrontEnd<'_>,
+) -> Result<NodeReport, RunError> {
+    let NodeFrontEnd {
+        stop,
+        notices,
+        mut observer,
+    } = front;
+    let parts = RunningParts::default();
+    let mut events = EventSink::start();
+    let around = Surroundings {
+        stop,
+        notices: &notices,
+        events: &events,
+        parts: &parts,
+        resumes: false,
+    };
+    let prepared = async {
+        let nodes = nodes_folder()?;
+        let loading = load(request, run, store, &nodes, &notices);
+        let spec = stop.unless_stopped(loading).await?;
+        let ready = stop
+            .unless_stopped(Ready::make(request, spec, &around))
+            .await?;
+        let folder = folder_of_node(&nodes, run)?;
+        observer.opened(store).await?;
+        let limits = match &ready.spec.config {
+            NodeConfig::Evaluation(config) => config.logs,
+            NodeConfig::Training(config) => config.logs,
+        };
+        let log = RunLog::open(&folder.logs(), ready.redactor(request), limits)?;
+        events.open(log, observer);
+        Ok::<_, RunError>((ready, folder))
+    };
+    let prepared = prepared.await;
+    notices.notice(Notice::StepsDone);
+    let worked = match prepared {
+        Ok((ready, folder)) => ready.drive(request, store, &folder, &around).await,
+        Err(error) => Err(error),
+    };
+    parts.shut_down().await;
+    events.finish().await;
+    let end = worked?;
+    let done = shared(store)?.members().await?;
+    let done = done.iter().find(|member| member.is_self);
+    Ok(NodeReport::new(
+        run,
+        end,
+        done.map_or(0, |member| member.done),
+    ))
+}
+
+/// Where the log and the artifacts of this process are: those of two nodes on one machine don't mix.
+fn folder_of_node(nodes: &Utf8Path, run: &RunKey) -> Result<RunFolder, RunError> {
+    let name = format!("{}-{}", run.name, std::process::id());
+    let path = nodes.join("runs").join(name);
+    std::fs::create_dir_all(&path).map_err(|error| crate::io_error(&path, &error))?;
+    Ok(RunFolder::unlisted(path))
+}
+
+/// A node that can begin.
+struct Ready {
+    spec: NodeSpec,
+    code: UserCode,
+    policy: ReadyPolicy,
+    judge: Option<ReadyJudge>,
+    workers: Arc<osmosis_worker::WorkerPool>,
+    max_in_flight: u32,
+}
+
+impl Ready {
+    /// Makes the project's environment and starts its workers.
+    async fn make(
+        request: &NodeRequest,
+        spec: NodeSpec,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<Self, RunError> {
+        let policy = open_policy(&spec).await?;
+        policy.end_with(around.parts);
+        let judge = open_judge(&spec, &policy).await?;
+        let code = UserCode::packed(
+            &spec.workspace,
+            spec.config.experiment(),
+            spec.config.passed_on(),
+            request.secrets_file.as_deref(),
+        )?;
+        let max_in_flight = max_in_flight(request, &spec.config);
+        let start = CodeStart {
+            code: &code,
+            throughput: &request.throughput,
+            max_in_flight,
+            roles: WorkerRoles::AgentsAndGraders,
+        };
+        let mut ready = start.prepare(around).await?;
+        tell_of_environment(&spec, ready.digest(), &**around.notices);
+        let workers = start.start(&mut ready, around).await?;
+        Ok(Self {
+            spec,
+            code,
+            policy,
+            judge,
+            workers,
+            max_in_flight,
+        })
+    }
+
+    /// Texts that must never be written down.
+    fn redactor(&self, request: &NodeRequest) -> Redactor {
+        let of_code = self.code.secrets.iter().map(|(_, value)| value.clone());
+        let of_judge = self.judge.iter().flat_map(ReadyJudge::secrets).cloned();
+        let of_token = request.token.iter().flat_map(JoinToken::secrets);
+        let of_policy = self.policy.secrets.iter().cloned();
+        Redactor::new(of_code.chain(of_policy).chain(of_judge).chain(of_token))
+    }
+
+    async fn drive(
+        self,
+        request: &NodeRequest,
+        store: &Arc<dyn Store>,
+        folder: &RunFolder,
+        around: &Surroundings<'_, RunEvent>,
+    ) -> Result<NodeEnd, RunError> {
+        let sampling = self.spec.config.sampling();
+        let gateway = execution::start_gateway(None, sampling, &self.policy.policy, store).await?;
+        let gateway = around.parts.add_gateway(gateway);
+        if let Some(judge) = &self.judge {
+            judge.serve_at(&gateway);
+        }
+        let _metrics = match request.metrics_listen {
+            Some(listen) => {
+                let notices = &**around.notices;
+                Some(QueueMetrics::serve(&gateway, listen, store, notices).await?)
+            }
+            None => None,
+        };
+        let options = self.engine_options(request, folder);
+        let amount = format!("{} at once", self.max_in_flight);
+        self.code
+            .tell(self.workers.manifest(), &amount, &**around.notices);
+        let engine = Engine::new(
+            Arc::clone(store),
+            Arc::new(GatewaySessions::local(gateway)),
+            Arc::clone(&self.workers) as _,
+            options,
+            around.events.run_events(),
+        );
+        let ends = match self.spec.config {
+            NodeConfig::Evaluation(_) => NodeEnds::WhenNothingIsLeft,
+            NodeConfig::Training(_) => NodeEnds::WithTheRun,
+        };
+        Ok(engine.run_as_node(&around.stop.stop, ends).await?)
+    }
+
+    fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {
+        let redactor = self.redactor(request);
+        let settings = match &self.spec.config {
+            NodeConfig::Evaluation(config) => {
+                DriveSettings::of_evaluation(&config.evaluation, self.max_in_flight, redactor)
+            }
+            NodeConfig::Training(config) => {
+                DriveSettings::of_training(&config.training, self.max_in_flight, redactor)
+            }
+        };
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().into_owned();
+        EngineOptions {
+            owner: format!("{host} pid {}", std::process::id()),
+            ..execution::engine_options(settings, folder)
+        }
+    }
+}
+
+fn max_in_flight(request: &NodeRequest, config: &NodeConfig) -> u32 {
+    let of_config = match config {
+        NodeConfig::Evaluation(config) => config.evaluation.batch_size,
+        NodeConfig::Training(_) => None,
+    };
+    let given = request.throughput.max_in_flight.or(of_config);
+    given.unwrap_or(DEFAULT_MAX_IN_FLIGHT)
+}
+
+/// Another interpreter or other packages may give other results; a node goes on all the same, since a cluster is seldom
+/// of one piece.
+fn tell_of_environment(spec: &NodeSpec, digest: &str, notices: &dyn Notices) {
+    let pinned = spec.pinned.environment_sha256.as_deref();
+    if pinned.is_some_and(|pinned| pinned != digest) {
+        notices.note(
+            "The environment of the project is not the controller's: another interpreter, or other packages",
+        );
+    }
+}
