@@ -123,7 +123,7 @@ class Bench:
     def start_node(self, host: Host, root: pathlib.Path) -> None:
         token = (root / ".osmosis/eval/r/join-token").read_text().strip()
         environment = {
-            "OSMOSIS_STORE": f"postgres://{self.database.host.address}/bench",
+            "OSMOSIS_STORE": f"postgres://{self.database.host.address}:{self.database.port}/bench",
             "OSMOSIS_JOIN": token,
             "XDG_CACHE_HOME": str(self.folder / f"cache-{host.number}"),
         }

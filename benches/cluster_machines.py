@@ -1,7 +1,8 @@
 """Several machines on one: network namespaces with addresses of their own, a PostgreSQL in one of them, and processes
-that can be killed, paused, cut off from the others, or given another clock. A part of `cluster.py`.
+that can be killed, paused, cut off from the others, or given another clock. A part of `cluster.py` and of
+`python/tests/ray_cluster.py`.
 
-Every process is in one of our namespaces, so that all of them are found, counted and ended. Needs root.
+Every process is in one of our namespaces, so that all of them are found, counted and ended. That needs root.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -69,9 +71,19 @@ class Network:
             run("ip", "-n", host.namespace, "link", "set", device, "up")
         return host
 
-    def processes(self) -> list[int]:
-        """All that are in one of the namespaces."""
-        inodes = {os.stat(f"/run/netns/{name}").st_ino for name in [self.hub, *self.names]}
+    @staticmethod
+    def can_be_made() -> bool:
+        name = f"osm{os.getpid()}-try"
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            return False
+        made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+        run("ip", "netns", "del", name, quiet=True)
+        return made.returncode == 0
+
+    def processes(self, host: Host | None = None) -> list[int]:
+        """All that are in one of the namespaces, or in one's."""
+        names = [self.hub, *self.names] if host is None else [host.namespace]
+        inodes = {os.stat(f"/run/netns/{name}").st_ino for name in names}
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
@@ -110,17 +122,57 @@ class Network:
                     run("ip", "netns", "del", name, quiet=True)
 
 
+class Loopback:
+    """Where namespaces can't be made: processes on addresses of this machine. They can't be cut off."""
+
+    def __init__(self) -> None:
+        self.hosts: list[Host] = []
+
+    def add(self, name: str) -> Host:
+        del name
+        host = Host("", f"127.0.1.{len(self.hosts) + 2}", len(self.hosts))
+        self.hosts.append(host)
+        return host
+
+    def processes(self, host: Host | None = None) -> list[int]:
+        """All below those that were started."""
+        parents: dict[int, list[int]] = {}
+        for line in run("ps", "-eo", "pid=,ppid=").splitlines():
+            pid, parent = map(int, line.split())
+            parents.setdefault(parent, []).append(pid)
+        hosts = self.hosts if host is None else [host]
+        found = [p.popen.pid for each in hosts for p in each.started if p.code is None]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+    def remove(self) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
 class Host:
-    """One namespace, as a machine."""
+    """One namespace, as a machine; without one, an address of this machine."""
 
     def __init__(self, namespace: str, address: str, number: int) -> None:
         self.namespace = namespace
         self.address = address
         self.number = number
+        self.started: list[Process] = []
+
+    def reaches(self, address: str, port: int) -> bool:
+        """Whether something listens there."""
+        probe = f"import socket; socket.create_connection(({address!r}, {port}), 1)"
+        command = [*self._enter(), sys.executable, "-c", probe]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def _enter(self) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
     def start(self, command: list[str], log: pathlib.Path, environment: dict[str, str], **more: object) -> Process:
         # It ends with this program, however that ends.
-        whole = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL", *command]
+        whole = [*self._enter(), "setpriv", "--pdeathsig", "KILL", *command]
         with log.open("ab") as out:
             popen = subprocess.Popen(
                 whole,
@@ -131,7 +183,9 @@ class Host:
                 start_new_session=True,
                 **more,  # type: ignore[call-overload]
             )
-        return Process(popen)
+        process = Process(popen)
+        self.started.append(process)
+        return process
 
     def cut(self, silently: bool) -> None:
         """From all others. Silently: packets get lost, and nobody is told."""
@@ -176,18 +230,22 @@ class Postgres:
         self.folder = folder
         self.data = folder / "data"
         self.bin = max(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
-        self.url = f"postgres://bench:{PASSWORD}@{host.address}/bench"
+        self.port = 5432 if host.namespace else 20_000 + os.getpid() % 20_000
+        self.url = f"postgres://bench:{PASSWORD}@{host.address}:{self.port}/bench"
         folder.mkdir()
-        shutil.chown(folder, "postgres")
-        self._as_postgres("initdb", "-D", str(self.data), "-E", "UTF8", "-A", "trust")
+        self.user = ["setpriv", "--reuid", "postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        if self.user:
+            shutil.chown(folder, "postgres")
+        run(*self.user, str(self.bin / "initdb"), "-D", str(self.data), "-E", "UTF8", "-A", "trust", "-U", "postgres")
         with (self.data / "pg_hba.conf").open("w") as rules:
-            rules.write(f"local all all trust\nhost all all {SUBNET}.0/24 scram-sha-256\n")
+            rules.write("local all all trust\nhost all all all scram-sha-256\n")
         self.process = self._start()
         self.sql(f"CREATE ROLE bench LOGIN CREATEROLE PASSWORD '{PASSWORD}'", "postgres")
         self.sql("CREATE DATABASE bench OWNER bench", "postgres")
 
     def sql(self, statement: str, database: str = "bench") -> str:
-        command = [str(self.bin / "psql"), "-h", str(self.folder), "-U", "postgres", "-d", database, "-AtXqc", statement]
+        command = [str(self.bin / "psql"), "-h", str(self.folder), "-p", str(self.port), "-U", "postgres"]
+        command += ["-d", database, "-AtXqc", statement]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise DatabaseAwayError(done.stderr.strip())
@@ -212,8 +270,9 @@ class Postgres:
 
     def _start(self) -> Process:
         command = [
-            *("setpriv", "--reuid", "postgres", "--clear-groups", "--pdeathsig", "KILL"),
-            *(str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-h", self.host.address),
+            # Changing the user undoes what was asked for before.
+            *(*self.user, "setpriv", "--pdeathsig", "KILL", str(self.bin / "postgres"), "-D", str(self.data)),
+            *("-k", str(self.folder), "-h", self.host.address, "-p", str(self.port)),
             *("-c", "max_connections=200", "-c", "shared_buffers=64MB"),
         ]
         process = self.host.start(command, self.folder / "log", {})
@@ -226,9 +285,6 @@ class Postgres:
                 return process
             time.sleep(0.1)
         raise SystemExit("PostgreSQL did not start within a minute")
-
-    def _as_postgres(self, program: str, *arguments: str) -> None:
-        run("setpriv", "--reuid", "postgres", "--clear-groups", str(self.bin / program), *arguments)
 
 
 class DatabaseAwayError(Exception):

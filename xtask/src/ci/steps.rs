@@ -56,7 +56,7 @@ const STRANDS_TESTS: [&str; 4] = [
     "tests/test_worker_strands.py",
 ];
 
-pub(super) const STEPS: [Step; 19] = [
+pub(super) const STEPS: [Step; 21] = [
     RUST_FORMAT,
     DEPENDENCY_DIRECTION,
     step("dependency licences", Order::First, |_| {
@@ -78,6 +78,7 @@ pub(super) const STEPS: [Step; 19] = [
     }),
     // Before the tests that start servers.
     step("postgresql", Order::Beside, super::postgres::install),
+    step("ray environment", Order::Beside, super::ray::environment),
     PYTHON_DIRECTION,
     PYTHON_FORMAT,
     PYTHON_LINTS,
@@ -99,6 +100,7 @@ pub(super) const STEPS: [Step; 19] = [
         let built = [&["--workspace", "--locked"], &BUILT[..]].concat();
         rust_tests(site, &built)
     }),
+    step("ray cluster", Order::Last, super::ray::cluster),
     step("viewer page", Order::Beside, super::viewer::page),
     step("viewer in a browser", Order::Last, super::viewer::browser),
     step("rust doc tests", Order::Last, |site| {

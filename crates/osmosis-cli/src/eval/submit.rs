@@ -361,6 +361,7 @@ impl EvalCommand {
     fn check_sharing(&self) -> Result<(), RunError> {
         let (nodes, plan) = (&self.evaluation.nodes, &self.evaluation.plan);
         let options = [
+            ("--cluster", nodes.cluster.is_some()),
             ("--nodes-only", nodes.nodes_only),
             ("--node-listen", nodes.listen.is_some()),
             ("--node-url", nodes.url.is_some()),

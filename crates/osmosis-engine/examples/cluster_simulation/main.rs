@@ -22,7 +22,7 @@ use osmosis_core::Redactor;
 use osmosis_core::config::ModelErrors;
 use osmosis_engine::{Engine, EngineOptions, Measuring, NodeEnds, Stop};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::database::{Costs, Database};
@@ -135,7 +135,8 @@ fn simulate(scenario: &Scenario) -> Measured {
 
 struct Node {
     store: Arc<NodeStore>,
-    engine: JoinHandle<()>,
+    /// Ends with this.
+    engine: JoinSet<()>,
 }
 
 async fn run(scenario: &Scenario) -> Measured {
@@ -155,9 +156,9 @@ async fn run(scenario: &Scenario) -> Measured {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let loss = lose(scenario, &database, &mut nodes).await;
-    for node in nodes {
+    for mut node in nodes {
         // One that failed has said so.
-        let _ = node.engine.await;
+        while node.engine.join_next().await.is_some() {}
     }
     Measured::of(&database, &servers, began, real.elapsed(), loss)
 }
@@ -195,7 +196,8 @@ fn start(
         events,
     );
     let open = Arc::clone(&store);
-    let engine = tokio::spawn(async move {
+    let mut running = JoinSet::new();
+    running.spawn(async move {
         let stop = Stop::default();
         let driving = engine.run_as_node(&stop, NodeEnds::WhenNothingIsLeft);
         tokio::pin!(driving);
@@ -212,7 +214,10 @@ fn start(
         }
         let _ = osmosis_store::Store::close(&*open).await;
     });
-    Some(Node { store, engine })
+    Some(Node {
+        store,
+        engine: running,
+    })
 }
 
 fn options(scenario: &Scenario, number: usize) -> EngineOptions {
@@ -249,8 +254,8 @@ async fn lose(
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let at = Instant::now();
-    for node in nodes.drain(..lost) {
-        node.engine.abort();
+    for mut node in nodes.drain(..lost) {
+        node.engine.abort_all();
         node.store.vanish();
         database.listeners.fetch_sub(1, Ordering::Relaxed);
     }

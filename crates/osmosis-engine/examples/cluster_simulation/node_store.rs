@@ -10,8 +10,9 @@ use osmosis_store::{
     Claim, Completion, CompletionReceipt, NewRollout, NewRow, Queue, Recovery, RowRecord,
     StoreError,
 };
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::database::{ANNOUNCE_EVERY, Database, State};
 
@@ -39,7 +40,7 @@ pub(crate) struct NodeStore {
     writes: mpsc::Sender<Write>,
     body: JsonText,
     messages: JsonText,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Mutex<JoinSet<()>>,
 }
 
 impl NodeStore {
@@ -53,31 +54,28 @@ impl NodeStore {
             body: body.clone(),
         };
         let announcing = Arc::clone(&database);
-        let tasks = vec![
-            tokio::spawn(writer.write(waiting)),
-            tokio::spawn(async move {
-                loop {
-                    to_announce.notified().await;
-                    announcing.announce().await;
-                    tokio::time::sleep(ANNOUNCE_EVERY).await;
-                }
-            }),
-        ];
+        let mut tasks = JoinSet::new();
+        tasks.spawn(writer.write(waiting));
+        tasks.spawn(async move {
+            loop {
+                to_announce.notified().await;
+                announcing.announce().await;
+                tokio::time::sleep(ANNOUNCE_EVERY).await;
+            }
+        });
         Some(Self {
             database,
             node,
             writes,
             body,
             messages: JsonText::parse("[]").ok()?,
-            tasks,
+            tasks: Mutex::new(tasks),
         })
     }
 
     /// The machine is gone, with all that it had not committed.
     pub(crate) fn vanish(&self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.tasks.lock().abort_all();
     }
 
     /// A model call was made; nobody waits for its record.

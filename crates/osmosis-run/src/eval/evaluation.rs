@@ -124,6 +124,8 @@ impl Work for Evaluation {
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
         self.plan.ready.end_with(around.parts);
+        // Before the environment, too.
+        self.nodes.connect(around.parts, around.notices).await?;
         let model = &self.plan.config.experiment.model_path;
         if let Some(chat) = policy::builtin_chat(model)
             && let Some(note) = builtin_language::note(model, &chat, &self.plan.dataset)
@@ -293,15 +295,31 @@ impl Evaluation {
             .flatten()
             .all(node::policy::can_be_asked_by_nodes);
         if run.store.shared().is_none() || !served {
-            return Ok(());
+            return self.no_nodes();
         }
         let package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
         let key = RunKey {
             kind: RunKind::Evaluation,
             name: self.name.clone(),
         };
-        invite(&*run.store, &self.folder, &key, package, notices).await?;
-        Ok(())
+        let token = invite(&*run.store, &self.folder, &key, package, notices).await?;
+        self.nodes
+            .start_nodes(&key, &self.folder, token.as_ref(), &self.throughput)
+            .await
+    }
+
+    /// A run that only nodes would work on would wait for ever.
+    fn no_nodes(&self) -> Result<(), RunError> {
+        if !self.nodes.nodes_only {
+            return Ok(());
+        }
+        Err(RunError::usage(
+            RunErrorKind::Usage,
+            format!(
+                "`--nodes-only`: nodes can't ask the model `{}`",
+                self.plan.config.experiment.model_path
+            ),
+        ))
     }
 
     async fn drive_workers(
