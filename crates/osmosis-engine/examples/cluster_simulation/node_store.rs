@@ -36,7 +36,6 @@ enum Write {
 #[derive(Debug)]
 pub(crate) struct NodeStore {
     pub(crate) database: Arc<Database>,
-    pub(crate) node: usize,
     writes: mpsc::Sender<Write>,
     body: JsonText,
     messages: JsonText,
@@ -65,7 +64,6 @@ impl NodeStore {
         });
         Some(Self {
             database,
-            node,
             writes,
             body,
             messages: JsonText::parse("[]").ok()?,
