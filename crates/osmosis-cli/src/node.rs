@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use osmosis_engine::RunEvent;
-use osmosis_run::node::life::{NodeFrontEnd, NodeRequest, live_as_node};
+use osmosis_run::node::joining::NodeRequest;
+use osmosis_run::node::life::{NodeFrontEnd, live_as_node};
 use osmosis_run::node::token::JoinToken;
 use osmosis_run::reports::{NodeEndWord, NodeReport};
 use osmosis_run::stop_signals::OnTerminate;

@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 /// Our folder in a workspace.
 const STATE_FOLDER: &str = ".osmosis";
 /// What we keep in the cache. The cache itself may be a folder that others use too.
-const CACHED: [&str; 2] = ["sdk", "locks"];
+const CACHED: [&str; 3] = ["sdk", "locks", "nodes"];
 
 /// The user's umask, once ours is another one.
 static USERS_UMASK: OnceLock<u32> = OnceLock::new();

@@ -71,6 +71,7 @@ impl DbError {
 
     /// For the caller. `shown` is where the database is.
     pub(crate) fn into_store_error(self, shown: &str) -> StoreError {
+        let unreachable = self.consequence() == Consequence::Reconnect;
         match self {
             Self::Postgres(error) => {
                 let message = match advice(&error) {
@@ -83,9 +84,7 @@ impl DbError {
                         | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION
                         | &SqlState::INSUFFICIENT_PRIVILEGE,
                     ) => StoreError::Denied { message },
-                    None if error.to_string().starts_with("error connecting") => {
-                        StoreError::Unreachable { message }
-                    }
+                    _ if unreachable => StoreError::Unreachable { message },
                     code => StoreError::Database {
                         full: code == Some(&SqlState::DISK_FULL),
                         message,

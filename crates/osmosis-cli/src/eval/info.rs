@@ -1,8 +1,10 @@
 //! `osmosis eval info RUN`.
 
+use std::iter::repeat;
+
 use osmosis_core::Redactor;
 use osmosis_run::RunError;
-use osmosis_run::reports::{RunInfo, RunRecordReport, RunReport};
+use osmosis_run::reports::{NodeState, RunInfo, RunRecordReport, RunReport};
 use osmosis_store::RunKind;
 
 use super::gates::{self, NOT_JUDGED};
@@ -44,12 +46,28 @@ pub(crate) async fn run(
             .with_cost(cost.map(|cost| cost.report()))
             .judged_by(fail_under),
         record: RunRecordReport::of(&record, held),
+        nodes: NodeState::all(&*store).await,
     };
     output.line(report::render(&info.report, workspace, output));
     output.line(format_args!(
         "  status      {}, begun {}",
         info.record.status, info.record.created_at
     ));
+    for (node, label) in info
+        .nodes
+        .iter()
+        .zip(["nodes"].into_iter().chain(repeat("")))
+    {
+        output.line(format_args!(
+            "  {label:<11} {} pid {}: {}, {} under way, {} finished, seen {} s ago",
+            node.host,
+            node.pid,
+            node.state.as_str(),
+            node.under_way,
+            node.finished,
+            node.seen_s,
+        ));
+    }
     let overrides = &pinned.remembered.overrides;
     if !overrides.is_empty() {
         output.line(format_args!("  set         {}", overrides.join(", ")));

@@ -4,6 +4,8 @@ use osmosis_testkit::postgres_server::PostgresServer;
 use osmosis_testkit::python_environment;
 use serde_json::Value;
 
+use crate::gateway_command::Serving;
+use crate::view::Viewing;
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
 /// The numbers of a report that do not depend on when and where it was made.
@@ -136,4 +138,53 @@ fn a_store_that_is_none_is_named_without_its_password() {
     let told = format!("{}{}", ran.stdout, ran.stderr);
     assert!(told.contains("postgres://HOST/DATABASE"), "{told}");
     assert!(!told.contains("s3cret"), "{told}");
+}
+
+/// A plain client of the gateway.
+const CLIENT: &str = r#"
+import json, os, urllib.request
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"model": "m", "messages": [{"role": "user", "content": "say 7"}]}).encode(),
+    {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+)
+print(json.dumps(json.load(urllib.request.urlopen(request))["choices"][0]["message"]))
+"#;
+
+#[test]
+fn runs_in_a_database_are_viewed_and_gateways_record_there() {
+    let server = PostgresServer::start();
+    let mut workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(4));
+    workspace.variable("OSMOSIS_STORE", &server.url());
+    workspace.submit(&[]).expect(0);
+
+    let viewing = Viewing::start(&workspace);
+    let runs = viewing.json("/api/v1/runs");
+    assert!(runs.to_string().contains("\"t\""), "{runs}");
+    let page = viewing.json("/api/v1/runs/t");
+    assert!(page.to_string().contains("scored"), "{page}");
+    let rollout = viewing.json("/api/v1/runs/t/rollouts/3.0");
+    assert!(rollout.to_string().contains("say 3"), "{rollout}");
+    assert_eq!(viewing.stop(), Some(0));
+    let site = workspace.root.join("site");
+    workspace
+        .osmosis(&["view", "t", "--export", site.as_str()])
+        .expect(0);
+    assert!(site.join("index.html").exists());
+
+    let model = ["--model", "script:policies/p.toml", "--name", "g"];
+    for calls in 1..=2 {
+        let serving = Serving::start(&workspace, &model);
+        assert_eq!(serving.client(CLIENT)["content"], "7");
+        serving.stop().expect(0);
+        let verified = workspace
+            .osmosis(&["run", "verify", "serve/g", "--json"])
+            .expect(0)
+            .json();
+        assert_eq!(
+            verified["resource"]["checked"]["calls"], calls,
+            "{verified}"
+        );
+    }
+    assert!(!workspace.root.join(".osmosis/serve/g/run.db").exists());
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, echo_rows};
 
-struct Viewing {
+pub(crate) struct Viewing {
     child: Child,
     /// `127.0.0.1:PORT`
     host: String,
@@ -18,7 +18,7 @@ struct Viewing {
 }
 
 impl Viewing {
-    fn start(workspace: &Workspace) -> Self {
+    pub(crate) fn start(workspace: &Workspace) -> Self {
         let mut child = workspace
             .command(&["view", "--json"])
             .stdout(Stdio::piped())
@@ -50,14 +50,14 @@ impl Viewing {
         )
     }
 
-    fn json(&self, path: &str) -> Value {
+    pub(crate) fn json(&self, path: &str) -> Value {
         let (status, body) = self.get(path);
         let text = String::from_utf8_lossy(&body);
         assert_eq!(status, 200, "{path}: {text}");
         serde_json::from_str(&text).unwrap()
     }
 
-    fn stop(mut self) -> Option<i32> {
+    pub(crate) fn stop(mut self) -> Option<i32> {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
         self.child.wait().unwrap().code()

@@ -391,6 +391,8 @@ impl Evaluation {
         }
         let stop = &around.stop.stop;
         let relay = StopRelay::start(&run.store, stop);
+        let budget = money.budget.as_ref();
+        let _spending = budget.map(|budget| budget.watch(&run.store, stop));
         let _metrics = match self.nodes.metrics_listen {
             Some(listen) => {
                 let notices = &**around.notices;

@@ -2,18 +2,16 @@
 //! the run is left in order.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::{Redactor, RunName};
-use osmosis_engine::{Engine, EngineOptions, NodeEnd, NodeEnds, RunEvent};
+use camino::Utf8Path;
+use osmosis_core::Redactor;
+use osmosis_engine::{Engine, EngineError, EngineOptions, NodeEnd, NodeEnds, RunEvent};
 use osmosis_gateway::Secret;
-use osmosis_store::{
-    Catalogue, RunKey, RunKind, RunRecord, RunStatus, SharedRun, Store, StoreError, StoreUrl,
-};
+use osmosis_store::{Recovery, RunKey, SharedRun, Store, StoreErrorKind};
 
+use super::joining::{NodeRequest, check_status, join};
 use super::materialised::{materialise, nodes_folder};
 use super::metrics::QueueMetrics;
 use super::package::NodePackage;
@@ -31,8 +29,7 @@ use crate::ready_code::{CodeStart, WorkerRoles};
 use crate::reports::NodeReport;
 use crate::run_folder::RunFolder;
 use crate::run_log::RunLog;
-use crate::runs::{Pinned, RunReference, kind_word, stores};
-use crate::settings::Throughput;
+use crate::runs::Pinned;
 use crate::stop_signals::StopSignals;
 use crate::user_code::UserCode;
 use crate::{GatewaySessions, RunError, RunErrorKind};
@@ -40,18 +37,8 @@ use crate::{GatewaySessions, RunError, RunErrorKind};
 /// How often a node looks for the package of a run that is still being prepared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a node is started with.
-#[derive(Debug)]
-pub struct NodeRequest {
-    pub store: StoreUrl,
-    /// `NAME` or `KIND/NAME`; the token names the run where there is none.
-    pub run: Option<String>,
-    pub token: Option<JoinToken>,
-    pub throughput: Throughput,
-    pub secrets_file: Option<Utf8PathBuf>,
-    /// Where Prometheus finds the numbers of this node.
-    pub metrics_listen: Option<SocketAddr>,
-}
+/// How long a node waits for a database that is out of reach, before it gives up.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What whoever starts a node brings along.
 pub struct NodeFrontEnd<'a> {
@@ -81,146 +68,6 @@ pub async fn live_as_node(
     let report = lived?;
     closed?;
     Ok(report)
-}
-
-/// Finds the run, and joins it.
-async fn join(
-    request: &NodeRequest,
-    notices: &Arc<dyn Notices>,
-) -> Result<(RunKey, Arc<dyn Store>), RunError> {
-    let url = match &request.token {
-        Some(token) => request
-            .store
-            .with_credentials(&token.role, token.password())?,
-        None => request.store.clone(),
-    };
-    if !url.is_postgres() {
-        return Err(RunError::usage(
-            RunErrorKind::Usage,
-            format!("`{url}` has no nodes: `--store` takes `postgres://HOST/DATABASE`"),
-        ));
-    }
-    notices.step(format_args!("Joining the run at {}", request.store));
-    let catalogue = stores::catalogue_at(url)?;
-    let explained = |error: StoreError| {
-        match (&error, &request.token) {
-        (StoreError::Denied { .. }, Some(_)) => RunError::from(error).hint(
-            "the token is of another database, or its run was deleted; copy the command that the controller printed last",
-        ),
-        (_, _) => error.into(),
-    }
-    };
-    let run = find(request, &*catalogue)
-        .await
-        .map_err(|error| match error {
-            Finding::Store(error) => explained(error),
-            Finding::Run(error) => *error,
-        })?;
-    let store = catalogue.join(&run).await.map_err(explained)?;
-    Ok((run, store))
-}
-
-enum Finding {
-    Store(StoreError),
-    Run(Box<RunError>),
-}
-
-impl From<StoreError> for Finding {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<RunError> for Finding {
-    fn from(error: RunError) -> Self {
-        Self::Run(Box::new(error))
-    }
-}
-
-/// The run that is meant.
-async fn find(request: &NodeRequest, catalogue: &dyn Catalogue) -> Result<RunKey, Finding> {
-    let (text, kinds) = match (&request.run, &request.token) {
-        (None, None) => {
-            let error = RunError::usage(RunErrorKind::Usage, "which run? `--run` names it");
-            return Err(error
-                .hint("give `--run NAME`, or a token with `--join`")
-                .into());
-        }
-        (None, Some(token)) => (token.run.to_string(), vec![token.kind]),
-        (Some(text), token) => {
-            let reference = RunReference::parse(text)?;
-            if let Some(token) = token {
-                check_token(token, &reference)?;
-            }
-            let kinds = match (reference.kind, token) {
-                (Some(kind), _) => vec![kind],
-                (None, Some(token)) => vec![token.kind],
-                (None, None) => vec![RunKind::Evaluation, RunKind::Training],
-            };
-            (reference.name.to_owned(), kinds)
-        }
-    };
-    let missing = || {
-        RunError::failed(
-            RunErrorKind::RunNotFound,
-            format!("there is no run `{text}` at `{}`", request.store),
-        )
-        .hint("its controller makes it: `osmosis eval submit CFG --store …`")
-    };
-    let name = RunName::new(&text).map_err(|_| missing())?;
-    let mut found = vec![];
-    for kind in kinds {
-        let run = RunKey {
-            kind,
-            name: name.clone(),
-        };
-        if catalogue.contains(&run).await? {
-            found.push(run);
-        }
-    }
-    match found.pop() {
-        None => Err(missing().into()),
-        Some(_) if !found.is_empty() => Err(RunError::failed(
-            RunErrorKind::RunAmbiguous,
-            format!("an evaluation and a training are named `{text}`"),
-        )
-        .hint(format!("write `--run eval/{text}` or `--run train/{text}`"))
-        .into()),
-        Some(run) => Ok(run),
-    }
-}
-
-fn check_token(token: &JoinToken, reference: &RunReference<'_>) -> Result<(), RunError> {
-    let kind_fits = reference.kind.is_none_or(|kind| kind == token.kind);
-    if kind_fits && reference.name == token.run.as_str() {
-        return Ok(());
-    }
-    let (kind, run) = (kind_word(token.kind), &token.run);
-    Err(RunError::usage(
-        RunErrorKind::TokenInvalid,
-        format!("the token of `--join` is for `{kind}/{run}`, and `--run` names another"),
-    )
-    .hint("leave `--run` out: the token names the run"))
-}
-
-/// Refuses a run that is over.
-fn check_status(record: &RunRecord) -> Result<(), RunError> {
-    let over = |what: &str| {
-        let message = format!("run `{}` {what}", record.name);
-        RunError::failed(RunErrorKind::RunOver, message)
-    };
-    let command = match record.kind {
-        RunKind::Training => "train",
-        RunKind::Evaluation | RunKind::Serving => "eval",
-    };
-    match record.status {
-        RunStatus::Running => Ok(()),
-        RunStatus::Finished => Err(over("is finished: there is nothing to do for nodes")),
-        RunStatus::Interrupted => Err(over("was interrupted, and takes no nodes").hint(format!(
-            "resume it first: `osmosis {command} resume {} --store …`",
-            record.name
-        ))),
-    }
 }
 
 fn shared(store: &Arc<dyn Store>) -> Result<&dyn SharedRun, RunError> {
@@ -422,6 +269,7 @@ impl Ready {
             None => None,
         };
         let options = self.engine_options(request, folder);
+        let owner = options.owner.clone();
         let amount = format!("{} at once", self.max_in_flight);
         self.code
             .tell(self.workers.manifest(), &amount, &**around.notices);
@@ -436,7 +284,23 @@ impl Ready {
             NodeConfig::Evaluation(_) => NodeEnds::WhenNothingIsLeft,
             NodeConfig::Training(_) => NodeEnds::WithTheRun,
         };
-        Ok(engine.run_as_node(&around.stop.stop, ends).await?)
+        loop {
+            let error = match engine.run_as_node(&around.stop.stop, ends).await {
+                Ok(end) => return Ok(end),
+                Err(error) => error,
+            };
+            if !is_out_of_reach(&error) || around.stop.stop.drain.is_cancelled() {
+                return Err(error.into());
+            }
+            around.notices.warn(format_args!(
+                "{error}; what was under way here is given up, and others may run it"
+            ));
+            around
+                .stop
+                .unless_stopped(back_in_reach(store, &owner))
+                .await?;
+            around.notices.note("The database is back");
+        }
     }
 
     fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {
@@ -454,6 +318,33 @@ impl Ready {
         EngineOptions {
             owner: format!("{host} pid {}", std::process::id()),
             ..execution::engine_options(settings, folder)
+        }
+    }
+}
+
+/// Whether it may pass: the database is down, or the network to it.
+fn is_out_of_reach(error: &EngineError) -> bool {
+    match error {
+        EngineError::StoreSilent { .. } => true,
+        EngineError::Store(error) => error.kind() == StoreErrorKind::Unreachable,
+        EngineError::Row { .. }
+        | EngineError::Artifacts { .. }
+        | EngineError::NotRecorded { .. }
+        | EngineError::CopyArtifacts { .. }
+        | EngineError::Task(_)
+        | EngineError::PolicyUnusable(_) => false,
+    }
+}
+
+/// Waits until the database answers, and puts back what this node still holds there.
+async fn back_in_reach(store: &Arc<dyn Store>, owner: &str) -> Result<(), RunError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match store.recover(Recovery::OwnedBy(owner)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != StoreErrorKind::Unreachable => return Err(error.into()),
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! project's environment there, starts workers and a gateway of its own, and claims from the run's queue.
 
 pub mod control;
+pub mod joining;
 pub mod life;
 pub mod materialised;
 pub mod metrics;

@@ -64,7 +64,7 @@ pub use kept_runs::{
 };
 pub use made_files::{MadeProject, WrittenPages};
 pub use model_runs::{ModelComparison, ModelRun, ModelRunsReport};
-pub use node_report::{NodeEndWord, NodeReport, NodesWelcome};
+pub use node_report::{NodeEndWord, NodeReport, NodeState, NodeStateWord, NodesWelcome};
 pub use ordered_map::OrderedMap;
 pub use progress_line::{OldRollout, ProgressEvent, ProgressLine, ProgressStatus, WatchedServers};
 pub(crate) use rollout_details::log_source;

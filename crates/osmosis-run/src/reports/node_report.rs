@@ -1,7 +1,7 @@
 //! What `osmosis node` did.
 
 use osmosis_engine::NodeEnd;
-use osmosis_store::RunKey;
+use osmosis_store::{Holder, Member, MemberKind, RunKey, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,4 +67,71 @@ pub struct NodesWelcome {
     pub join: Option<String>,
     /// The whole command.
     pub command: String,
+}
+
+/// A node of a run, as `eval info` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeState {
+    pub host: String,
+    pub pid: u32,
+    pub state: NodeStateWord,
+    /// Rollouts that it holds.
+    pub under_way: u64,
+    /// Rollouts that it has finished.
+    pub finished: u64,
+    /// Seconds since it was last heard of.
+    pub seen_s: f64,
+}
+
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeStateWord {
+    Working,
+    /// It begins nothing new.
+    Draining,
+    /// It has not been heard of for half a lease; what it holds goes to others when its leases run out.
+    Silent,
+}
+
+impl NodeStateWord {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::Draining => "draining",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+impl NodeState {
+    /// The nodes of a run; none where it has none, or its store knows no nodes.
+    pub async fn all(store: &dyn Store) -> Vec<Self> {
+        let Some(shared) = store.shared() else {
+            return vec![];
+        };
+        // Tables of an earlier version have none.
+        let members = shared.members().await.unwrap_or_default();
+        let nodes = members
+            .into_iter()
+            .filter(|member| member.kind == MemberKind::Node);
+        nodes.map(Self::of).collect()
+    }
+
+    fn of(member: Member) -> Self {
+        let holder = member.holder.unwrap_or_else(Holder::unknown);
+        Self {
+            host: holder.host,
+            pid: holder.pid,
+            state: match (member.alive, member.draining) {
+                (false, _) => NodeStateWord::Silent,
+                (true, true) => NodeStateWord::Draining,
+                (true, false) => NodeStateWord::Working,
+            },
+            under_way: member.leases,
+            finished: member.done,
+            seen_s: (member.seen_ago.as_secs_f64() * 10.0).round() / 10.0,
+        }
+    }
 }

@@ -14,7 +14,7 @@ use super::call_survey::{CallSurvey, KeptCalls};
 use super::failures::RunAgain;
 use super::worst_rows::WorstRows;
 use super::{
-    CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, RunState,
+    CostReport, FactChanges, FailureReport, FlipsReport, Gate, GateResult, NodeState, RunState,
     SamplingReport, TruncationReport, WorstRow,
 };
 use crate::RunError;
@@ -312,6 +312,9 @@ pub struct RunInfo {
     pub report: RunReport,
     #[serde(flatten)]
     pub record: RunRecordReport,
+    /// The nodes that work on it, or did not long ago and did not leave in order; left out when there are none.
+    #[serde(default)]
+    pub nodes: Vec<NodeState>,
 }
 
 impl Serialize for RunInfo {
@@ -345,9 +348,15 @@ impl Serialize for RunInfo {
             definitions_with_gates: Option<&'a RunDefinitions>,
             #[serde(flatten)]
             record: &'a RunRecordReport,
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            nodes: &'a [NodeState],
         }
 
-        let Self { report, record } = self;
+        let Self {
+            report,
+            record,
+            nodes,
+        } = self;
         let definitions = Some(&report.definitions);
         InOrder {
             run_name: &report.run_name,
@@ -366,6 +375,7 @@ impl Serialize for RunInfo {
             worst_rows: &report.worst_rows,
             definitions_with_gates: definitions.filter(|_| report.gates.is_some()),
             record,
+            nodes,
         }
         .serialize(serializer)
     }

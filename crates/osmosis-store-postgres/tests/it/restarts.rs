@@ -103,7 +103,7 @@ async fn a_server_that_stays_away_fails_operations_clearly_and_queued_calls_are_
         store.counts().await.unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error, StoreError::Database { .. }), "{error:?}");
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
         assert!(error.to_string().contains("postgres://"), "{error}");
     }
     server.start_again();

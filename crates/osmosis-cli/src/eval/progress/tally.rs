@@ -59,10 +59,18 @@ impl Tally {
                     rollout.phase = Some(*phase);
                 }
             }
-            RunEvent::Finished { id, outcome, .. } => {
-                if let Some(rollout) = self.under_way.remove(id) {
-                    self.finished_time += now.duration_since(rollout.since);
-                }
+            RunEvent::Finished {
+                id,
+                outcome,
+                durations,
+                ..
+            } => {
+                self.finished_time += match self.under_way.remove(id) {
+                    Some(rollout) => now.duration_since(rollout.since),
+                    // A node ran it.
+                    None => Duration::try_from_secs_f64((durations.agent + durations.grade) / 1e3)
+                        .unwrap_or_default(),
+                };
                 self.done += 1;
                 if outcome.kind().ran() {
                     self.ran += 1;
