@@ -294,6 +294,7 @@ impl Engine {
         let Some(others) = others else {
             return self.fill(stop, flight).await.map(drop);
         };
+        flight.nodes = others.nodes();
         if others.may_claim() && self.fill(stop, flight).await? == Filled::QueueEmpty {
             others.note_empty();
         }
@@ -339,7 +340,8 @@ impl Engine {
             Some(_) => flight.pace.ahead(Instant::now()),
             None => 0,
         };
-        let most = self.parts.options.max_in_flight + ahead;
+        let options = &self.parts.options;
+        let most = options.claims.of(options.max_in_flight, flight.nodes) + ahead;
         let room = most.saturating_sub(flight.tasks.len());
         // While some wait, there is time to let a batch come together.
         if room < ahead / 4 {
@@ -447,6 +449,8 @@ pub(crate) struct Flight {
     pub(crate) tasks: JoinSet<(Held, Result<(), EngineError>)>,
     held: HashMap<Held, CancellationToken>,
     pace: Pace,
+    /// Living nodes that claim from the same queue.
+    nodes: usize,
 }
 
 type Landing = Result<(Held, Result<(), EngineError>), tokio::task::JoinError>;

@@ -47,7 +47,7 @@ pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};
 pub use event::RunEvent;
 pub use executor::Executor;
-pub use options::{EngineOptions, Measuring, RunEnd, Stop};
+pub use options::{Claims, EngineOptions, Measuring, RunEnd, Stop};
 pub use others::{NodeEnd, NodeEnds};
 pub use regrade::Recorded;
 pub use serving::Cancellation;

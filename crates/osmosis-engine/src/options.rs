@@ -15,6 +15,8 @@ pub struct EngineOptions {
     pub owner: String,
     /// Rollouts under way at once.
     pub max_in_flight: usize,
+    /// How many of them this process takes, where others work on the run too.
+    pub claims: Claims,
     pub agent_limit: Duration,
     pub grade_limit: Duration,
     /// A kept sample passes from this reward on.
@@ -35,6 +37,28 @@ pub struct EngineOptions {
     pub measuring: Measuring,
     /// Takes secrets out of error texts before they are recorded.
     pub redactor: Redactor,
+}
+
+/// How much of `max_in_flight` a process claims.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Claims {
+    #[default]
+    Everything,
+    /// As much as each of the nodes that are alive: the queue is short, and whoever comes first would take all of it.
+    Share,
+    /// The nodes run all rollouts.
+    Nothing,
+}
+
+impl Claims {
+    /// How many rollouts may be under way in this process beside so many living nodes.
+    pub(crate) fn of(self, max_in_flight: usize, nodes: usize) -> usize {
+        match self {
+            Self::Everything => max_in_flight,
+            Self::Share => max_in_flight.div_ceil(nodes.saturating_add(1)),
+            Self::Nothing => 0,
+        }
+    }
 }
 
 /// Which rollouts measure, so that nothing is learned from them.
@@ -84,6 +108,14 @@ pub enum RunEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_takes_its_share() {
+        assert_eq!(Claims::Everything.of(8, 3), 8);
+        assert_eq!(Claims::Nothing.of(8, 3), 0);
+        let shares = [0, 1, 2, 7, 100].map(|nodes| Claims::Share.of(8, nodes));
+        assert_eq!(shares, [8, 4, 3, 1, 1]);
+    }
 
     #[test]
     fn only_held_out_rows_are_decoded_greedily_and_only_where_their_id_says_so() {

@@ -13,12 +13,14 @@ use osmosis_store::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::driver::Parts;
-use crate::{EngineError, RunEvent, Stop};
+use crate::{Claims, EngineError, RunEvent, Stop};
 
 /// Between two looks, at least, however much changes: who finished what is shown to people.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same for a node that has no room for more.
 const LOOK_EVERY_WHEN_FULL: Duration = Duration::from_secs(2);
+/// Between two counts of the nodes.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// What an engine is to its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,9 @@ pub(crate) struct Others<'p> {
     looked_at: Instant,
     finished: FinishedCursor,
     standing: Option<RunStanding>,
+    /// Nodes that are alive and begin new rollouts; counted where a share is taken.
+    nodes: usize,
+    counted_at: Option<Instant>,
     /// There may be something to claim: the queue was not found empty since the last look.
     may_claim: bool,
     told_draining: bool,
@@ -76,7 +81,7 @@ impl<'p> Others<'p> {
         };
         let changes = parts.store.changes();
         let (finished, counts) = parts.answered(shared.watch_finished()).await?;
-        let others = Self {
+        let mut others = Self {
             parts,
             shared,
             duty,
@@ -85,9 +90,12 @@ impl<'p> Others<'p> {
             looked_at: Instant::now(),
             finished,
             standing: None,
+            nodes: 0,
+            counted_at: None,
             may_claim: true,
             told_draining: false,
         };
+        others.count_nodes().await?;
         Ok(Some((others, counts)))
     }
 
@@ -119,10 +127,32 @@ impl<'p> Others<'p> {
             Duty::Controls => {
                 self.tell_finished().await?;
                 self.ask_standing().await?;
-                Ok(())
+                self.count_nodes().await
             }
             Duty::Node(_) => self.heed(stop).await,
         }
+    }
+
+    /// Nodes that are alive and begin new rollouts.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    async fn count_nodes(&mut self) -> Result<(), EngineError> {
+        let counted = self.counted_at.map(|at| at.elapsed());
+        if self.parts.options.claims != Claims::Share
+            || counted.is_some_and(|ago| ago < COUNT_EVERY)
+        {
+            return Ok(());
+        }
+        self.counted_at = Some(Instant::now());
+        let members = self.parts.answered(self.shared.members()).await?;
+        let nodes = members.iter().filter(|member| {
+            let is_other = !member.is_self && member.kind == MemberKind::Node;
+            is_other && member.alive && !member.draining
+        });
+        self.nodes = nodes.count();
+        Ok(())
     }
 
     /// Whether a claim is worth its transaction.

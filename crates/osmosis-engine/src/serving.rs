@@ -61,7 +61,14 @@ impl Engine {
                 self.fill_beside(stop, flight, others.as_deref_mut())
                     .await?;
             } else if flight.tasks.is_empty() {
-                return Ok(());
+                let over = match &mut others {
+                    // Those who are alive finish what they hold.
+                    Some(others) => others.are_done(stop, draining).await?.is_some(),
+                    None => true,
+                };
+                if over {
+                    return Ok(());
+                }
             }
             let has_room = flight.tasks.len() < self.parts.options.max_in_flight;
             tokio::select! {

@@ -3,8 +3,8 @@
 //!
 //! It never decides what is run; the engine opens a [`RolloutSession`] for each rollout it runs, and what
 //! answers is a [`Policy`]: a [`ScriptedPolicy`], an [`UpstreamPolicy`], or a [`TokenPolicy`], which
-//! samples tokens with an engine and knows each of them. The engine is one of this process, or a
-//! [`RemoteEngine`]. [`ReportedTokens`] records the ids that an upstream reports with its chat replies.
+//! samples tokens with an engine and knows each of them. The engine is one of this process, a
+//! [`RemoteEngine`], or that of another process, which opens it at a [`TokenEndpoint`]. [`ReportedTokens`] records the ids that an upstream reports with its chat replies.
 //!
 //! ```
 //! use camino::Utf8Path;
@@ -75,6 +75,10 @@ pub use sessions::live::{LiveRollout, LiveStatus};
 pub use sessions::rollout_session::{GivenCompletion, RolloutCalls, RolloutSession, companion_key};
 pub use telemetry::metrics::MoreMetrics;
 pub use telemetry::spans::{Attribute, RolloutSpan, RolloutSpans, SpanEvent, TelemetryOptions};
+pub use tokens::endpoint::{
+    EndpointAddress, EndpointEngine, EndpointEngineOptions, EndpointError, TokenEndpoint,
+    TokenEndpointOptions,
+};
 pub use tokens::engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
 pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};
 pub use tokens::reported::ReportedTokens;

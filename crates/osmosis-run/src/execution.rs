@@ -8,7 +8,7 @@ use osmosis_core::config::{
     Evaluation, ModelErrors, Sampling as SamplingConfig, Training, WorkerIsolation,
 };
 use osmosis_core::{Redactor, RewardRange};
-use osmosis_engine::{EngineOptions, Measuring};
+use osmosis_engine::{Claims, EngineOptions, Measuring};
 use osmosis_gateway::{
     ExtraRoutes, Gateway, GatewayError, GatewayOptions, Policy, Sampling, TelemetryOptions,
 };
@@ -119,6 +119,7 @@ pub fn engine_options(settings: DriveSettings, folder: &RunFolder) -> EngineOpti
     EngineOptions {
         owner: format!("pid {}", std::process::id()),
         max_in_flight: settings.max_in_flight as usize,
+        claims: Claims::Everything,
         agent_limit: settings.agent_limit,
         grade_limit: settings.grade_limit,
         pass_threshold: settings.pass_threshold,

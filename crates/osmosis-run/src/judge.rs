@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::RunError;
 use crate::chat_choice::ChatChoice;
 use crate::eval::probe::{Server, ServerRole};
-use crate::policy::{self, ReadyPolicy};
+use crate::policy::{self, EmbeddedPolicy, ReadyPolicy};
 use crate::workspace::Workspace;
 
 /// A judge that is ready to be asked; what runs for it ends with it.
@@ -91,6 +91,11 @@ impl ReadyJudge {
             model: &self.model,
             policy: &*own.policy,
         })
+    }
+
+    /// The model, when it runs in this process and is not the policy's.
+    pub fn embedded(&self) -> Option<&EmbeddedPolicy> {
+        self.own.as_ref().and_then(ReadyPolicy::embedded)
     }
 
     /// Where it is, for people.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::{CheckpointStep, ModelPath};
+use osmosis_core::config::{CheckpointStep, ModelPath, Training};
 use osmosis_core::generation::TokenEngine;
 use osmosis_gateway::{
     EndpointOptions, Policy, ScriptedPolicy, Secret, TokenPolicy, TokenPolicyOptions,
@@ -42,7 +42,15 @@ pub struct ReadyPolicy {
     /// The ids of what it sampled are recorded.
     pub tells_tokens: bool,
     /// What samples, when the policy is embedded.
-    sampler: Option<Arc<Sampler>>,
+    embedded: Option<EmbeddedPolicy>,
+}
+
+/// A model that runs in this process.
+#[derive(Debug, Clone)]
+pub struct EmbeddedPolicy {
+    pub sampler: Arc<Sampler>,
+    /// How it is talked to.
+    pub chat: Arc<ChatFormat>,
 }
 
 impl ReadyPolicy {
@@ -59,7 +67,7 @@ impl ReadyPolicy {
             secrets,
             remote,
             tells_tokens: true,
-            sampler: None,
+            embedded: None,
         }
     }
 
@@ -75,20 +83,25 @@ impl ReadyPolicy {
 
     /// Whether the model runs in this process.
     pub fn is_embedded(&self) -> bool {
-        self.sampler.is_some()
+        self.embedded.is_some()
+    }
+
+    /// The model, when it runs in this process.
+    pub fn embedded(&self) -> Option<&EmbeddedPolicy> {
+        self.embedded.as_ref()
     }
 
     /// Has what runs for the policy in this process end with a run.
     pub fn end_with(&self, parts: &RunningParts) {
-        if let Some(sampler) = &self.sampler {
-            parts.add_sampler(sampler);
+        if let Some(embedded) = &self.embedded {
+            parts.add_sampler(&embedded.sampler);
         }
     }
 
     /// Ends what runs for the policy in this process.
     pub fn shut_down(&self) {
-        if let Some(sampler) = &self.sampler {
-            sampler.shut_down();
+        if let Some(embedded) = &self.embedded {
+            embedded.sampler.shut_down();
         }
     }
 }
@@ -124,7 +137,10 @@ pub async fn open(
                 secrets: vec![],
                 remote: false,
                 tells_tokens: true,
-                sampler: Some(sampler),
+                embedded: Some(EmbeddedPolicy {
+                    sampler,
+                    chat: embedded.chat,
+                }),
             })
         }
     }
@@ -180,6 +196,28 @@ pub fn open_server(
 pub struct TokenLimits {
     pub prompt: usize,
     pub response: usize,
+}
+
+impl TokenLimits {
+    pub fn of(training: &Training) -> Self {
+        Self {
+            prompt: training.max_prompt_length as usize,
+            response: training.max_response_length as usize,
+        }
+    }
+}
+
+/// A model behind an engine elsewhere, which this process renders for as the engine's own process would.
+pub fn asked_elsewhere(
+    model_path: &ModelPath,
+    engine: Arc<dyn TokenEngine>,
+    chat_format: ChatFormat,
+    seed: u64,
+    limits: Option<TokenLimits>,
+    chat: &ChatChoice,
+) -> TokenPolicy {
+    let options = token_options(model_path, seed, limits, chat.template_name.clone());
+    TokenPolicy::new(engine, Arc::new(chat_format), options)
 }
 
 /// An embedded model behind the gateway's `Policy`, with the sampler that serves it.
@@ -386,7 +424,7 @@ pub fn script_of_text(name: &Utf8Path, text: &str) -> Result<ReadyPolicy, RunErr
         secrets: vec![],
         remote: false,
         tells_tokens: false,
-        sampler: None,
+        embedded: None,
     })
 }
 
@@ -415,7 +453,7 @@ pub fn upstreams(options: UpstreamOptions) -> Result<ReadyPolicy, RunError> {
         secrets,
         remote,
         tells_tokens: false,
-        sampler: None,
+        embedded: None,
     })
 }
 

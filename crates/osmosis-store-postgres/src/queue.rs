@@ -291,15 +291,23 @@ pub(crate) async fn cancel(
                 FROM unnest($3::text[]) WITH ORDINALITY AS asked (rollout_id, place) GROUP BY rollout_id
             ), ended AS (
                 UPDATE osmosis.rollouts AS rollouts SET state = 'done', attempt = rollouts.attempt + 1,
-                    outcome = 'cancelled', sample_rewards = '{}', started_at_ms = (SELECT ms FROM now),
+                    owner = NULL, member_id = NULL, lease_until_ms = NULL, outcome = 'cancelled', sample_rewards = '{}', started_at_ms = (SELECT ms FROM now),
                     finished_at_ms = (SELECT ms FROM now), done_by = $4,
                     done_xid = pg_current_xact_id()::text::bigint
                 FROM asked WHERE rollouts.run_id = $1 AND rollouts.rollout_id = asked.rollout_id
-                    AND rollouts.state = 'queued'
+                    AND (rollouts.state = 'queued' OR ($5 AND rollouts.state = 'leased' AND EXISTS (
+                        SELECT 1 FROM osmosis.members AS members WHERE members.run_id = $1
+                            AND members.member_id = rollouts.member_id AND members.kind = 'node')))
                 RETURNING rollouts.rollout_id, asked.place
             )
             SELECT rollout_id FROM ended ORDER BY place",
-            &[tx.run_id(), &tx.now_ms(), &texts(rollouts), tx.member_id()],
+            &[
+                tx.run_id(),
+                &tx.now_ms(),
+                &texts(rollouts),
+                tx.member_id(),
+                &tx.writing.epoch.is_some(),
+            ],
         )
         .await?;
     ids(&rows)

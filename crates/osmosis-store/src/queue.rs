@@ -84,7 +84,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
 
     /// Gives those of the rollouts that are queued the outcome `Cancelled`, as an attempt that ended at once, and
     /// returns them in the order asked for. Leased (also held back) and finished rollouts are not touched, ids that
-    /// are not in the run are ignored.
+    /// are not in the run are ignored. The controller of a run cancels what its nodes hold, too: they lose their leases.
     async fn cancel(&self, rollouts: &[RolloutId]) -> Result<Vec<RolloutId>, StoreError>;
 
     /// Puts leased rollouts back into the queue, and returns how many. No loss and no failure is counted, and a

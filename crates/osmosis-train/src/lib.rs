@@ -55,7 +55,7 @@ pub use evaluation::is_unseen_phrasing;
 pub use evaluation_report::{ByDecoding, EvaluationReport, HeldOutNumbers};
 pub use event::{TrainEnd, TrainEvent};
 pub use logprob_mismatch::LogprobMismatch;
-pub use plan::{TrainParts, TrainPlan};
+pub use plan::{NodeGate, TrainParts, TrainPlan};
 pub use report::{AsyncReport, SkipReason, StepReport};
 pub use rewarded_rows::{RewardedRows, RolloutRows, rows_of, visit_of};
 pub use trainer::Trainer;

@@ -1,5 +1,6 @@
 //! What a trainer is given: the plan, and the running parts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
@@ -35,4 +36,33 @@ pub struct TrainParts {
     pub folder: Utf8PathBuf,
     /// Also write TensorBoard event files below `folder/tensorboard`.
     pub tensorboard: bool,
+    /// Opens the policy to the nodes of the run, where it may have some.
+    pub nodes: Option<Arc<dyn NodeGate>>,
+}
+
+/// Lets the nodes of a run sample, or has them wait. A node goes on while the run is resumed after a crash: what it
+/// still holds is sampled with the weights that it was begun for, which the trainer may first have to compute again.
+pub trait NodeGate: Send + Sync + fmt::Debug {
+    fn set_open(&self, open: bool);
+}
+
+/// Nodes may sample while this lives.
+#[derive(Debug)]
+pub(crate) struct OpenToNodes(Option<Arc<dyn NodeGate>>);
+
+impl TrainParts {
+    pub(crate) fn open_to_nodes(&self) -> OpenToNodes {
+        if let Some(nodes) = &self.nodes {
+            nodes.set_open(true);
+        }
+        OpenToNodes(self.nodes.clone())
+    }
+}
+
+impl Drop for OpenToNodes {
+    fn drop(&mut self) {
+        if let Some(nodes) = &self.0 {
+            nodes.set_open(false);
+        }
+    }
 }

@@ -62,6 +62,7 @@ impl RolloutPhase {
             if stop_requested(stop) {
                 return Ok(None);
             }
+            let _open = parts.open_to_nodes();
             store.enqueue(self.rows, self.rollouts).await?;
             let before = parts.sampler.sampled_tokens();
             clock = drive(parts, self.measuring, stop, events).await?;

@@ -9,6 +9,7 @@ use osmosis_run::RunError;
 
 use super::config::{ConfigArguments, model_setting, number_setting};
 use super::kept_run::ListArguments;
+use super::node::SharingArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
@@ -88,6 +89,9 @@ pub(crate) struct TrainSubmitArguments {
     pub(crate) tensorboard: bool,
 
     #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
+
+    #[command(flatten)]
     pub(crate) secrets: SecretArguments,
 
     #[command(flatten)]
@@ -150,6 +154,9 @@ pub(crate) struct TrainResumeArguments {
     /// Also write TensorBoard event files, into the run's folder
     #[arg(long)]
     pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) sharing: SharingArguments,
 
     #[command(flatten)]
     pub(crate) secrets: SecretArguments,

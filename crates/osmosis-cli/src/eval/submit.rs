@@ -360,28 +360,13 @@ impl EvalCommand {
     /// Nodes work on runs in a database, with user code of the workspace.
     fn check_sharing(&self) -> Result<(), RunError> {
         let (nodes, plan) = (&self.evaluation.nodes, &self.evaluation.plan);
-        let options = [
-            ("--cluster", nodes.cluster.is_some()),
-            ("--nodes-only", nodes.nodes_only),
-            ("--node-listen", nodes.listen.is_some()),
-            ("--node-url", nodes.url.is_some()),
-        ];
-        let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
-            return Ok(());
-        };
-        let why = match (&plan.workspace.store, &plan.side) {
-            (Some(_), UserSide::Here(_)) => return Ok(()),
-            (None, _) => {
-                "nodes work on runs in a database; give `--store postgres://HOST/DATABASE`"
-            }
-            (Some(_), UserSide::AtServer(_)) => {
-                "the rollout server runs the rollouts, and not nodes"
-            }
-        };
-        Err(RunError::usage(
-            RunErrorKind::Usage,
-            format!("{option}: {why}"),
-        ))
+        if let (UserSide::AtServer(_), Some(option)) = (&plan.side, nodes.given()) {
+            return Err(RunError::usage(
+                RunErrorKind::Usage,
+                format!("{option}: the rollout server runs the rollouts, and not nodes"),
+            ));
+        }
+        nodes.check_for(&plan.workspace)
     }
 
     fn resume_command(&self) -> String {

@@ -53,6 +53,8 @@ pub(crate) async fn submit(
     training.throughput = arguments.throughput.into();
     training.tensorboard = arguments.tensorboard;
     training.trackers = arguments.log.into();
+    training.nodes = arguments.sharing.into();
+    training.nodes.check_for(&training.plan.workspace)?;
     if arguments.dry_run {
         return dry_run(&training, &notices, output).await;
     }
@@ -97,6 +99,8 @@ pub(crate) async fn resume(
     training.throughput = arguments.throughput.into();
     training.tensorboard = arguments.tensorboard;
     training.trackers = arguments.log.into();
+    training.nodes = arguments.sharing.into();
+    training.nodes.check_for(&training.plan.workspace)?;
     let start = Start {
         notices,
         fresh: false,

@@ -45,6 +45,7 @@ mod left_behind;
 mod log_following;
 mod log_limits;
 mod measured;
+mod model_nodes;
 mod nodes;
 mod one_row;
 mod outside_trainer;

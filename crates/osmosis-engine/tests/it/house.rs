@@ -6,7 +6,7 @@ use std::time::Duration;
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelErrors;
 use osmosis_engine::{
-    Engine, EngineError, EngineOptions, Measuring, Recorded, RunEnd, RunEvent, Stop,
+    Claims, Engine, EngineError, EngineOptions, Measuring, Recorded, RunEnd, RunEvent, Stop,
 };
 use tokio::sync::mpsc;
 
@@ -33,6 +33,7 @@ pub(crate) fn options(max_in_flight: usize) -> EngineOptions {
     EngineOptions {
         owner: "this engine".to_owned(),
         max_in_flight,
+        claims: Claims::Everything,
         agent_limit: Duration::from_secs(450),
         grade_limit: Duration::from_secs(150),
         pass_threshold: 1.0,

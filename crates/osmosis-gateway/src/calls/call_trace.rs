@@ -35,6 +35,8 @@ pub(crate) struct CallProgress {
     pub(crate) server: Option<Arc<str>>,
     /// It has begun to answer, though nothing may have been passed on yet.
     pub(crate) heard: bool,
+    /// The weights that sampled its first token.
+    pub(crate) sampled_by: Option<PolicyVersion>,
     /// How the last try failed.
     pub(crate) failing: Option<Fault>,
     /// Metrics may name the endpoint.
@@ -66,9 +68,12 @@ impl CallTrace {
         self.progress.lock().server = Some(server.into());
     }
 
-    /// The server has begun to answer.
-    pub fn heard(&self) {
-        self.progress.lock().heard = true;
+    /// The first token has come, sampled by these weights: an engine elsewhere may have others by now than when
+    /// it was last heard of.
+    pub fn heard(&self, version: PolicyVersion) {
+        let mut progress = self.progress.lock();
+        progress.heard = true;
+        progress.sampled_by.get_or_insert(version);
     }
 
     /// The call is sent to this endpoint now, as is or once more.

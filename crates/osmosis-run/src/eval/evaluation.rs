@@ -25,6 +25,7 @@ use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Wor
 use crate::node;
 use crate::node::control::{NodeOptions, StopRelay, invite};
 use crate::node::metrics::QueueMetrics;
+use crate::node::offered_models::OfferedModels;
 use crate::notices::Notices;
 use crate::policy;
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -201,7 +202,7 @@ impl Work for Evaluation {
             self.plan.enqueue(&run.store).await?;
         }
         self.money(&run.pinned)?;
-        self.invite_nodes(run, around.notices).await
+        self.invite_nodes(run, around).await
     }
 
     async fn drive(
@@ -282,44 +283,30 @@ impl Evaluation {
     async fn invite_nodes(
         &self,
         run: &OpenRun,
-        notices: &Arc<dyn Notices>,
+        around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
         let UserSide::Here(code) = &self.plan.side else {
             return Ok(());
         };
+        if run.store.shared().is_none() {
+            return Ok(());
+        }
         let plan = &self.plan;
         let judge = plan.config.judge_model.as_ref();
-        let models = [Some(&plan.config.experiment.model_path), judge];
-        let served = models
-            .into_iter()
-            .flatten()
-            .all(node::policy::can_be_asked_by_nodes);
-        if run.store.shared().is_none() || !served {
-            return self.no_nodes();
-        }
-        let package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
+        let mut package = node::packing::pack(code, &plan.workspace, judge, plan.request.seed)?;
+        let models = OfferedModels::of(plan.ready.embedded(), plan.judge.as_ref());
+        models.attach(&mut package)?;
         let key = RunKey {
             kind: RunKind::Evaluation,
             name: self.name.clone(),
         };
+        let notices = around.notices;
         let token = invite(&*run.store, &self.folder, &key, package, notices).await?;
+        let opening = models.open_to_nodes(&*run.store, token.as_ref(), &self.nodes, around.parts);
+        opening.await?;
         self.nodes
             .start_nodes(&key, &self.folder, token.as_ref(), &self.throughput)
             .await
-    }
-
-    /// A run that only nodes would work on would wait for ever.
-    fn no_nodes(&self) -> Result<(), RunError> {
-        if !self.nodes.nodes_only {
-            return Ok(());
-        }
-        Err(RunError::usage(
-            RunErrorKind::Usage,
-            format!(
-                "`--nodes-only`: nodes can't ask the model `{}`",
-                self.plan.config.experiment.model_path
-            ),
-        ))
     }
 
     async fn drive_workers(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use osmosis_gateway::Gateway;
+use osmosis_gateway::{Gateway, TokenEndpoint};
 use osmosis_policy::Sampler;
 use osmosis_worker::WorkerPool;
 use parking_lot::Mutex;
@@ -40,6 +40,13 @@ impl Part for WorkerPool {
 
 #[async_trait]
 impl Part for Gateway {
+    async fn shut_down(&self) {
+        Self::shut_down(self, SHUTDOWN_GRACE).await;
+    }
+}
+
+#[async_trait]
+impl Part for TokenEndpoint {
     async fn shut_down(&self) {
         Self::shut_down(self, SHUTDOWN_GRACE).await;
     }

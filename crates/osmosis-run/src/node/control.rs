@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::package::PackageBuilder;
 use super::token::JoinToken;
-use crate::RunError;
 use crate::life::RunningParts;
 use crate::notices::{Notice, Notices};
 use crate::ray::RayNodes;
@@ -21,6 +20,8 @@ use crate::reports::NodesWelcome;
 use crate::run_folder::RunFolder;
 use crate::runs::{kind_word, stores};
 use crate::settings::Throughput;
+use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
 
 /// How often the store is asked whether the run is to stop, when it does not say so itself.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -78,6 +79,29 @@ impl NodeOptions {
         cluster
             .start(run, &store, token.as_deref(), throughput, &folder.path)
             .await
+    }
+
+    /// The first option that is given and is for nodes alone.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--cluster", self.cluster.is_some()),
+            ("--nodes-only", self.nodes_only),
+            ("--node-listen", self.listen.is_some()),
+            ("--node-url", self.url.is_some()),
+        ];
+        let given = options.into_iter().find(|(_, given)| *given);
+        given.map(|(option, _)| option)
+    }
+
+    /// Refuses options that would do nothing: nodes work on runs in a database.
+    pub fn check_for(&self, workspace: &Workspace) -> Result<(), RunError> {
+        match self.given() {
+            Some(option) if workspace.store.is_none() => Err(RunError::usage(
+                RunErrorKind::Usage,
+                format!("{option}: nodes work on runs in a database; give `--store postgres://HOST/DATABASE`"),
+            )),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use osmosis_store::{
 
 use super::token::JoinToken;
 use crate::notices::Notices;
-use crate::runs::{RunReference, kind_word, stores};
+use crate::runs::{Pinned, RunReference, kind_word, stores};
 use crate::settings::Throughput;
 use crate::{RunError, RunErrorKind};
 
@@ -165,5 +165,52 @@ pub(super) fn check_status(record: &RunRecord) -> Result<(), RunError> {
             "resume it first: `osmosis {command} resume {} --store …`",
             record.name
         ))),
+    }
+}
+
+/// Refuses a run whose controller does all of it.
+pub(super) fn check_takes_nodes(record: &RunRecord, pinned: &Pinned) -> Result<(), RunError> {
+    let why = if pinned.regraded_from.is_some() {
+        "grades the samples of another run, which its controller does alone"
+    } else if pinned.trainer.is_some() {
+        "is trained from outside (`train serve`), and its controller runs all of its rollouts"
+    } else {
+        return Ok(());
+    };
+    let message = format!("run `{}` takes no nodes: it {why}", record.name);
+    Err(RunError::failed(RunErrorKind::Usage, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::JsonText;
+
+    use super::*;
+    use crate::runs::RegradedFrom;
+
+    #[test]
+    fn a_regrade_and_a_training_from_outside_take_no_nodes() {
+        let record = RunRecord {
+            name: RunName::new("again").unwrap(),
+            kind: RunKind::Evaluation,
+            status: RunStatus::Running,
+            created_at_ms: 0,
+            finished_at_ms: None,
+            config_toml: String::new(),
+            pinned: JsonText::parse("{}").unwrap(),
+        };
+        assert!(check_takes_nodes(&record, &Pinned::default()).is_ok());
+        let regraded = Pinned {
+            regraded_from: Some(RegradedFrom::new(&record, &Pinned::default())),
+            ..Pinned::default()
+        };
+        let error = check_takes_nodes(&record, &regraded).unwrap_err();
+        assert!(error.message().contains("`again` takes no nodes"), "{error:?}");
+        let outside = Pinned {
+            trainer: Some("outside".to_owned()),
+            ..Pinned::default()
+        };
+        let error = check_takes_nodes(&record, &outside).unwrap_err();
+        assert!(error.message().contains("train serve"), "{error:?}");
     }
 }

@@ -11,7 +11,7 @@ use osmosis_engine::{Engine, EngineError, EngineOptions, NodeEnd, NodeEnds, RunE
 use osmosis_gateway::Secret;
 use osmosis_store::{Recovery, RunKey, SharedRun, Store, StoreErrorKind};
 
-use super::joining::{NodeRequest, check_status, join};
+use super::joining::{NodeRequest, check_status, check_takes_nodes, join};
 use super::materialised::{materialise, nodes_folder};
 use super::metrics::QueueMetrics;
 use super::package::NodePackage;
@@ -86,13 +86,15 @@ async fn load(
 ) -> Result<NodeSpec, RunError> {
     let shared = shared(store)?;
     let mut told = false;
-    let (record, manifest) = loop {
+    let (record, pinned, manifest) = loop {
         let record = store.run().await?;
-        if let Some(record) = &record {
-            check_status(record)?;
-        }
-        if let (Some(record), Some(manifest)) = (record, shared.package().await?) {
-            break (record, manifest);
+        if let Some(record) = record {
+            check_status(&record)?;
+            let pinned = Pinned::read(&record.pinned)?;
+            check_takes_nodes(&record, &pinned)?;
+            if let Some(manifest) = shared.package().await? {
+                break (record, pinned, manifest);
+            }
         }
         if !std::mem::replace(&mut told, true) {
             let name = &run.name;
@@ -103,7 +105,6 @@ async fn load(
         tokio::time::sleep(LOOK_EVERY).await;
     };
     let package = NodePackage::read(&manifest)?;
-    let pinned = Pinned::read(&record.pinned)?;
     let config = NodeConfig::of(&record)?;
     notices.step(format_args!("Fetching the files of `{}`", run.name));
     let workspace = materialise(shared, &package, &pinned, nodes).await?;
@@ -112,12 +113,8 @@ async fn load(
         let content = NodePackage::content(shared, sha256).await?;
         attachments.insert(name.clone(), content);
     }
-    let url = shared.controller_url().await?;
     let key = request.token.as_ref().map(|token| token.key().to_owned());
-    let controller = url.zip(key).map(|(url, key)| ControllerAccess {
-        url,
-        key: Secret::new(key),
-    });
+    let controller = key.map(|key| ControllerAccess::of(store, Secret::new(key)));
     Ok(NodeSpec {
         record,
         config,
@@ -268,7 +265,7 @@ impl Ready {
             }
             None => None,
         };
-        let options = self.engine_options(request, folder);
+        let options = self.engine_options(request, folder)?;
         let owner = options.owner.clone();
         let amount = format!("{} at once", self.max_in_flight);
         self.code
@@ -303,7 +300,11 @@ impl Ready {
         }
     }
 
-    fn engine_options(&self, request: &NodeRequest, folder: &RunFolder) -> EngineOptions {
+    fn engine_options(
+        &self,
+        request: &NodeRequest,
+        folder: &RunFolder,
+    ) -> Result<EngineOptions, RunError> {
         let redactor = self.redactor(request);
         let settings = match &self.spec.config {
             NodeConfig::Evaluation(config) => {
@@ -315,10 +316,11 @@ impl Ready {
         };
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy().into_owned();
-        EngineOptions {
+        Ok(EngineOptions {
             owner: format!("{host} pid {}", std::process::id()),
+            measuring: self.spec.measuring()?,
             ..execution::engine_options(settings, folder)
-        }
+        })
     }
 }
 

@@ -10,6 +10,7 @@ pub mod joining;
 pub mod life;
 pub mod materialised;
 pub mod metrics;
+pub mod offered_models;
 pub mod package;
 pub mod packing;
 pub mod policy;

@@ -20,6 +20,9 @@ pub const JUDGE_SCRIPT: &str = "judge_script";
 /// The chat template of `[experiment]`, as text.
 pub const CHAT_TEMPLATE: &str = "chat_template";
 
+/// The indices of the rows that a training holds out, a JSON list.
+pub const HELD_OUT_ROWS: &str = "held_out_rows";
+
 /// More than this is no source code.
 pub const MOST_BYTES: usize = 256 << 20;
 

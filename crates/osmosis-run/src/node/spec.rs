@@ -1,16 +1,18 @@
 //! A run as its nodes know it: its config, what it is pinned to, its package, and where its controller is.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use osmosis_core::config::{EvalConfig, Experiment, ModelPath, Secrets, TrainConfig};
-use osmosis_gateway::{Sampling, Secret};
-use osmosis_store::{RunKind, RunRecord};
+use osmosis_engine::Measuring;
+use osmosis_gateway::{EndpointAddress, Sampling, Secret};
+use osmosis_store::{RunKind, RunRecord, Store};
 
-use super::package::{CHAT_TEMPLATE, NodePackage};
+use super::package::{CHAT_TEMPLATE, HELD_OUT_ROWS, NodePackage};
 use crate::chat_choice::ChatChoice;
 use crate::execution;
+use crate::policy::TokenLimits;
 use crate::runs::Pinned;
 use crate::user_code::PassedOn;
 use crate::workspace::Workspace;
@@ -24,19 +26,29 @@ pub enum NodeConfig {
 }
 
 /// The controller's token endpoint, as nodes reach it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ControllerAccess {
-    /// `http://HOST:PORT`.
-    pub url: String,
+    /// `http://HOST:PORT`, looked up anew when nobody answers: the run may have been resumed elsewhere.
+    pub address: EndpointAddress,
     /// The node key of the run, sent as a bearer token.
     pub key: Secret,
 }
 
-impl fmt::Debug for ControllerAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ControllerAccess")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+impl ControllerAccess {
+    /// Access to the controller of the run that is open here.
+    pub fn of(store: &Arc<dyn Store>, key: Secret) -> Self {
+        let store = Arc::clone(store);
+        let address = EndpointAddress::new(move || {
+            let store = Arc::clone(&store);
+            async move {
+                let Some(shared) = store.shared() else {
+                    return Ok(None);
+                };
+                let looked_up = shared.controller_url().await;
+                looked_up.map_err(|error| error.to_string())
+            }
+        });
+        Self { address, key }
     }
 }
 
@@ -105,6 +117,14 @@ impl NodeConfig {
         }
     }
 
+    /// Most tokens of prompts and answers that the policy takes and gives.
+    pub fn token_limits(&self) -> Option<TokenLimits> {
+        match self {
+            Self::Evaluation(_) => None,
+            Self::Training(config) => Some(TokenLimits::of(&config.training)),
+        }
+    }
+
     /// What becomes of the sampling that calls ask for.
     pub fn sampling(&self) -> Sampling {
         match self {
@@ -133,6 +153,23 @@ impl NodeSpec {
                 format!("`{name}` of the run's package: {error}"),
             )
         })
+    }
+
+    /// Which rollouts measure: none of training's but those of held-out rows.
+    pub fn measuring(&self) -> Result<Measuring, RunError> {
+        match self.config {
+            NodeConfig::Evaluation(_) => Ok(Measuring::Everything),
+            NodeConfig::Training(_) => {
+                let rows = serde_json::from_slice(self.attachment(HELD_OUT_ROWS)?);
+                let rows = rows.map_err(|error| {
+                    RunError::failed(
+                        RunErrorKind::RunDamaged,
+                        format!("`{HELD_OUT_ROWS}` of the run's package: {error}"),
+                    )
+                })?;
+                Ok(Measuring::Rows(Arc::new(rows)))
+            }
+        }
     }
 
     /// What `[experiment]` chooses about how the model is talked to.

@@ -4,6 +4,7 @@ mod held_out;
 pub mod outside_model;
 mod overlap;
 pub mod plan;
+mod sharing;
 pub mod training;
 
 pub use held_out::{HeldOutRows, held_out_rows, training_of, with_moved_rows};

@@ -204,6 +204,13 @@ impl<M: PlannedModel> Plan<M> {
         (self.dataset.rows - chosen, chosen + apart)
     }
 
+    /// The indices of the held-out rows: those of `eval_dataset` come after the dataset's.
+    pub fn held_out_rows(&self) -> impl Iterator<Item = u64> {
+        let apart = self.eval_dataset.as_ref().map_or(0, |dataset| dataset.rows);
+        let after = self.dataset.rows..self.dataset.rows + apart;
+        self.chosen.iter().copied().chain(after)
+    }
+
     /// What a resume must find as it is now.
     pub fn pinned(&self, environment_digest: &str) -> Result<Pinned, RunError> {
         let mut facts = Pinned::of_config(&self.config)?;

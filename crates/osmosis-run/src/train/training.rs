@@ -17,7 +17,9 @@ use osmosis_worker::WorkerPool;
 
 use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
-use crate::life::{OpenRun, RunIdentity, Surroundings, Work, rehearse};
+use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Surroundings, Work, rehearse};
+use crate::node::control::{NodeOptions, StopRelay};
+use crate::node::metrics::QueueMetrics;
 use crate::notices::Notices;
 use crate::policy::{self, TokenLimits};
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -40,6 +42,8 @@ pub struct Training<M = EmbeddedModel> {
     /// Whether TensorBoard's files are written into the run's folder.
     pub tensorboard: bool,
     pub trackers: Trackers,
+    /// How more machines run rollouts for it, where its store lets them.
+    pub nodes: NodeOptions,
 }
 
 /// What a check without a run found.
@@ -61,6 +65,7 @@ impl<M: PlannedModel + Sync> Training<M> {
             throughput: Throughput::default(),
             tensorboard: false,
             trackers: Trackers::default(),
+            nodes: NodeOptions::default(),
         })
     }
 
@@ -97,6 +102,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         {
             around.notices.note(note);
         }
+        self.nodes.connect(around.parts, around.notices).await?;
         self.code_start().prepare(around).await
     }
 
@@ -107,7 +113,12 @@ impl<M: PlannedModel + Sync> Training<M> {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(), RunError> {
         let workers = self.code_start().start(ready, around).await?;
-        self.plan.check_for(workers.manifest())
+        self.plan.check_for(workers.manifest())?;
+        if self.nodes.nodes_only {
+            // They have shown that the code can be run, which is all they are for.
+            workers.shut_down(SHUTDOWN_GRACE).await;
+        }
+        Ok(())
     }
 
     fn code_start(&self) -> CodeStart<'_> {
@@ -142,7 +153,10 @@ impl<M: PlannedModel + Sync> Training<M> {
     pub fn engine_options(&self) -> EngineOptions {
         let training = &self.plan.config.training;
         let settings = DriveSettings::of_training(training, self.max_in_flight(), self.redactor());
-        execution::engine_options(settings, &self.folder)
+        EngineOptions {
+            claims: self.claims(),
+            ..execution::engine_options(settings, &self.folder)
+        }
     }
 
     /// What it came to so far; `trained` is how long this process trained.
@@ -160,11 +174,7 @@ impl<M: PlannedModel + Sync> Training<M> {
     }
 
     pub fn token_limits(&self) -> TokenLimits {
-        let training = &self.plan.config.training;
-        TokenLimits {
-            prompt: training.max_prompt_length as usize,
-            response: training.max_response_length as usize,
-        }
+        TokenLimits::of(&self.plan.config.training)
     }
 }
 
@@ -247,6 +257,14 @@ impl Work for Training {
         let plan = self.plan.train_plan()?;
         let workers = self.workers(&ready, around)?;
         let (gateway, sampler) = self.serve_policy(run, around).await?;
+        let nodes = self.invite_nodes(&sampler, run, around).await?;
+        let _metrics = match self.nodes.metrics_listen {
+            Some(listen) => {
+                let notices = &**around.notices;
+                Some(QueueMetrics::serve(&gateway, listen, &run.store, notices).await?)
+            }
+            None => None,
+        };
         let parts = TrainParts {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),
@@ -257,10 +275,17 @@ impl Work for Training {
             folder: self.folder.path.clone(),
             tensorboard: self.tensorboard
                 || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
+            nodes,
         };
-        let mut trainer = Trainer::open(plan, parts).await?;
-        let events = around.events.run_events();
-        Ok(trainer.run(&around.stop.stop, events).await?)
+        let relay = StopRelay::start(&run.store, &around.stop.stop);
+        let trained = async {
+            let mut trainer = Trainer::open(plan, parts).await?;
+            let events = around.events.run_events();
+            trainer.run(&around.stop.stop, events).await
+        };
+        let trained = trained.await;
+        relay.finish().await;
+        Ok(trained?)
     }
 
     fn status(&self, end: &TrainEnd) -> RunStatus {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osmosis_core::{JsonText, Outcome, OutcomeKind, Redactor, RolloutId, RunName};
-use osmosis_engine::{Engine, EngineOptions, Measuring, RunEnd, Stop};
+use osmosis_engine::{Claims, Engine, EngineOptions, Measuring, RunEnd, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Policy, ScriptedPolicy};
 use osmosis_run::GatewaySessions;
 use osmosis_server::{Callbacks, RemoteOptions, RemoteRollouts, RemoteServer, parse_url};
@@ -150,6 +150,7 @@ fn engine_options(agent_limit: Duration) -> EngineOptions {
     EngineOptions {
         owner: "test".to_owned(),
         max_in_flight: 8,
+        claims: Claims::Everything,
         agent_limit,
         grade_limit: LONG,
         pass_threshold: 1.0,

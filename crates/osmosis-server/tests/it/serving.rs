@@ -7,7 +7,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, RunName};
-use osmosis_engine::{Engine, EngineOptions, Measuring, Stop};
+use osmosis_engine::{Claims, Engine, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, HttpClients, Policy, RelayPolicy, UpstreamOptions};
 use osmosis_run::GatewaySessions;
 use osmosis_server::{
@@ -380,6 +380,7 @@ fn engine_options(max_in_flight: usize, agent_limit: Duration) -> EngineOptions 
     EngineOptions {
         owner: "test".to_owned(),
         max_in_flight,
+        claims: Claims::Everything,
         agent_limit,
         grade_limit: LONG,
         pass_threshold: 1.0,

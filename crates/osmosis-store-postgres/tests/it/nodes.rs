@@ -143,3 +143,26 @@ async fn leases_run_out_by_the_clock_of_the_database() {
         .unwrap();
     assert_eq!(late, CompletionReceipt::Fenced);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_controller_cancels_what_a_node_holds_and_not_what_it_holds_itself() {
+    let server = PostgresServer::start();
+    let catalogue = catalogue(&server);
+    let controller = catalogue.create(&run("x")).await.unwrap();
+    plan(&*controller, 3, 1).await.unwrap();
+    let node = catalogue.join(&run("x")).await.unwrap();
+    let of_node = claim_one(&*node).await.unwrap();
+    let own = claim_one(&*controller).await.unwrap();
+    let asked = [of_node.id.clone(), own.id.clone()];
+    assert!(node.cancel(&asked).await.unwrap().is_empty(), "a node cancels no leases");
+    let cancelled = controller.cancel(&asked).await.unwrap();
+    assert_eq!(cancelled, [of_node.id.clone()]);
+    let held = [(of_node.id.clone(), of_node.attempt)];
+    assert_eq!(node.heartbeat(&held, LEASE).await.unwrap(), held);
+    let receipt = node.complete(scored(&of_node, 1.0).unwrap()).await.unwrap();
+    assert_ne!(receipt, CompletionReceipt::Accepted);
+    let record = controller.rollout(&of_node.id).await.unwrap().unwrap();
+    assert_eq!(record.outcome, Some(osmosis_core::Outcome::Cancelled));
+    node.close().await.unwrap();
+    controller.close().await.unwrap();
+}

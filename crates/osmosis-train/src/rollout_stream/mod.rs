@@ -5,6 +5,7 @@
 //! [begin](RolloutStream::admit) and for a [batch](RolloutStream::take_batch) after it.
 
 mod content;
+mod elsewhere;
 mod numbering;
 mod opening;
 mod resumption;
@@ -162,6 +163,7 @@ impl RolloutStream {
             }
             Happening::Engine(_) | Happening::Ended(_) => Ok(()),
             Happening::Look => {
+                self.note_begun_elsewhere().await?;
                 let found = self.stragglers.as_ref().map(Stragglers::now);
                 for member in found.unwrap_or_default() {
                     let decisions = self.admission.straggling(member);

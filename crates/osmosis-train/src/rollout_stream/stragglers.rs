@@ -8,6 +8,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(200);
+/// How often is asked what other processes have begun.
+const ASK: Duration = Duration::from_secs(1);
 /// Below this, a difference says more about the machine than about the rollout.
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -18,6 +20,9 @@ pub(super) struct Stragglers {
     /// Rollouts of a group.
     members: u32,
     began: HashMap<MemberId, Instant>,
+    /// The attempts at those that other processes run.
+    elsewhere: HashMap<MemberId, u32>,
+    asked_at: Option<Instant>,
     /// How long those that ended took, by group.
     took: HashMap<GroupId, Vec<Duration>>,
     ticks: Interval,
@@ -31,6 +36,8 @@ impl Stragglers {
             factor,
             members,
             began: HashMap::new(),
+            elsewhere: HashMap::new(),
+            asked_at: None,
             took: HashMap::new(),
             ticks,
         }
@@ -46,7 +53,31 @@ impl Stragglers {
         self.began.insert(member, Instant::now());
     }
 
+    /// Whether it is time to ask what other processes have begun.
+    pub(super) fn asks_elsewhere(&mut self) -> bool {
+        let due = self.asked_at.is_none_or(|at| at.elapsed() >= ASK);
+        if due {
+            self.asked_at = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Whether another process may have begun it.
+    pub(super) fn may_be_elsewhere(&self, member: MemberId) -> bool {
+        !self.began.contains_key(&member) || self.elsewhere.contains_key(&member)
+    }
+
+    /// So many attempts were made at a rollout that may run elsewhere; its agent begins with each.
+    pub(super) fn attempted(&mut self, member: MemberId, attempts: u32) {
+        let known = self.elsewhere.get(&member).copied().unwrap_or(0);
+        if attempts > known {
+            self.elsewhere.insert(member, attempts);
+            self.begins(member);
+        }
+    }
+
     pub(super) fn ends(&mut self, member: MemberId) {
+        self.elsewhere.remove(&member);
         if let Some(began) = self.began.remove(&member) {
             let took = self.took.entry(member.group).or_default();
             took.push(began.elapsed());

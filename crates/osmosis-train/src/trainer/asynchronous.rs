@@ -93,6 +93,7 @@ impl Trainer {
         let version = PolicyVersion(self.step);
         let trained = Trained::Through(self.step);
         let stream = RolloutStream::open(parts, plan, version, trained, stop).await?;
+        let _open = self.parts.open_to_nodes();
         let clock = StepClock::start(self.parts.sampler.sampled_tokens());
         let mut training = AsyncTraining {
             trainer: self,

@@ -10,7 +10,7 @@ use osmosis_core::frame::Load;
 use osmosis_core::generation::TokenEngine;
 use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{JsonText, PolicyVersion, RunName};
-use osmosis_engine::{EngineOptions, Measuring, Stop};
+use osmosis_engine::{Claims, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
 use osmosis_run::GatewaySessions;
@@ -267,6 +267,7 @@ impl Run {
             engine: engine_options(),
             folder: self.folder.clone(),
             tensorboard: self.tensorboard,
+            nodes: None,
         };
         let mut trainer = match Trainer::open(self.plan.clone(), parts).await {
             Ok(trainer) => trainer,
@@ -487,6 +488,7 @@ fn engine_options() -> EngineOptions {
     EngineOptions {
         owner: "test".to_owned(),
         max_in_flight: 8,
+        claims: Claims::Everything,
         agent_limit: LONG,
         grade_limit: LONG,
         pass_threshold: 1.0,

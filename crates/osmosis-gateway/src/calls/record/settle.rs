@@ -64,6 +64,8 @@ impl Unrecorded {
         if let Some((endpoint, version)) = &progress.went_to {
             draft.upstream = endpoint.as_ref().to_owned();
             draft.policy_version = *version;
+        } else if let Some(version) = progress.sampled_by {
+            draft.policy_version = version;
         }
         report(
             &shared,

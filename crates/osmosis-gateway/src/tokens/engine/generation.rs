@@ -1,11 +1,8 @@
 //! One generation on a server: tried again while no token has come, ended when nobody wants it.
 
-use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
@@ -19,6 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::options::EngineKind;
+use super::wanted::{NotWanted, while_wanted};
 use super::wire::Heard;
 use super::{Server, sglang, vllm};
 use crate::policy::upstream::{error_chain, retry_after, said, wait_before};
@@ -115,20 +113,11 @@ impl Generation {
 
     /// Waits for `work`, unless nobody wants what comes of it.
     async fn while_wanted<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Left> {
-        let stop = self.stop.clone();
-        let mut stopped = pin!(stop.cancelled());
-        let mut work = pin!(work);
-        let sink = &mut self.sink;
-        poll_fn(|context| {
-            if sink.poll_unwanted(context).is_ready() {
-                return Poll::Ready(Err(Left::Unwanted));
-            }
-            if stopped.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(Left::ShutDown));
-            }
-            work.as_mut().poll(context).map(Ok)
+        let waited = while_wanted(&mut *self.sink, &self.stop, work).await;
+        waited.map_err(|why| match why {
+            NotWanted::Unwanted => Left::Unwanted,
+            NotWanted::ShutDown => Left::ShutDown,
         })
-        .await
     }
 
     async fn try_once(&mut self) -> Result<StopReason, Left> {

@@ -8,6 +8,7 @@ mod generation;
 mod options;
 mod sglang;
 mod vllm;
+mod wanted;
 mod wire;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use self::generation::Generation;
 use self::options::Addresses;
 pub use self::options::{EngineKind, RemoteEngineOptions, ServerLogprobs};
+pub(crate) use self::wanted::{NotWanted, while_wanted};
 use crate::error::GatewayError;
 use crate::policy::PolicyChange;
 use crate::policy::upstream::HttpClients;

@@ -231,7 +231,7 @@ impl TokenSink for ChoiceSink {
             let id = token.id;
             if choice.first_token_at.is_none() {
                 choice.first_token_at = Some(Instant::now());
-                self.call_trace.heard();
+                self.call_trace.heard(token.version);
             }
             choice.tokens.push(token);
             // Here and not by the reader: how far the engine gets meanwhile must not depend on chance.
