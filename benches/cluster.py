@@ -121,7 +121,7 @@ class Bench:
         self.controller = self.controller_host.start(command, log, {}, cwd=root)
 
     def start_node(self, host: Host, root: pathlib.Path) -> None:
-        token = (root / ".osmosis/eval/r/join-token").read_text().strip()
+        token = (root / ".osmosis/evals/r/join-token").read_text().strip()
         environment = {
             "OSMOSIS_STORE": f"postgres://{self.database.host.address}:{self.database.port}/bench",
             "OSMOSIS_JOIN": token,
@@ -140,7 +140,7 @@ class Bench:
 
     def wait_for_token(self, root: pathlib.Path) -> None:
         deadline = time.monotonic() + 120
-        while not (root / ".osmosis/eval/r/join-token").exists() or self.done() is None:
+        while not (root / ".osmosis/evals/r/join-token").exists() or self.done() is None:
             if time.monotonic() > deadline or (self.controller and self.controller.code is not None):
                 raise SystemExit((self.folder / "controller.log").read_text()[-2000:])
             time.sleep(0.1)
@@ -289,7 +289,7 @@ class Campaign:
 def results(root: pathlib.Path) -> dict[str, list[tuple[object, ...]]]:
     """What each rollout came to, without what may differ: times and attempts."""
     found: dict[str, list[tuple[object, ...]]] = collections.defaultdict(list)
-    for line in (root / ".osmosis/eval/r/index.jsonl").read_text().splitlines():
+    for line in (root / ".osmosis/evals/r/index.jsonl").read_text().splitlines():
         rollout = json.loads(line)
         what = (rollout["outcome"], rollout["reward"], rollout["error"], json.dumps(rollout["samples"]), rollout["model_calls"])
         found[rollout["rollout_id"]].append(what)

@@ -179,7 +179,7 @@ def check(cluster: Cluster) -> None:
 
     until("both machines run rollouts", both_work)
     say("both machines run rollouts")
-    token = (root / ".osmosis/eval/r/join-token").read_text().strip()
+    token = (root / ".osmosis/evals/r/join-token").read_text().strip()
     for pid in cluster.net.processes():
         with contextlib.suppress(OSError):
             assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes(), pid
@@ -192,7 +192,7 @@ def check(cluster: Cluster) -> None:
     if controller.code != 0:
         raise SystemExit(f"the controller ended with {controller.code}:\n{cluster.log()}")
     say("the run is complete")
-    index = (root / ".osmosis/eval/r/index.jsonl").read_text().splitlines()
+    index = (root / ".osmosis/evals/r/index.jsonl").read_text().splitlines()
     rewards = {line["row_index"]: line["reward"] for line in map(json.loads, index)}
     assert len(index) == ROLLOUTS == len(rewards), (len(index), len(rewards))
     assert all(reward == (1.0 if row % 3 else 0.0) for row, reward in rewards.items())
@@ -207,12 +207,13 @@ def check(cluster: Cluster) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--osmosis", required=True)
+    parser.add_argument("--loopback", action="store_true", help="don't make namespaces")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="osmosis-ray-"))
     folder.chmod(0o755)
     net: Network | Loopback
-    net = Network() if Network.can_be_made() else Loopback()
+    net = Loopback() if arguments.loopback or not Network.can_be_made() else Network()
     print(f"machines are {'network namespaces' if isinstance(net, Network) else 'processes'}")
     cluster = None
     try:

@@ -15,7 +15,7 @@ const UNKNOWN: &str = "--no-such-option";
 const OSMOSIS: &str = r#"#!/bin/sh
 { for argument in "$@"; do printf '%s\n' "$argument"; done; echo; } >> "$SEEN"
 case "$1 $2" in "eval submit")
-    mkdir -p ".osmosis/eval/$5" && echo osn1_token > ".osmosis/eval/$5/join-token" ;;
+    mkdir -p ".osmosis/evals/$5" && echo osn1_token > ".osmosis/evals/$5/join-token" ;;
 "node "*)
     [ -n "$OSMOSIS_STORE" ] && [ "$OSMOSIS_JOIN" = osn1_token ] || exit 9 ;;
 esac

@@ -343,14 +343,14 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn nodes_that_join_together_are_told_of_together() {
+    #[test]
+    fn nodes_that_join_together_are_told_of_together() {
         let told = Told::default();
         let mut nodes = Nodes::default();
         for number in 1..=6 {
             nodes.take(Event::Joined(node(number)), &told);
         }
-        nodes.joined_together().await;
+        assert!(nodes.tell_at.is_some());
         nodes.tell_joined(&told);
         nodes.take(Event::Left(node(2)), &told);
         nodes.stopping = true;
