@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use osmosis_core::Redactor;
 use osmosis_core::config::ModelErrors;
-use osmosis_engine::{Engine, EngineOptions, Measuring, NodeEnds, Stop};
+use osmosis_engine::{Claims, Engine, EngineOptions, Measuring, NodeEnds, Stop};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -224,6 +224,7 @@ fn options(scenario: &Scenario, number: usize) -> EngineOptions {
     EngineOptions {
         owner: format!("node {number}"),
         max_in_flight: scenario.in_flight,
+        claims: Claims::Everything,
         agent_limit: Duration::from_hours(1),
         grade_limit: Duration::from_mins(10),
         pass_threshold: 1.0,
