@@ -2,6 +2,7 @@
 
 mod changed;
 mod postgres;
+mod ray;
 mod site;
 mod steps;
 mod system_packages;

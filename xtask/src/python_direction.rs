@@ -17,7 +17,7 @@ struct Part {
     packages: &'static [&'static str],
 }
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 14] = [
     // The entry points for users: both load what they name only when it is asked for.
     Part {
         name: "osmosis_ai.__init__",
@@ -77,6 +77,17 @@ const PARTS: [Part; 12] = [
             "osmosis_ai.worker",
         ],
         packages: &["typing_extensions"],
+    },
+    // Nodes on a Ray cluster. What is sent to its machines imports nothing else of ours.
+    Part {
+        name: "osmosis_ai.ray",
+        parts: &["osmosis_ai.__init__", "osmosis_ai.ray.node"],
+        packages: &["ray"],
+    },
+    Part {
+        name: "osmosis_ai.ray.node",
+        parts: &[],
+        packages: &["ray"],
     },
     // Workflow kinds: they register themselves, and only the program of a worker imports them.
     Part {

@@ -3,6 +3,7 @@
 /// What callers branch on. The code is stable, the meaning is what `docs/errors.md` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunErrorKind {
+    ClusterUnusable,
     ConfigInvalid,
     DatasetChanged,
     DatasetInvalid,
@@ -69,7 +70,8 @@ pub enum RunErrorKind {
 
 impl RunErrorKind {
     /// In the order of their codes.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 63] = [
+        Self::ClusterUnusable,
         Self::ConfigInvalid,
         Self::DatasetChanged,
         Self::DatasetInvalid,
@@ -137,6 +139,7 @@ impl RunErrorKind {
     /// The `error.code` of `--json`.
     pub fn code(self) -> &'static str {
         match self {
+            Self::ClusterUnusable => "cluster_unusable",
             Self::ConfigInvalid => "config_invalid",
             Self::DatasetChanged => "dataset_changed",
             Self::DatasetInvalid => "dataset_invalid",
@@ -205,6 +208,9 @@ impl RunErrorKind {
     /// What it means, for the page of codes.
     pub fn meaning(self) -> &'static str {
         match self {
+            Self::ClusterUnusable => {
+                "the Ray cluster can't be reached, or no Python with Ray was found"
+            }
             Self::ConfigInvalid => {
                 "the config has problems; `details.problems` lists all of them with their places"
             }

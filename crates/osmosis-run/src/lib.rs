@@ -26,6 +26,7 @@ pub mod notices;
 pub mod policy;
 pub mod prepared;
 pub mod private_files;
+pub mod ray;
 pub mod ready_code;
 pub mod regrade;
 pub mod reports;

@@ -27,6 +27,12 @@ pub fn strands_python() -> Utf8PathBuf {
     made_once(&PYTHON, "test-strands-venv", "requirements-strands-dev.txt")
 }
 
+/// The interpreter beside Ray, as `python/requirements-ray.txt` pins it.
+pub fn ray_python() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(&PYTHON, "test-ray-venv", "requirements-ray.txt")
+}
+
 /// `maturin`, which builds the wheel, as `python/requirements-wheel.txt` pins it.
 pub fn maturin() -> Utf8PathBuf {
     static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();

@@ -33,7 +33,7 @@ pub(super) enum Order {
 const BUILT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 /// Python tests that start no worker and no server.
-const QUICK_PYTHON_TESTS: [&str; 11] = [
+const QUICK_PYTHON_TESTS: [&str; 12] = [
     "tests/test_areal_api.py",
     "tests/test_areal_context.py",
     "tests/test_areal_results.py",
@@ -41,6 +41,7 @@ const QUICK_PYTHON_TESTS: [&str; 11] = [
     "tests/test_contract.py",
     "tests/test_discovery.py",
     "tests/test_frames.py",
+    "tests/test_ray.py",
     "tests/test_rubric.py",
     "tests/test_sdk.py",
     "tests/test_trainer.py",
@@ -55,7 +56,7 @@ const STRANDS_TESTS: [&str; 4] = [
     "tests/test_worker_strands.py",
 ];
 
-pub(super) const STEPS: [Step; 19] = [
+pub(super) const STEPS: [Step; 21] = [
     RUST_FORMAT,
     DEPENDENCY_DIRECTION,
     step("dependency licences", Order::First, |_| {
@@ -77,6 +78,7 @@ pub(super) const STEPS: [Step; 19] = [
     }),
     // Before the tests that start servers.
     step("postgresql", Order::Beside, super::postgres::install),
+    step("ray environment", Order::Beside, super::ray::environment),
     PYTHON_DIRECTION,
     PYTHON_FORMAT,
     PYTHON_LINTS,
@@ -98,6 +100,7 @@ pub(super) const STEPS: [Step; 19] = [
         let built = [&["--workspace", "--locked"], &BUILT[..]].concat();
         rust_tests(site, &built)
     }),
+    step("ray cluster", Order::Last, super::ray::cluster),
     step("viewer page", Order::Beside, super::viewer::page),
     step("viewer in a browser", Order::Last, super::viewer::browser),
     step("rust doc tests", Order::Last, |site| {

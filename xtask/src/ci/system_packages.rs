@@ -30,6 +30,15 @@ pub(super) fn shells(site: &Site) -> Result<()> {
     }
 }
 
+/// `ip`, for machines made of network namespaces. Where it can't be had, tests do with loopback addresses.
+pub(super) fn network_tools(site: &Site) {
+    if !is_on_path("ip")
+        && let Err(error) = install(site, &["iproute2"])
+    {
+        site.say(&format!("no network namespaces: {error:#}"));
+    }
+}
+
 /// Installs packages of Debian.
 pub(super) fn install(site: &Site, packages: &[&str]) -> Result<()> {
     let quiet = ["install", "-y", "--no-install-recommends"];

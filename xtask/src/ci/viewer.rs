@@ -78,7 +78,7 @@ fn tests(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>> {
     Ok(found)
 }
 
-fn target(site: &Site) -> Utf8PathBuf {
+pub(super) fn target(site: &Site) -> Utf8PathBuf {
     std::env::var("CARGO_TARGET_DIR").map_or_else(|_| site.root.join("target"), Utf8PathBuf::from)
 }
 

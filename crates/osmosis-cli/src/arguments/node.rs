@@ -1,10 +1,12 @@
 //! `osmosis node`, and what commands take that nodes work for.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use clap::Args;
 use osmosis_run::node::control::NodeOptions;
+use osmosis_run::ray::{RayAddress, RayNodes, RayOptions};
 use osmosis_server::{Url, parse_url};
 use osmosis_store::StoreUrl;
 
@@ -59,12 +61,32 @@ pub(crate) struct SharingArguments {
     /// [default: not served]
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<SocketAddr>,
+
+    /// With --store: run the rollouts on nodes that a Ray cluster starts: `ray` for the cluster that this machine
+    /// belongs to, or `ray://HEAD`. Implies --nodes-only
+    #[arg(long, value_name = "CLUSTER")]
+    pub(crate) cluster: Option<RayAddress>,
+
+    /// With --cluster: Python interpreter that has Ray [default: the first of those beside this program, in
+    /// VIRTUAL_ENV and PATH]
+    #[arg(long, value_name = "PATH", requires = "cluster")]
+    pub(crate) ray_python: Option<Utf8PathBuf>,
+
+    /// With --cluster: environment variable to pass to nodes, for keys of model servers; may be repeated
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    pub(crate) ray_env: Vec<String>,
 }
 
 impl From<SharingArguments> for NodeOptions {
     fn from(arguments: SharingArguments) -> Self {
+        let cluster = arguments.cluster.map(|address| RayOptions {
+            address,
+            python: arguments.ray_python,
+            pass_env: arguments.ray_env,
+        });
         Self {
-            nodes_only: arguments.nodes_only,
+            nodes_only: arguments.nodes_only || cluster.is_some(),
+            cluster: cluster.map(|options| Arc::new(RayNodes::new(options))),
             listen: arguments.node_listen,
             url: arguments.node_url.map(|url| url.to_string()),
             metrics_listen: arguments.metrics_listen,

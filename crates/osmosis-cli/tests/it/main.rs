@@ -22,6 +22,7 @@ mod completion;
 mod culprits;
 mod dataset_columns;
 mod demo;
+mod deploy;
 mod doctor;
 mod ends;
 mod evaluation_guide;

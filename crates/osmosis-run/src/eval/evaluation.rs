@@ -124,6 +124,8 @@ impl Work for Evaluation {
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadySide, RunError> {
         self.plan.ready.end_with(around.parts);
+        // Before the environment, too.
+        self.nodes.connect(around.parts, around.notices).await?;
         let model = &self.plan.config.experiment.model_path;
         if let Some(chat) = policy::builtin_chat(model)
             && let Some(note) = builtin_language::note(model, &chat, &self.plan.dataset)

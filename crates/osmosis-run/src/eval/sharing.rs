@@ -37,6 +37,8 @@ impl Evaluation {
         let token = invite(&*run.store, &self.folder, &key, package, notices).await?;
         let opening = models.open_to_nodes(&*run.store, token.as_ref(), &self.nodes, around.parts);
         opening.await?;
-        Ok(())
+        self.nodes
+            .start_nodes(&key, &self.folder, token.as_ref(), &self.throughput)
+            .await
     }
 }

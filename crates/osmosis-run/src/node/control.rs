@@ -13,10 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::package::PackageBuilder;
 use super::token::JoinToken;
+use crate::life::RunningParts;
 use crate::notices::{Notice, Notices};
+use crate::ray::RayNodes;
 use crate::reports::NodesWelcome;
 use crate::run_folder::RunFolder;
 use crate::runs::{kind_word, stores};
+use crate::settings::Throughput;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
 
@@ -34,12 +37,54 @@ pub struct NodeOptions {
     pub url: Option<String>,
     /// Where Prometheus finds the numbers of the run; not only for runs with nodes.
     pub metrics_listen: Option<SocketAddr>,
+    /// The Ray cluster that runs nodes.
+    pub cluster: Option<Arc<RayNodes>>,
 }
 
 impl NodeOptions {
+    /// Where the token endpoint listens: as given, or where machines of the cluster reach this one.
+    pub fn listen_address(&self) -> Option<SocketAddr> {
+        let of_cluster = || self.cluster.as_ref()?.listen_address();
+        self.listen.or_else(of_cluster)
+    }
+
+    /// Connects to the cluster, if there is one.
+    pub async fn connect(
+        &self,
+        parts: &RunningParts,
+        notices: &Arc<dyn Notices>,
+    ) -> Result<(), RunError> {
+        match &self.cluster {
+            Some(cluster) => cluster.connect(parts, notices).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has the cluster start nodes for a run that was opened to them.
+    pub async fn start_nodes(
+        &self,
+        run: &RunKey,
+        folder: &RunFolder,
+        token: Option<&JoinToken>,
+        throughput: &Throughput,
+    ) -> Result<(), RunError> {
+        let (Some(cluster), Some(url)) = (&self.cluster, folder.workspace().store) else {
+            return Ok(());
+        };
+        let store = match token {
+            Some(_) => url.without_credentials()?.to_string(),
+            None => url.as_str().to_owned(),
+        };
+        let token = token.map(JoinToken::reveal);
+        cluster
+            .start(run, &store, token.as_deref(), throughput, &folder.path)
+            .await
+    }
+
     /// The first option that is given and is for nodes alone.
     pub fn given(&self) -> Option<&'static str> {
         let options = [
+            ("--cluster", self.cluster.is_some()),
             ("--nodes-only", self.nodes_only),
             ("--node-listen", self.listen.is_some()),
             ("--node-url", self.url.is_some()),

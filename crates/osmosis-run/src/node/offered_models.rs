@@ -116,7 +116,7 @@ impl OfferedModels {
             }
             return Ok(None);
         };
-        let listen = options.listen.unwrap_or(ANY_LOOPBACK_PORT);
+        let listen = options.listen_address().unwrap_or(ANY_LOOPBACK_PORT);
         if listen.ip().is_unspecified() && options.url.is_none() {
             return Err(RunError::usage(
                 RunErrorKind::Usage,

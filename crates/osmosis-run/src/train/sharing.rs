@@ -70,6 +70,9 @@ impl Training {
         let token = invite(store, &self.folder, &key, package, notices).await?;
         let opening = models.open_to_nodes(store, token.as_ref(), &self.nodes, around.parts);
         let endpoint = opening.await?;
+        self.nodes
+            .start_nodes(&key, &self.folder, token.as_ref(), &self.throughput)
+            .await?;
         Ok(endpoint.map(|endpoint| Arc::new(EndpointGate(endpoint)) as Arc<dyn NodeGate>))
     }
 }

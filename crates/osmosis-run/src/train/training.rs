@@ -102,6 +102,7 @@ impl<M: PlannedModel + Sync> Training<M> {
         {
             around.notices.note(note);
         }
+        self.nodes.connect(around.parts, around.notices).await?;
         self.code_start().prepare(around).await
     }
 

@@ -1,0 +1,236 @@
+"""A run on a real Ray cluster of two machines, one of which dies. `cargo xtask ci` runs this.
+
+    python tests/ray_cluster.py --osmosis PROGRAM
+
+The machines are network namespaces with addresses of their own (`benches/cluster_machines.py`), or,
+where those can't be made, loopback addresses. Everything that is started ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benches"))
+
+from cluster_machines import Host, Loopback, Network, Postgres, Process
+
+ROLLOUTS = 150
+PROJECT = """
+import asyncio
+from osmosis_ai.rollout import AgentWorkflow, Grader
+
+class Slow(AgentWorkflow):
+    async def run(self, ctx):
+        await asyncio.sleep(0.5)
+        return [*ctx.prompt, {"role": "assistant", "content": ctx.prompt[-1]["content"][4:]}]
+
+class Exact(Grader):
+    async def grade(self, ctx):
+        said = ctx.sample.messages[-1]["content"]
+        ctx.set_reward(1.0 if said == ctx.label and int(said) % 3 else 0.0)
+"""
+CONFIG = """
+[experiment]
+rollout = "slow"
+entrypoint = "main.py"
+dataset = "d"
+model_path = "script:p.toml"
+"""
+
+
+def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"after {seconds:g} s still not: {what}")
+        time.sleep(0.1)
+    return found
+
+
+class Cluster:
+    """A head and a worker of Ray, a PostgreSQL, and a workspace."""
+
+    def __init__(self, net: Network | Loopback, folder: Path, osmosis: str) -> None:
+        self.net = net
+        self.folder = folder
+        self.osmosis = osmosis
+        self.database = Postgres(net.add("db"), folder / "postgres")
+        self.head, self.worker = net.add("head"), net.add("worker")
+        self.port = free_port(self.head)
+        # What Ray and its workers see: where the program is, and a Python for the project.
+        self.environment = {
+            "OSMOSIS_BIN": osmosis,
+            "VIRTUAL_ENV": sys.prefix,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ADDRESS": f"{self.head.address}:{self.port}",
+            # Paths of sockets have a limit.
+            "RAY_TMPDIR": "/tmp",
+        }
+
+    def start_ray(self, host: Host, *arguments: str) -> Process:
+        command = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+            *(f"--node-ip-address={host.address}", "--num-cpus=1", "--disable-usage-stats"),
+            # One folder for each: they share a file system, unlike real machines.
+            *arguments,
+        ]
+        environment = {k: v for k, v in self.environment.items() if k != "RAY_ADDRESS"}
+        return host.start(command, self.folder / f"ray-{host.number}.log", environment)
+
+    def start_head(self) -> Process:
+        temporary = f"/tmp/osm-ray-{os.getpid()}-h"
+        return self.start_ray(
+            self.head,
+            *("--head", f"--port={self.port}", f"--temp-dir={temporary}"),
+            *("--include-dashboard=false", "--object-store-memory=80000000"),
+        )
+
+    def start_worker(self) -> Process:
+        address = f"--address={self.head.address}:{self.port}"
+        temporary = f"/tmp/osm-ray-{os.getpid()}-w"
+        return self.start_ray(
+            self.worker, address, f"--temp-dir={temporary}", "--object-store-memory=80000000"
+        )
+
+    def workspace(self) -> Path:
+        root = self.folder / "workspace"
+        rows = ({"user_prompt": f"say {i}", "ground_truth": str(i)} for i in range(ROLLOUTS))
+        for path, text in {
+            "data/d.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+            "rollouts/slow/main.py": PROJECT,
+            "p.toml": "[[reply]]\ntext = 'x'\n",
+            "c.toml": CONFIG,
+        }.items():
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return root
+
+    def submit(self, root: Path) -> Process:
+        command = [self.osmosis, "eval", "submit", "c.toml", "--name", "r", "--yes"]
+        command += ["--store", self.database.url, "--progress", "none", "--max-in-flight", "4"]
+        command += ["--cluster", "ray", "--ray-python", sys.executable, "--workers", "1"]
+        log = self.folder / "controller.log"
+        return self.head.start(command, log, self.environment, cwd=root)
+
+    def owners(self) -> int:
+        """Nodes that hold or have finished rollouts."""
+        who = "SELECT count(DISTINCT member_id) FROM osmosis.rollouts WHERE attempt > 0"
+        return int(self.database.sql(who))
+
+    def nodes(self) -> list[int]:
+        """Processes that are an `osmosis node`."""
+        found = []
+        for pid in self.net.processes():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if len(words) > 1 and words[0].endswith(b"osmosis") and words[1] == b"node":
+                    found.append(pid)
+        return found
+
+    def count(self, condition: str) -> int:
+        return int(self.database.sql(f"SELECT count(*) FROM osmosis.rollouts WHERE {condition}"))
+
+    def log(self) -> str:
+        return (self.folder / "controller.log").read_text()
+
+
+def free_port(host: Host) -> int:
+    # Machines of their own have all ports to themselves.
+    if host.namespace:
+        return 6379
+    with socket.socket() as probe:
+        probe.bind((host.address, 0))
+        return int(probe.getsockname()[1])
+
+
+def check(cluster: Cluster) -> None:
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:5.1f} s: {text}", flush=True)
+
+    root = cluster.workspace()
+    cluster.start_head()
+    head = (cluster.head.address, cluster.port)
+    until("the head of Ray listens", lambda: cluster.head.reaches(*head))
+    cluster.start_worker()
+    controller = cluster.submit(root)
+
+    def both_work() -> bool:
+        if controller.code is not None:
+            raise SystemExit(f"the controller ended with {controller.code}:\n{cluster.log()}")
+        if cluster.log().count(" joined") == 0:
+            return False
+        return cluster.count("state = 'done'") > 0 and cluster.owners() >= 2
+
+    until("both machines run rollouts", both_work)
+    say("both machines run rollouts")
+    token = (root / ".osmosis/evals/r/join-token").read_text().strip()
+    for pid in cluster.net.processes():
+        with contextlib.suppress(OSError):
+            assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes(), pid
+
+    for pid in cluster.net.processes(cluster.worker):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    say("the second machine is dead")
+    until("the controller ends", lambda: controller.code is not None, 120)
+    if controller.code != 0:
+        raise SystemExit(f"the controller ended with {controller.code}:\n{cluster.log()}")
+    say("the run is complete")
+    index = (root / ".osmosis/evals/r/index.jsonl").read_text().splitlines()
+    rewards = {line["row_index"]: line["reward"] for line in map(json.loads, index)}
+    assert len(index) == ROLLOUTS == len(rewards), (len(index), len(rewards))
+    assert all(reward == (1.0 if row % 3 else 0.0) for row, reward in rewards.items())
+    again = cluster.count("attempt > 1")
+    assert again > 0, "the machine that died held nothing"
+    log = cluster.log()
+    assert "left: Ray reports the machine dead" in log, log
+    until("no node is left", lambda: not cluster.nodes(), 20)
+    say(f"{ROLLOUTS} results, {again} of them after the machine had died; no node is left")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--osmosis", required=True)
+    parser.add_argument("--loopback", action="store_true", help="don't make namespaces")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    folder = Path(tempfile.mkdtemp(prefix="osmosis-ray-"))
+    folder.chmod(0o755)
+    net: Network | Loopback
+    net = Loopback() if arguments.loopback or not Network.can_be_made() else Network()
+    print(f"machines are {'network namespaces' if isinstance(net, Network) else 'processes'}")
+    cluster = None
+    try:
+        cluster = Cluster(net, folder, str(Path(arguments.osmosis).resolve()))
+        check(cluster)
+    except BaseException:
+        for file in sorted(folder.glob("*.log")):
+            print(f"--- {file.name}\n{file.read_text()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        if cluster is not None:
+            cluster.database.stop()
+        net.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+        for left in Path("/tmp").glob(f"osm-ray-{os.getpid()}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
