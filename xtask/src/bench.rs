@@ -23,7 +23,10 @@ pub(crate) fn run(name: &str, markdown: bool, arguments: &[String]) -> Result<()
     if !program.is_file() {
         bail!("`{program}` is not there; `benches/` holds the programs");
     }
-    cargo(&root, &[&["build", "--profile", "dist", "--locked"], &PUBLISHED[..]].concat())?;
+    cargo(
+        &root,
+        &[&["build", "--profile", "dist", "--locked"], &PUBLISHED[..]].concat(),
+    )?;
     let target =
         std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
     let mut measure = Command::new(python_environment::python());

@@ -47,7 +47,11 @@ async fn main() {
     }
 }
 
-async fn new_run(catalogue: &PostgresCatalogue, name: &str, count: u64) -> (RunKey, Arc<dyn Store>) {
+async fn new_run(
+    catalogue: &PostgresCatalogue,
+    name: &str,
+    count: u64,
+) -> (RunKey, Arc<dyn Store>) {
     let run = RunKey {
         kind: RunKind::Evaluation,
         name: RunName::new(name).unwrap(),
@@ -131,12 +135,7 @@ async fn single(catalogue: &PostgresCatalogue, processor: &Processor, count: u64
 }
 
 /// Several nodes that do nothing but claim, record and complete, as fast as the database lets them.
-async fn together(
-    catalogue: &PostgresCatalogue,
-    processor: &Processor,
-    nodes: u64,
-    count: u64,
-) {
+async fn together(catalogue: &PostgresCatalogue, processor: &Processor, nodes: u64, count: u64) {
     let total = count * 4;
     let (run, controller) = new_run(catalogue, &format!("together-{nodes}"), total).await;
     let mut members = vec![];

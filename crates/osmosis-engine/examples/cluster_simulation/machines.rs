@@ -8,12 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use osmosis_core::execution::{GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
-use osmosis_core::{
-    Attempt, JsonText, Reward, RolloutId, Sample, SampleId, TaskClock,
-};
-use osmosis_engine::{
-    AgentSession, Executor, JudgeSession, Session, SessionCalls, Sessions,
-};
+use osmosis_core::{Attempt, JsonText, Reward, RolloutId, Sample, SampleId, TaskClock};
+use osmosis_engine::{AgentSession, Executor, JudgeSession, Session, SessionCalls, Sessions};
 use osmosis_store::CallSummary;
 use parking_lot::Mutex;
 use tokio::time::Instant;

@@ -258,13 +258,8 @@ impl Work for Training {
         let workers = self.workers(&ready, around)?;
         let (gateway, sampler) = self.serve_policy(run, around).await?;
         let nodes = self.invite_nodes(&sampler, run, around).await?;
-        let _metrics = match self.nodes.metrics_listen {
-            Some(listen) => {
-                let notices = &**around.notices;
-                Some(QueueMetrics::serve(&gateway, listen, &run.store, notices).await?)
-            }
-            None => None,
-        };
+        let (listen, notices) = (self.nodes.metrics_listen, &**around.notices);
+        let _metrics = QueueMetrics::serve(&gateway, listen, &run.store, notices).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),
