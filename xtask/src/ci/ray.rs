@@ -10,12 +10,6 @@ use osmosis_testkit::python_environment;
 use super::site::Site;
 use super::system_packages;
 
-/// Makes the environment.
-pub(super) fn environment(_: &Site) -> Result<()> {
-    python_environment::ray_python();
-    Ok(())
-}
-
 /// Needs PostgreSQL and the program.
 pub(super) fn cluster(site: &Site) -> Result<()> {
     system_packages::network_tools(site);

@@ -78,7 +78,10 @@ pub(super) const STEPS: [Step; 21] = [
     }),
     // Before the tests that start servers.
     step("postgresql", Order::Beside, super::postgres::install),
-    step("ray environment", Order::Beside, super::ray::environment),
+    step("ray environment", Order::Beside, |_| {
+        python_environment::ray_python();
+        Ok(())
+    }),
     PYTHON_DIRECTION,
     PYTHON_FORMAT,
     PYTHON_LINTS,

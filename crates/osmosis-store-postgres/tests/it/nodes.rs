@@ -159,7 +159,7 @@ async fn the_controller_cancels_what_a_node_holds_and_not_what_it_holds_itself()
         "a node cancels no leases"
     );
     let cancelled = controller.cancel(&asked).await.unwrap();
-    assert_eq!(cancelled, [of_node.id.clone()]);
+    assert_eq!(cancelled, std::slice::from_ref(&of_node.id));
     let held = [(of_node.id.clone(), of_node.attempt)];
     assert_eq!(node.heartbeat(&held, LEASE).await.unwrap(), held);
     let receipt = node.complete(scored(&of_node, 1.0).unwrap()).await.unwrap();
