@@ -1,16 +1,18 @@
 """Starts a worker: `python …/osmosis_ai/worker/__main__.py`, in the rollout's folder."""
 
+import os
 import sys
 
 
 def _use_sdk_root() -> None:
     """Puts the SDK on the import path in place of this folder, before anything else is imported.
 
-    Python puts a script's own folder first, where our module names would shadow other people's.
+    Python puts a script's own folder first, where our module names would shadow other people's. It names that
+    folder without the links that lead to it.
     """
-    here = __file__.replace("\\", "/").rpartition("/")[0]
-    root = here.rpartition("/")[0].rpartition("/")[0]
-    if sys.path and sys.path[0].replace("\\", "/") == here:
+    here = os.path.dirname(os.path.abspath(__file__))
+    root = os.path.dirname(os.path.dirname(here))
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(here):
         sys.path[0] = root
     else:
         sys.path.insert(0, root)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use osmosis_testkit::waiting;
 use serde_json::Value;
 
-use crate::workspace::{ECHO_SCRIPT, Workspace, echo_rows};
+use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, cache_dir, echo_rows};
 
 /// Writes down the environment at import, in a rollout and in its grader.
 const SEES: &str = r#"
@@ -162,4 +162,15 @@ fn a_served_rollout_sees_what_is_passed_by_name() {
     assert_eq!(seen["OSMOSIS_CONTROL_KEY"], Value::Null);
     let ran = workspace.osmosis(&[&serve[..], &["OSMOSIS_CONTROL_KEY"]].concat());
     assert!(ran.expect(2).stderr.contains("is never passed"));
+}
+
+#[test]
+fn modules_of_the_worker_shadow_nothing_when_the_cache_is_reached_by_a_link() {
+    let check = "import os, sys\n\
+                 assert not [p for p in sys.path if os.path.exists(os.path.join(p, 'watchdog.py'))], sys.path\n";
+    let mut workspace = Workspace::new(&format!("{check}{PLAIN}"), ECHO_SCRIPT, &echo_rows(1));
+    let cache = workspace.root.join("cache");
+    std::os::unix::fs::symlink(cache_dir(), &cache).unwrap();
+    workspace.variable("OSMOSIS_CACHE_DIR", cache.as_str());
+    workspace.submit(&[]).expect(0);
 }

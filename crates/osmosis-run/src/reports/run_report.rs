@@ -313,7 +313,7 @@ pub struct RunInfo {
     #[serde(flatten)]
     pub record: RunRecordReport,
     /// The nodes that work on it, or did not long ago and did not leave in order; left out when there are none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeState>,
 }
 
