@@ -174,10 +174,11 @@ class Campaign:
         self.random = random.Random(seed)
         kinds = list(FAULTS)
         # Each kind is among them, as often as it should be.
-        exact = [kind for kind in kinds for _ in range(round(FAULTS[kind] * faults / sum(FAULTS.values())))]
+        exact = [kind for kind in kinds for _ in range(max(1, FAULTS[kind] * faults // sum(FAULTS.values())))]
         extra = self.random.choices(kinds, [FAULTS[kind] for kind in kinds], k=max(0, faults - len(exact)))
-        self.faults = (exact + extra)[:faults]
+        self.faults = exact + extra
         self.random.shuffle(self.faults)
+        del self.faults[faults:]
         self.happened: collections.Counter[str] = collections.Counter()
         # What is to be done later: when, what it is, what to call.
         self.later: list[tuple[float, str, object]] = []
@@ -402,7 +403,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     rollouts = arguments.rollouts or (600 if arguments.quick else 2000 if arguments.scaling else 20_000)
     faults = arguments.faults or (7 if arguments.quick else 50)
-    delay = arguments.delay or (2000 if arguments.quick else 700)
+    delay = arguments.delay or (2000 if arguments.quick else 400)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="osmosis-cluster-"))
     # PostgreSQL is another user.
     folder.chmod(0o755)

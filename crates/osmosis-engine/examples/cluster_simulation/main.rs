@@ -184,6 +184,7 @@ fn start(
         servers: Arc::clone(servers),
         store: Arc::clone(&store),
         random: Arc::clone(random),
+        at_servers: parking_lot::Mutex::new(vec![0; servers.len()]),
         // One machine in twenty is four times as slow as the others.
         slowness: if number % 20 == 7 { 4.0 } else { 1.0 },
     });
