@@ -7,8 +7,8 @@ import sys
 def _use_sdk_root() -> None:
     """Puts the SDK on the import path in place of this folder, before anything else is imported.
 
-    Python puts a script's own folder first, where our module names would shadow other people's. It names that
-    folder without the links that lead to it.
+    Python puts a script's own folder first, where our module names would shadow other people's.
+    It names that folder without the links that lead to it.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     root = os.path.dirname(os.path.dirname(here))
