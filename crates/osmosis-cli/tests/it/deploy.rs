@@ -147,7 +147,10 @@ fn slurm_scripts_start_commands_that_the_program_takes() {
         for command in &commands {
             check_known(command);
             let shown = command.join(" ");
-            assert!(!shown.contains("osn1_"), "a token on a command line: {shown}");
+            assert!(
+                !shown.contains("osn1_"),
+                "a token on a command line: {shown}"
+            );
         }
     }
 }

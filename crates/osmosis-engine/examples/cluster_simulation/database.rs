@@ -1,7 +1,7 @@
 //! A run in a PostgreSQL that is only modelled: what an operation costs is time of a processor, in virtual time.
 
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use osmosis_core::RolloutId;

@@ -195,4 +195,3 @@ impl Records for NodeStore {
         Err(StoreError::Closed)
     }
 }
-

@@ -84,9 +84,7 @@ impl Measured {
 fn around(rows: &[crate::database::Row], began: Instant, loss: Loss) -> [f64; 3] {
     let minute = Duration::from_secs(60);
     let rate = |from: Instant, to: Instant| {
-        let within = |row: &&crate::database::Row| {
-            row.done.is_some_and(|at| at >= from && at < to)
-        };
+        let within = |row: &&crate::database::Row| row.done.is_some_and(|at| at >= from && at < to);
         rows.iter().filter(within).count() as f64 / (to - from).as_secs_f64().max(1e-9)
     };
     let before = loss.at.checked_sub(2 * minute).unwrap_or(began).max(began);
@@ -152,7 +150,10 @@ pub(crate) fn whole(scenario: &Scenario, measured: &Measured) {
         ms(at(&measured.waits, 0.99)),
         ms(at(&measured.waits, 1.0))
     );
-    println!("model servers: {:.1}% of their slots busy", 100.0 * measured.server_use);
+    println!(
+        "model servers: {:.1}% of their slots busy",
+        100.0 * measured.server_use
+    );
     println!(
         "fairness, rollouts per node: least {}, p10 {}, median {}, most {}",
         at(&measured.per_node, 0.0),

@@ -70,7 +70,8 @@ mod tests {
             panic!("another event");
         };
         assert_eq!((cluster.nodes, &*cluster.ray), (3, "2.60.0"));
-        let left = r#"{"event": "left", "node": "abcdef123", "address": "10.0.0.2", "why": "dead"}"#;
+        let left =
+            r#"{"event": "left", "node": "abcdef123", "address": "10.0.0.2", "why": "dead"}"#;
         let Event::Left(node) = read(left) else {
             panic!("another event");
         };

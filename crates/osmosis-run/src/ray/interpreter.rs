@@ -18,9 +18,8 @@ const INSTALL: &str = "install it with `pip install 'osmosis-rs[ray]'`, in the P
 /// The interpreter that was named, else the first of these that has Ray: the one beside this program, that of
 /// `VIRTUAL_ENV`, those in `PATH`.
 pub(super) async fn find(named: Option<&Utf8Path>) -> Result<Utf8PathBuf, RunError> {
-    let missing = |message: String| {
-        RunError::failed(RunErrorKind::ClusterUnusable, message).hint(INSTALL)
-    };
+    let missing =
+        |message: String| RunError::failed(RunErrorKind::ClusterUnusable, message).hint(INSTALL);
     if let Some(python) = named {
         return match has_ray(python).await {
             Some(true) => Ok(python.to_owned()),
@@ -64,7 +63,10 @@ async fn has_ray(python: &Utf8Path) -> Option<bool> {
         .process_group(0)
         .kill_on_drop(true)
         .status();
-    let status = tokio::time::timeout(ANSWER_LIMIT, asking).await.ok()?.ok()?;
+    let status = tokio::time::timeout(ANSWER_LIMIT, asking)
+        .await
+        .ok()?
+        .ok()?;
     match status.code() {
         Some(0) => Some(true),
         Some(1) => Some(false),

@@ -152,8 +152,8 @@ impl Process {
     fn start(supervision: &Supervision) -> Result<Self, RunError> {
         let python = &supervision.python;
         let failed = |error: String| unusable(format!("`{python} -m osmosis_ai.ray`: {error}"));
-        let package = osmosis_worker::environment::sdk_path()
-            .map_err(|error| failed(error.to_string()))?;
+        let package =
+            osmosis_worker::environment::sdk_path().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(python);
         // It gets none of our keys, except through its input.
         for (variable, _) in std::env::vars_os() {
@@ -267,7 +267,11 @@ struct Nodes {
 impl Nodes {
     fn take(&mut self, event: Event, notices: &dyn Notices) {
         let warn = |what: &str, node: &OfNode| {
-            notices.warn(format_args!("Ray node {} {what}: {}", node.name(), node.why));
+            notices.warn(format_args!(
+                "Ray node {} {what}: {}",
+                node.name(),
+                node.why
+            ));
         };
         match event {
             Event::Joined(node) => {
