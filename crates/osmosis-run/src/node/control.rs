@@ -98,7 +98,9 @@ impl NodeOptions {
         match self.given() {
             Some(option) if workspace.store.is_none() => Err(RunError::usage(
                 RunErrorKind::Usage,
-                format!("{option}: nodes work on runs in a database; give `--store postgres://HOST/DATABASE`"),
+                format!(
+                    "{option}: nodes work on runs in a database; give `--store postgres://HOST/DATABASE`"
+                ),
             )),
             Some(_) | None => Ok(()),
         }
