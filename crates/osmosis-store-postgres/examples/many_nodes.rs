@@ -11,7 +11,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use osmosis_core::{
@@ -29,9 +28,6 @@ const LEASE: Duration = Duration::from_mins(10);
 /// Model calls of a rollout.
 const CALLS: usize = 6;
 
-static ANALYZED: AtomicBool = AtomicBool::new(false);
-static SERVER: std::sync::Mutex<Option<String>> = std::sync::Mutex::new(None);
-
 #[tokio::main]
 async fn main() {
     let count: u64 = std::env::args()
@@ -41,10 +37,6 @@ async fn main() {
     let url = StoreUrl::parse(&server.url()).unwrap();
     let catalogue = PostgresCatalogue::at(&url, PostgresOptions::default()).unwrap();
     let processor = Processor::of(&server);
-    if std::env::args().nth(2).as_deref() == Some("analyze") {
-        ANALYZED.store(true, Ordering::Relaxed);
-    }
-    *SERVER.lock().unwrap() = Some(server.url());
     println!("| one at a time, by one node | per second | server, µs each |\n|---|---|---|");
     single(&catalogue, &processor, count).await;
     println!(
@@ -80,18 +72,6 @@ async fn new_run(
         .enqueue(rows.collect(), rollouts.collect())
         .await
         .unwrap();
-    if ANALYZED.load(Ordering::Relaxed) {
-        let url = SERVER.lock().unwrap().clone().unwrap();
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-            .await
-            .unwrap();
-        let mut driver = JoinSet::new();
-        driver.spawn(connection);
-        client
-            .batch_execute("ANALYZE osmosis.rollouts; ANALYZE osmosis.rows;")
-            .await
-            .unwrap();
-    }
     (run, store)
 }
 

@@ -93,23 +93,8 @@ pub(crate) struct SimulatedExecutor {
     pub(crate) servers: Arc<Vec<ModelServer>>,
     pub(crate) store: Arc<NodeStore>,
     pub(crate) random: Arc<Random>,
-    /// Rollouts of this node at each server.
-    pub(crate) at_servers: Mutex<Vec<usize>>,
     /// 1 for a machine like the others.
     pub(crate) slowness: f64,
-}
-
-impl SimulatedExecutor {
-    /// The server with the fewest rollouts of this node, as its gateway chooses; of equals, any.
-    fn choose(&self) -> usize {
-        let mut at_servers = self.at_servers.lock();
-        let first = usize::try_from(self.random.next() % 1024).unwrap_or(0);
-        let count = at_servers.len();
-        let turned = (0..count).map(|n| (first + n) % count);
-        let at = turned.min_by_key(|at| at_servers[*at]).unwrap_or(0);
-        at_servers[at] += 1;
-        at
-    }
 }
 
 #[async_trait]
@@ -120,7 +105,7 @@ impl Executor for SimulatedExecutor {
 
     async fn run(&self, _: RunJob, _: Terms, cancel: &CancellationToken) -> TaskReport {
         // A rollout stays at the server that holds its prefix.
-        let at = self.choose();
+        let at = usize::try_from(self.random.next()).unwrap_or(0) % self.servers.len();
         for _ in 0..CALLS {
             let ready = self.servers[at].answered_at(&self.random);
             // The agent's own work after each answer.
@@ -131,7 +116,6 @@ impl Executor for SimulatedExecutor {
             }
             self.store.note_call();
         }
-        self.at_servers.lock()[at] -= 1;
         TaskReport::undispatched(done(vec![Sample {
             id: SampleId::main(),
             messages: self.store.no_messages(),
