@@ -34,7 +34,7 @@ use crate::node_store::NodeStore;
 use crate::report::{Loss, Measured};
 
 /// As `osmosis-run` has it.
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 const HELP: &str = "\
 cluster_simulation [--nodes N] [--rollouts N] [--in-flight N] [--lose PART] [--seed N] [--scaling]

@@ -176,18 +176,15 @@ impl Writer {
                     let _ = answer.send(lost);
                 }
                 Write::Complete(id, attempt, answer) => {
-                    let receipt = match table.holds(&id, attempt.0) {
-                        Some(at) => {
-                            table.end(at, State::Done);
-                            operations.completions += 1;
-                            self.database.per_node.lock()[self.node] += 1;
-                            changed = true;
-                            CompletionReceipt::Accepted
-                        }
-                        None => {
-                            operations.fenced += 1;
-                            CompletionReceipt::Fenced
-                        }
+                    let receipt = if let Some(at) = table.holds(&id, attempt.0) {
+                        table.end(at, State::Done);
+                        operations.completions += 1;
+                        self.database.per_node.lock()[self.node] += 1;
+                        changed = true;
+                        CompletionReceipt::Accepted
+                    } else {
+                        operations.fenced += 1;
+                        CompletionReceipt::Fenced
                     };
                     let _ = answer.send(receipt);
                 }

@@ -82,7 +82,7 @@ impl Measured {
 }
 
 fn around(rows: &[crate::database::Row], began: Instant, loss: Loss) -> [f64; 3] {
-    let minute = Duration::from_secs(60);
+    let minute = Duration::from_mins(1);
     let rate = |from: Instant, to: Instant| {
         let within = |row: &&crate::database::Row| row.done.is_some_and(|at| at >= from && at < to);
         rows.iter().filter(within).count() as f64 / (to - from).as_secs_f64().max(1e-9)
