@@ -19,7 +19,7 @@ use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::unigram::{UnigramModel, UnigramSampler};
 use osmosis_tokens::ChatFormat;
 use osmosis_train::{
-    TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
+    NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
 };
 use osmosis_worker::{Launch, Limits, PoolOptions, WorkerPool};
 use serde_json::{Map, Value, json};
@@ -132,6 +132,7 @@ pub(crate) struct Run {
     pub(crate) model: Model,
     pub(crate) folder: Utf8PathBuf,
     pub(crate) tensorboard: bool,
+    pub(crate) nodes: Option<Arc<dyn NodeGate>>,
     _keep: TempDir,
 }
 
@@ -179,6 +180,7 @@ impl Run {
             model: Model::Unigram(UnigramModel::new(model::VOCABULARY)),
             folder,
             tensorboard: false,
+            nodes: None,
             _keep: keep,
         }
     }
@@ -267,7 +269,7 @@ impl Run {
             engine: engine_options(),
             folder: self.folder.clone(),
             tensorboard: self.tensorboard,
-            nodes: None,
+            nodes: self.nodes.clone(),
         };
         let mut trainer = match Trainer::open(self.plan.clone(), parts).await {
             Ok(trainer) => trainer,
@@ -339,6 +341,7 @@ impl Run {
             model: self.model.clone(),
             folder,
             tensorboard: self.tensorboard,
+            nodes: None,
             _keep: keep,
         }
     }
