@@ -8,13 +8,14 @@ use anyhow::Result;
 use osmosis_testkit::python_environment;
 
 use super::site::Site;
+use super::steps::BUILT;
 use super::system_packages;
 
 /// Needs PostgreSQL and the program.
 pub(super) fn cluster(site: &Site) -> Result<()> {
     system_packages::network_tools(site);
-    // Of the whole workspace: cargo would build other crates again for the features of one package alone.
-    site.cargo(&["build", "--workspace", "--locked", "--bins"])?;
+    // As the tests were built: cargo would build most crates again for the features of programs alone.
+    site.cargo(&[&["build", "--workspace", "--locked"], &BUILT[..]].concat())?;
     let folder = site.root.join("python");
     site.run(
         Command::new(python_environment::ray_python())

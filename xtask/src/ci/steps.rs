@@ -30,7 +30,7 @@ pub(super) enum Order {
 }
 
 /// The targets that are built. Examples are linted and never linked: no test starts one.
-const BUILT: [&str; 3] = ["--lib", "--bins", "--tests"];
+pub(super) const BUILT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 /// Python tests that start no worker and no server.
 const QUICK_PYTHON_TESTS: [&str; 12] = [

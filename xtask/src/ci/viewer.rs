@@ -10,6 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_testkit::python_environment;
 
 use super::site::Site;
+use super::steps::BUILT;
 use super::system_packages;
 
 /// What is installed, and nothing newer: a release of another's must not fail our checks.
@@ -45,8 +46,8 @@ pub(super) fn page(site: &Site) -> Result<()> {
 pub(super) fn browser(site: &Site) -> Result<()> {
     let packages = packages(site)?;
     let chromium = chromium(site)?;
-    // Of the whole workspace: cargo would build other crates again for the features of one package alone.
-    site.cargo(&["build", "--workspace", "--locked", "--bins"])?;
+    // As the tests were built: cargo would build most crates again for the features of programs alone.
+    site.cargo(&[&["build", "--workspace", "--locked"], &BUILT[..]].concat())?;
     let example = ["build", "--workspace", "--locked", "--example", "make_runs"];
     site.cargo(&example)?;
     let built = target(site).join("debug");
