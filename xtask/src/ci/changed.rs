@@ -163,7 +163,8 @@ mod tests {
         assert!(core.python);
         let cli = changed(&["crates/osmosis-cli/src/main.rs"]);
         assert_eq!(cli.with_dependents, ["osmosis-cli"]);
-        assert!(core.has_library && !cli.has_library);
+        let program = changed(&["xtask/src/main.rs"]);
+        assert!(core.has_library && cli.has_library && !program.has_library);
     }
 
     #[test]

@@ -238,6 +238,6 @@ mod tests {
         let found = documented_crates().unwrap();
         assert!(found.contains(&"osmosis-core".to_owned()));
         assert!(!found.contains(&"osmosis-testkit".to_owned()));
-        assert!(!found.contains(&"osmosis-cli".to_owned()), "no library");
+        assert!(!found.contains(&"xtask".to_owned()), "no library");
     }
 }
