@@ -1,22 +1,22 @@
-//! Which endpoint a call goes to. A rule without I/O.
+//! Which of several model servers a call goes to. The gateway decides by it, and the simulation of a cluster.
 
 /// An endpoint as the rule sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lane {
+pub struct EndpointState {
     /// Its breaker is open.
-    pub(super) open: bool,
+    pub open: bool,
     /// It may take one more call.
-    pub(super) room: bool,
-    pub(super) in_flight: u32,
+    pub room: bool,
+    pub in_flight: u32,
     /// It asked to be left alone for a while; it is, when there is another.
-    pub(super) resting: bool,
+    pub resting: bool,
     /// This call has failed there already.
-    pub(super) tried: bool,
+    pub tried: bool,
 }
 
 /// Where to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub enum EndpointChoice {
     Go(usize),
     /// All that could answer are full.
     Wait,
@@ -26,28 +26,37 @@ pub(super) enum Choice {
 
 /// The endpoint that holds the caller's prefix if it can take the call, else the least loaded one that
 /// can; among equals `turn` decides, so that idle endpoints are used in turn.
-pub(super) fn choose(lanes: &[Lane], preferred: Option<usize>, turn: usize) -> Choice {
-    let able = |lane: &Lane| !lane.open && lane.room;
+pub fn choose_endpoint(
+    endpoints: &[EndpointState],
+    preferred: Option<usize>,
+    turn: usize,
+) -> EndpointChoice {
+    let able = |endpoint: &EndpointState| !endpoint.open && endpoint.room;
     if let Some(at) = preferred
-        && lanes
+        && endpoints
             .get(at)
-            .is_some_and(|lane| able(lane) && !lane.resting && !lane.tried)
+            .is_some_and(|endpoint| able(endpoint) && !endpoint.resting && !endpoint.tried)
     {
-        return Choice::Go(at);
+        return EndpointChoice::Go(at);
     }
-    let count = lanes.len().max(1);
-    let best = lanes
+    let count = endpoints.len().max(1);
+    let best = endpoints
         .iter()
         .enumerate()
-        .filter(|(_, lane)| able(lane))
-        .min_by_key(|(at, lane)| {
+        .filter(|(_, endpoint)| able(endpoint))
+        .min_by_key(|(at, endpoint)| {
             let after_turn = (at + count - turn % count) % count;
-            (lane.tried, lane.resting, lane.in_flight, after_turn)
+            (
+                endpoint.tried,
+                endpoint.resting,
+                endpoint.in_flight,
+                after_turn,
+            )
         });
     match best {
-        Some((at, _)) => Choice::Go(at),
-        None if lanes.iter().all(|lane| lane.open) => Choice::NoneLeft,
-        None => Choice::Wait,
+        Some((at, _)) => EndpointChoice::Go(at),
+        None if endpoints.iter().all(|endpoint| endpoint.open) => EndpointChoice::NoneLeft,
+        None => EndpointChoice::Wait,
     }
 }
 
@@ -56,7 +65,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const IDLE: Lane = Lane {
+    const IDLE: EndpointState = EndpointState {
         open: false,
         room: true,
         in_flight: 0,
@@ -66,42 +75,49 @@ mod tests {
 
     #[test]
     fn the_preferred_endpoint_is_left_only_when_it_cannot_take_the_call() {
-        let busy = Lane {
+        let busy = EndpointState {
             in_flight: 9,
             ..IDLE
         };
-        assert_eq!(choose(&[IDLE, busy], Some(1), 0), Choice::Go(1));
-        for lane in [
-            Lane { open: true, ..busy },
-            Lane {
+        assert_eq!(
+            choose_endpoint(&[IDLE, busy], Some(1), 0),
+            EndpointChoice::Go(1)
+        );
+        for endpoint in [
+            EndpointState { open: true, ..busy },
+            EndpointState {
                 room: false,
                 ..busy
             },
-            Lane {
+            EndpointState {
                 resting: true,
                 ..busy
             },
-            Lane {
+            EndpointState {
                 tried: true,
                 ..busy
             },
         ] {
-            assert_eq!(choose(&[IDLE, lane], Some(1), 0), Choice::Go(0), "{lane:?}");
+            assert_eq!(
+                choose_endpoint(&[IDLE, endpoint], Some(1), 0),
+                EndpointChoice::Go(0),
+                "{endpoint:?}"
+            );
         }
-        assert_eq!(choose(&[IDLE], Some(7), 0), Choice::Go(0));
+        assert_eq!(choose_endpoint(&[IDLE], Some(7), 0), EndpointChoice::Go(0));
     }
 
     #[test]
     fn idle_endpoints_take_turns() {
-        let turns = |turn| choose(&[IDLE; 3], None, turn);
+        let turns = |turn| choose_endpoint(&[IDLE; 3], None, turn);
         assert_eq!(
             [turns(0), turns(1), turns(2), turns(3)],
-            [0, 1, 2, 0].map(Choice::Go)
+            [0, 1, 2, 0].map(EndpointChoice::Go)
         );
-        assert_eq!(choose(&[], None, 3), Choice::NoneLeft);
+        assert_eq!(choose_endpoint(&[], None, 3), EndpointChoice::NoneLeft);
     }
 
-    fn lane() -> impl Strategy<Value = Lane> {
+    fn endpoint() -> impl Strategy<Value = EndpointState> {
         (
             any::<bool>(),
             any::<bool>(),
@@ -109,7 +125,7 @@ mod tests {
             any::<bool>(),
             any::<bool>(),
         )
-            .prop_map(|(open, room, in_flight, resting, tried)| Lane {
+            .prop_map(|(open, room, in_flight, resting, tried)| EndpointState {
                 open,
                 room,
                 in_flight,
@@ -121,26 +137,26 @@ mod tests {
     proptest! {
         #[test]
         fn a_call_goes_where_it_can_be_taken_and_nowhere_fuller_than_needed(
-            lanes in prop::collection::vec(lane(), 0..6),
+            endpoints in prop::collection::vec(endpoint(), 0..6),
             preferred in prop::option::of(0..7_usize),
             turn in any::<usize>(),
         ) {
-            match choose(&lanes, preferred, turn) {
-                Choice::Go(at) => {
-                    let chosen = lanes[at];
+            match choose_endpoint(&endpoints, preferred, turn) {
+                EndpointChoice::Go(at) => {
+                    let chosen = endpoints[at];
                     prop_assert!(!chosen.open && chosen.room);
                     if preferred != Some(at) {
-                        for other in lanes.iter().filter(|lane| !lane.open && lane.room) {
-                            let key = |lane: &Lane| (lane.tried, lane.resting, lane.in_flight);
+                        for other in endpoints.iter().filter(|endpoint| !endpoint.open && endpoint.room) {
+                            let key = |endpoint: &EndpointState| (endpoint.tried, endpoint.resting, endpoint.in_flight);
                             prop_assert!(key(&chosen) <= key(other));
                         }
                     }
                 }
-                Choice::Wait => {
-                    prop_assert!(lanes.iter().any(|lane| !lane.open));
-                    prop_assert!(lanes.iter().all(|lane| lane.open || !lane.room));
+                EndpointChoice::Wait => {
+                    prop_assert!(endpoints.iter().any(|endpoint| !endpoint.open));
+                    prop_assert!(endpoints.iter().all(|endpoint| endpoint.open || !endpoint.room));
                 }
-                Choice::NoneLeft => prop_assert!(lanes.iter().all(|lane| lane.open)),
+                EndpointChoice::NoneLeft => prop_assert!(endpoints.iter().all(|endpoint| endpoint.open)),
             }
         }
     }
