@@ -15,6 +15,10 @@ impl NodeGate for Journal {
     fn set_open(&self, open: bool) {
         self.note(if open { "open" } else { "closed" });
     }
+
+    fn interrupt(&self) {
+        self.note("interrupted");
+    }
 }
 
 impl Journal {
