@@ -67,11 +67,11 @@ pub(crate) struct Claiming {
     pub(crate) chosen: Vec<RolloutId>,
 }
 
-// Which rows a statement changes must not depend on what PostgreSQL believes about the table. A run is new, so its
+// Which rows a statement reads must not depend on what PostgreSQL believes about the table. A run is new, so its
 // statistics are missing or say that nothing is leased. Then the planner takes the index of leased rollouts for tiny and
 // reads all of it for each heartbeat and result (8 ms for 16 leases among 1,500; an `ANALYZE` after `enqueue` does not
 // help). So whoever has ids joins on (run_id, rollout_id), both from a materialised list, and `leased!` matches no
-// partial index: what is left is the primary key.
+// partial index: what is left is the primary key (see also `BY_INDEX` of the writer).
 
 /// Whether a rollout is leased, in words that the partial index of leased rollouts is not found by.
 macro_rules! leased {

@@ -91,7 +91,7 @@ impl PostgresServer {
                 run(Command::new("chown").arg(user).arg(&to));
             }
         }
-        let access = format!("hostssl all all {}/32 trust\n", address.ip());
+        let access = "hostssl all all all trust\n";
         fs::write(data.join("pg_hba.conf"), access).unwrap_or_else(|error| panic!("{error}"));
         *self
             .listens

@@ -1,7 +1,7 @@
 //! Nodes of runs whose model is the controller's: they ask it token by token. Evaluations and trainings come out bit for
 //! bit as without nodes, whoever is killed meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -395,17 +395,19 @@ fn an_evaluation_of_an_embedded_model_is_the_same_on_nodes() {
     assert_eq!(tokens(&cluster.workspace), tokens(&plain));
 }
 
-/// What the judge says decides, whatever it is: a tiny model gives no score.
+/// What the judge says decides, whatever it is: a tiny model has no opinion.
 const BY_JUDGE: &str = r#"
-from osmosis_ai import JudgeError, evaluate_rubric
-
 class Judged(Grader):
     async def grade(self, ctx):
-        try:
-            said = (await evaluate_rubric(rubric="Is it?", messages=ctx.sample.messages)).explanation
-        except JudgeError as error:
-            said = str(error)
-        ctx.set_reward(sum(map(ord, str(said))) % 1009)
+        async with httpx.AsyncClient(timeout=60) as client:
+            reply = await client.post(
+                f"{ctx.judge.base_url}/chat/completions",
+                headers={"Authorization": f"Bearer {ctx.judge.api_key}"},
+                json={"model": ctx.judge.model, "messages": ctx.sample.messages[:1], "max_tokens": 12},
+            )
+            reply.raise_for_status()
+        said = str(reply.json()["choices"][0]["message"]["content"])
+        ctx.set_reward(sum(map(ord, said)) % 1009)
 "#;
 
 /// The policy is a script, or the same embedded model.
@@ -433,6 +435,8 @@ fn nodes_ask_an_embedded_judge_at_the_controller() {
         let index = ".osmosis/evals/t/index.jsonl";
         let expected = results(&plain.read(index));
         assert_eq!(expected.len(), 4);
+        let rewards: BTreeSet<String> = expected.values().map(|v| v[1].to_string()).collect();
+        assert!(rewards.len() > 1, "it says the same to all: {rewards:?}");
         assert_eq!(
             results(&cluster.workspace.read(index)),
             expected,
