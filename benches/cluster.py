@@ -152,6 +152,11 @@ class Bench:
         except DatabaseAwayError:
             return None
 
+    def remove_run(self, root: pathlib.Path) -> None:
+        store = f"postgres://postgres@/bench?host={self.database.folder}"
+        command = [self.osmosis, "run", "rm", "r", "--yes", "--store", store]
+        subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
     def undisturbed(self, root: pathlib.Path) -> float:
         """The same on one machine, in SQLite."""
         began = time.monotonic()
@@ -341,7 +346,7 @@ def campaign(bench: Bench, rollouts: int, faults: int, seed: int, delay: int) ->
 
 
 def scaling(bench: Bench, rollouts: int, rounds: int) -> None:
-    """Processor time per rollout, of everything, from a tenth of the run to nine tenths: starting is not in it."""
+    """Processor time per rollout, of everything but starting and ending."""
     costs: dict[int, list[float]] = collections.defaultdict(list)
     rates: dict[int, list[float]] = collections.defaultdict(list)
     for number in range(rounds):
@@ -352,7 +357,7 @@ def scaling(bench: Bench, rollouts: int, rounds: int) -> None:
             bench.wait_for_token(root)
             for host in bench.node_hosts[:count]:
                 bench.start_node(host, root)
-            cost, rate = between(bench, rollouts)
+            cost, rate = between(bench, rollouts, count)
             costs[count].append(cost)
             rates[count].append(rate)
             assert bench.controller is not None
@@ -360,29 +365,33 @@ def scaling(bench: Bench, rollouts: int, rounds: int) -> None:
                 raise SystemExit((bench.folder / "controller.log").read_text()[-2000:])
             for process in bench.nodes.values():
                 process.popen.wait()
-            subprocess.run(
-                [bench.osmosis, "run", "rm", "r", "--yes", "--store", f"postgres://postgres@/bench?host={bench.database.folder}"],
-                cwd=root, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            bench.nodes.clear()
+            bench.remove_run(root)
     one = statistics.median(costs[1])
     rows = []
     for count, found in sorted(costs.items()):
         cost = statistics.median(found)
         rows.append([count, f"{1000 * cost:.2f}", f"{cost / one:.3f}", f"{statistics.median(rates[count]):.0f}"])
     print_table(["nodes", "ms of processor per rollout, PostgreSQL included", "to 1 node", "rollouts/s"], rows)
+    for count, found in sorted(costs.items()):
+        print(f"{count} nodes: {', '.join(f'{1000 * cost:.2f}' for cost in found)}")
     print(f"{rollouts} rollouts of two model calls, medians of {rounds} rounds, {IN_FLIGHT} at once on each node")
 
 
-def between(bench: Bench, rollouts: int) -> tuple[float, float]:
-    def reach(count: float) -> tuple[float, float, int]:
-        while True:
-            done = bench.done() or 0
-            if done >= count:
-                return bench.net.cpu_seconds(), time.monotonic(), done
-            time.sleep(0.05)
+def between(bench: Bench, rollouts: int, nodes: int) -> tuple[float, float]:
+    """Processor seconds per rollout and rollouts per second, from when every node works to shortly before the end."""
 
-    used_first, at_first, done_first = reach(rollouts * 0.1)
-    used_last, at_last, done_last = reach(rollouts * 0.9)
+    def reach(condition: str, count: int) -> tuple[float, float, int]:
+        while int(bench.database.sql(f"SELECT coalesce(({condition}), 0)")) < count:
+            if bench.controller is not None and bench.controller.code not in (None, 0):
+                raise SystemExit((bench.folder / "controller.log").read_text()[-2000:])
+            # Counting costs the server something, too.
+            time.sleep(0.25)
+        return bench.net.cpu_seconds(), time.monotonic(), bench.done() or 0
+
+    least = f"SELECT min(done) FROM osmosis.members WHERE kind = 'node' HAVING count(*) = {nodes}"
+    used_first, at_first, done_first = reach(least, 100)
+    used_last, at_last, done_last = reach("SELECT sum(done) FROM osmosis.members", rollouts * 9 // 10)
     many = done_last - done_first
     return (used_last - used_first) / many, many / (at_last - at_first)
 
@@ -401,7 +410,7 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="what it prints is markdown in any case")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    rollouts = arguments.rollouts or (600 if arguments.quick else 2000 if arguments.scaling else 20_000)
+    rollouts = arguments.rollouts or (600 if arguments.quick else 6000 if arguments.scaling else 20_000)
     faults = arguments.faults or (7 if arguments.quick else 50)
     delay = arguments.delay or (2000 if arguments.quick else 400)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="osmosis-cluster-"))

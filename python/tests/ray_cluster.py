@@ -1,4 +1,5 @@
-"""A run on a real Ray cluster of two machines, one of which dies. `cargo xtask ci` runs this.
+"""Runs on a real Ray cluster of two machines: a training, then an evaluation during which one machine dies.
+`cargo xtask ci` runs this.
 
     python tests/ray_cluster.py --osmosis PROGRAM
 
@@ -47,6 +48,53 @@ rollout = "slow"
 entrypoint = "main.py"
 dataset = "d"
 model_path = "script:p.toml"
+"""
+
+# Asks the model, which samples at the controller. Needs no packages of its own.
+LEARNER = '''
+import asyncio, json
+from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
+
+class Short(AgentWorkflow):
+    async def run(self, ctx):
+        rollout = get_rollout_context()
+        # Long enough for both machines to get some.
+        await asyncio.sleep(0.3)
+        host, port = rollout.chat_completions_url.split("/")[2].split(":")
+        body = json.dumps({"model": "m", "messages": ctx.prompt, "max_tokens": 12}).encode()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer "
+            + rollout.api_key.encode() + b"\\r\\ncontent-type: application/json\\r\\ncontent-length: "
+            + str(len(body)).encode() + b"\\r\\nconnection: close\\r\\n\\r\\n" + body
+        )
+        reply = await reader.read()
+        writer.close()
+        assert b"200 OK" in reply[:40], reply[:200]
+        message = json.loads(reply[reply.index(b"\\r\\n\\r\\n") + 4:])["choices"][0]["message"]
+        return [*ctx.prompt, message]
+
+class Checksum(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(sum(map(ord, str(ctx.sample.messages[-1]["content"]))) % 5 / 4)
+'''
+STEPS = 3
+TRAINING = f"""
+[experiment]
+rollout = "short"
+entrypoint = "main.py"
+dataset = "d"
+model_path = "builtin/tiny"
+
+[training]
+steps = {STEPS}
+rollout_batch_size = 3
+n_samples_per_prompt = 4
+lr = 1e-3
+seed = 5
+
+[checkpoints]
+checkpoint_save_freq = {STEPS}
 """
 
 
@@ -105,14 +153,16 @@ class Cluster:
             self.worker, address, f"--temp-dir={temporary}", "--object-store-memory=80000000"
         )
 
-    def workspace(self) -> Path:
-        root = self.folder / "workspace"
+    def workspace(self, name: str = "workspace") -> Path:
+        root = self.folder / name
         rows = ({"user_prompt": f"say {i}", "ground_truth": str(i)} for i in range(ROLLOUTS))
         for path, text in {
             "data/d.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
             "rollouts/slow/main.py": PROJECT,
             "p.toml": "[[reply]]\ntext = 'x'\n",
             "c.toml": CONFIG,
+            "rollouts/short/main.py": LEARNER,
+            "t.toml": TRAINING,
         }.items():
             file = root / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,15 +171,28 @@ class Cluster:
 
     def submit(self, root: Path) -> Process:
         command = [self.osmosis, "eval", "submit", "c.toml", "--name", "r", "--yes"]
-        command += ["--store", self.database.url, "--progress", "none", "--max-in-flight", "4"]
+        command += ["--progress", "none"]
+        return self._on_ray(command, "controller", root)
+
+    def train(self, root: Path) -> Process:
+        return self._on_ray(self._training(), "trainer", root)
+
+    def train_here(self, root: Path) -> Process:
+        """The same without a cluster and without a database."""
+        command = [*self._training(), "--python", sys.executable]
+        return self.head.start(command, self.folder / "alone.log", self.environment, cwd=root)
+
+    def _training(self) -> list[str]:
+        return [self.osmosis, "train", "submit", "t.toml", "--name", "t"]
+
+    def _on_ray(self, command: list[str], log: str, root: Path) -> Process:
+        command += ["--store", self.database.url, "--max-in-flight", "4"]
         command += ["--cluster", "ray", "--ray-python", sys.executable, "--workers", "1"]
-        log = self.folder / "controller.log"
-        return self.head.start(command, log, self.environment, cwd=root)
+        return self.head.start(command, self.folder / f"{log}.log", self.environment, cwd=root)
 
     def owners(self) -> int:
         """Nodes that hold or have finished rollouts."""
-        who = "SELECT count(DISTINCT member_id) FROM osmosis.rollouts WHERE attempt > 0"
-        return int(self.database.sql(who))
+        return int(self._of_evaluation("count(DISTINCT member_id)", "attempt > 0"))
 
     def nodes(self) -> list[int]:
         """Processes that are an `osmosis node`."""
@@ -142,10 +205,21 @@ class Cluster:
         return found
 
     def count(self, condition: str) -> int:
-        return int(self.database.sql(f"SELECT count(*) FROM osmosis.rollouts WHERE {condition}"))
+        return int(self._of_evaluation("count(*)", condition))
 
-    def log(self) -> str:
-        return (self.folder / "controller.log").read_text()
+    def _of_evaluation(self, what: str, condition: str) -> str:
+        runs = "SELECT run_id FROM osmosis.runs WHERE kind = 'evaluation'"
+        return self.database.sql(
+            f"SELECT {what} FROM osmosis.rollouts WHERE run_id IN ({runs}) AND {condition}"
+        )
+
+    def log(self, name: str = "controller") -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def ended(self, process: Process, log: str, seconds: float = 120) -> None:
+        until(f"{log} ends", lambda: process.code is not None, seconds)
+        if process.code != 0:
+            raise SystemExit(f"{log} ended with {process.code}:\n{self.log(log)}")
 
 
 def free_port(host: Host) -> int:
@@ -155,6 +229,28 @@ def free_port(host: Host) -> int:
     with socket.socket() as probe:
         probe.bind((host.address, 0))
         return int(probe.getsockname()[1])
+
+
+def weights(root: Path) -> bytes:
+    checkpoint = root / f".osmosis/training/t/checkpoints/step_{STEPS}"
+    return (checkpoint / "model.safetensors").read_bytes()
+
+
+def check_training(cluster: Cluster, root: Path, say: Callable[[str], None]) -> None:
+    """Rollouts on both machines, the learner at the controller: the weights are those of one machine."""
+    alone = cluster.workspace("alone")
+    here = cluster.train_here(alone)
+    trainer = cluster.train(root)
+    cluster.ended(here, "alone")
+    cluster.ended(trainer, "trainer")
+    done = "SELECT count(*), count(done_by), count(DISTINCT done_by) FROM osmosis.rollouts"
+    rollouts, finished, members = map(int, cluster.database.sql(done).split("|"))
+    assert rollouts == finished == STEPS * 12, (rollouts, finished)
+    controllers = "SELECT count(*) FROM osmosis.members WHERE kind = 'controller' AND done > 0"
+    assert int(cluster.database.sql(controllers)) == 0, "the controller ran rollouts itself"
+    assert weights(root) == weights(alone), "other weights than on one machine"
+    until("no node of the training is left", lambda: not cluster.nodes(), 20)
+    say(f"a training of {STEPS} steps on {members} nodes has the weights of one machine")
 
 
 def check(cluster: Cluster) -> None:
@@ -168,6 +264,8 @@ def check(cluster: Cluster) -> None:
     head = (cluster.head.address, cluster.port)
     until("the head of Ray listens", lambda: cluster.head.reaches(*head))
     cluster.start_worker()
+    until("the second machine joined", lambda: "Ray runtime started" in cluster.log("ray-2"))
+    check_training(cluster, root, say)
     controller = cluster.submit(root)
 
     def both_work() -> bool:
@@ -188,9 +286,7 @@ def check(cluster: Cluster) -> None:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     say("the second machine is dead")
-    until("the controller ends", lambda: controller.code is not None, 120)
-    if controller.code != 0:
-        raise SystemExit(f"the controller ended with {controller.code}:\n{cluster.log()}")
+    cluster.ended(controller, "controller")
     say("the run is complete")
     index = (root / ".osmosis/evals/r/index.jsonl").read_text().splitlines()
     rewards = {line["row_index"]: line["reward"] for line in map(json.loads, index)}

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use camino::Utf8Path;
 use osmosis_core::config::{DatasetColumns, DatasetRef};
 use osmosis_data::{Dataset, Taking};
 use osmosis_run::reports::{DatasetPreview, PreviewColumn, PreviewRow};
@@ -13,14 +12,14 @@ use crate::arguments::{DatasetArguments, DatasetCommand};
 use crate::checked_dataset::{checked, data_error};
 use crate::error::Exit;
 use crate::output::{Output, paint};
-use crate::workspace::{Workspace, absolute};
+use crate::workspace::{WorkspaceChoice, absolute};
 
 /// Characters of a value that are shown.
 const SHOWN: usize = 1000;
 
 pub(crate) fn run(
     command: DatasetCommand,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     match command {
@@ -43,7 +42,7 @@ pub(crate) fn run(
     }
 }
 
-fn open(arguments: &DatasetArguments, workspace: Option<&Utf8Path>) -> Result<Dataset, RunError> {
+fn open(arguments: &DatasetArguments, workspace: &WorkspaceChoice) -> Result<Dataset, RunError> {
     let file = arguments.file.as_path();
     let columns = columns(&arguments.columns)?;
     // What is there is meant; otherwise a name of the workspace's.
@@ -55,7 +54,7 @@ fn open(arguments: &DatasetArguments, workspace: Option<&Utf8Path>) -> Result<Da
             .as_str()
             .parse()
             .map_err(|error| RunError::usage(RunErrorKind::Usage, format!("{error}")))?;
-        match Workspace::find(workspace, None) {
+        match workspace.find(None) {
             Ok(found) => osmosis_data::resolve(&reference, &found.root).and_then(Dataset::open),
             Err(_) if absolute(file)?.exists() => opened,
             Err(_) => {

@@ -19,12 +19,16 @@ use crate::figures::duration_text;
 use crate::output::Output;
 use crate::train::submit::{self, Start};
 use crate::train::{Plan, Request, failed_text, pass_text, report, reward_text};
-use crate::workspace::{absolute, current_dir};
+use crate::workspace::{WorkspaceChoice, absolute, current_dir};
 
 /// The config of the training, in the demo's workspace.
 const CONFIG: &str = "configs/training/calculator.toml";
 
-pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exit, RunError> {
+pub(crate) async fn run(
+    arguments: DemoArguments,
+    workspace: &WorkspaceChoice,
+    output: &Output,
+) -> Result<Exit, RunError> {
     let root = match &arguments.dir {
         Some(folder) => absolute(folder)?,
         None => default_folder()?,
@@ -44,7 +48,8 @@ pub(crate) async fn run(arguments: DemoArguments, output: &Output) -> Result<Exi
         rows_not_compared: false,
     };
     let notices = output.notices();
-    let plan: Plan = Plan::check(request, Some(&root), &*notices).await?;
+    let workspace = workspace.at(root.clone()).chosen();
+    let plan: Plan = Plan::check(request, &workspace, &*notices).await?;
     // Each demo is a run of its own.
     let mut training = Training::new(plan, None)?;
     training.throughput.python = arguments.python;

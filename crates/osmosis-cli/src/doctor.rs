@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use camino::Utf8Path;
 use indicatif::{ProgressBar, ProgressStyle};
 use osmosis_run::RunError;
 use osmosis_run::doctor::{Doctor, DoctorEvent};
@@ -14,13 +13,14 @@ use crate::arguments::DoctorArguments;
 use crate::error::Exit;
 use crate::output::{Output, paint};
 use crate::terminal::neutral;
+use crate::workspace::WorkspaceChoice;
 
 /// Where the text of a finding begins.
 const INDENT: usize = 24;
 
 pub(crate) async fn run(
     arguments: &DoctorArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let notices = output.notices();

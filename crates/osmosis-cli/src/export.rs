@@ -14,14 +14,14 @@ use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{FoundRun, ReadRun};
 use crate::terminal;
-use crate::workspace::{Workspace, absolute};
+use crate::workspace::{WorkspaceChoice, absolute};
 
 pub(crate) async fn run(
     arguments: &ExportArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let workspace = Workspace::find(workspace, None)?;
+    let workspace = workspace.find(None)?;
     let kinds = [RunKind::Evaluation, RunKind::Training];
     let folder = FoundRun::among(&kinds, &workspace, &arguments.run)
         .await?

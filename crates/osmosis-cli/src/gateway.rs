@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8Path;
 use osmosis_core::RolloutId;
 use osmosis_core::config::{ModelPath, ToolFormat};
 use osmosis_gateway::{
@@ -28,7 +27,7 @@ use crate::policy::{self, ReadyPolicy, variable};
 use crate::run_folder::RunFolder;
 use crate::runs::{Opened, Pinned, RunToOpen, fresh_name, given_name};
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, absolute, current_dir};
+use crate::workspace::{Workspace, WorkspaceChoice, absolute, current_dir};
 
 /// What calls without a rollout of their own are recorded under.
 const ROLLOUT: &str = "gateway";
@@ -37,7 +36,7 @@ pub(crate) const CONTROL_KEY_VARIABLE: &str = "OSMOSIS_CONTROL_KEY";
 
 pub(crate) async fn run(
     arguments: GatewayArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let workspace = workspace_or_here(workspace)?;
@@ -280,14 +279,14 @@ fn key_variable(name: &str) -> String {
 }
 
 /// The workspace, or the working directory where there is none: serving needs no rollouts.
-pub(crate) fn workspace_or_here(named: Option<&Utf8Path>) -> Result<Workspace, RunError> {
-    match Workspace::find(named, None) {
-        Err(error) if named.is_none() => {
+pub(crate) fn workspace_or_here(chosen: &WorkspaceChoice) -> Result<Workspace, RunError> {
+    match chosen.find(None) {
+        Err(error) if chosen.named().is_none() => {
             tracing::debug!(
                 message = error.message(),
                 "no workspace; the working directory is used"
             );
-            Ok(Workspace::at(current_dir()?))
+            Ok(chosen.at(current_dir()?))
         }
         found => found,
     }

@@ -80,8 +80,8 @@ pub fn run() -> ExitCode {
 }
 
 fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError> {
-    store_option::apply(&mut arguments)?;
-    let workspace = arguments.workspace.as_deref();
+    let chosen = store_option::chosen(&mut arguments)?;
+    let workspace = &chosen;
     match arguments.command {
         Command::Eval { command } => runtime()?.block_on(eval::run(command, workspace, output)),
         Command::Train { command } => runtime()?.block_on(train::run(command, workspace, output)),
@@ -90,7 +90,7 @@ fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError>
         Command::Node(node) => runtime()?.block_on(node::run(*node, output)),
         Command::View(view) => runtime()?.block_on(view::run(view, workspace, output)),
         Command::Run { command } => runtime()?.block_on(runs::run(command, workspace, output)),
-        Command::Demo(demo) => runtime()?.block_on(demo::run(demo, output)),
+        Command::Demo(demo) => runtime()?.block_on(demo::run(demo, workspace, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),
         } => rollout_init::run(&init, workspace, output),

@@ -10,7 +10,7 @@ use osmosis_run::{RunError, RunErrorKind, io_error as io};
 use crate::arguments::{InitArguments, Template};
 use crate::error::Exit;
 use crate::output::Output;
-use crate::workspace::{Workspace, absolute, current_dir};
+use crate::workspace::{WorkspaceChoice, absolute, current_dir};
 
 /// Stands for the rollout's name in the templates.
 const NAME: &str = "@NAME@";
@@ -21,7 +21,7 @@ const ENTRYPOINT: &str = "@ENTRYPOINT@";
 
 pub(crate) fn run(
     arguments: &InitArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     // A rollout's name has the rules of every path segment.
@@ -100,11 +100,11 @@ fn ignore_runs(root: &Utf8Path, output: &Output) -> Result<Option<Utf8PathBuf>, 
 }
 
 /// The workspace that was named or is around us; without one, the working directory becomes one.
-fn root(workspace: Option<&Utf8Path>) -> Result<Utf8PathBuf, RunError> {
-    if let Some(named) = workspace {
+fn root(workspace: &WorkspaceChoice) -> Result<Utf8PathBuf, RunError> {
+    if let Some(named) = workspace.named() {
         return absolute(named);
     }
-    match Workspace::find(None, None) {
+    match workspace.find(None) {
         Ok(found) => Ok(found.root),
         Err(_) => current_dir(),
     }

@@ -19,14 +19,14 @@ use crate::figures::ms_text;
 use crate::output::{Output, paint};
 use crate::runs::{given_name, show};
 use crate::stop_signals::StopSignals;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 
 /// Where what was said begins; the label stands before it.
 const LABEL: usize = 12;
 
 pub(crate) async fn run(
     arguments: RowArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     if arguments.pdb {

@@ -1,6 +1,6 @@
 //! The vocabulary and the pure decisions of Osmosis: ids, samples, rewards, outcomes, run config,
 //! worker frames, execution jobs and results, what training needs of a learner, statistics, the staleness of
-//! training data, and the one clock.
+//! training data, the choice of a model server, and the one clock.
 //!
 //! Nothing in here awaits, opens a file or opens a socket. Everything the other crates exchange is
 //! defined here once; they bring the I/O.
@@ -16,6 +16,7 @@
 pub mod clock;
 pub mod config;
 pub mod credit;
+pub mod endpoint_choice;
 pub mod execution;
 pub mod failure_groups;
 pub mod frame;

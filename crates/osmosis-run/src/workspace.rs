@@ -1,7 +1,5 @@
 //! Where things are: the workspace, its rollouts, datasets and runs.
 
-use std::sync::OnceLock;
-
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_store::{RunKind, StoreUrl};
 
@@ -15,35 +13,64 @@ pub struct Workspace {
     pub store: Option<StoreUrl>,
 }
 
-/// The store that was named for this process.
-static STORE: OnceLock<StoreUrl> = OnceLock::new();
+/// The workspace that a command works on, as its user chose it: `--workspace` and `--store`.
+#[derive(Debug, Clone, Default)]
+pub struct WorkspaceChoice {
+    /// `None`: the nearest one.
+    folder: Option<Utf8PathBuf>,
+    /// Where its runs are kept and looked for; `None`: in its folder.
+    store: Option<StoreUrl>,
+}
 
-impl Workspace {
-    /// The workspace in a folder, with the store that was named for this process.
-    pub fn at(root: Utf8PathBuf) -> Self {
-        Self {
-            root,
-            store: STORE.get().cloned(),
-        }
-    }
-
-    /// Names the store in which runs are kept and looked for, for every workspace that is found from now on: what
-    /// `--store` and OSMOSIS_STORE say. Once, before anything else.
-    pub fn keep_runs_at(url: StoreUrl) -> Result<(), RunError> {
+impl WorkspaceChoice {
+    pub fn new(folder: Option<Utf8PathBuf>, store: Option<StoreUrl>) -> Result<Self, RunError> {
         // A folder is the workspace's own place, which `--workspace` names.
-        if !url.is_postgres() {
+        if let Some(url) = store.as_ref().filter(|url| !url.is_postgres()) {
             let message =
                 format!("`{url}` is no store for runs: `--store` takes `postgres://HOST/DATABASE`");
             return Err(RunError::usage(RunErrorKind::Usage, message)
                 .hint("for runs in a folder, name the workspace with `--workspace`"));
         }
-        STORE
-            .set(url)
-            .map_err(|_| RunError::usage(RunErrorKind::Usage, "a store was named twice".to_owned()))
+        Ok(Self { folder, store })
+    }
+
+    /// The folder that was named.
+    pub fn named(&self) -> Option<&Utf8Path> {
+        self.folder.as_deref()
     }
 
     /// The workspace that was named, else the nearest one above `start` (or the working directory).
-    pub fn find(named: Option<&Utf8Path>, start: Option<&Utf8Path>) -> Result<Self, RunError> {
+    pub fn find(&self, start: Option<&Utf8Path>) -> Result<Workspace, RunError> {
+        Workspace::root_of(self.named(), start).map(|root| self.at(root))
+    }
+
+    /// This folder as the workspace, with the chosen store.
+    pub fn at(&self, root: Utf8PathBuf) -> Workspace {
+        Workspace {
+            root,
+            store: self.store.clone(),
+        }
+    }
+}
+
+impl Workspace {
+    /// The workspace in a folder, with runs in that folder.
+    pub fn at(root: Utf8PathBuf) -> Self {
+        Self { root, store: None }
+    }
+
+    /// This workspace, chosen again.
+    pub fn chosen(&self) -> WorkspaceChoice {
+        WorkspaceChoice {
+            folder: Some(self.root.clone()),
+            store: self.store.clone(),
+        }
+    }
+
+    fn root_of(
+        named: Option<&Utf8Path>,
+        start: Option<&Utf8Path>,
+    ) -> Result<Utf8PathBuf, RunError> {
         if let Some(root) = named {
             let root = absolute(root)?;
             if !root.join("rollouts").is_dir() {
@@ -52,7 +79,7 @@ impl Workspace {
                     format!("`{root}` is no workspace: it holds no `rollouts/` folder"),
                 ));
             }
-            return Ok(Self::at(root));
+            return Ok(root);
         }
         let start = match start {
             Some(path) => absolute(path)?,
@@ -61,7 +88,7 @@ impl Workspace {
         start
             .ancestors()
             .find(|folder| folder.join("rollouts").is_dir())
-            .map(|root| Self::at(root.to_owned()))
+            .map(Utf8Path::to_owned)
             .ok_or_else(|| {
                 RunError::usage(
                     RunErrorKind::WorkspaceNotFound,
@@ -142,4 +169,38 @@ pub fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, RunError> {
         }
     }
     Ok(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(url: &str) -> Option<StoreUrl> {
+        Some(StoreUrl::parse(url).unwrap())
+    }
+
+    /// Nothing of it is the process's: two commands in one process may use two stores.
+    #[test]
+    fn each_choice_has_a_store_of_its_own() {
+        let keep = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
+        std::fs::create_dir(root.join("rollouts")).unwrap();
+        let url = "postgres://db.example.org/evaluations";
+        let shared = WorkspaceChoice::new(Some(root.clone()), store(url)).unwrap();
+        let own = WorkspaceChoice::new(Some(root.clone()), None).unwrap();
+        let found = shared.find(None).unwrap();
+        assert_eq!(found.store.as_ref().unwrap().to_string(), url);
+        assert!(own.find(None).unwrap().store.is_none());
+        // What is chosen again keeps it.
+        let again = found.chosen().find(None).unwrap();
+        assert_eq!(again.store.unwrap().to_string(), url);
+        assert_eq!(again.root, root);
+    }
+
+    #[test]
+    fn a_folder_is_no_store() {
+        let refused = WorkspaceChoice::new(None, store("file:///runs")).unwrap_err();
+        assert_eq!(refused.kind(), RunErrorKind::Usage);
+        assert!(refused.hint_text().unwrap().contains("--workspace"));
+    }
 }

@@ -2,13 +2,14 @@
 //! bears as more members claim from one run.
 //!
 //! `cargo run --release -p osmosis-store-postgres --example many_nodes -- ROLLOUTS`. It starts a PostgreSQL of its own, with
-//! fsync. `cluster_simulation` of `osmosis-engine` is fed with what it prints.
+//! fsync. The last line is how `cluster_simulation` of `osmosis-engine` is called with these costs.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a program that measures and reports"
 )]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,13 +39,80 @@ async fn main() {
     let catalogue = PostgresCatalogue::at(&url, PostgresOptions::default()).unwrap();
     let processor = Processor::of(&server);
     println!("| one at a time, by one node | per second | server, µs each |\n|---|---|---|");
-    single(&catalogue, &processor, count).await;
+    let costs = single(&catalogue, &processor, count).await;
+    let notified = notified(&server, &processor, count).await;
     println!(
         "\n| nodes at once, each: claim 4, {CALLS} calls each, complete 4 | rollouts/s | server, µs per rollout | claim p99 |\n|---|---|---|---|"
     );
     for nodes in [1, 2, 4, 8, 16, 32] {
         together(&catalogue, &processor, nodes, count).await;
     }
+    println!("\ncluster_simulation {costs} --notified {notified:.1}");
+}
+
+/// Sessions that listen.
+const LISTENERS: usize = 32;
+
+/// What a notification costs the server for each session that hears it.
+async fn notified(server: &PostgresServer, processor: &Processor, count: u64) -> f64 {
+    let url = server.url();
+    let mut connections = JoinSet::new();
+    let mut clients = vec![];
+    for _ in 0..=LISTENERS {
+        let connecting = tokio_postgres::connect(&url, tokio_postgres::NoTls);
+        let (client, connection) = connecting.await.unwrap();
+        connections.spawn(async move {
+            let _ = connection.await;
+        });
+        clients.push(client);
+    }
+    let announcing = clients.pop().unwrap();
+    let mut alone = 0.0;
+    for listeners in [0, LISTENERS] {
+        for client in &clients[..listeners] {
+            client.batch_execute("LISTEN many_nodes").await.unwrap();
+        }
+        let before = processor.seconds();
+        for _ in 0..count {
+            announcing.batch_execute("NOTIFY many_nodes").await.unwrap();
+        }
+        // Whoever is to hear it has heard it.
+        for client in &clients {
+            client.batch_execute("SELECT 1").await.unwrap();
+        }
+        let used = (processor.seconds() - before) / count as f64 * 1e6;
+        println!("| notification, {listeners} listen | | {used:.0} |");
+        if listeners == 0 {
+            alone = used;
+        } else {
+            return (used - alone).max(0.0) / listeners as f64;
+        }
+    }
+    0.0
+}
+
+/// What the operations cost, as `cluster_simulation` takes it.
+fn as_options(used: &BTreeMap<&'static str, f64>) -> String {
+    let [claim, claims, beat, beats, call, result, look] = [
+        "claim of 1",
+        "claim of 16",
+        "heartbeat of 1",
+        "heartbeat of 16",
+        "call, durable",
+        "result",
+        "standing (a look of a node)",
+    ]
+    .map(|name| used.get(name).copied().unwrap_or(0.0));
+    let of_claim = ((claims - claim) / 15.0).max(0.0);
+    let lease = ((beats - beat) / 15.0).max(0.0);
+    // A transaction, whatever is in it.
+    let commit = (beat - lease).max(0.0);
+    // A rollout is claimed once and completed once: each is half of both.
+    let rollout = f64::midpoint(of_claim, (result - commit).max(0.0));
+    format!(
+        "--commit {commit:.0} --rollout {rollout:.0} --call {:.0} --lease {lease:.0} --look {look:.0}",
+        (call - commit).max(0.0)
+    )
 }
 
 async fn new_run(
@@ -76,7 +144,8 @@ async fn new_run(
 }
 
 /// Each operation alone, so that its commit is its own.
-async fn single(catalogue: &PostgresCatalogue, processor: &Processor, count: u64) {
+async fn single(catalogue: &PostgresCatalogue, processor: &Processor, count: u64) -> String {
+    let mut used = BTreeMap::new();
     let (run, controller) = new_run(catalogue, "single", count * 18).await;
     let node = catalogue.join(&run).await.unwrap();
     let mut claims = vec![];
@@ -84,12 +153,12 @@ async fn single(catalogue: &PostgresCatalogue, processor: &Processor, count: u64
     for _ in 0..count {
         claims.extend(node.claim("bench", 1, LEASE).await.unwrap());
     }
-    line.end(count);
+    line.end(count, &mut used);
     line = Line::begin("claim of 16", processor);
     for _ in 0..count / 4 {
         claims.extend(node.claim("bench", 16, LEASE).await.unwrap());
     }
-    line.end(count / 4);
+    line.end(count / 4, &mut used);
     let held: Vec<_> = claims
         .iter()
         .take(16)
@@ -99,39 +168,40 @@ async fn single(catalogue: &PostgresCatalogue, processor: &Processor, count: u64
     for _ in 0..count {
         node.heartbeat(&held, LEASE).await.unwrap();
     }
-    line.end(count);
+    line.end(count, &mut used);
     line = Line::begin("heartbeat of 1", processor);
     for _ in 0..count {
         node.heartbeat(&held[..1], LEASE).await.unwrap();
     }
-    line.end(count);
+    line.end(count, &mut used);
     line = Line::begin("call, durable", processor);
     for n in 0..count {
         let claim = &claims[usize::try_from(n).unwrap()];
         node.record_call_durably(call(claim, 0)).await.unwrap();
     }
-    line.end(count);
+    line.end(count, &mut used);
     line = Line::begin("result", processor);
     for n in 0..count {
         let claim = &claims[usize::try_from(n).unwrap()];
         node.complete(result(claim)).await.unwrap();
     }
-    line.end(count);
+    line.end(count, &mut used);
     if let Some(shared) = node.shared() {
         line = Line::begin("standing (a look of a node)", processor);
         for _ in 0..count {
             shared.standing().await.unwrap();
         }
-        line.end(count);
+        line.end(count, &mut used);
     }
     while !node.claim("bench", 1000, LEASE).await.unwrap().is_empty() {}
     line = Line::begin("claim that finds nothing", processor);
     for _ in 0..count {
         node.claim("bench", 16, LEASE).await.unwrap();
     }
-    line.end(count);
+    line.end(count, &mut used);
     node.close().await.unwrap();
     controller.close().await.unwrap();
+    as_options(&used)
 }
 
 /// Several nodes that do nothing but claim, record and complete, as fast as the database lets them.
@@ -242,14 +312,14 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn end(&self, count: u64) {
-        let used = self.processor.seconds() - self.before;
+    fn end(&self, count: u64, used: &mut BTreeMap<&'static str, f64>) {
+        let each = (self.processor.seconds() - self.before) / count as f64 * 1e6;
         println!(
-            "| {} | {:.0} | {:.0} |",
+            "| {} | {:.0} | {each:.0} |",
             self.name,
             count as f64 / self.began.elapsed().as_secs_f64(),
-            used / count as f64 * 1e6
         );
+        used.insert(self.name, each);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::address::Address;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
 use crate::presence::is_locked;
-use crate::readers::{Readers, read};
+use crate::readers::{Readers, ReadersOf, read};
 use crate::records::word;
 use crate::store::{PostgresOptions, PostgresStore, holder_of};
 use crate::{salvage, schema, verify};
@@ -42,6 +42,7 @@ impl PostgresCatalogue {
             url: StoreUrl::parse(&address.shown)?,
             readers: Readers::new(
                 Connector::new(Arc::clone(&address)),
+                ReadersOf::Few,
                 options.retry_for.min(LOOK_FOR),
             ),
             address,

@@ -8,6 +8,7 @@ use osmosis_store::encoding::{outcome_detail, sample_rewards};
 use osmosis_store::{Completion, CompletionReceipt, StoreError};
 
 use crate::error::DbError;
+use crate::queue::leased;
 use crate::records::to_sql;
 use crate::text;
 use crate::transaction::{Transaction, Work};
@@ -157,9 +158,10 @@ fn a_number(duration_ms: f64) -> f64 {
     }
 }
 
-const FINISH: &str = "
-    WITH given AS (
-        SELECT * FROM unnest($2::text[], $3::bigint[], $4::text[], $5::double precision[], $6::boolean[], $7::text[],
+const FINISH: &str = concat!(
+    "
+    WITH given AS MATERIALIZED (
+        SELECT $1::integer AS run_id, columns.* FROM unnest($2::text[], $3::bigint[], $4::text[], $5::double precision[], $6::boolean[], $7::text[],
             $8::text[], $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
             $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::double precision[],
             $20::double precision[], $21::double precision[], $22::double precision[], $23::bigint[], $24::bigint[])
@@ -180,8 +182,10 @@ const FINISH: &str = "
             started_at_ms = given.started_at_ms, finished_at_ms = given.finished_at_ms, done_by = $34,
             done_xid = pg_current_xact_id()::text::bigint
         FROM given
-        WHERE rollouts.run_id = $1 AND rollouts.rollout_id = given.rollout_id AND rollouts.attempt = given.attempt
-            AND rollouts.state = 'leased'
+        WHERE rollouts.run_id = given.run_id AND rollouts.rollout_id = given.rollout_id
+            AND rollouts.attempt = given.attempt AND ",
+    leased!(),
+    "
         RETURNING rollouts.rollout_id, rollouts.attempt
     ), added AS (
         INSERT INTO osmosis.samples
@@ -193,7 +197,8 @@ const FINISH: &str = "
             JOIN finished USING (rollout_id, attempt)
         RETURNING 1
     )
-    SELECT rollout_id, attempt FROM finished";
+    SELECT rollout_id, attempt FROM finished"
+);
 
 impl Work for Completions {
     fn run<'a>(

@@ -1,11 +1,15 @@
 //! Between PostgreSQL's errors and ours.
 
 use std::error::Error as _;
+use std::io;
 
 use osmosis_core::{IdError, JsonTextError, RewardError};
 use osmosis_store::StoreError;
 use osmosis_store::encoding::SenselessRecord;
 use tokio_postgres::error::SqlState;
+
+/// How the library's error begins when no encrypted connection came about.
+const HANDSHAKE: &str = "error performing TLS handshake";
 
 /// What can go wrong with a statement.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +52,8 @@ impl DbError {
                 "timeout",
                 "unexpected message",
             ];
-            return if passes.iter().any(|start| text.starts_with(start)) {
+            let passes = passes.iter().any(|start| text.starts_with(start));
+            return if passes || broke_during_handshake(error) {
                 Consequence::Reconnect
             } else {
                 Consequence::Final
@@ -100,6 +105,27 @@ impl DbError {
     }
 }
 
+/// Whether the connection went away while encryption was agreed on, as it does when a server ends. A certificate that is
+/// not believed is another matter: it will not be believed the next time.
+fn broke_during_handshake(error: &tokio_postgres::Error) -> bool {
+    if !error.to_string().starts_with(HANDSHAKE) {
+        return false;
+    }
+    let source = error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| {
+        matches!(
+            source.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::TimedOut
+        )
+    })
+}
+
 /// What happened, without the wrapping. Neither the server nor the library tells passwords.
 fn told(error: &tokio_postgres::Error) -> String {
     if let Some(server) = error.as_db_error() {
@@ -124,6 +150,11 @@ fn told(error: &tokio_postgres::Error) -> String {
 
 /// What to do about it, where that is not in the message.
 fn advice(error: &tokio_postgres::Error) -> Option<&'static str> {
+    if error.to_string().starts_with(HANDSHAKE) && !broke_during_handshake(error) {
+        return Some(
+            "`sslrootcert=FILE` in the URL names whom to trust in place of the system's authorities; see \"TLS\" in docs/postgres.md",
+        );
+    }
     match *error.code()? {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Some(
             "give user and password in the URL (`postgres://USER:PASSWORD@HOST/DATABASE`) or the password in PGPASSWORD",

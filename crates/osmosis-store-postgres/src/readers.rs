@@ -10,8 +10,23 @@ use tokio::time::{Instant, sleep};
 use crate::connection::{Connection, Connector};
 use crate::error::{Consequence, DbError};
 
-/// Reads that may go on at once.
-const READERS: u32 = 4;
+/// Reads that may go on at once, each with a connection that is made when it is first needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadersOf {
+    /// Of a controller, a catalogue or whoever only reads: reports and pages ask for several things at once.
+    Few,
+    /// Of a node, which looks at its run now and then. There may be many nodes, and a database has few connections.
+    One,
+}
+
+impl ReadersOf {
+    fn count(self) -> u32 {
+        match self {
+            Self::Few => 4,
+            Self::One => 1,
+        }
+    }
+}
 
 /// Between two tries to reach the database.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -20,6 +35,7 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Readers {
     connector: Connector,
+    of: ReadersOf,
     slots: Semaphore,
     idle: Mutex<Vec<Connection>>,
     retry_for: Duration,
@@ -58,10 +74,11 @@ pub(crate) struct Reading<'r> {
 }
 
 impl Readers {
-    pub(crate) fn new(connector: Connector, retry_for: Duration) -> Self {
+    pub(crate) fn new(connector: Connector, of: ReadersOf, retry_for: Duration) -> Self {
         Self {
             connector,
-            slots: Semaphore::new(READERS as usize),
+            of,
+            slots: Semaphore::new(of.count() as usize),
             idle: Mutex::new(Vec::new()),
             retry_for,
         }
@@ -83,7 +100,7 @@ impl Readers {
 
     /// Waits for the reads that go on, then closes every connection.
     pub(crate) async fn close(&self) {
-        let all = self.slots.acquire_many(READERS).await;
+        let all = self.slots.acquire_many(self.of.count()).await;
         self.slots.close();
         drop(all);
         self.idle.lock().clear();

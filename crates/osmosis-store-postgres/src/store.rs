@@ -20,7 +20,7 @@ use crate::calls::CallIds;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
 use crate::presence::{self, Part, Presence, holder_text};
-use crate::readers::Readers;
+use crate::readers::{Readers, ReadersOf};
 use crate::transaction::{Transaction, Writing};
 use crate::writer::{
     self, CALLS_BEYOND_A_BATCH, Message, QueuedCall, Writer, call_bytes, is_awaited,
@@ -230,7 +230,7 @@ impl PostgresStore {
             run_id,
             member_id,
             part,
-            readers: Readers::new(connector, options.retry_for),
+            readers: Readers::new(connector, readers_of(part), options.retry_for),
             clock: options.clock.clone(),
             silent_after: options.silent_after,
             writer: Some(WriterHandle {
@@ -255,7 +255,7 @@ impl PostgresStore {
             run_id,
             member_id: 0,
             part: Part::Reader,
-            readers: Readers::new(connector, options.retry_for),
+            readers: Readers::new(connector, ReadersOf::Few, options.retry_for),
             clock: options.clock.clone(),
             silent_after: options.silent_after,
             writer: None,
@@ -325,6 +325,13 @@ impl PostgresStore {
         let (message, answered) = writer::job(data, work);
         self.writer()?.send(message).await?;
         answered.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+fn readers_of(part: Part) -> ReadersOf {
+    match part {
+        Part::Node => ReadersOf::One,
+        Part::Controller { .. } | Part::Reader => ReadersOf::Few,
     }
 }
 

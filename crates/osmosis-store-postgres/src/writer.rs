@@ -26,6 +26,15 @@ pub(crate) const CALLS_BEYOND_A_BATCH: usize = 4;
 /// A batch that is larger is committed without waiting for more.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
+/// A writer looks up single rows. The planner would rather read a whole table of some thousands of rows and join it, for
+/// each heartbeat of some dozens of leases; and since it takes short lists for cheap, it would plan each of them anew.
+const BY_INDEX: &str = "
+    SET enable_seqscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off;
+    SET plan_cache_mode = force_generic_plan;
+";
+
 /// How often a transaction is repeated that got into another's way.
 const REPEATS: u32 = 20;
 
@@ -418,6 +427,7 @@ impl Writer {
     /// from now on.
     async fn connect(&self) -> Result<Connection, DbError> {
         let connection = self.connector.connect().await?;
+        connection.batch(BY_INDEX).await?;
         if let Some(lost) = &self.lost {
             connection.end_session(lost).await?;
         }

@@ -1,4 +1,5 @@
-//! A PostgreSQL server of a test's own: in a temporary folder, on a Unix socket in it, with no port.
+//! A PostgreSQL server of a test's own: in a temporary folder, on a Unix socket in it, with no port (unless a test asks for
+//! one, with encryption).
 //!
 //! It ends with the test, also when the test is killed: a shell stands above it that waits for its input to end. What
 //! `initdb` makes is kept in the target folder and copied. As root it runs as the user `postgres` or `nobody`, because
@@ -7,6 +8,7 @@
 #![expect(clippy::panic, reason = "a test that has no server can't go on")]
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,6 +40,8 @@ pub struct PostgresServer {
     programs: PathBuf,
     /// `None` while it is stopped.
     guard: Mutex<Option<Child>>,
+    /// Where it listens beside the socket.
+    listens: Mutex<Option<SocketAddr>>,
 }
 
 impl PostgresServer {
@@ -54,6 +58,7 @@ impl PostgresServer {
             folder,
             programs,
             guard: Mutex::new(None),
+            listens: Mutex::new(None),
         };
         server.start_again();
         server
@@ -70,6 +75,29 @@ impl PostgresServer {
             "postgres://{role}@/{database}?host={}",
             self.folder.display()
         )
+    }
+
+    /// Starts it again with an address, where it takes encrypted connections alone, with this certificate and key. They
+    /// need no password. The socket is of no more use.
+    #[track_caller]
+    pub fn listen_encrypted(&self, address: SocketAddr, certificate: &Path, key: &Path) {
+        self.crash();
+        let data = self.folder.join("data");
+        for (from, name) in [(certificate, "server.crt"), (key, "server.key")] {
+            let to = data.join(name);
+            run(Command::new("cp").arg(from).arg(&to));
+            run(Command::new("chmod").arg("600").arg(&to));
+            if let Some(user) = server_user() {
+                run(Command::new("chown").arg(user).arg(&to));
+            }
+        }
+        let access = "hostssl all all all trust\n";
+        fs::write(data.join("pg_hba.conf"), access).unwrap_or_else(|error| panic!("{error}"));
+        *self
+            .listens
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(address);
+        self.start_again();
     }
 
     /// The folder of its socket.
@@ -118,7 +146,16 @@ impl PostgresServer {
                 "-c",
                 "shared_buffers=32MB",
             ])
-            .env("FOLDER", &self.folder)
+            .env("FOLDER", &self.folder);
+        let listens = *self
+            .listens
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(address) = listens {
+            program.args(["-c", "ssl=on", "-h", &address.ip().to_string()]);
+            program.args(["-p", &address.port().to_string()]);
+        }
+        program
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

@@ -64,7 +64,7 @@ impl Page {
         let path = self.workspace.root.join("configs/eval").join(config);
         let (path, text) = read_config(&path)?;
         let request = EvalRequest::of_config(path, text);
-        let plan = EvalPlan::check(request, Some(&self.workspace.root), &NoNotices).await?;
+        let plan = EvalPlan::check(request, &self.workspace.chosen(), &NoNotices).await?;
         let name = RunName::new(name).unwrap();
         let evaluation = Evaluation {
             throughput: Throughput {

@@ -44,6 +44,9 @@ pub struct TrainParts {
 /// still holds is sampled with the weights that it was begun for, which the trainer may first have to compute again.
 pub trait NodeGate: Send + Sync + fmt::Debug {
     fn set_open(&self, open: bool);
+
+    /// Ends what nodes sample at this moment, because the weights are about to go back to an earlier step's.
+    fn interrupt(&self);
 }
 
 /// Nodes may sample while this lives.

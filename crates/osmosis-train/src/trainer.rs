@@ -72,7 +72,8 @@ enum StepEnd {
 }
 
 impl Trainer {
-    /// Makes ready: a fresh run, or the state after the last good checkpoint of an earlier one.
+    /// Makes ready: a fresh run, or the state after the last good checkpoint of an earlier one. That may be one of this
+    /// process, with the same parts: the weights go back, so nodes end what they sample.
     ///
     /// The caller has taken hold of the store and called `recover`. It does not call `requeue`: the
     /// weights depend on the results of earlier steps as they are, and what failed in the current one is
@@ -102,6 +103,9 @@ impl Trainer {
             step
         };
         let weights = learning.weights().await?;
+        if let Some(nodes) = &parts.nodes {
+            nodes.interrupt();
+        }
         completion::swap(&parts, weights, step).await?;
 
         let journal = Journal::open(

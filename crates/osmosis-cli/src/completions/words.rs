@@ -1,7 +1,7 @@
 //! The command line that is being completed, as the shell handed it over.
 
 use camino::Utf8PathBuf;
-use osmosis_run::workspace::Workspace;
+use osmosis_run::workspace::{Workspace, WorkspaceChoice};
 
 /// The words so far, without the program. The last one may be unfinished.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,10 @@ impl Words {
     }
 
     pub(super) fn workspace(&self) -> Option<Workspace> {
-        Workspace::find(self.workspace.as_deref(), None).ok()
+        WorkspaceChoice::new(self.workspace.clone(), None)
+            .ok()?
+            .find(None)
+            .ok()
     }
 
     /// The first argument of a command of two words: `x` of `eval show x`.

@@ -13,7 +13,6 @@ mod shared_report;
 pub(crate) mod submit;
 mod worst_rows;
 
-use camino::Utf8Path;
 use osmosis_run::RunError;
 use osmosis_run::eval::{budget, money, prices};
 use osmosis_store::RunKind;
@@ -22,15 +21,15 @@ use crate::arguments::EvalCommand;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
-use crate::workspace::Workspace;
+use crate::workspace::WorkspaceChoice;
 
 pub(crate) async fn run(
     command: EvalCommand,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     const KIND: RunKind = RunKind::Evaluation;
-    let found = || Workspace::find(workspace, None);
+    let found = || workspace.find(None);
     match command {
         EvalCommand::Submit(arguments) => {
             Box::pin(submit::submit(*arguments, workspace, output)).await

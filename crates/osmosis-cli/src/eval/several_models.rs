@@ -22,12 +22,12 @@ use crate::error::Exit;
 use crate::figures::{duration_text, interval, number, percent};
 use crate::output::{Output, paint};
 use crate::runs::{fresh_name, given_name};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 
 pub(super) async fn submit(
     arguments: &SubmitArguments,
     name: Option<RunName>,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
     notices: &Arc<dyn Notices>,
 ) -> Result<Exit, RunError> {
@@ -91,7 +91,7 @@ pub(super) async fn submit(
         output.operation("valid", &report);
         return Ok(Exit::Ok);
     }
-    let workspace = Workspace::find(workspace, config_folder(arguments))?;
+    let workspace = workspace.find(config_folder(arguments))?;
     let report = ModelRunsReport::of(several.runs, &workspace).await?;
     output.line(table(&report, &workspace));
     let (status, exit) = several.verdict.status();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
@@ -33,11 +33,11 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, ReadRun, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::view::ViewBeside;
-use crate::workspace::{Workspace, absolute};
+use crate::workspace::{Workspace, WorkspaceChoice, absolute};
 
 pub(crate) async fn submit(
     arguments: SubmitArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let notices = output.notices();
@@ -59,10 +59,10 @@ pub(crate) async fn submit(
 
 pub(crate) async fn resume(
     arguments: ResumeArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let workspace = Workspace::find(workspace, None)?;
+    let workspace = workspace.find(None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Evaluation, &arguments.run).await?;
     let record = record_of(&folder, &arguments.run).await?;
     let pinned = Pinned::read(&record.pinned)?;
@@ -81,7 +81,7 @@ pub(crate) async fn resume(
         seed: pinned.model_seed().unwrap_or(0),
         server: shared(ChosenServer::of_run(&pinned, arguments.reach.into())?),
     };
-    let plan = EvalPlan::check(request, Some(&workspace.root), &*notices).await?;
+    let plan = EvalPlan::check(request, &workspace.chosen(), &*notices).await?;
     let again = run_again(&pinned, record.name.as_str(), &workspace);
     let command = EvalCommand {
         evaluation: Evaluation {
@@ -147,7 +147,7 @@ impl EvalCommand {
         arguments: &SubmitArguments,
         model: Option<&str>,
         name: Option<RunName>,
-        workspace: Option<&Utf8Path>,
+        workspace: &WorkspaceChoice,
         output: &Output,
         notices: &Arc<dyn Notices>,
     ) -> Result<Self, RunError> {

@@ -14,13 +14,12 @@ pub(crate) mod stop;
 mod tag;
 mod verify;
 
-use camino::Utf8Path;
 use osmosis_run::RunError;
 
 use crate::arguments::RunCommand;
 use crate::error::Exit;
 use crate::output::Output;
-use crate::workspace::Workspace;
+use crate::workspace::WorkspaceChoice;
 
 pub(crate) use osmosis_run::runs::{
     FoundRun, Opened, Pinned, ReadRun, RegradedFrom, RunToOpen, fresh_name, given_name, record_of,
@@ -29,10 +28,10 @@ pub(crate) use osmosis_run::runs::{
 /// `osmosis run …`.
 pub(crate) async fn run(
     command: RunCommand,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let workspace = Workspace::find(workspace, None)?;
+    let workspace = workspace.find(None)?;
     match command {
         RunCommand::Rm(arguments) => deletion::remove(&workspace, &arguments, output).await,
         RunCommand::Archive(arguments) => {

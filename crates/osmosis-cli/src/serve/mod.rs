@@ -5,7 +5,7 @@ mod stop;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_gateway::Secret;
 use osmosis_run::events::LogOnly;
 use osmosis_run::life::{FrontEnd, live};
@@ -25,6 +25,7 @@ use crate::output::Output;
 use crate::policy::variable;
 use crate::run_folder::RunFolder;
 use crate::runs::{fresh_name, given_name};
+use crate::workspace::WorkspaceChoice;
 
 const PORT_VARIABLE: &str = "_OSMOSIS_ROLLOUT_PORT";
 /// The key of a server that `create_rollout_server()` makes; the name under which a new key is printed.
@@ -35,7 +36,7 @@ const ATTACHED_DRAIN_LIMIT: Duration = Duration::from_secs(40);
 
 pub(crate) async fn run(
     arguments: ServeArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let address = address(&arguments)?;

@@ -12,7 +12,6 @@ mod svg;
 mod view;
 mod wording;
 
-use camino::Utf8Path;
 use osmosis_run::RunError;
 use osmosis_store::RunKind;
 
@@ -20,7 +19,7 @@ use crate::arguments::TrainCommand;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{list, logs, show, stop};
-use crate::workspace::Workspace;
+use crate::workspace::WorkspaceChoice;
 
 #[cfg(test)]
 pub(crate) use held_out_point::tests::point;
@@ -29,11 +28,11 @@ pub(crate) use osmosis_run::train::plan::{Plan, Request};
 
 pub(crate) async fn run(
     command: TrainCommand,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     const KIND: RunKind = RunKind::Training;
-    let found = || Workspace::find(workspace, None);
+    let found = || workspace.find(None);
     match command {
         TrainCommand::Submit(arguments) => {
             Box::pin(submit::submit(*arguments, workspace, output)).await

@@ -1,6 +1,6 @@
 //! `osmosis train serve`: rollouts for a trainer in another process.
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::config::ConfigSource;
 use osmosis_gateway::Secret;
@@ -23,14 +23,14 @@ use crate::output::Output;
 use crate::policy::variable;
 use crate::runs::given_name;
 use crate::stop_signals::StopSignals;
-use crate::workspace::read_config;
+use crate::workspace::{WorkspaceChoice, read_config};
 
 /// What the trainer's client looks for.
 const URL_VARIABLE: &str = "OSMOSIS_TRAINER_URL";
 
 pub(crate) async fn serve(
     arguments: TrainServeArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let notices = output.notices();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use camino::Utf8Path;
 use osmosis_core::config::ConfigSource;
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::Notices;
@@ -25,11 +24,11 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, given_name, record_of};
 use crate::stop_signals::StopSignals;
 use crate::view::ViewBeside;
-use crate::workspace::Workspace;
+use crate::workspace::WorkspaceChoice;
 
 pub(crate) async fn submit(
     arguments: TrainSubmitArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let notices = output.notices();
@@ -72,10 +71,10 @@ pub(crate) async fn submit(
 
 pub(crate) async fn resume(
     arguments: TrainResumeArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let workspace = Workspace::find(workspace, None)?;
+    let workspace = workspace.find(None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run).await?;
     let record = record_of(&folder, &arguments.run).await?;
     let notices = output.notices();
@@ -90,7 +89,7 @@ pub(crate) async fn resume(
             .rows_compared
             .is_none(),
     };
-    let plan: Plan = Plan::check(request, Some(&workspace.root), &*notices).await?;
+    let plan: Plan = Plan::check(request, &workspace.chosen(), &*notices).await?;
     let again = format!(
         "The `train submit` that began it, with `--name {} --fresh`,",
         record.name

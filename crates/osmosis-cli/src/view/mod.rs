@@ -5,7 +5,7 @@ mod browser;
 
 use std::fmt::Write as _;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_run::RunError;
 use osmosis_run::runs::FoundRun;
 use osmosis_run::stop_signals::OnTerminate;
@@ -19,7 +19,7 @@ use crate::arguments::ViewArguments;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, absolute};
+use crate::workspace::{Workspace, WorkspaceChoice, absolute};
 
 /// The `resource` of `view --json`.
 #[derive(Debug, Serialize)]
@@ -32,10 +32,10 @@ pub(crate) struct ServedPage {
 
 pub(crate) async fn run(
     arguments: ViewArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
-    let workspace = Workspace::find(workspace, None)?;
+    let workspace = workspace.find(None)?;
     if let Some(folder) = &arguments.export {
         return export(&arguments, absolute(folder)?, workspace, output).await;
     }

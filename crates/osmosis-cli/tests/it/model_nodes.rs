@@ -1,9 +1,9 @@
 //! Nodes of runs whose model is the controller's: they ask it token by token. Evaluations and trainings come out bit for
 //! bit as without nodes, whoever is killed meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_mins(3);
 const OVERLAPPING: &str = "steps = 6\nmax_staleness = 2\neval_fraction = 0.25\n";
 
 struct Cluster {
-    _server: PostgresServer,
+    server: PostgresServer,
     workspace: Workspace,
     store: String,
 }
@@ -43,13 +43,16 @@ fn workspace(training: &str) -> Workspace {
 
 impl Cluster {
     fn new(training: &str) -> Self {
+        Self::of(workspace(training))
+    }
+
+    fn of(mut workspace: Workspace) -> Self {
         let server = PostgresServer::start();
         let store = server.url_as("postgres:s3cret", "postgres");
-        let mut workspace = workspace(training);
         workspace.variable("OSMOSIS_STORE", &store);
         workspace.variable("OSMOSIS_LEASE_SECONDS", "3");
         Self {
-            _server: server,
+            server,
             workspace,
             store,
         }
@@ -59,11 +62,14 @@ impl Cluster {
     fn start(&self, name: &str, arguments: &[&str]) -> Process {
         let python = python_environment::python();
         let arguments = [arguments, &["--python", python.as_str(), "--json"]].concat();
+        self.begin(name, &mut self.workspace.command(&arguments))
+    }
+
+    /// Starts a process, whose output is kept under a name.
+    fn begin(&self, name: &str, command: &mut Command) -> Process {
         let file = |kind: &str| self.workspace.root.join(format!("{name}.{kind}"));
         let (stdout, stderr) = (file("stdout"), file("stderr"));
-        let child = self
-            .workspace
-            .command(&arguments)
+        let child = command
             .stdout(File::create(&stdout).unwrap())
             .stderr(File::create(&stderr).unwrap())
             .spawn()
@@ -73,6 +79,16 @@ impl Cluster {
             stdout,
             stderr,
         }
+    }
+
+    /// A controller that people watch, and what nodes join it with.
+    #[track_caller]
+    fn watched_training(&self) -> (Process, String) {
+        let mut command = self.workspace.train_command(&["--nodes-only"]);
+        let controller = self.begin("controller", &mut command);
+        let file = self.workspace.training_folder("t").join("join-token");
+        wait_until("the controller takes nodes", SOON, || file.is_file());
+        (controller, std::fs::read_to_string(file).unwrap())
     }
 
     fn train(&self, more: &[&str]) -> Process {
@@ -107,6 +123,15 @@ impl Process {
             token.is_some()
         });
         token.unwrap()
+    }
+
+    #[track_caller]
+    fn until_told(&self, what: &str) {
+        wait_until(what, SOON, || {
+            std::fs::read_to_string(&self.stderr)
+                .unwrap()
+                .contains(what)
+        });
     }
 
     fn kill(mut self) {
@@ -245,6 +270,73 @@ fn a_training_whose_controller_and_node_are_killed_has_the_same_weights() {
     assert_same(&trained(&cluster.workspace), &undisturbed());
 }
 
+/// Rollouts after the first `MANY` wait for a gate.
+const MANY: usize = 14;
+const HELD: &str = r#"
+        import asyncio, os
+        with open(os.environ["COUNT"], "ab") as file:
+            file.write(b"x")
+        late = os.path.getsize(os.environ["COUNT"]) > 14
+        while late and not os.path.exists(os.environ["GATE"]):
+            await asyncio.sleep(0.02)
+        rollout = get_rollout_context()
+"#;
+
+fn held_workspace(training: &str) -> Workspace {
+    let main = CHECKSUM.replacen("        rollout = get_rollout_context()\n", &HELD[1..], 1);
+    let workspace = Workspace::new(&main, "[[reply]]\ntext = \"x\"\n", &echo_rows(8));
+    let root = &workspace.root;
+    let files = format!("{OFTEN}[env]\nGATE = \"{root}/gate\"\nCOUNT = \"{root}/count\"\n");
+    workspace.training("builtin/tiny", training, &files);
+    workspace
+}
+
+/// Takes the database away while rollouts of step 2 are under way, until the controller has given them up.
+fn lose_the_database(cluster: &Cluster, controller: &Process) {
+    let count = cluster.workspace.root.join("count");
+    wait_until("somebody waits at the gate", SOON, || {
+        std::fs::read(&count).is_ok_and(|count| count.len() > MANY)
+    });
+    cluster.server.crash();
+    controller.until_told("what was under way here is given up");
+    cluster.server.start_again();
+    controller.until_told("The database is back");
+    cluster.workspace.write("gate", "");
+}
+
+#[test]
+fn a_training_waits_for_a_lost_database_and_has_the_same_weights() {
+    let cluster = Cluster::of(held_workspace(SHORT));
+    let (controller, token) = cluster.watched_training();
+    let node = cluster.node("node", &token);
+    lose_the_database(&cluster, &controller);
+    controller.ends().expect(0);
+    node.finished();
+    let plain = held_workspace(SHORT);
+    plain.write("gate", "");
+    plain.train(&[]).expect(0);
+    assert_same(&trained(&cluster.workspace), &trained(&plain));
+}
+
+#[test]
+fn an_asynchronous_training_waits_for_a_lost_database_too() {
+    let cluster = Cluster::of(held_workspace(OVERLAPPING));
+    let (controller, token) = cluster.watched_training();
+    let node = cluster.node("node", &token);
+    lose_the_database(&cluster, &controller);
+    controller.ends().expect(0);
+    node.finished();
+    assert_eq!(
+        metrics(&cluster.workspace).len(),
+        7,
+        "6 steps and the start"
+    );
+    cluster
+        .workspace
+        .osmosis(&["run", "verify", "train/t"])
+        .expect(0);
+}
+
 #[test]
 fn an_asynchronous_training_goes_on_when_a_node_is_killed() {
     let cluster = Cluster::new(OVERLAPPING);
@@ -301,4 +393,54 @@ fn an_evaluation_of_an_embedded_model_is_the_same_on_nodes() {
         lines
     };
     assert_eq!(tokens(&cluster.workspace), tokens(&plain));
+}
+
+/// What the judge says decides, whatever it is: a tiny model has no opinion.
+const BY_JUDGE: &str = r#"
+class Judged(Grader):
+    async def grade(self, ctx):
+        async with httpx.AsyncClient(timeout=60) as client:
+            reply = await client.post(
+                f"{ctx.judge.base_url}/chat/completions",
+                headers={"Authorization": f"Bearer {ctx.judge.api_key}"},
+                json={"model": ctx.judge.model, "messages": ctx.sample.messages[:1], "max_tokens": 12},
+            )
+            reply.raise_for_status()
+        said = str(reply.json()["choices"][0]["message"]["content"])
+        ctx.set_reward(sum(map(ord, said)) % 1009)
+"#;
+
+/// The policy is a script, or the same embedded model.
+#[test]
+fn nodes_ask_an_embedded_judge_at_the_controller() {
+    let (agent, _) = CHECKSUM.split_once("class Checksum").unwrap();
+    for policy in ["script:policies/p.toml", "builtin/tiny"] {
+        let judged = || {
+            let main = format!("{agent}{BY_JUDGE}");
+            let workspace = Workspace::new(&main, "[[reply]]\ntext = \"x\"\n", &echo_rows(4));
+            workspace.model(policy, "[grader]\njudge_model = \"builtin/tiny\"\n");
+            workspace
+        };
+        let plain = judged();
+        let report = plain.submit_json(&["--seed", "7"]);
+        assert!(report["judge"]["calls"].as_u64().unwrap() >= 4, "{report}");
+        let cluster = Cluster::of(judged());
+        let submit = ["eval", "submit", "configs/eval/c.toml", "--name", "t"];
+        let arguments = [&submit[..], &["--seed", "7", "--nodes-only"]].concat();
+        let controller = cluster.start("controller", &arguments);
+        let node = cluster.node("node", &controller.token());
+        let ran = controller.ends().expect(0);
+        assert_eq!(ran.json()["resource"]["judge"], report["judge"]);
+        assert_eq!(node.finished(), 4);
+        let index = ".osmosis/evals/t/index.jsonl";
+        let expected = results(&plain.read(index));
+        assert_eq!(expected.len(), 4);
+        let rewards: BTreeSet<String> = expected.values().map(|v| v[1].to_string()).collect();
+        assert!(rewards.len() > 1, "it says the same to all: {rewards:?}");
+        assert_eq!(
+            results(&cluster.workspace.read(index)),
+            expected,
+            "{policy}"
+        );
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use osmosis_core::endpoint_choice::{EndpointChoice, EndpointState, choose_endpoint};
 use osmosis_core::execution::{GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
 use osmosis_core::{Attempt, JsonText, Reward, RolloutId, Sample, SampleId, TaskClock};
 use osmosis_engine::{AgentSession, Executor, JudgeSession, Session, SessionCalls, Sessions};
@@ -59,6 +60,53 @@ impl ModelServer {
     }
 }
 
+/// The servers as one node sees them: it knows the calls of its own, and chooses as its gateway does.
+#[derive(Debug)]
+pub(crate) struct KnownServers(Mutex<KnownLoad>);
+
+#[derive(Debug)]
+struct KnownLoad {
+    in_flight: Vec<u32>,
+    turn: usize,
+}
+
+impl KnownServers {
+    pub(crate) fn new(servers: usize) -> Self {
+        Self(Mutex::new(KnownLoad {
+            in_flight: vec![0; servers],
+            turn: 0,
+        }))
+    }
+
+    /// Where the next call of a rollout goes, which has its prefix at one of them.
+    fn begin(&self, prefix_at: Option<usize>) -> usize {
+        let mut known = self.0.lock();
+        let states: Vec<EndpointState> = known
+            .in_flight
+            .iter()
+            .map(|&in_flight| EndpointState {
+                open: false,
+                room: true,
+                in_flight,
+                resting: false,
+                tried: false,
+            })
+            .collect();
+        let at = match choose_endpoint(&states, prefix_at, known.turn) {
+            EndpointChoice::Go(at) => at,
+            // Their breakers are closed and they have room.
+            EndpointChoice::Wait | EndpointChoice::NoneLeft => 0,
+        };
+        known.turn = at + 1;
+        known.in_flight[at] += 1;
+        at
+    }
+
+    fn end(&self, at: usize) {
+        self.0.lock().in_flight[at] -= 1;
+    }
+}
+
 /// Numbers that a seed determines.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
@@ -68,7 +116,7 @@ impl Random {
         Self(AtomicU64::new(seed))
     }
 
-    pub(crate) fn next(&self) -> u64 {
+    fn next(&self) -> u64 {
         // SplitMix64.
         let mut z = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,6 +139,7 @@ impl Random {
 #[derive(Debug)]
 pub(crate) struct SimulatedExecutor {
     pub(crate) servers: Arc<Vec<ModelServer>>,
+    pub(crate) known: KnownServers,
     pub(crate) store: Arc<NodeStore>,
     pub(crate) random: Arc<Random>,
     /// 1 for a machine like the others.
@@ -104,16 +153,22 @@ impl Executor for SimulatedExecutor {
     }
 
     async fn run(&self, _: RunJob, _: Terms, cancel: &CancellationToken) -> TaskReport {
-        // A rollout stays at the server that holds its prefix.
-        let at = usize::try_from(self.random.next()).unwrap_or(0) % self.servers.len();
+        let mut prefix_at = None;
         for _ in 0..CALLS {
+            let at = self.known.begin(prefix_at);
+            prefix_at = Some(at);
             let ready = self.servers[at].answered_at(&self.random);
             // The agent's own work after each answer.
             let own = Duration::from_secs_f64(0.02 * self.slowness);
-            tokio::select! {
-                () = tokio::time::sleep_until(ready + own) => {}
-                () = cancel.cancelled() => return TaskReport::undispatched(TaskResult::Cancelled),
+            let answered = tokio::select! {
+                () = tokio::time::sleep_until(ready) => true,
+                () = cancel.cancelled() => false,
+            };
+            self.known.end(at);
+            if !answered {
+                return TaskReport::undispatched(TaskResult::Cancelled);
             }
+            tokio::time::sleep(own).await;
             self.store.note_call();
         }
         TaskReport::undispatched(done(vec![Sample {

@@ -1,8 +1,8 @@
 //! A thousand nodes in virtual time: the real engine on each, a modelled PostgreSQL and modelled servers around them.
 //!
 //! `cargo run --release -p osmosis-engine --example cluster_simulation -- --help`. What an operation costs the database is
-//! measured by `many_nodes` of `osmosis-store-postgres`; the defaults here are rough. A rollout chooses its server at random, and
-//! not by load as the gateway does, so that a slow server makes the tail longer than it is. A seed repeats a simulation.
+//! measured by `many_nodes` of `osmosis-store-postgres`, which prints the options for it. A rollout goes to a server by the
+//! gateway's own rule (`osmosis_core::endpoint_choice`), by what its node knows of them. A seed repeats a simulation.
 #![expect(
     clippy::print_stdout,
     clippy::cast_precision_loss,
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::database::{Costs, Database};
-use crate::machines::{ModelServer, NoSessions, Random, SimulatedExecutor, row_body};
+use crate::machines::{KnownServers, ModelServer, NoSessions, Random, SimulatedExecutor, row_body};
 use crate::node_store::NodeStore;
 use crate::report::{Loss, Measured};
 
@@ -185,6 +185,7 @@ fn start(
     database.listeners.fetch_add(1, Ordering::Relaxed);
     let executor = Arc::new(SimulatedExecutor {
         servers: Arc::clone(servers),
+        known: KnownServers::new(servers.len()),
         store: Arc::clone(&store),
         random: Arc::clone(random),
         // One machine in twenty is four times as slow as the others.

@@ -19,6 +19,8 @@ use crate::database::{ANNOUNCE_EVERY, Database, State};
 /// Rollouts and writes that one commit may hold, as in `osmosis-store-postgres`.
 const BATCH: usize = 64;
 
+const LINGER: Duration = Duration::from_millis(50);
+
 type Answer<T> = oneshot::Sender<T>;
 
 enum Write {
@@ -105,6 +107,19 @@ fn row(row_index: u64, body: &JsonText) -> RowRecord {
     }
 }
 
+/// Calls that nobody waits for give others a moment to come, as in `osmosis-store-postgres`.
+async fn linger(waiting: &mut mpsc::Receiver<Write>, batch: &mut Vec<Write>) {
+    let more = async {
+        while batch.len() < BATCH && batch.iter().all(|write| matches!(write, Write::Call)) {
+            match waiting.recv().await {
+                Some(write) => batch.push(write),
+                None => break,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, more).await;
+}
+
 struct Writer {
     database: Arc<Database>,
     node: usize,
@@ -116,6 +131,7 @@ impl Writer {
     async fn write(self, mut waiting: mpsc::Receiver<Write>) {
         let mut batch = vec![];
         while waiting.recv_many(&mut batch, BATCH).await > 0 {
+            linger(&mut waiting, &mut batch).await;
             let cost = self.cost(&batch);
             // The server works through it; what it reads and writes counts from the end of that.
             self.database.work(cost, true).await;

@@ -330,6 +330,23 @@ async fn a_closed_endpoint_is_waited_for_until_it_opens() {
     assert_eq!(ids(&sampled)[0], 97);
 }
 
+#[tokio::test]
+async fn what_is_interrupted_is_asked_for_again_and_what_comes_later_is_not_touched() {
+    let (say, said) = mpsc::channel();
+    let (endpoint, log) = open(Engine::new([Line::Sent(said), Line::Ids(vec![98])])).await;
+    let engine = connect(&endpoint).await;
+    let sampling = sample(&engine, request(&[1], 5, 0));
+    let interrupting = async {
+        until("it began", SOON, || log.requests.lock().len() == 1).await;
+        // With the weights that it was begun with it goes no further.
+        endpoint.interrupt();
+    };
+    let (sampled, ()) = tokio::join!(sampling, interrupting);
+    assert_eq!(ids(&sampled), [98]);
+    assert_eq!(log.requests.lock().len(), 2);
+    drop(say);
+}
+
 /// An address that a test changes.
 #[derive(Clone, Default)]
 struct Moving(Arc<Mutex<Option<String>>>);

@@ -8,7 +8,7 @@ use osmosis_worker::environment::{self, Clash, EnvironmentError, EnvironmentStat
 
 use crate::notices::{Notice, Notices};
 use crate::reports::{DoctorFinding, DoctorReport};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 
 /// What is told while things are checked.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct Doctor<'a> {
     pub version: &'a str,
     /// Interpreter to check in place of those of the projects.
     pub python: Option<&'a Utf8Path>,
-    pub workspace: Option<&'a Utf8Path>,
+    pub workspace: &'a WorkspaceChoice,
     /// Make what can be made: environments of projects, the unpacked SDK.
     pub fix: bool,
     pub notices: &'a dyn Notices,
@@ -45,7 +45,7 @@ impl Doctor<'_> {
         for folder in environments_around() {
             found(around(&folder), &mut tell);
         }
-        let workspace = match Workspace::find(self.workspace, None) {
+        let workspace = match self.workspace.find(None) {
             Ok(workspace) => workspace,
             Err(error) => {
                 let hint = error.hint_text().map(str::to_owned);

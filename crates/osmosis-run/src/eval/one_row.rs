@@ -30,7 +30,7 @@ use crate::run_log::RunLog;
 use crate::runs::ReadRun;
 use crate::settings::Throughput;
 use crate::stop_signals::StopSignals;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 use crate::{RunError, RunErrorKind, io_error as io};
 
 /// What the user asked for.
@@ -92,11 +92,11 @@ pub struct RowRun {
 impl RowRun {
     pub async fn check(
         request: RowRequest,
-        workspace: Option<&Utf8Path>,
+        workspace: &WorkspaceChoice,
         notices: &dyn Notices,
     ) -> Result<Self, RunError> {
         let start = request.config.as_deref().and_then(Utf8Path::parent);
-        let workspace = Workspace::find(workspace, start)?;
+        let workspace = workspace.find(start)?;
         let (config_path, config_text) = config::read(&request, &workspace)?;
         let mut plan = EvalPlan::check(
             EvalRequest {
@@ -105,7 +105,7 @@ impl RowRun {
                 seed: request.seed,
                 ..EvalRequest::of_config(config_path, config_text)
             },
-            Some(&workspace.root),
+            &workspace.chosen(),
             notices,
         )
         .await?;

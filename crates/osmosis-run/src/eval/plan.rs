@@ -17,7 +17,7 @@ use crate::notices::Notices;
 use crate::policy::{self, ReadyPolicy};
 use crate::runs::Pinned;
 use crate::user_code::{self, PassedOn, UserCode};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 use crate::{RunError, RunErrorKind};
 
 /// Rows that go to the store in one write.
@@ -108,7 +108,7 @@ impl EvalPlan {
     /// Checks everything that can be without starting anything; what takes time is told as it begins.
     pub async fn check(
         request: EvalRequest,
-        workspace: Option<&Utf8Path>,
+        workspace: &WorkspaceChoice,
         notices: &dyn Notices,
     ) -> Result<Self, RunError> {
         let config = EvalConfig::of(&request.config)?;
@@ -121,7 +121,7 @@ impl EvalPlan {
         };
         let limit = request.limit.or(config.evaluation.limit);
         let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
-        let workspace = Workspace::find(workspace, beside)?;
+        let workspace = workspace.find(beside)?;
         let side = UserSide::check(&request, &config, &workspace)?;
         notices.step(format_args!(
             "Reading the dataset {}",

@@ -21,7 +21,7 @@ use crate::notices::Notices;
 use crate::policy;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceChoice};
 use crate::{RunError, RunErrorKind};
 
 /// Most rollouts that are under way at once unless asked otherwise.
@@ -85,13 +85,13 @@ impl<M: PlannedModel> Plan<M> {
     /// Checks everything that can be without starting anything; what takes time is told as it begins.
     pub async fn check(
         request: Request,
-        workspace: Option<&Utf8Path>,
+        workspace: &WorkspaceChoice,
         notices: &dyn Notices,
     ) -> Result<Self, RunError> {
         let config = TrainConfig::of(&request.config)?;
         let config_text = request.config.effective_text()?;
         let beside = request.config.file.as_deref().and_then(Utf8Path::parent);
-        let workspace = Workspace::find(workspace, beside)?;
+        let workspace = workspace.find(beside)?;
         let code = UserCode::check(
             &workspace,
             &config.experiment,

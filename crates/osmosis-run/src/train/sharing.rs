@@ -27,6 +27,10 @@ impl NodeGate for EndpointGate {
     fn set_open(&self, open: bool) {
         self.0.set_open(open);
     }
+
+    fn interrupt(&self) {
+        self.0.interrupt();
+    }
 }
 
 impl<M: PlannedModel + Sync> Training<M> {

@@ -12,7 +12,7 @@ use osmosis_gateway::Gateway;
 use osmosis_policy::{EmbeddedModel, Processor, Sampler};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::checkpoints::{self, Which};
-use osmosis_train::{TrainEnd, TrainEvent, TrainParts, Trainer};
+use osmosis_train::{TrainEnd, TrainEvent, TrainParts, TrainPlan, Trainer};
 use osmosis_worker::WorkerPool;
 
 use crate::execution::{self, DriveSettings};
@@ -20,6 +20,7 @@ use crate::judge::ReadyJudge;
 use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Surroundings, Work, rehearse};
 use crate::node::control::{NodeOptions, StopRelay};
 use crate::node::metrics::QueueMetrics;
+use crate::node::patience::wait_out;
 use crate::notices::Notices;
 use crate::policy::{self, TokenLimits};
 use crate::ready_code::{CodeStart, ReadyCode, WorkerRoles};
@@ -273,14 +274,9 @@ impl Work for Training {
             nodes,
         };
         let relay = StopRelay::start(&run.store, &around.stop.stop);
-        let trained = async {
-            let mut trainer = Trainer::open(plan, parts).await?;
-            let events = around.events.run_events();
-            trainer.run(&around.stop.stop, events).await
-        };
-        let trained = trained.await;
+        let trained = self.train(plan, parts, around).await;
         relay.finish().await;
-        Ok(trained?)
+        trained
     }
 
     fn status(&self, end: &TrainEnd) -> RunStatus {
@@ -315,6 +311,29 @@ impl Training {
             })
         })
         .await
+    }
+
+    /// Trains to the end. A database that is lost for a while costs what was under way: then the run is opened again, as
+    /// a resume would, and goes on from its last checkpoint with what is recorded.
+    async fn train(
+        &self,
+        plan: TrainPlan,
+        parts: TrainParts,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<TrainEnd, RunError> {
+        let (signals, notices) = (around.stop, &**around.notices);
+        loop {
+            let attempt = async {
+                let mut trainer = Trainer::open(plan.clone(), parts.clone()).await?;
+                let events = around.events.run_events();
+                trainer.run(&signals.stop, events).await
+            };
+            let error = match attempt.await {
+                Ok(end) => return Ok(end),
+                Err(error) => error,
+            };
+            wait_out(error, &parts.store, &parts.engine.owner, signals, notices).await?;
+        }
     }
 
     /// The model behind a gateway whose `[sampling]` wins over what agents ask for: training needs to

@@ -12,5 +12,7 @@ mod fencing;
 mod killed;
 mod migrations;
 mod nodes;
+mod plans;
 mod restarts;
 mod roles;
+mod tls;

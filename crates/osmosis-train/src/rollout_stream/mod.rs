@@ -6,6 +6,7 @@
 
 mod content;
 mod elsewhere;
+mod ending;
 mod numbering;
 mod opening;
 mod resumption;
@@ -442,20 +443,6 @@ impl RolloutStream {
 
     pub(crate) fn take_recent(&mut self) -> Recent {
         std::mem::take(&mut self.recent)
-    }
-
-    /// Ends what still runs, down to its model calls, and waits until it has ended.
-    pub(crate) async fn finish(mut self) -> Result<(), TrainError> {
-        for id in self.running.keys() {
-            self.engine.cancel(id).await?;
-        }
-        self.stop.drain.cancel();
-        self.wake.notify_one();
-        loop {
-            if let Happening::Ended(result) = self.next().await {
-                return Ok(result?);
-            }
-        }
     }
 
     /// Rollouts of which not one can be run say nothing, and the next ones would not be better.

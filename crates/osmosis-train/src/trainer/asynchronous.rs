@@ -108,13 +108,21 @@ impl Trainer {
         if training.trainer.evaluation_missing() {
             training.begin_evaluation(None).await?;
         }
-        let end = training.drive(stop).await?;
+        let driven = training.drive(stop).await;
         let AsyncTraining {
             trainer,
             stream,
             ended,
             ..
         } = training;
+        let end = match driven {
+            Ok(end) => end,
+            Err(error) => {
+                // The run may be opened again by this process: nothing of it must still go on then.
+                stream.abandon().await;
+                return Err(error);
+            }
+        };
         if !ended {
             stream.finish().await?;
         }

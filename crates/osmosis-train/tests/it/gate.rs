@@ -15,6 +15,10 @@ impl NodeGate for Journal {
     fn set_open(&self, open: bool) {
         self.note(if open { "open" } else { "closed" });
     }
+
+    fn interrupt(&self) {
+        self.note("interrupted");
+    }
 }
 
 impl Journal {
@@ -59,6 +63,10 @@ fn nodes_sample_while_the_rollouts_of_a_step_run_and_at_no_other_time() {
         Fate::GoOn
     });
     let first = journal.take();
+    assert_eq!(
+        first[0], "interrupted",
+        "what nodes sampled ends before the weights change"
+    );
     assert!(position(&first, "open") < position(&first, "updating 1"));
 
     run.live(|event| {
@@ -91,5 +99,6 @@ fn nodes_sample_all_the_time_in_asynchronous_training() {
     let run = Run::new("climb").training(|training| training.max_staleness = 1);
     let run = with_gate(run, &journal);
     run.live_to_the_end().complete();
-    assert_eq!(journal.take(), ["open", "closed"]);
+    // Before the weights of the start are swapped in.
+    assert_eq!(journal.take(), ["interrupted", "open", "closed"]);
 }

@@ -4,7 +4,7 @@ mod flips;
 
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_core::config::ConfigSource;
 use osmosis_engine::RunEnd;
 use osmosis_run::eval::live_view::LiveView;
@@ -26,11 +26,11 @@ use crate::error::Exit;
 use crate::output::Output;
 use crate::runs::{Pinned, RegradedFrom, given_name};
 use crate::stop_signals::StopSignals;
-use crate::workspace::{Workspace, absolute, read_config};
+use crate::workspace::{Workspace, WorkspaceChoice, absolute, read_config};
 
 pub(crate) async fn regrade(
     arguments: RegradeArguments,
-    workspace: Option<&Utf8Path>,
+    workspace: &WorkspaceChoice,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let name = given_name(arguments.name.as_deref())?;
@@ -38,7 +38,7 @@ pub(crate) async fn regrade(
     notices.step(format_args!("Checking {}", arguments.run));
     let given = arguments.config.as_deref().map(read_config).transpose()?;
     let beside = given.as_ref().and_then(|(path, _)| path.parent());
-    let workspace = Workspace::find(workspace, beside)?;
+    let workspace = workspace.find(beside)?;
     let source = Source::open(&workspace, &arguments.run).await?;
     let config = match given {
         Some((path, text)) => ConfigSource::of_file(path, text),

@@ -1,6 +1,7 @@
 //! A run that several machines work on: a controller and nodes, as processes of their own, with a real PostgreSQL.
 //! However they are killed, stopped and resumed, every outcome is that of a run without nodes.
 
+mod environment;
 mod faults;
 mod model_servers;
 mod refusals;
@@ -82,7 +83,11 @@ struct Invitation {
 
 impl Cluster {
     fn new(rows: u64) -> Self {
-        let (mut workspace, gate) = gated_workspace(rows);
+        let (workspace, gate) = gated_workspace(rows);
+        Self::of(workspace, gate)
+    }
+
+    fn of(mut workspace: Workspace, gate: Utf8PathBuf) -> Self {
         let server = PostgresServer::start();
         let url = server.url_as("postgres:s3cret", "postgres");
         workspace.variable("OSMOSIS_STORE", &url);

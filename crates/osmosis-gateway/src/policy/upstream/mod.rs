@@ -3,7 +3,6 @@
 mod adaptive;
 mod body;
 mod breaker;
-mod choice;
 mod clients;
 mod direct;
 mod endpoint;

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::Body as _;
 use osmosis_core::generation::{DrawKey, GenerationRequest, LogprobsOf, TokenEngine};
 use osmosis_dialect::Dialect;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
@@ -90,6 +91,8 @@ struct Shared {
     open: AtomicBool,
     /// Ends every answer.
     everything: CancellationToken,
+    /// Ends the answers that are under way, and none that begins later.
+    under_way: Mutex<CancellationToken>,
     tasks: TaskTracker,
 }
 
@@ -111,7 +114,10 @@ impl TokenEndpoint {
             let logprobs = engine.logprobs_of(&plain_request());
             (name, Offered { engine, logprobs })
         });
+        let everything = CancellationToken::new();
         let shared = Arc::new(Shared {
+            under_way: Mutex::new(everything.child_token()),
+            everything,
             engines: offered.collect(),
             key_digest: Sha256::digest(options.key.expose().as_bytes()).into(),
             max_body_bytes: options.max_body_bytes,
@@ -120,7 +126,6 @@ impl TokenEndpoint {
             )),
             alive_every: options.alive_every,
             open: AtomicBool::new(true),
-            everything: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         let stop = CancellationToken::new();
@@ -144,6 +149,13 @@ impl TokenEndpoint {
     /// under way go on.
     pub fn set_open(&self, open: bool) {
         self.shared.open.store(open, Ordering::Relaxed);
+    }
+
+    /// Ends the generations that are under way: their callers ask again, or run the rollout again. To be called before
+    /// the weights go back to those of an earlier step.
+    pub fn interrupt(&self) {
+        let next = self.shared.everything.child_token();
+        std::mem::replace(&mut *self.shared.under_way.lock(), next).cancel();
     }
 
     /// Where it listens.
@@ -308,7 +320,7 @@ impl Shared {
             Arc::clone(&outbox),
             offered.engine.version(),
             self.alive_every,
-            self.everything.clone(),
+            self.under_way.lock().clone(),
             permit,
         );
         offered

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use osmosis_core::endpoint_choice::{EndpointChoice, EndpointState, choose_endpoint};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -17,7 +18,6 @@ use self::ticket::Place;
 pub(super) use self::ticket::Ticket;
 use super::adaptive::Adaptive;
 use super::breaker::{Breaker, BreakerSettings, Health};
-use super::choice::{self, Choice, choose};
 use super::endpoint::Endpoint;
 use crate::policy::{Fault, FaultKind};
 
@@ -293,11 +293,11 @@ fn next_check(pool: &Weak<Pool>, lane: usize) -> Option<Instant> {
 impl State {
     /// Takes a place for a call with this wish; `None` when it has to wait.
     fn serve(&mut self, wish: &Wish, now: Instant) -> Option<Result<Grant, NoneLeft>> {
-        let lanes: Vec<choice::Lane> = (0..)
+        let lanes: Vec<EndpointState> = (0..)
             .zip(&self.lanes)
             .map(|(at, lane)| {
                 let health = lane.breaker.health();
-                choice::Lane {
+                EndpointState {
                     open: health == Health::Open,
                     room: match health {
                         Health::Closed => lane.in_flight < lane.adaptive.limit(),
@@ -310,8 +310,8 @@ impl State {
                 }
             })
             .collect();
-        match choose(&lanes, wish.preferred, self.turn) {
-            Choice::Go(at) => {
+        match choose_endpoint(&lanes, wish.preferred, self.turn) {
+            EndpointChoice::Go(at) => {
                 self.turn = at + 1;
                 let lane = self.lanes.get_mut(at)?;
                 lane.in_flight += 1;
@@ -322,8 +322,8 @@ impl State {
                     limit_epoch: lane.adaptive.epoch(),
                 }))
             }
-            Choice::Wait => None,
-            Choice::NoneLeft => Some(Err(NoneLeft {
+            EndpointChoice::Wait => None,
+            EndpointChoice::NoneLeft => Some(Err(NoneLeft {
                 last_error: self.lanes.iter().find_map(|lane| lane.last_error.clone()),
             })),
         }
