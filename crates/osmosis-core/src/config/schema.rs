@@ -37,7 +37,6 @@ pub(super) const SECTIONS: &[Section] = &[
             "tool_format",
         ]),
     },
-    // The one section within another.
     Section {
         name: "dataset.columns",
         kinds: BOTH,
@@ -90,7 +89,20 @@ pub(super) const SECTIONS: &[Section] = &[
             "behaviour_weight_cap",
             "reward_range",
             "model_errors",
+            "clip_ratio_high",
+            "dual_clip",
+            "kl_estimator",
+            "entropy_coef",
+            "loss_normalization",
+            "overlong_buffer",
+            "overlong_penalty",
+            "max_extra_rows",
         ]),
+    },
+    Section {
+        name: "training.rows",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["strategy"]),
     },
     Section {
         name: "sampling",
@@ -157,7 +169,7 @@ pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
 
-/// Whether a table of this name holds sections, and nothing else.
+/// Whether a table of this name holds sections.
 pub(super) fn holds_sections(name: &str) -> bool {
     SECTIONS.iter().any(|section| {
         section
