@@ -52,6 +52,29 @@ impl Learning {
         })
     }
 
+    /// Begins with the start model, to learn what rows say as they are.
+    pub(crate) async fn begin_supervised(
+        lr: f64,
+        start: Arc<dyn TrainableModel>,
+    ) -> Result<Self, TrainError> {
+        let learner = blocking(move || start.learner(lr)).await??;
+        Ok(Self {
+            learner: Some(learner),
+            reference: None,
+            updates_per_batch: 1,
+            loss: LossFunction::Likelihood,
+        })
+    }
+
+    /// Logprobs of each token of these rows, with the weights as they stand.
+    pub(crate) async fn logprobs(
+        &mut self,
+        rows: Vec<LossRow>,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        self.with_learner(move |learner| Ok(learner.logprobs(&rows)?))
+            .await
+    }
+
     /// Goes on from a checkpoint. The reference stays the start model.
     pub(crate) async fn restore(
         &mut self,

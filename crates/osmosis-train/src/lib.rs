@@ -50,6 +50,7 @@ mod rollout_phase;
 mod rollout_stream;
 pub mod schedule;
 mod step;
+mod supervised;
 pub mod tensorboard;
 mod trainer;
 
@@ -61,4 +62,8 @@ pub use logprob_mismatch::LogprobMismatch;
 pub use plan::{NodeGate, TrainParts, TrainPlan};
 pub use report::{AsyncReport, FrontierReport, SkipReason, StepReport};
 pub use rewarded_rows::{RewardedRows, RolloutRows, rows_of, visit_of};
+pub use supervised::{
+    HeldOutLoss, SupervisedEvent, SupervisedParts, SupervisedPlan, SupervisedReport, SupervisedRow,
+    SupervisedTrainer,
+};
 pub use trainer::Trainer;

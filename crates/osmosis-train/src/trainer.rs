@@ -387,7 +387,7 @@ impl Trainer {
 
 /// Restores the newest checkpoint that is whole and returns its step; those that are not are told of and
 /// passed over.
-async fn restore_newest(
+pub(crate) async fn restore_newest(
     learning: &mut Learning,
     run_folder: &Utf8Path,
     seed: u64,

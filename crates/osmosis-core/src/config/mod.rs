@@ -39,6 +39,7 @@ mod schema;
 mod section;
 mod source;
 mod suggestion;
+mod supervised;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -57,6 +58,7 @@ pub use overrides::{Override, OverrideError};
 pub use passed_on::Secrets;
 pub use schema::section_of_key;
 pub use source::ConfigSource;
+pub use supervised::{Supervised, SupervisedConfig, SupervisedExperiment};
 pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, StragglerFactor,
     Training,

@@ -49,12 +49,17 @@ impl<'d> Reader<'d> {
             kind,
             errors: Vec::new(),
         };
-        let other = kind.other();
-        if !reader.root.contains_key(kind.section())
-            && let Some(entry) = entry(reader.root, other.section())
-        {
-            reader.report(entry.key_offset, ConfigProblem::OtherKind { found: other });
-            return Err(reader.into_errors());
+        for other in kind.others() {
+            if !reader.root.contains_key(kind.section())
+                && let Some(entry) = entry(reader.root, other.section())
+            {
+                let problem = ConfigProblem::OtherKind {
+                    found: other,
+                    wanted: kind,
+                };
+                reader.report(entry.key_offset, problem);
+                return Err(reader.into_errors());
+            }
         }
         reader.check_names();
         Ok(reader)

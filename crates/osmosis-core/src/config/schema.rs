@@ -21,11 +21,18 @@ pub(super) enum Keys {
 }
 
 const BOTH: &[ConfigKind] = &[ConfigKind::Evaluation, ConfigKind::Training];
+const ALL: &[ConfigKind] = &[
+    ConfigKind::Evaluation,
+    ConfigKind::Training,
+    ConfigKind::Supervised,
+];
+/// Those that make checkpoints.
+const LEARNING: &[ConfigKind] = &[ConfigKind::Training, ConfigKind::Supervised];
 
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "experiment",
-        kinds: BOTH,
+        kinds: ALL,
         keys: Keys::These(&[
             "rollout",
             "entrypoint",
@@ -105,13 +112,26 @@ pub(super) const SECTIONS: &[Section] = &[
         keys: Keys::These(&["strategy"]),
     },
     Section {
+        name: "sft",
+        kinds: &[ConfigKind::Supervised],
+        keys: Keys::These(&[
+            "lr",
+            "total_epochs",
+            "steps",
+            "batch_size",
+            "seed",
+            "eval_dataset",
+            "eval_fraction",
+        ]),
+    },
+    Section {
         name: "sampling",
         kinds: BOTH,
         keys: Keys::These(&["rollout_temperature", "rollout_top_p"]),
     },
     Section {
         name: "checkpoints",
-        kinds: &[ConfigKind::Training],
+        kinds: LEARNING,
         keys: Keys::These(&["eval_interval", "checkpoint_save_freq"]),
     },
     Section {
@@ -136,7 +156,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "logs",
-        kinds: BOTH,
+        kinds: ALL,
         keys: Keys::These(&["max_bytes_per_rollout", "max_bytes_per_run"]),
     },
     Section {

@@ -19,4 +19,5 @@ mod learner_conformance;
 mod learning;
 mod model;
 mod run;
+mod supervised;
 mod trouble;
