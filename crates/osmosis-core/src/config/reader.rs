@@ -166,18 +166,16 @@ impl<'d> Reader<'d> {
 
     /// The same for a section within another.
     fn check_inner(&mut self, section: &'static schema::Section, at: usize, item: &Item) {
-        match item.as_table_like() {
-            Some(table) => self.check_keys(section, table),
-            None => {
-                let problem = ConfigProblem::WrongType {
-                    subject: format!("section `[{}]`", section.name),
-                    expected: "a table",
-                    found: type_of(item),
-                    suggestion: None,
-                };
-                self.report(at, problem);
-            }
+        if let Some(table) = item.as_table_like() {
+            return self.check_keys(section, table);
         }
+        let problem = ConfigProblem::WrongType {
+            subject: format!("section `[{}]`", section.name),
+            expected: "a table",
+            found: type_of(item),
+            suggestion: None,
+        };
+        self.report(at, problem);
     }
 
     /// The same for a table that holds sections alone.

@@ -324,7 +324,8 @@ impl Sums {
             Surrogate::ConstantWeight => {
                 let ratio = (now - token.sampled).exp();
                 let constant = ratio.clamp(1.0 - gradient.clip_low, 1.0 + gradient.clip_high);
-                self.clipped += if constant == ratio { 0.0 } else { weight };
+                let whole = constant.to_bits() == ratio.to_bits();
+                self.clipped += if whole { 0.0 } else { weight };
                 self.loss -= weight * constant * token.advantage * now;
                 Slopes {
                     logprob: -weight * constant * token.advantage,

@@ -158,14 +158,14 @@ fn the_loss_falls_on_conversations_and_on_held_out_ones() {
     assert!(held_out[4].1 < held_out[0].1 - 0.5, "{held_out:?}");
     // Two answers of three letters, and their ends.
     assert_eq!(sft.metrics()[0]["eval/tokens"], 8);
-    let tokens: Vec<f64> = sft
-        .numbers("tokens/trained")
+    let lines = sft.metrics();
+    let tokens: Vec<u64> = lines
         .iter()
-        .map(|(_, n)| *n)
+        .filter_map(|line| line.get("tokens/trained")?.as_u64())
         .collect();
     assert_eq!(
         tokens[..2],
-        [12.0, 4.0],
+        [12, 4],
         "three conversations, then the rest of the epoch"
     );
     let saved = checkpoints::list(&sft.folder).unwrap();
