@@ -33,7 +33,8 @@ pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
 pub(crate) use show::{CallPart, RolloutListArguments, ShowArguments};
 pub(crate) use train::{
-    TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSubmitArguments,
+    TrainCommand, TrainResumeArguments, TrainServeArguments, TrainSftArguments,
+    TrainSubmitArguments,
 };
 pub(crate) use view::ViewArguments;
 pub(crate) use workspace::{
@@ -211,6 +212,7 @@ impl Command {
             },
             Self::Train { command } => match command {
                 TrainCommand::Submit(_) => "train submit",
+                TrainCommand::Sft(_) => "train sft",
                 TrainCommand::Resume(_) => "train resume",
                 TrainCommand::Serve(_) => "train serve",
                 TrainCommand::List(_) => "train list",

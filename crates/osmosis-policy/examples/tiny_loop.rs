@@ -160,11 +160,7 @@ fn train(
             tokens_per_piece: 4096,
         },
     )?;
-    let objective = LossFunction::ClippedPolicyGradient {
-        clip_low: arguments.clip,
-        clip_high: arguments.clip,
-        kl_coef: 0.0,
-    };
+    let objective = LossFunction::clipped(arguments.clip, arguments.clip, 0.0);
     let mut order = dataset.training.clone();
     let mut spent = Spent::default();
     let (name, rows) = if arguments.report_held_out {

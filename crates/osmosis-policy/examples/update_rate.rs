@@ -17,11 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 const ROWS: usize = 128;
 const UPDATES: u32 = 10;
-const POLICY_GRADIENT: LossFunction = LossFunction::ClippedPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.2,
-    kl_coef: 0.0,
-};
+const POLICY_GRADIENT: LossFunction = LossFunction::clipped(0.2, 0.2, 0.0);
 
 fn main() -> Result<(), PolicyError> {
     let mut arguments = env::args()

@@ -25,7 +25,10 @@ pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
 pub use learner::{DecoderLearner, LearnerOptions};
-pub use osmosis_core::learner::{LossFunction, LossRow, NamedTensor, UpdateReport, Weights};
+pub use osmosis_core::learner::{
+    KlEstimator, LossFunction, LossRow, NamedTensor, PolicyGradient, Surrogate, UpdateReport,
+    Weights,
+};
 pub use processor::Processor;
 pub use sampler::{Sampler, SamplerOptions, SamplerRate};
 pub use training::EmbeddedLearner;

@@ -13,8 +13,8 @@ use osmosis_core::generation::{
     DrawKey, GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
 };
 use osmosis_core::learner::{
-    Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow, TrainableModel,
-    WeightSink, Weights,
+    Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow, PolicyGradient,
+    Surrogate, TrainableModel, WeightSink, Weights,
 };
 
 /// What a behaviour returns; what it finds wrong, it asserts.
@@ -23,11 +23,20 @@ pub type Verdict = anyhow::Result<()>;
 /// Only a test that fails waits this long.
 const LONG: Duration = Duration::from_mins(1);
 const LR: f64 = 0.02;
-const CLIPPED: LossFunction = LossFunction::ClippedPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.2,
-    kl_coef: 0.0,
-};
+const CLIPPED: LossFunction = LossFunction::clipped(0.2, 0.2, 0.0);
+const DECOUPLED: LossFunction = LossFunction::decoupled(0.2, 0.2, 0.1, 5.0);
+const LOSSES: [LossFunction; 4] = [
+    CLIPPED,
+    DECOUPLED,
+    LossFunction::PolicyGradient(PolicyGradient {
+        surrogate: Surrogate::Sequence,
+        ..PolicyGradient::CLIPPED
+    }),
+    LossFunction::PolicyGradient(PolicyGradient {
+        surrogate: Surrogate::ConstantWeight,
+        ..PolicyGradient::CLIPPED
+    }),
+];
 
 /// An implementation under test. Its vocabulary has at least 8 tokens, its context room for 16.
 #[derive(Debug)]
@@ -57,13 +66,14 @@ macro_rules! for_each_learner_behaviour {
             weights_that_are_not_finite_are_refused
             a_sampler_has_the_version_it_was_given_last
             the_learner_confirms_what_its_weights_sampled
+            an_entropy_bonus_alone_makes_the_policy_less_certain
         }
     };
 }
 
 pub fn what_earned_more_becomes_likelier(test: &LearnerUnderTest) -> Verdict {
     let mut learner = test.model.learner(LR)?;
-    for loss in [CLIPPED, decoupled()] {
+    for loss in LOSSES {
         let before = logprobs(&*learner)?;
         let report = updated(&mut *learner, loss)?;
         let after = logprobs(&*learner)?;
@@ -75,10 +85,35 @@ pub fn what_earned_more_becomes_likelier(test: &LearnerUnderTest) -> Verdict {
             "{report:?}"
         );
         assert!(report.mismatch_max < 1e-4, "{report:?}");
-        let decoupled = matches!(loss, LossFunction::DecoupledPolicyGradient { .. });
+        let (_, decoupled) = loss.needs();
         assert_eq!(report.behaviour_weight.is_some(), decoupled, "{report:?}");
     }
-    assert_eq!(learner.updates(), 2);
+    assert_eq!(learner.updates(), LOSSES.len() as u64);
+    Ok(())
+}
+
+pub fn an_entropy_bonus_alone_makes_the_policy_less_certain(test: &LearnerUnderTest) -> Verdict {
+    let mut learner = test.model.learner(LR)?;
+    // Something to be certain of.
+    for _ in 0..5 {
+        updated(&mut *learner, CLIPPED)?;
+    }
+    let bonus = LossFunction::PolicyGradient(PolicyGradient {
+        entropy_coef: 1.0,
+        ..PolicyGradient::CLIPPED
+    });
+    let mut entropies = Vec::new();
+    for _ in 0..5 {
+        let mut rows = rows(&*learner)?;
+        rows.iter_mut().for_each(|row| row.advantages.fill(0.0));
+        let report = learner.update(&rows, bonus, &mut |_| true)?;
+        let report = report.context("an update that was accepted was not made")?;
+        entropies.push(report.entropy);
+    }
+    assert!(
+        entropies.last() > entropies.first(),
+        "the entropy did not rise: {entropies:?}"
+    );
     Ok(())
 }
 
@@ -112,7 +147,7 @@ pub fn equal_updates_give_equal_bits(test: &LearnerUnderTest) -> Verdict {
     for _ in 0..2 {
         let mut learner = test.model.learner(LR)?;
         updated(&mut *learner, CLIPPED)?;
-        updated(&mut *learner, decoupled())?;
+        updated(&mut *learner, DECOUPLED)?;
         weights.push(bits(&learner.weights()?));
     }
     assert!(weights[0] == weights[1], "other bits the second time");
@@ -132,7 +167,7 @@ pub fn a_saved_learner_goes_on_as_if_it_had_not_stopped(test: &LearnerUnderTest)
     learner.save(files)?;
     // Not what is saved: a restore replaces all of it.
     let mut restored = test.model.learner(LR)?;
-    updated(&mut *restored, decoupled())?;
+    updated(&mut *restored, DECOUPLED)?;
     restored.restore(files, learner.updates())?;
     assert_eq!(restored.updates(), 2);
     assert_eq!(bits(&restored.weights()?), bits(&learner.weights()?));
@@ -192,14 +227,10 @@ pub fn rows_that_make_no_sense_change_nothing(test: &LearnerUnderTest) -> Verdic
         (with(|row| row.advantages.truncate(1)), CLIPPED),
         (with(|row| row.sampled_logprobs[2] = f32::NAN), CLIPPED),
         (with(|row| row.temperatures[1] = 0.0), CLIPPED),
-        (with(|row| row.proximal_logprobs = None), decoupled()),
+        (with(|row| row.proximal_logprobs = None), DECOUPLED),
         (
             with(|row| row.reference_logprobs = None),
-            LossFunction::ClippedPolicyGradient {
-                clip_low: 0.2,
-                clip_high: 0.2,
-                kl_coef: 0.1,
-            },
+            LossFunction::clipped(0.2, 0.2, 0.1),
         ),
     ];
     for (rows, loss) in bad {
@@ -308,15 +339,6 @@ fn sampled(test: &LearnerUnderTest) -> anyhow::Result<Vec<SampledToken>> {
                 return Ok(tokens);
             }
         }
-    }
-}
-
-fn decoupled() -> LossFunction {
-    LossFunction::DecoupledPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        kl_coef: 0.1,
-        behaviour_weight_cap: 5.0,
     }
 }
 

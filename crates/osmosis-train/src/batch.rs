@@ -5,15 +5,16 @@
 //! rows are left out. With `kl_coef = 0` that is the papers' objective, since their advantages are 0. With
 //! `kl_coef > 0` it is not: there, such groups are still pulled towards the start model, and here they are not.
 //!
-//! - GRPO: `1 / (N · tokens of its sample)`: the mean over the tokens of a sample, then over samples.
-//! - Dr. GRPO: `1 / (N · max_response_length)`: no sample is favoured for its length.
-//! - RLOO: `1 / N`: the log-probability of the sample as a whole.
+//! - `sample` (GRPO): `1 / (N · tokens of its sample)`: the mean over the tokens of a sample, then over samples.
+//! - `batch` (DAPO, REINFORCE++): `1 / tokens of the N samples`: the mean over all tokens.
+//! - `constant` (Dr. GRPO): `1 / (N · max_response_length)`: no sample is favoured for its length.
+//! - `none` (RLOO): `1 / N`: the log-probability of the sample as a whole.
 //!
 //! A sample that splits into several rows counts once: its tokens are counted over all of its rows, and
 //! every row has the sample's advantage. Tokens that `stale_rows = "mask"` took out are not counted: under GRPO
 //! the tokens that are left of such a sample count more.
 
-use osmosis_core::config::Algorithm;
+use osmosis_core::config::LossNormalization;
 use osmosis_core::learner::LossRow;
 use osmosis_core::staleness::GroupId;
 use osmosis_core::{PolicyVersion, RolloutId, SampleId};
@@ -52,9 +53,11 @@ pub struct RowOrigin {
 /// How tokens are weighed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weighing {
-    pub algorithm: Algorithm,
+    pub normalization: LossNormalization,
     /// `Groups::samples`
     pub samples: u64,
+    /// Of these samples, the tokens that are trained on or would be if their group had variance.
+    pub tokens: u64,
     /// Dr. GRPO's constant.
     pub max_response_length: u32,
 }
@@ -62,10 +65,11 @@ pub struct Weighing {
 impl Weighing {
     fn weight(&self, tokens: u64) -> f64 {
         let samples = self.samples.max(1) as f64;
-        match self.algorithm {
-            Algorithm::Grpo => 1.0 / (samples * tokens.max(1) as f64),
-            Algorithm::DrGrpo => 1.0 / (samples * f64::from(self.max_response_length)),
-            Algorithm::Rloo => 1.0 / samples,
+        match self.normalization {
+            LossNormalization::Sample => 1.0 / (samples * tokens.max(1) as f64),
+            LossNormalization::Batch => 1.0 / self.tokens.max(1) as f64,
+            LossNormalization::Constant => 1.0 / (samples * f64::from(self.max_response_length)),
+            LossNormalization::None => 1.0 / samples,
         }
     }
 }
@@ -98,7 +102,7 @@ fn trained(row: &TrainingRow) -> impl Iterator<Item = bool> {
         .map(|(at, trained)| at > 0 && *trained)
 }
 
-fn trained_tokens(row: &TrainingRow) -> u64 {
+pub(crate) fn trained_tokens(row: &TrainingRow) -> u64 {
     trained(row).filter(|trained| *trained).count() as u64
 }
 
@@ -170,10 +174,11 @@ mod tests {
         }
     }
 
-    fn weighing(algorithm: Algorithm, samples: u64) -> Weighing {
+    fn weighing(normalization: LossNormalization, samples: u64) -> Weighing {
         Weighing {
-            algorithm,
+            normalization,
             samples,
+            tokens: 8,
             max_response_length: 100,
         }
     }
@@ -190,8 +195,8 @@ mod tests {
             1.0,
             vec![row(&[false, true]), row(&[false, true, true, false, true])],
         )];
-        let whole = batch(&whole, weighing(Algorithm::Grpo, 2));
-        let split = batch(&split, weighing(Algorithm::Grpo, 2));
+        let whole = batch(&whole, weighing(LossNormalization::Sample, 2));
+        let split = batch(&split, weighing(LossNormalization::Sample, 2));
         assert_eq!((whole.tokens, split.tokens), (4, 4));
         assert_eq!(split.rows.len(), 2);
         assert!((sum(&whole.rows) - 0.5).abs() < 1e-6);
@@ -200,23 +205,24 @@ mod tests {
     }
 
     #[test]
-    fn each_algorithm_weighs_length_in_its_own_way() {
+    fn each_normalization_weighs_length_in_its_own_way() {
         let short = sample(0, 1.0, vec![row(&[false, true])]);
         let long = sample(1, -1.0, vec![row(&[false, true, true, true, true])]);
-        let weights = |algorithm| {
-            let batch = batch(&[short.clone(), long.clone()], weighing(algorithm, 2));
+        let weights = |normalization| {
+            let batch = batch(&[short.clone(), long.clone()], weighing(normalization, 2));
             (batch.rows[0].weights[1], batch.rows[1].weights[1])
         };
-        assert_eq!(weights(Algorithm::Grpo), (0.5, 0.125));
-        assert_eq!(weights(Algorithm::DrGrpo), (0.005, 0.005));
-        assert_eq!(weights(Algorithm::Rloo), (0.5, 0.5));
+        assert_eq!(weights(LossNormalization::Sample), (0.5, 0.125));
+        assert_eq!(weights(LossNormalization::Batch), (0.125, 0.125));
+        assert_eq!(weights(LossNormalization::Constant), (0.005, 0.005));
+        assert_eq!(weights(LossNormalization::None), (0.5, 0.5));
     }
 
     #[test]
     fn rows_without_a_sampled_token_are_left_out() {
         let samples = [sample(0, 1.0, vec![row(&[false, false]), row(&[true])])];
         assert_eq!(
-            batch(&samples, weighing(Algorithm::Grpo, 1)),
+            batch(&samples, weighing(LossNormalization::Sample, 1)),
             Batch::default()
         );
     }
@@ -239,7 +245,7 @@ mod tests {
             let samples: Vec<_> = (0..).zip(&masks).map(|(at, rows)| {
                 sample(at, 1.0, rows.iter().map(|mask| row(mask)).collect())
             }).collect();
-            let batch = batch(&samples, weighing(Algorithm::Grpo, samples.len() as u64));
+            let batch = batch(&samples, weighing(LossNormalization::Sample, samples.len() as u64));
             let with_tokens = masks.iter()
                 .filter(|rows| rows.iter().any(|mask| mask[1..].contains(&true)))
                 .count();

@@ -24,7 +24,20 @@ pub(crate) type Records = BTreeMap<SampleId, Vec<TokenRecord>>;
 pub(crate) struct Unit {
     pub(crate) group: GroupName,
     pub(crate) reward: f64,
+    /// What it loses of its reward, when it is compared, for answers that are too long.
+    pub(crate) penalty: f64,
     pub(crate) rows: Vec<TrainingRow>,
+}
+
+impl Unit {
+    /// The tokens of its longest answer, as far as they are trained on.
+    fn longest_answer(&self) -> u64 {
+        let answers = self.rows.iter().flat_map(|row| {
+            let parts = row.loss_mask.chunk_by(|one, other| one == other);
+            parts.filter(|part| part.first() == Some(&true))
+        });
+        answers.map(|answer| answer.len() as u64).max().unwrap_or(0)
+    }
 }
 
 /// What is known of a scored rollout.
@@ -61,6 +74,12 @@ impl Crediting<'_> {
             };
             units.extend(found);
         }
+        if let Some(overlong) = &self.training.overlong {
+            for unit in &mut units {
+                let longest = unit.longest_answer();
+                unit.penalty = overlong.penalty(longest, self.training.max_response_length);
+            }
+        }
         Ok(units)
     }
 
@@ -76,6 +95,7 @@ impl Crediting<'_> {
                 turn,
             },
             reward,
+            penalty: 0.0,
             rows,
         };
         let records = self.records.get(sample).map_or(&[][..], Vec::as_slice);
@@ -125,6 +145,7 @@ impl Crediting<'_> {
                     turn: 0,
                 },
                 reward,
+                penalty: 0.0,
                 rows: vec![row],
             }))
         });

@@ -48,6 +48,8 @@ pub struct Groups {
     pub incomplete: u64,
     /// The members of the groups with and without variance: what the objective is a mean over.
     pub samples: u64,
+    /// The members of the groups without variance.
+    pub flat: BTreeSet<(RolloutId, GroupName)>,
 }
 
 /// Puts the rollouts of a step into groups.
@@ -57,6 +59,7 @@ pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteG
         visits.entry(member.visit).or_default().push(member);
     }
     let mut groups = Groups::default();
+    let mut whole: Vec<(GroupName, Vec<(&RolloutId, f64)>)> = Vec::new();
     for members in visits.values() {
         let names: BTreeSet<&GroupName> = members
             .iter()
@@ -75,18 +78,38 @@ pub fn groups(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteG
                     of_name.map(|(_, reward)| (&member.id, *reward))
                 })
                 .collect();
+            let fewest = match algorithm {
+                Algorithm::ReinforcePlusPlus => 1,
+                Algorithm::Grpo
+                | Algorithm::DrGrpo
+                | Algorithm::Rloo
+                | Algorithm::ReinforcePlusPlusBaseline => 2,
+            };
             let usable = match policy {
                 IncompleteGroups::Drop => complete,
-                IncompleteGroups::Keep => complete || scored.len() >= 2,
+                IncompleteGroups::Keep => complete || scored.len() >= fewest,
             };
-            if usable {
-                groups.compare(name, &scored, algorithm);
-            } else {
+            if !usable {
                 groups.incomplete += 1;
+            } else if algorithm == Algorithm::ReinforcePlusPlus {
+                whole.push((name.clone(), scored));
+            } else {
+                groups.compare(name, &scored, algorithm);
             }
         }
     }
+    groups.compare_whole(&whole);
+    if algorithm == Algorithm::ReinforcePlusPlusBaseline {
+        groups.normalize();
+    }
     groups
+}
+
+/// Whether a complete group, alone, has something to learn from. Where rewards are compared with those of the whole
+/// batch, equal ones of a group do too.
+pub fn teaches(members: &[GroupMember], algorithm: Algorithm, policy: IncompleteGroups) -> bool {
+    let groups = groups(members, algorithm, policy);
+    groups.used > 0 || algorithm == Algorithm::ReinforcePlusPlus && groups.no_variance > 0
 }
 
 impl Groups {
@@ -95,12 +118,53 @@ impl Groups {
         let rewards: Vec<f64> = scored.iter().map(|(_, reward)| *reward).collect();
         let Some(advantages) = advantages(&rewards, algorithm) else {
             self.no_variance += 1;
+            self.add_flat(name, scored);
             return;
         };
         self.used += 1;
         for ((id, _), advantage) in scored.iter().zip(advantages) {
             let key = ((*id).clone(), name.clone());
             self.advantages.entry(key).or_default().push(advantage);
+        }
+    }
+
+    fn add_flat(&mut self, name: &GroupName, scored: &[(&RolloutId, f64)]) {
+        let keys = scored.iter().map(|(id, _)| ((*id).clone(), name.clone()));
+        self.flat.extend(keys);
+    }
+
+    /// Compares all rewards of a batch with each other.
+    fn compare_whole(&mut self, groups: &[(GroupName, Vec<(&RolloutId, f64)>)]) {
+        let all = groups.iter().flat_map(|(_, scored)| scored);
+        let rewards: Vec<f64> = all.map(|(_, reward)| *reward).collect();
+        self.samples += rewards.len() as u64;
+        let Some(advantages) = advantages(&rewards, Algorithm::ReinforcePlusPlus) else {
+            self.no_variance += groups.len() as u64;
+            for (name, scored) in groups {
+                self.add_flat(name, scored);
+            }
+            return;
+        };
+        self.used += groups.len() as u64;
+        let mut advantages = advantages.into_iter();
+        for (name, scored) in groups {
+            for ((id, _), advantage) in scored.iter().zip(&mut advantages) {
+                let key = ((*id).clone(), name.clone());
+                self.advantages.entry(key).or_default().push(advantage);
+            }
+        }
+    }
+
+    /// Brings all advantages to mean 0 and standard deviation 1. Those of groups without variance are 0 and count.
+    fn normalize(&mut self) {
+        let count = self.samples as f64;
+        let all = || self.advantages.values().flatten();
+        let mean = all().sum::<f64>() / count;
+        let squares: f64 = all().map(|a| (a - mean).powi(2)).sum();
+        let flat = (self.samples - all().count() as u64) as f64;
+        let std = ((squares + flat * mean.powi(2)) / count).sqrt();
+        for advantage in self.advantages.values_mut().flatten() {
+            *advantage = (*advantage - mean) / (std + EPSILON);
         }
     }
 }
@@ -110,6 +174,8 @@ impl Groups {
 /// - GRPO: `(r - mean) / (std + 1e-6)`, `std` over the group as a population.
 /// - Dr. GRPO: `r - mean`.
 /// - RLOO: `r - mean of the others`, which is `(r - mean) · n / (n - 1)`.
+/// - REINFORCE++: GRPO's, where the group is the whole batch.
+/// - REINFORCE++-baseline: `r - mean`, which [`groups`] then normalises over the batch.
 pub fn advantages(rewards: &[f64], algorithm: Algorithm) -> Option<Vec<f64>> {
     let low = rewards.iter().copied().fold(f64::INFINITY, f64::min);
     let high = rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -119,11 +185,11 @@ pub fn advantages(rewards: &[f64], algorithm: Algorithm) -> Option<Vec<f64>> {
     let count = rewards.len() as f64;
     let mean = rewards.iter().sum::<f64>() / count;
     let scale = match algorithm {
-        Algorithm::Grpo => {
+        Algorithm::Grpo | Algorithm::ReinforcePlusPlus => {
             let variance = rewards.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
             1.0 / (variance.sqrt() + EPSILON)
         }
-        Algorithm::DrGrpo => 1.0,
+        Algorithm::DrGrpo | Algorithm::ReinforcePlusPlusBaseline => 1.0,
         Algorithm::Rloo => count / (count - 1.0),
     };
     Some(rewards.iter().map(|r| (r - mean) * scale).collect())
@@ -248,6 +314,75 @@ mod tests {
         assert_eq!(groups.samples, 5);
         assert_eq!(advantage(&groups, 0, 0, "solver"), Some(0.5));
         assert_eq!(advantage(&groups, 0, 0, "critic"), None);
+    }
+
+    /// Row 0 varies a little, row 1 a lot, row 2 not at all.
+    fn batch_of_three() -> Vec<GroupMember> {
+        [[1.0, 0.5], [4.0, 0.0], [3.0, 3.0]]
+            .into_iter()
+            .zip(0..)
+            .flat_map(|(rewards, row)| {
+                let each = rewards.into_iter().zip(0..);
+                each.map(move |(reward, run)| member(row, run, Some(&[("main", reward)])))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn reinforce_plus_plus_compares_with_the_whole_batch() {
+        let members = batch_of_three();
+        let rewards = [1.0, 0.5, 4.0, 0.0, 3.0, 3.0];
+        let groups = groups(
+            &members,
+            Algorithm::ReinforcePlusPlus,
+            IncompleteGroups::Drop,
+        );
+        assert_eq!((groups.used, groups.no_variance, groups.samples), (3, 0, 6));
+        let mean = rewards.iter().sum::<f64>() / 6.0;
+        let std = (rewards.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / 6.0).sqrt();
+        for (at, reward) in rewards.into_iter().enumerate() {
+            let (row, run) = (at as u64 / 2, u32::try_from(at % 2).unwrap());
+            let found = advantage(&groups, row, run, "main").unwrap();
+            assert!((found - (reward - mean) / std).abs() < 1e-5, "{found}");
+        }
+        // The flat group teaches beside others, and a batch of equal rewards does not.
+        let flat = &members[4..];
+        assert!(teaches(
+            flat,
+            Algorithm::ReinforcePlusPlus,
+            IncompleteGroups::Drop
+        ));
+        assert!(!teaches(flat, Algorithm::Grpo, IncompleteGroups::Drop));
+        let alone = super::groups(flat, Algorithm::ReinforcePlusPlus, IncompleteGroups::Drop);
+        assert_eq!((alone.used, alone.no_variance, alone.flat.len()), (0, 1, 2));
+    }
+
+    #[test]
+    fn reinforce_plus_plus_baseline_normalizes_differences_over_the_batch() {
+        let algorithm = Algorithm::ReinforcePlusPlusBaseline;
+        let groups = groups(&batch_of_three(), algorithm, IncompleteGroups::Drop);
+        assert_eq!((groups.used, groups.no_variance, groups.samples), (2, 1, 6));
+        // Differences: ±0.25, ±2, 0, 0.
+        let std = (2.0 * (0.25_f64.powi(2) + 4.0) / 6.0).sqrt();
+        for (row, run, difference) in [(0, 0, 0.25), (0, 1, -0.25), (1, 0, 2.0), (1, 1, -2.0)] {
+            let found = advantage(&groups, row, run, "main").unwrap();
+            assert!((found - difference / std).abs() < 1e-5, "{found}");
+        }
+        assert_eq!(advantage(&groups, 2, 0, "main"), None);
+        assert_eq!(groups.flat.len(), 2);
+    }
+
+    #[test]
+    fn one_attempt_per_row_is_enough_to_compare_with_the_batch() {
+        let members: Vec<GroupMember> = [1.0, 0.0, 0.0]
+            .into_iter()
+            .zip(0..)
+            .map(|(reward, row)| member(row, 0, Some(&[("main", reward)])))
+            .collect();
+        let algorithm = Algorithm::ReinforcePlusPlus;
+        let groups = groups(&members, algorithm, IncompleteGroups::Drop);
+        assert_eq!((groups.used, groups.no_variance), (3, 0));
+        assert!(advantage(&groups, 0, 0, "main").unwrap() > 1.0);
     }
 
     proptest! {

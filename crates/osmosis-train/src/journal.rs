@@ -5,11 +5,12 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use osmosis_core::{JsonText, PolicyVersion};
 use osmosis_store::{StepRecord, Store};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::metrics_file::MetricsFile;
 use crate::tensorboard::EventFile;
-use crate::{EvaluationReport, StepReport, TrainError, clock};
+use crate::{StepReport, TrainError, clock};
 
 /// The store is the truth; the files are what people and tools read, and are made of it.
 #[derive(Debug)]
@@ -63,7 +64,8 @@ impl Journal {
         self.record(report.step, metrics).await
     }
 
-    async fn record(&mut self, step: u64, metrics: JsonText) -> Result<(), TrainError> {
+    /// The same for numbers of another shape.
+    pub(crate) async fn record(&mut self, step: u64, metrics: JsonText) -> Result<(), TrainError> {
         let record = StepRecord {
             step,
             version: PolicyVersion(step),
@@ -87,6 +89,15 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether the newest step is `step`, and its numbers have this one.
+    pub(crate) fn newest_has(&self, step: u64, name: &str) -> bool {
+        let metrics = self.newest(step).map(|record| &record.metrics);
+        metrics.is_some_and(|metrics| {
+            let read = metrics.read::<Map<String, Value>>();
+            read.is_ok_and(|metrics| metrics.contains_key(name))
+        })
+    }
+
     /// Whether any step so far has changed the weights.
     pub(crate) fn any_update(&self) -> bool {
         let mut steps = self.records.iter().filter(|record| record.step > 0);
@@ -98,18 +109,14 @@ impl Journal {
 
     /// Whether the evaluation after `step` is recorded.
     pub(crate) fn evaluated(&self, step: u64) -> bool {
-        let metrics = self.newest(step).map(|record| &record.metrics);
-        metrics.is_some_and(|metrics| {
-            let read = metrics.read::<Map<String, Value>>();
-            read.is_ok_and(|metrics| metrics.contains_key("eval/rollouts"))
-        })
+        self.newest_has(step, "eval/rollouts")
     }
 
     /// Adds an evaluation to a step that is published already, or to step 0, which has nothing else.
     pub(crate) async fn add_evaluation(
         &mut self,
         step: u64,
-        report: &EvaluationReport,
+        report: &impl Serialize,
     ) -> Result<(), TrainError> {
         // Step 0 has nothing else, and may be evaluated again.
         let before = match self.newest(step).filter(|_| step > 0) {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::{self, Training};
+use osmosis_core::config::{Objective, Training};
 use osmosis_core::learner::{
-    Learner, LearnerError, LossFunction, LossRow, TrainableModel, UpdateReport, Weights,
+    Learner, LearnerError, LossFunction, LossRow, PolicyGradient, Surrogate, TrainableModel,
+    UpdateReport, Weights,
 };
 
 use crate::batch::{Batch, RowOrigin};
@@ -49,6 +50,29 @@ impl Learning {
             updates_per_batch: training.updates_per_batch,
             loss: loss(training),
         })
+    }
+
+    /// Begins with the start model, to learn what rows say as they are.
+    pub(crate) async fn begin_supervised(
+        lr: f64,
+        start: Arc<dyn TrainableModel>,
+    ) -> Result<Self, TrainError> {
+        let learner = blocking(move || start.learner(lr)).await??;
+        Ok(Self {
+            learner: Some(learner),
+            reference: None,
+            updates_per_batch: 1,
+            loss: LossFunction::Likelihood,
+        })
+    }
+
+    /// Logprobs of each token of these rows, with the weights as they stand.
+    pub(crate) async fn logprobs(
+        &mut self,
+        rows: Vec<LossRow>,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        self.with_learner(move |learner| Ok(learner.logprobs(&rows)?))
+            .await
     }
 
     /// Goes on from a checkpoint. The reference stays the start model.
@@ -200,7 +224,8 @@ impl Updates {
                 row.reference_logprobs = Some(logprobs);
             }
         }
-        if let LossFunction::DecoupledPolicyGradient { .. } = self.loss {
+        let (_, needs_proximal) = self.loss.needs();
+        if needs_proximal {
             let logprobs = learner.logprobs(&self.rows)?;
             for (row, logprobs) in self.rows.iter_mut().zip(logprobs) {
                 row.proximal_logprobs = Some(logprobs);
@@ -220,31 +245,77 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 fn loss(training: &Training) -> LossFunction {
-    let (clip_low, clip_high) = (training.clip_ratio, training.clip_ratio);
-    let kl_coef = training.kl_coef;
-    match training.objective {
-        config::Objective::Clipped => LossFunction::ClippedPolicyGradient {
-            clip_low,
-            clip_high,
-            kl_coef,
-        },
-        config::Objective::Decoupled {
+    let dual_clip = training.dual_clip;
+    let surrogate = match training.objective {
+        Objective::Clipped => Surrogate::Clipped { dual_clip },
+        Objective::Decoupled {
             behaviour_weight_cap,
-        } => LossFunction::DecoupledPolicyGradient {
-            clip_low,
-            clip_high,
-            kl_coef,
+        } => Surrogate::Decoupled {
             behaviour_weight_cap,
+            dual_clip,
         },
-    }
+        Objective::Gspo => Surrogate::Sequence,
+        Objective::Cispo => Surrogate::ConstantWeight,
+    };
+    LossFunction::PolicyGradient(PolicyGradient {
+        surrogate,
+        clip_low: match training.objective {
+            // As the paper trains: a weight has an upper bound, and no lower one but 0.
+            Objective::Cispo => 1.0,
+            Objective::Clipped | Objective::Decoupled { .. } | Objective::Gspo => {
+                training.clip_ratio
+            }
+        },
+        clip_high: training.clip_ratio_high.unwrap_or(training.clip_ratio),
+        kl_coef: training.kl_coef,
+        kl_estimator: training.kl_estimator,
+        entropy_coef: training.entropy_coef,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use osmosis_core::RolloutId;
+    use osmosis_core::learner::KlEstimator;
     use osmosis_testkit::unigram::UnigramModel;
 
     use super::*;
+
+    #[test]
+    fn the_config_says_what_is_minimised() {
+        let of = |change: &dyn Fn(&mut Training)| {
+            let mut training = Training::default();
+            change(&mut training);
+            match loss(&training) {
+                LossFunction::PolicyGradient(gradient) => gradient,
+                LossFunction::Likelihood => panic!("not a policy gradient"),
+            }
+        };
+        assert_eq!(of(&|_| {}), PolicyGradient::CLIPPED);
+        let higher = of(&|training| {
+            training.clip_ratio_high = Some(0.28);
+            training.dual_clip = Some(3.0);
+            training.entropy_coef = 0.01;
+            training.kl_coef = 0.1;
+            training.kl_estimator = KlEstimator::K2;
+        });
+        let expected = PolicyGradient {
+            surrogate: Surrogate::Clipped {
+                dual_clip: Some(3.0),
+            },
+            clip_low: 0.2,
+            clip_high: 0.28,
+            kl_coef: 0.1,
+            kl_estimator: KlEstimator::K2,
+            entropy_coef: 0.01,
+        };
+        assert_eq!(higher, expected);
+        let cispo = of(&|training| training.objective = Objective::Cispo);
+        assert_eq!(cispo.surrogate, Surrogate::ConstantWeight);
+        assert_eq!((cispo.clip_low, cispo.clip_high), (1.0, 0.2));
+        let gspo = of(&|training| training.objective = Objective::Gspo);
+        assert_eq!(gspo.surrogate, Surrogate::Sequence);
+    }
 
     #[tokio::test]
     async fn a_step_with_invented_logprobs_stops_before_it_changes_anything() {

@@ -13,13 +13,15 @@
 //!
 //! ```
 //! use osmosis_core::config::Training;
+//! use osmosis_train::frontier::RowRecords;
 //! use osmosis_train::schedule::Schedule;
 //!
 //! let training = Training { rollout_batch_size: 2, total_epochs: 2, ..Training::default() };
 //! let schedule = Schedule::new(&[10, 11, 12], &training, 7)?;
 //! assert_eq!(schedule.steps(), 4);
 //! // The last batch of an epoch is smaller, and every row comes once per epoch.
-//! assert_eq!(schedule.step(1).rows.len() + schedule.step(2).rows.len(), 3);
+//! let rows = |step| schedule.step(step, &RowRecords::new()).rows.len();
+//! assert_eq!(rows(1) + rows(2), 3);
 //! # Ok::<(), osmosis_train::TrainError>(())
 //! ```
 
@@ -34,6 +36,7 @@ mod evaluation;
 mod evaluation_report;
 mod event;
 mod failed_alike;
+pub mod frontier;
 pub mod group;
 mod journal;
 mod learning;
@@ -47,6 +50,7 @@ mod rollout_phase;
 mod rollout_stream;
 pub mod schedule;
 mod step;
+mod supervised;
 pub mod tensorboard;
 mod trainer;
 
@@ -56,6 +60,10 @@ pub use evaluation_report::{ByDecoding, EvaluationReport, HeldOutNumbers};
 pub use event::{TrainEnd, TrainEvent};
 pub use logprob_mismatch::LogprobMismatch;
 pub use plan::{NodeGate, TrainParts, TrainPlan};
-pub use report::{AsyncReport, SkipReason, StepReport};
+pub use report::{AsyncReport, FrontierReport, SkipReason, StepReport};
 pub use rewarded_rows::{RewardedRows, RolloutRows, rows_of, visit_of};
+pub use supervised::{
+    HeldOutLoss, SupervisedEvent, SupervisedParts, SupervisedPlan, SupervisedReport, SupervisedRow,
+    SupervisedTrainer,
+};
 pub use trainer::Trainer;

@@ -76,6 +76,21 @@ pub struct StepReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub behaviour_weight_capped: Option<f64>,
+    /// Samples that lost a part of their reward, when they were compared, because an answer was too long.
+    #[serde(rename = "overlong/penalized", skip_serializing_if = "Option::is_none")]
+    pub overlong_penalized: Option<u64>,
+    /// Over all samples with a reward.
+    #[serde(
+        rename = "overlong/penalty_mean",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub overlong_penalty_mean: Option<f64>,
+    /// Rows that were run in place of others whose rewards were all equal, when a bound on them is set.
+    #[serde(rename = "rows/extra", skip_serializing_if = "Option::is_none")]
+    pub rows_extra: Option<u64>,
+    /// How rows were chosen, when they are chosen by their results.
+    #[serde(flatten)]
+    pub frontier: Option<FrontierReport>,
     /// Before it is scaled down.
     pub gradient_norm: Option<f64>,
     pub lr: f64,
@@ -101,6 +116,29 @@ pub struct StepReport {
     /// The evaluation with the weights after this step, when there was one.
     #[serde(flatten)]
     pub evaluation: Option<EvaluationReport>,
+}
+
+/// What was known of the rows of a step before it, with `strategy = "frontier"`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct FrontierReport {
+    /// Never tried.
+    #[serde(rename = "rows/untried")]
+    pub untried: u64,
+    /// Passed in some of their attempts.
+    #[serde(rename = "rows/sometimes_passed")]
+    pub sometimes: u64,
+    /// Passed in all of them.
+    #[serde(rename = "rows/always_passed")]
+    pub always: u64,
+    /// Passed in none.
+    #[serde(rename = "rows/never_passed")]
+    pub never: u64,
+    /// The mean chance, over the rows that were tried, that the step's attempts neither all pass nor all fail.
+    #[serde(rename = "rows/chance_of_variance")]
+    pub chance_of_variance: Option<f64>,
+    /// Rows of the dataset that were tried before the step.
+    #[serde(rename = "rows/tried_so_far")]
+    pub tried_so_far: u64,
 }
 
 /// The numbers of a step that only exist when `max_staleness` is not 0.

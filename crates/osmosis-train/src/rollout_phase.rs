@@ -37,6 +37,24 @@ pub(crate) struct PhaseResults {
     pub(crate) tokens_per_second: Option<f64>,
 }
 
+impl PhaseResults {
+    /// Adds what ran after it.
+    pub(crate) fn extend(&mut self, more: Self) {
+        let seconds = |one: &Self| (one.rollout_time + one.grade_time).as_secs_f64();
+        let tokens = |one: &Self| one.tokens_per_second.map(|rate| rate * seconds(one));
+        self.tokens_per_second = match (tokens(self), tokens(&more)) {
+            (None, None) => None,
+            (before, after) => {
+                let tokens = before.unwrap_or(0.0) + after.unwrap_or(0.0);
+                Some(tokens / (seconds(self) + seconds(&more)))
+            }
+        };
+        self.rollouts.extend(more.rollouts);
+        self.rollout_time += more.rollout_time;
+        self.grade_time += more.grade_time;
+    }
+}
+
 impl RolloutPhase {
     /// Runs what has no result yet; `None` when asked to stop before all of them had one.
     ///

@@ -4,20 +4,25 @@
 use std::collections::HashSet;
 
 use osmosis_core::RolloutId;
-use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::config::{Checkpoints, RowStrategy, Training};
 use osmosis_core::staleness::Pace;
 use osmosis_store::NewRollout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::TrainError;
+use crate::frontier::{self, RowRecords};
+
+/// The random numbers of the order of further rows: streams apart from those of epochs.
+const FURTHER_ROWS: u64 = 1 << 63;
 
 /// The steps of a run.
 ///
 /// Each epoch goes through all rows in an order of its own, `rollout_batch_size` rows a step. The last
 /// batch of an epoch is smaller when the rows don't divide evenly; it is kept, so that every row is
 /// trained on once per epoch, and a row never comes twice in one step. `steps` of the config overrides
-/// `total_epochs`.
+/// `total_epochs`. With `strategy = "frontier"` the rows of a step follow from the results of the steps before it
+/// ([`frontier`]), and there are as many steps.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     rows: Vec<u64>,
@@ -27,6 +32,9 @@ pub struct Schedule {
     stride: u32,
     steps: u64,
     seed: u64,
+    strategy: RowStrategy,
+    /// `max_extra_rows`
+    extra: usize,
 }
 
 /// One step: which rows, and the rollouts of them.
@@ -40,6 +48,8 @@ pub struct PlannedStep {
     pub rows: Vec<u64>,
     /// All rollouts of a row together, rows in order.
     pub rollouts: Vec<NewRollout>,
+    /// Other rows, in the order in which they take the place of rows whose rewards are all equal.
+    pub further: Vec<u64>,
 }
 
 impl Schedule {
@@ -61,13 +71,20 @@ impl Schedule {
             stride: runs_per_visit(training),
             steps: 0,
             seed,
+            strategy: training.rows.strategy,
+            extra: training.max_extra_rows as usize,
         };
         let steps = training
             .steps
             .unwrap_or_else(|| schedule.steps_per_epoch() * u64::from(training.total_epochs));
         // The last run index must fit: it is part of every rollout's id.
         let epochs = steps.div_ceil(schedule.steps_per_epoch());
-        match epochs.checked_mul(u64::from(schedule.stride)) {
+        let visits = match schedule.strategy {
+            RowStrategy::Frontier => steps,
+            RowStrategy::Uniform if schedule.extra > 0 => epochs.saturating_add(steps),
+            RowStrategy::Uniform => epochs,
+        };
+        match visits.checked_mul(u64::from(schedule.stride)) {
             Some(runs) if u32::try_from(runs).is_ok() => Ok(Self { steps, ..schedule }),
             Some(_) | None => Err(TrainError::TooManySteps { steps }),
         }
@@ -82,28 +99,94 @@ impl Schedule {
         self.rows.len().div_ceil(self.batch) as u64
     }
 
-    /// Step `step`, from 1.
-    pub fn step(&self, step: u64) -> PlannedStep {
+    /// Step `step`, from 1. `records` are the results of all steps before it, which matter where rows are chosen by
+    /// them.
+    pub fn step(&self, step: u64, records: &RowRecords) -> PlannedStep {
         let position = step.saturating_sub(1);
         let epoch = position / self.steps_per_epoch();
-        let batch = usize::try_from(position % self.steps_per_epoch()).unwrap_or(usize::MAX);
-        let rows: Vec<u64> = self
-            .shuffled(epoch)
-            .into_iter()
-            .skip(batch.saturating_mul(self.batch))
-            .take(self.batch)
-            .collect();
-        let (samples, stride) = (u64::from(self.samples), u64::from(self.stride));
-        let rollouts = rows
-            .iter()
-            .flat_map(|row| (0..samples).map(move |k| rollout(*row, epoch * stride + k)))
-            .collect();
+        let (rows, further) = match self.strategy {
+            RowStrategy::Uniform => {
+                let batch =
+                    usize::try_from(position % self.steps_per_epoch()).unwrap_or(usize::MAX);
+                let rows: Vec<u64> = self
+                    .shuffled(epoch)
+                    .into_iter()
+                    .skip(batch.saturating_mul(self.batch))
+                    .take(self.batch)
+                    .collect();
+                let further = self.further(step, &rows);
+                (rows, further)
+            }
+            RowStrategy::Frontier => {
+                let first = self.shuffled(0);
+                let mut order = frontier::order(&first, records, self.samples, self.seed, step);
+                let mut further = order.split_off(self.batch.min(order.len()));
+                further.truncate(self.extra);
+                (order, further)
+            }
+        };
+        let visit = match self.strategy {
+            RowStrategy::Uniform => epoch,
+            RowStrategy::Frontier => position,
+        };
         PlannedStep {
             step,
             epoch,
+            rollouts: self.visit(&rows, visit),
             rows,
-            rollouts,
+            further,
         }
+    }
+
+    /// Rows that may take the place of the planned ones.
+    fn further(&self, step: u64, planned: &[u64]) -> Vec<u64> {
+        if self.extra == 0 {
+            return Vec::new();
+        }
+        let planned: HashSet<&u64> = planned.iter().collect();
+        let order = self.shuffled(FURTHER_ROWS | step);
+        let others = order.into_iter().filter(|row| !planned.contains(row));
+        others.take(self.extra).collect()
+    }
+
+    /// The rollouts that a step may have, planned or not: where rows are chosen by results, nobody knows which before
+    /// these are there.
+    pub fn possible_rollouts(&self, step: u64) -> Vec<NewRollout> {
+        match self.strategy {
+            RowStrategy::Uniform => {
+                let planned = self.step(step, &RowRecords::new());
+                let further = self.further_rollouts(step, &planned.further);
+                planned.rollouts.into_iter().chain(further).collect()
+            }
+            RowStrategy::Frontier => self.visit(&self.rows, step.saturating_sub(1)),
+        }
+    }
+
+    /// The rollouts of further rows of a step.
+    pub fn further_rollouts(&self, step: u64, rows: &[u64]) -> Vec<NewRollout> {
+        let position = step.saturating_sub(1);
+        let visit = match self.strategy {
+            // After all visits that are planned: a row comes once per epoch, and at most once in a step beside that.
+            RowStrategy::Uniform => self.steps.div_ceil(self.steps_per_epoch()) + position,
+            RowStrategy::Frontier => position,
+        };
+        self.visit(rows, visit)
+    }
+
+    /// The step that a rollout belongs to, where rows are chosen by results; `None` elsewhere.
+    pub(crate) fn chosen_in(&self, run_index: u32) -> Option<u64> {
+        match self.strategy {
+            RowStrategy::Uniform => None,
+            RowStrategy::Frontier => Some(u64::from(run_index / self.stride) + 1),
+        }
+    }
+
+    /// One visit to each of these rows.
+    fn visit(&self, rows: &[u64], visit: u64) -> Vec<NewRollout> {
+        let (samples, stride) = (u64::from(self.samples), u64::from(self.stride));
+        let each = rows.iter();
+        each.flat_map(|row| (0..samples).map(move |k| rollout(*row, visit * stride + k)))
+            .collect()
     }
 
     /// Rows of an epoch.
@@ -207,9 +290,11 @@ fn rollout(row_index: u64, run_index: u64) -> NewRollout {
 mod tests {
     use std::collections::BTreeSet;
 
+    use osmosis_core::config::RowChoice;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::frontier::RowRecord;
 
     fn training(batch: u32, samples: u32, epochs: u32, steps: Option<u64>) -> Training {
         Training {
@@ -237,8 +322,8 @@ mod tests {
     fn the_order_of_an_epoch_is_fixed_for_ever() {
         // A change here breaks the resume of runs that exist.
         let schedule = schedule(8, 8, 2, None, 42);
-        assert_eq!(schedule.step(1).rows, FIRST_EPOCH);
-        assert_eq!(schedule.step(2).rows, SECOND_EPOCH);
+        assert_eq!(schedule.step(1, &RowRecords::new()).rows, FIRST_EPOCH);
+        assert_eq!(schedule.step(2, &RowRecords::new()).rows, SECOND_EPOCH);
     }
 
     const FIRST_EPOCH: [u64; 8] = [4, 7, 0, 1, 3, 2, 6, 5];
@@ -280,6 +365,61 @@ mod tests {
         assert_eq!(every.rollouts(24, &[7]), None);
     }
 
+    fn with_extra_rows(rows: u64, batch: u32, strategy: RowStrategy) -> Schedule {
+        let rows: Vec<u64> = (0..rows).collect();
+        let training = Training {
+            rows: RowChoice { strategy },
+            max_extra_rows: 4,
+            ..training(batch, 2, 2, None)
+        };
+        Schedule::new(&rows, &training, 5).unwrap()
+    }
+
+    #[test]
+    fn the_frontier_begins_like_an_epoch_and_then_prefers_what_varies() {
+        let frontier = with_extra_rows(8, 4, RowStrategy::Frontier);
+        let uniform = schedule(8, 4, 2, None, 5);
+        assert_eq!(frontier.steps(), uniform.steps());
+        let mut records = RowRecords::new();
+        assert_eq!(
+            frontier.step(1, &records).rollouts,
+            uniform.step(1, &records).rollouts
+        );
+        let first = frontier.step(1, &records).rows;
+        for row in &first {
+            let attempts = RowRecord {
+                attempts: 2,
+                passed: 1,
+            };
+            records.insert(*row, attempts);
+        }
+        let second = frontier.step(2, &records);
+        assert!(second.rows.iter().all(|row| !first.contains(row)));
+        assert_eq!(second.rows.len() + second.further.len(), 8);
+        let runs = second.rollouts.iter().map(|rollout| rollout.run_index);
+        assert_eq!(runs.collect::<BTreeSet<_>>(), BTreeSet::from([2, 3]));
+        assert_eq!(frontier.chosen_in(3), Some(2));
+    }
+
+    #[test]
+    fn further_rows_have_visits_of_their_own() {
+        for strategy in [RowStrategy::Uniform, RowStrategy::Frontier] {
+            let schedule = with_extra_rows(9, 2, strategy);
+            let mut ids = BTreeSet::new();
+            for step in 1..=schedule.steps() {
+                let planned = schedule.step(step, &RowRecords::new());
+                let further = &planned.further[..3];
+                assert!(further.iter().all(|row| !planned.rows.contains(row)));
+                let rollouts = schedule.further_rollouts(step, further);
+                let possible = schedule.possible_rollouts(step);
+                assert!(rollouts.iter().all(|rollout| possible.contains(rollout)));
+                for rollout in planned.rollouts.into_iter().chain(rollouts) {
+                    assert!(ids.insert(rollout.id.clone()), "{}", rollout.id);
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn an_epoch_takes_every_row_once(
@@ -289,7 +429,7 @@ mod tests {
             let per_epoch = schedule.steps_per_epoch();
             let mut seen = Vec::new();
             for step in epoch * per_epoch + 1..=(epoch + 1) * per_epoch {
-                let planned = schedule.step(step);
+                let planned = schedule.step(step, &RowRecords::new());
                 prop_assert_eq!(planned.epoch, epoch);
                 prop_assert!(!planned.rows.is_empty());
                 prop_assert!(planned.rows.len() <= batch as usize);
@@ -304,7 +444,7 @@ mod tests {
             let schedule = schedule(rows, batch, 3, None, seed);
             let mut ids = BTreeSet::new();
             for step in 1..=schedule.steps() {
-                for rollout in schedule.step(step).rollouts {
+                for rollout in schedule.step(step, &RowRecords::new()).rollouts {
                     prop_assert_eq!(&rollout.id, &RolloutId::of(rollout.row_index, rollout.run_index));
                     prop_assert!(ids.insert(rollout.id));
                 }

@@ -9,7 +9,7 @@ use osmosis_core::{Outcome, PolicyVersion, RolloutId, SampleId};
 use osmosis_store::{RolloutRecord, Store};
 use osmosis_tokens::TokenRecord;
 
-use crate::batch::{AdvantagedSample, Batch, Weighing, batch, fresh};
+use crate::batch::{AdvantagedSample, Batch, Weighing, batch, fresh, trained_tokens};
 use crate::crediting::{Crediting, Records, Unit};
 use crate::group::{GroupMember, GroupName, Groups, groups};
 use crate::{SkipReason, TrainError};
@@ -25,6 +25,17 @@ pub(crate) struct StepInput {
     pub(crate) stale: u64,
     /// Visits whose rollouts sampled the very same tokens.
     pub(crate) identical: u64,
+    /// `None` unless answers may be too long.
+    pub(crate) overlong: Option<OverlongNumbers>,
+}
+
+/// What long answers lost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct OverlongNumbers {
+    /// Samples that lost something.
+    pub(crate) penalized: u64,
+    /// The mean over all samples with a reward.
+    pub(crate) penalty_mean: f64,
 }
 
 impl StepInput {
@@ -83,15 +94,15 @@ pub(crate) async fn units_of(
     crediting.units(&rollout.id, scored).map(Some)
 }
 
-/// The input of a planned step: all of its rollouts were sampled by `version`, the weights that are about
+/// The rollouts of a planned step, and how many were left out: all were sampled by `version`, the weights that are about
 /// to be updated, or are left out.
-pub(crate) async fn planned_input(
+pub(crate) async fn planned_rollouts(
     store: &dyn Store,
     rollouts: &[RolloutRecord],
     training: &Training,
     self_graded: bool,
     version: PolicyVersion,
-) -> Result<StepInput, TrainError> {
+) -> Result<(Vec<StepRollout>, u64), TrainError> {
     let mut rollouts_of_step = Vec::with_capacity(rollouts.len());
     let mut stale = 0;
     for rollout in rollouts {
@@ -112,28 +123,51 @@ pub(crate) async fn planned_input(
             units,
         });
     }
-    let input = step_input(rollouts_of_step, training);
-    Ok(StepInput { stale, ..input })
+    Ok((rollouts_of_step, stale))
 }
 
-/// Compares the rollouts of each visit and makes the batch of them. Their order decides how sums round.
-pub(crate) fn step_input(rollouts_of_step: Vec<StepRollout>, training: &Training) -> StepInput {
+/// The visits whose groups are all without variance, in the order of the step.
+pub(crate) fn flat_visits(rollouts_of_step: &[StepRollout], training: &Training) -> Vec<GroupId> {
+    let visits = rollouts_of_step.chunk_by(|one, other| one.visit == other.visit);
+    let flat = visits.filter_map(|visit| {
+        let groups = groups_of(visit, training);
+        let flat = groups.used == 0 && groups.incomplete == 0 && groups.no_variance > 0;
+        flat.then(|| visit.first().map(|one| one.visit)).flatten()
+    });
+    flat.collect()
+}
+
+pub(crate) fn groups_of(rollouts_of_step: &[StepRollout], training: &Training) -> Groups {
     let members: Vec<GroupMember> = rollouts_of_step
         .iter()
         .map(|one| group_member(&one.id, one.visit, one.units.as_deref()))
         .collect();
-    let groups = groups(&members, training.algorithm, training.incomplete_groups);
+    groups(&members, training.algorithm, training.incomplete_groups)
+}
+
+/// Visits whose rollouts sampled the very same tokens.
+pub(crate) fn identical_visits(rollouts_of_step: &[StepRollout]) -> u64 {
     let mut visits: BTreeMap<GroupId, Vec<&[Unit]>> = BTreeMap::new();
-    for one in &rollouts_of_step {
+    for one in rollouts_of_step {
         let units = one.units.as_deref().unwrap_or_default();
         visits.entry(one.visit).or_default().push(units);
     }
-    let identical = visits.values().filter(|units| are_identical(units)).count() as u64;
+    visits.values().filter(|units| are_identical(units)).count() as u64
+}
+
+/// Compares the rollouts of each visit and makes the batch of them. Their order decides how sums round.
+pub(crate) fn step_input(rollouts_of_step: Vec<StepRollout>, training: &Training) -> StepInput {
+    let groups = groups_of(&rollouts_of_step, training);
+    let identical = identical_visits(&rollouts_of_step);
     let weighing = Weighing {
-        algorithm: training.algorithm,
+        normalization: training.normalization(),
         samples: groups.samples,
+        tokens: compared_tokens(&rollouts_of_step, &groups),
         max_response_length: training.max_response_length,
     };
+    let overlong = training
+        .overlong
+        .map(|_| OverlongNumbers::of(&rollouts_of_step));
     let samples = advantaged(rollouts_of_step, &groups);
     StepInput {
         batch: batch(&samples, weighing),
@@ -141,6 +175,35 @@ pub(crate) fn step_input(rollouts_of_step: Vec<StepRollout>, training: &Training
         samples,
         stale: 0,
         identical,
+        overlong,
+    }
+}
+
+/// The tokens of the groups that could be compared.
+fn compared_tokens(rollouts_of_step: &[StepRollout], groups: &Groups) -> u64 {
+    let units = rollouts_of_step.iter().flat_map(|one| {
+        let units = one.units.iter().flatten();
+        units.filter(|unit| {
+            let key = (one.id.clone(), unit.group.clone());
+            groups.advantages.contains_key(&key) || groups.flat.contains(&key)
+        })
+    });
+    let rows = units.flat_map(|unit| &unit.rows);
+    rows.map(trained_tokens).sum()
+}
+
+impl OverlongNumbers {
+    fn of(rollouts_of_step: &[StepRollout]) -> Self {
+        let units = || {
+            rollouts_of_step
+                .iter()
+                .flat_map(|one| one.units.iter().flatten())
+        };
+        let sum: f64 = units().map(|unit| unit.penalty).sum();
+        Self {
+            penalized: units().filter(|unit| unit.penalty > 0.0).count() as u64,
+            penalty_mean: sum / units().count().max(1) as f64,
+        }
     }
 }
 
@@ -176,7 +239,8 @@ pub(crate) fn why_flat(all_identical: bool, attempts: u32) -> String {
 pub(crate) fn group_member(id: &RolloutId, visit: GroupId, units: Option<&[Unit]>) -> GroupMember {
     let earned = |units: &[Unit]| {
         let each = units.iter();
-        each.map(|unit| (unit.group.clone(), unit.reward)).collect()
+        each.map(|unit| (unit.group.clone(), unit.reward - unit.penalty))
+            .collect()
     };
     GroupMember {
         id: id.clone(),

@@ -4,28 +4,30 @@ mod asynchronous;
 mod completion;
 mod dropped_groups;
 mod evaluating;
+mod further_rows;
 mod replay;
 mod second_chance;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Instant;
 
 use camino::Utf8Path;
-use osmosis_core::PolicyVersion;
-use osmosis_engine::{Measuring, Stop};
-use osmosis_store::{NewRollout, NewRow, StepRecord};
+use osmosis_engine::Stop;
+use osmosis_store::{NewRollout, StepRecord};
 use tokio::sync::mpsc;
 
 use self::dropped_groups::DroppedGroups;
+use self::further_rows::StepRun;
 use crate::checkpoints;
 use crate::evaluation::{DueEvaluation, HeldOutSet};
 use crate::failed_alike::{FailedAlike, failed_alike, most_frequent_error};
+use crate::frontier::{self, RowRecords};
 use crate::journal::Journal;
 use crate::learning::Learning;
 use crate::report::numbers_of;
-use crate::rollout_phase::{PhaseResults, RolloutPhase, stop_requested};
+use crate::rollout_phase::{PhaseResults, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
-use crate::step::{StepInput, planned_input, why_flat};
+use crate::step::{StepInput, why_flat};
 use crate::{
     EvaluationReport, SkipReason, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts,
     TrainPlan,
@@ -59,6 +61,8 @@ pub struct Trainer {
     updated: bool,
     /// The evaluation before training is recorded, and some of its rollouts run again.
     evaluates_again: bool,
+    /// Of the steps that are done, where rows are chosen by it.
+    row_records: RowRecords,
     /// What `open` had to say.
     warnings: Vec<String>,
 }
@@ -131,8 +135,10 @@ impl Trainer {
             identical: 0,
             why_failed: None,
             evaluates_again: false,
+            row_records: RowRecords::new(),
             warnings,
         };
+        trainer.read_row_records().await?;
         trainer.retry_what_failed_alike().await?;
         Ok(trainer)
     }
@@ -193,19 +199,13 @@ impl Trainer {
         events: &mpsc::Sender<TrainEvent>,
     ) -> Result<StepEnd, TrainError> {
         let began = Instant::now();
-        let planned = self.schedule.step(self.step + 1);
+        let planned = self.schedule.step(self.step + 1, &self.row_records);
         let step = planned.step;
         let steps = self.steps();
         tell(events, TrainEvent::StepBegan { step, steps }).await;
 
-        let settled = step <= self.journal.settled();
-        let phase = RolloutPhase {
-            name: format!("step {step}"),
-            rows: self.rows_of(&planned),
-            rollouts: planned.rollouts.clone(),
-            measuring: Measuring::Nothing,
-            settled,
-        };
+        let phase = self.phase(&planned, &planned.rows, planned.rollouts.clone());
+        let settled = phase.settled;
         let Some(results) = phase.run(&self.parts, stop, events).await? else {
             return Ok(StepEnd::Stopped);
         };
@@ -215,20 +215,22 @@ impl Trainer {
         {
             return Ok(StepEnd::FailedAlike(failed));
         }
+        let run = self.with_further_rows(&planned, results, stop, events);
+        let Some(run) = run.await? else {
+            return Ok(StepEnd::Stopped);
+        };
+        let StepRun { results, input, .. } = &run;
 
         tell(events, TrainEvent::Updating { step }).await;
         let updating = Instant::now();
-        let input = planned_input(
-            &*self.parts.store,
-            &results.rollouts,
-            &self.plan.training,
-            self.parts.executor.self_graded(),
-            PolicyVersion(self.step),
-        )
-        .await?;
-        let mut report = self.report(&planned, &results, &input);
+        let mut report = self.report(&planned, results, input);
+        report.rows_extra = (self.plan.training.max_extra_rows > 0).then_some(run.extra);
+        report.frontier = self.frontier_report(&planned);
+        if report.frontier.is_some() {
+            frontier::note(&mut self.row_records, &results.rollouts);
+        }
         self.why_failed = most_frequent_error(&results.rollouts);
-        let update = self.learning.update(step, input.batch).await?;
+        let update = self.learning.update(step, run.input.batch).await?;
         report.time_update = updating.elapsed().as_secs_f64();
 
         let times = |report: &mut StepReport| report.time_step = began.elapsed().as_secs_f64();
@@ -275,6 +277,8 @@ impl Trainer {
             tokens_sampled: numbers.completion_tokens,
             tokens_per_second: results.tokens_per_second,
             skipped: input.skipped(),
+            overlong_penalized: input.overlong.map(|numbers| numbers.penalized),
+            overlong_penalty_mean: input.overlong.map(|numbers| numbers.penalty_mean),
             lr: self.plan.training.lr,
             time_rollout: results.rollout_time.as_secs_f64(),
             time_grade: results.grade_time.as_secs_f64(),
@@ -335,17 +339,6 @@ impl Trainer {
         }
     }
 
-    fn rows_of(&self, planned: &PlannedStep) -> Vec<NewRow> {
-        let rows: HashMap<u64, &NewRow> = self
-            .plan
-            .rows
-            .iter()
-            .map(|row| (row.row_index, row))
-            .collect();
-        let wanted = planned.rows.iter().filter_map(|row| rows.get(row));
-        wanted.map(|row| (*row).clone()).collect()
-    }
-
     fn evaluation_due(&self) -> bool {
         !self.held_out.rows.is_empty() && self.evaluations.ordinal(self.step).is_some()
     }
@@ -398,7 +391,7 @@ impl Trainer {
 
 /// Restores the newest checkpoint that is whole and returns its step; those that are not are told of and
 /// passed over.
-async fn restore_newest(
+pub(crate) async fn restore_newest(
     learning: &mut Learning,
     run_folder: &Utf8Path,
     seed: u64,

@@ -100,6 +100,6 @@ pub(crate) fn number_setting(
     Some(Override::by_flag(flag, number, key, value))
 }
 
-fn parse_setting(text: &str) -> Result<Override, String> {
+pub(crate) fn parse_setting(text: &str) -> Result<Override, String> {
     Override::parse(text).map_err(|error| format!("{error}; {}", error.hint()))
 }

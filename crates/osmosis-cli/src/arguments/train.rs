@@ -4,21 +4,24 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
-use osmosis_core::config::ConfigSource;
+use osmosis_core::config::{ConfigSource, Override};
 use osmosis_run::RunError;
 
-use super::config::{ConfigArguments, model_setting, number_setting};
+use super::config::{ConfigArguments, model_setting, number_setting, parse_setting};
 use super::kept_run::ListArguments;
 use super::node::SharingArguments;
 use super::run::{
     LogArguments, LogsArguments, SecretArguments, StopArguments, ThroughputArguments,
 };
 use super::show::ShowArguments;
+use crate::workspace::read_config;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
     /// Train a config's model on its dataset, and report before and after
     Submit(Box<TrainSubmitArguments>),
+    /// Train a model on chat messages, with the loss on the assistant's tokens: a warm start before rewards
+    Sft(Box<TrainSftArguments>),
     /// Resume an interrupted run from its last checkpoint
     #[command(after_help = "Example:\n  osmosis train resume calculator-20260101-120000")]
     Resume(Box<TrainResumeArguments>),
@@ -115,6 +118,72 @@ impl TrainSubmitArguments {
             number_setting("--steps", ("training", "steps"), self.steps),
         ];
         self.config.source(settings.into_iter().flatten().collect())
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  osmosis train sft configs/sft/warm_start.toml\n  osmosis train sft configs/sft/warm_start.toml --dry-run\n\nA config has `model_path` and `dataset` in [experiment], and `lr`, `batch_size`, `total_epochs` and others in [sft].\nThe rows of the dataset have `messages`, and `tools` where there are some: docs/training.md.\n\nExit codes: 0 complete, 1 failed, 2 usage, 130 interrupted"
+)]
+pub(crate) struct TrainSftArguments {
+    /// Config file (TOML)
+    #[arg(value_name = "CFG")]
+    pub(crate) config: Utf8PathBuf,
+
+    /// Model to train [overrides `model_path` of the config]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+
+    /// End after this many steps [overrides `steps` of the config]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+
+    /// Set any key of the config: `sft.lr=1e-4`. VALUE is written as in TOML, and a bare word is a string; may be
+    /// repeated
+    #[arg(
+        id = "settings",
+        long = "set",
+        value_name = "SECTION.KEY=VALUE",
+        value_parser = parse_setting
+    )]
+    pub(crate) settings: Vec<Override>,
+
+    /// Only check: config, model, and every row of the datasets in the model's tokens
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Name of the run; an existing name resumes that run [default: config name and time]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Archive the existing run of that name and start fresh
+    #[arg(long, requires = "name")]
+    pub(crate) fresh: bool,
+
+    /// Also write TensorBoard event files, into the run's folder
+    #[arg(long)]
+    pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+
+    /// No effect: training never asks (accepted so that scripts can pass it to every command)
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+impl TrainSftArguments {
+    /// The config with what is set beside it.
+    pub(crate) fn source(&self) -> Result<ConfigSource, RunError> {
+        let (path, text) = read_config(&self.config)?;
+        let flags = [
+            self.model.as_deref().map(model_setting),
+            number_setting("--steps", ("sft", "steps"), self.steps),
+        ];
+        let mut source = ConfigSource::of_file(path, text);
+        source.overrides.extend(flags.into_iter().flatten());
+        source.overrides.extend(self.settings.iter().cloned());
+        Ok(source)
     }
 }
 

@@ -1,11 +1,14 @@
 //! `osmosis train info RUN`.
 
+use osmosis_core::config::SupervisedConfig;
 use osmosis_run::RunError;
-use osmosis_run::reports::{RunRecordReport, TrainingInfo, TrainingReport};
+use osmosis_run::reports::{
+    RunRecordReport, SupervisedTrainingReport, TrainingInfo, TrainingReport,
+};
 use osmosis_run::runs::ReadRun;
 use osmosis_store::RunKind;
 
-use super::report;
+use super::{report, sft};
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
@@ -24,6 +27,16 @@ pub(crate) async fn run(
         store,
         held,
     } = ReadRun::open(folder).await?;
+    if SupervisedConfig::is_meant(&record.config_toml) {
+        let report = SupervisedTrainingReport::of(&*store, &record.name, &folder).await?;
+        output.line(sft::render(&report, workspace));
+        let RunRecordReport {
+            status, created_at, ..
+        } = RunRecordReport::of(&record, held);
+        output.line(format_args!("  status      {status}, begun {created_at}"));
+        output.details(&report);
+        return Ok(Exit::Ok);
+    }
     let info = TrainingInfo {
         report: TrainingReport::of(&*store, &record.name, &folder).await?,
         record: RunRecordReport::of(&record, held),

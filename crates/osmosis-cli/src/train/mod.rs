@@ -6,6 +6,7 @@ mod held_out_point;
 mod info;
 pub(crate) mod report;
 mod serve;
+mod sft;
 mod sparkline;
 pub(crate) mod submit;
 mod svg;
@@ -37,6 +38,7 @@ pub(crate) async fn run(
         TrainCommand::Submit(arguments) => {
             Box::pin(submit::submit(*arguments, workspace, output)).await
         }
+        TrainCommand::Sft(arguments) => Box::pin(sft::submit(*arguments, workspace, output)).await,
         TrainCommand::Resume(arguments) => {
             Box::pin(submit::resume(*arguments, workspace, output)).await
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use osmosis_core::config::ConfigSource;
+use osmosis_core::config::{ConfigSource, SupervisedConfig};
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::Notices;
 use osmosis_run::reports::{Curve, TrainDryRun};
@@ -14,8 +14,8 @@ use osmosis_store::RunKind;
 use osmosis_train::TrainEnd;
 use serde::Serialize;
 
-use super::report;
 use super::view::TrainView;
+use super::{report, sft};
 use crate::arguments::{TrainResumeArguments, TrainSubmitArguments};
 use crate::command_line;
 use crate::error::Exit;
@@ -77,6 +77,9 @@ pub(crate) async fn resume(
     let workspace = workspace.find(None)?;
     let folder = RunFolder::existing(&workspace, RunKind::Training, &arguments.run).await?;
     let record = record_of(&folder, &arguments.run).await?;
+    if SupervisedConfig::is_meant(&record.config_toml) {
+        return Box::pin(sft::resume(arguments, record, &workspace, output)).await;
+    }
     let notices = output.notices();
     notices.step(format_args!("Checking {}", arguments.run));
     // Where the config was; only messages name it, the text is the run's own.

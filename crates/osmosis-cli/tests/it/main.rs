@@ -66,6 +66,7 @@ mod sent_calls;
 mod serve;
 mod serve_access;
 mod serve_kills;
+mod sft;
 mod shared_report;
 mod small_commands;
 mod starting;

@@ -67,11 +67,13 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Which of the two kinds of config a file is.
+/// Which kind of config a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigKind {
     Evaluation,
     Training,
+    /// Training on conversations that are written down.
+    Supervised,
 }
 
 impl ConfigKind {
@@ -80,6 +82,7 @@ impl ConfigKind {
         match self {
             Self::Evaluation => "evaluation",
             Self::Training => "training",
+            Self::Supervised => "sft",
         }
     }
 
@@ -88,13 +91,16 @@ impl ConfigKind {
         match self {
             Self::Evaluation => "eval submit",
             Self::Training => "train submit",
+            Self::Supervised => "train sft",
         }
     }
 
-    pub(super) fn other(self) -> Self {
+    /// The kinds that a file may be of by mistake, the likeliest first.
+    pub(super) fn others(self) -> [Self; 2] {
         match self {
-            Self::Evaluation => Self::Training,
-            Self::Training => Self::Evaluation,
+            Self::Evaluation => [Self::Training, Self::Supervised],
+            Self::Training => [Self::Evaluation, Self::Supervised],
+            Self::Supervised => [Self::Training, Self::Evaluation],
         }
     }
 }
@@ -104,6 +110,7 @@ impl fmt::Display for ConfigKind {
         f.write_str(match self {
             Self::Evaluation => "an evaluation config",
             Self::Training => "a training config",
+            Self::Supervised => "a config of supervised training",
         })
     }
 }
@@ -116,9 +123,12 @@ pub enum ConfigProblem {
     #[error(
         "this is {found}: it has `[{}]` and no `[{}]`",
         found.section(),
-        found.other().section()
+        wanted.section()
     )]
-    OtherKind { found: ConfigKind },
+    OtherKind {
+        found: ConfigKind,
+        wanted: ConfigKind,
+    },
     #[error("unknown section `[{section}]`")]
     UnknownSection {
         section: String,
@@ -208,7 +218,7 @@ impl ConfigProblem {
         match self {
             Self::Syntax { .. } | Self::OutOfRange { .. } | Self::NoTable { .. } => None,
             Self::MissingFlag { flag, example, .. } => Some(format!("give `{flag} {example}`")),
-            Self::OtherKind { found } => Some(format!("use `osmosis {}`", found.command())),
+            Self::OtherKind { found, .. } => Some(format!("use `osmosis {}`", found.command())),
             Self::UnknownSection { suggestion, .. }
             | Self::UnknownKey { suggestion, .. }
             | Self::WrongType { suggestion, .. }

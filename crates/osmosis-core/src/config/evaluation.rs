@@ -147,7 +147,7 @@ pub(super) fn read_sampling(reader: &mut Reader<'_>) -> Sampling {
     let temperature = match reader.kind() {
         ConfigKind::Evaluation => NumberRange::NOT_NEGATIVE,
         // Logprobs are those of logits / T, and greedy samples of one prompt are all alike.
-        ConfigKind::Training => NumberRange::POSITIVE,
+        ConfigKind::Training | ConfigKind::Supervised => NumberRange::POSITIVE,
     };
     Sampling {
         rollout_temperature: reader.number(section, "rollout_temperature", temperature),

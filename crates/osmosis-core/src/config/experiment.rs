@@ -83,12 +83,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Experiment> {
     reader.exclude(section, "branch", "commit_sha");
     let branch = reader.parsed(section, "branch", parse_branch, |_| None);
     let commit_sha = reader.parsed(section, "commit_sha", parse_commit, |_| None);
-    let chat_template = reader.parsed(section, "chat_template", parse_template, |_| {
-        Some("name a file from the workspace, like `templates/chat.jinja`".to_owned())
-    });
-    let tool_format = reader.parsed(section, "tool_format", parse_tool_format, |_| {
-        Some("write `hermes`".to_owned())
-    });
+    let (chat_template, tool_format) = read_chat(reader, section);
     if let Some(ModelPath::Script(_)) = model_path {
         refuse_for_script(reader, section);
     }
@@ -103,6 +98,20 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Experiment> {
         chat_template,
         tool_format,
     })
+}
+
+/// How a model is talked to, where it is not left to the model.
+pub(super) fn read_chat<'d>(
+    reader: &mut Reader<'d>,
+    section: Section<'d>,
+) -> (Option<Utf8PathBuf>, Option<ToolFormat>) {
+    let chat_template = reader.parsed(section, "chat_template", parse_template, |_| {
+        Some("name a file from the workspace, like `templates/chat.jinja`".to_owned())
+    });
+    let tool_format = reader.parsed(section, "tool_format", parse_tool_format, |_| {
+        Some("write `hermes`".to_owned())
+    });
+    (chat_template, tool_format)
 }
 
 /// A scripted policy has no prompts, so these keys would change nothing.

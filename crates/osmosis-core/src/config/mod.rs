@@ -30,6 +30,7 @@ mod evaluation;
 mod experiment;
 mod logs;
 mod model_path;
+mod objective;
 mod overrides;
 mod passed_on;
 mod range;
@@ -38,6 +39,7 @@ mod schema;
 mod section;
 mod source;
 mod suggestion;
+mod supervised;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -51,13 +53,15 @@ pub use evaluation::{Evaluation, ModelErrors, Sampling};
 pub use experiment::{Experiment, ToolFormat};
 pub use logs::LogLimits;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
+pub use objective::{LossNormalization, Objective, Overlong, RowChoice, RowStrategy};
 pub use overrides::{Override, OverrideError};
 pub use passed_on::Secrets;
 pub use schema::section_of_key;
 pub use source::ConfigSource;
+pub use supervised::{Supervised, SupervisedConfig, SupervisedExperiment};
 pub use training::{
-    Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, Objective,
-    StragglerFactor, Training,
+    Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, StragglerFactor,
+    Training,
 };
 pub use workers::{WorkerIsolation, Workers};
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use camino::Utf8Path;
-use toml_edit::{Document, TableLike, Value};
+use toml_edit::{Document, Item, TableLike, Value};
 
 use super::range::NumberRange;
 use super::schema::{self, Keys};
@@ -49,12 +49,17 @@ impl<'d> Reader<'d> {
             kind,
             errors: Vec::new(),
         };
-        let other = kind.other();
-        if !reader.root.contains_key(kind.section())
-            && let Some(entry) = entry(reader.root, other.section())
-        {
-            reader.report(entry.key_offset, ConfigProblem::OtherKind { found: other });
-            return Err(reader.into_errors());
+        for other in kind.others() {
+            if !reader.root.contains_key(kind.section())
+                && let Some(entry) = entry(reader.root, other.section())
+            {
+                let problem = ConfigProblem::OtherKind {
+                    found: other,
+                    wanted: kind,
+                };
+                reader.report(entry.key_offset, problem);
+                return Err(reader.into_errors());
+            }
         }
         reader.check_names();
         Ok(reader)
@@ -97,6 +102,7 @@ impl<'d> Reader<'d> {
             let at = key_offset(root, name);
             if let Some(table) = item.as_table_like()
                 && schema::holds_sections(name)
+                && schema::section(name).is_none()
             {
                 self.check_inner_names(name, table);
                 continue;
@@ -143,8 +149,11 @@ impl<'d> Reader<'d> {
         if matches!(section.keys, Keys::Any | Keys::AnyBeside(_)) {
             return;
         }
-        for (key, _) in table.iter() {
-            if !section.keys().contains(&key) {
+        for (key, item) in table.iter() {
+            let inner = schema::section(&format!("{}.{key}", section.name));
+            if let Some(inner) = inner.filter(|inner| inner.is_of(self.kind)) {
+                self.check_inner(inner, key_offset(table, key), item);
+            } else if !section.keys().contains(&key) {
                 let problem = ConfigProblem::UnknownKey {
                     section: Some(section.name.to_owned()),
                     key: key.to_owned(),
@@ -155,22 +164,27 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// The same for a section within another.
+    fn check_inner(&mut self, section: &'static schema::Section, at: usize, item: &Item) {
+        if let Some(table) = item.as_table_like() {
+            return self.check_keys(section, table);
+        }
+        let problem = ConfigProblem::WrongType {
+            subject: format!("section `[{}]`", section.name),
+            expected: "a table",
+            found: type_of(item),
+            suggestion: None,
+        };
+        self.report(at, problem);
+    }
+
     /// The same for a table that holds sections alone.
     fn check_inner_names(&mut self, outer: &str, table: &dyn TableLike) {
         for (key, item) in table.iter() {
             let at = key_offset(table, key);
             let known = schema::section(&format!("{outer}.{key}"));
             match (known, item.as_table_like()) {
-                (Some(section), Some(table)) => self.check_keys(section, table),
-                (Some(section), None) => {
-                    let problem = ConfigProblem::WrongType {
-                        subject: format!("section `[{}]`", section.name),
-                        expected: "a table",
-                        found: type_of(item),
-                        suggestion: None,
-                    };
-                    self.report(at, problem);
-                }
+                (Some(section), _) => self.check_inner(section, at, item),
                 (None, Some(_)) => {
                     let name = format!("{outer}.{key}");
                     let problem = ConfigProblem::UnknownSection {

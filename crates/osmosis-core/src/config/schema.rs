@@ -21,11 +21,18 @@ pub(super) enum Keys {
 }
 
 const BOTH: &[ConfigKind] = &[ConfigKind::Evaluation, ConfigKind::Training];
+const ALL: &[ConfigKind] = &[
+    ConfigKind::Evaluation,
+    ConfigKind::Training,
+    ConfigKind::Supervised,
+];
+/// Those that make checkpoints.
+const LEARNING: &[ConfigKind] = &[ConfigKind::Training, ConfigKind::Supervised];
 
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "experiment",
-        kinds: BOTH,
+        kinds: ALL,
         keys: Keys::These(&[
             "rollout",
             "entrypoint",
@@ -37,7 +44,6 @@ pub(super) const SECTIONS: &[Section] = &[
             "tool_format",
         ]),
     },
-    // The one section within another.
     Section {
         name: "dataset.columns",
         kinds: BOTH,
@@ -90,6 +96,32 @@ pub(super) const SECTIONS: &[Section] = &[
             "behaviour_weight_cap",
             "reward_range",
             "model_errors",
+            "clip_ratio_high",
+            "dual_clip",
+            "kl_estimator",
+            "entropy_coef",
+            "loss_normalization",
+            "overlong_buffer",
+            "overlong_penalty",
+            "max_extra_rows",
+        ]),
+    },
+    Section {
+        name: "training.rows",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["strategy"]),
+    },
+    Section {
+        name: "sft",
+        kinds: &[ConfigKind::Supervised],
+        keys: Keys::These(&[
+            "lr",
+            "total_epochs",
+            "steps",
+            "batch_size",
+            "seed",
+            "eval_dataset",
+            "eval_fraction",
         ]),
     },
     Section {
@@ -99,7 +131,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "checkpoints",
-        kinds: &[ConfigKind::Training],
+        kinds: LEARNING,
         keys: Keys::These(&["eval_interval", "checkpoint_save_freq"]),
     },
     Section {
@@ -124,7 +156,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "logs",
-        kinds: BOTH,
+        kinds: ALL,
         keys: Keys::These(&["max_bytes_per_rollout", "max_bytes_per_run"]),
     },
     Section {
@@ -157,7 +189,7 @@ pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
 
-/// Whether a table of this name holds sections, and nothing else.
+/// Whether a table of this name holds sections.
 pub(super) fn holds_sections(name: &str) -> bool {
     SECTIONS.iter().any(|section| {
         section

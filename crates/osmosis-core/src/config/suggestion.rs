@@ -20,8 +20,9 @@ pub(super) fn for_key(kind: ConfigKind, section: Option<&Section>, key: &str) ->
     if let Some((other, near)) = elsewhere {
         return Some(format!("did you mean `{near}` in `[{other}]`?"));
     }
-    if let Some(home) = SECTIONS.iter().find(|other| other.keys().contains(&key)) {
-        let other = kind.other();
+    if let Some(home) = SECTIONS.iter().find(|other| other.keys().contains(&key))
+        && let Some(other) = kind.others().into_iter().find(|kind| home.is_of(*kind))
+    {
         return Some(format!("`{key}` belongs in `[{}]` of {other}", home.name));
     }
     let section = section?;
@@ -39,7 +40,9 @@ pub(super) fn for_section(kind: ConfigKind, name: &str) -> String {
             // It stands there in quotes, as one name with a dot in it.
             return format!("write `[{name}]`, without quotes");
         }
-        return format!("it belongs in {}; remove it here", kind.other());
+        let home = kind.others().into_iter().find(|kind| section.is_of(*kind));
+        let home = home.map_or_else(|| "another config".to_owned(), |kind| kind.to_string());
+        return format!("it belongs in {home}; remove it here");
     }
     let names = || SECTIONS.iter().filter(|s| s.is_of(kind)).map(|s| s.name);
     match nearest(name, &names().collect::<Vec<_>>()) {

@@ -274,7 +274,7 @@ fn a_cap_without_the_decoupled_objective_is_refused() {
     "#);
     assert_snapshot!(train_errors_with("[training]\nobjective = 'coupled'\nbehaviour_weight_cap = 1\nbehavior_weight_cap = 2\n"), @r"
     train.toml:7:13: `objective` in `[training]`: unknown value `coupled`
-      hint: write `clipped` or `decoupled`
+      hint: write `clipped`, `decoupled`, `gspo` or `cispo`
     train.toml:8:24: `behaviour_weight_cap` in `[training]` must be more than 1 and finite, not `1`
     train.toml:9:1: unknown key `behavior_weight_cap` in `[training]`
       hint: did you mean `behaviour_weight_cap`?
@@ -561,7 +561,7 @@ fn a_list_of_names_is_a_sentence() {
 fn words_out_of_a_few_are_listed() {
     assert_snapshot!(train_errors_with("[training]\nalgorithm = 'ppo'\nincomplete_groups = 'maybe'\neval_dataset = 'x'\neval_fraction = 0.5\n"), @r"
     train.toml:7:13: `algorithm` in `[training]`: unknown value `ppo`
-      hint: write `grpo`, `dr_grpo` or `rloo`
+      hint: write `grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus` or `reinforce_plus_plus_baseline`
     train.toml:8:21: `incomplete_groups` in `[training]`: unknown value `maybe`
       hint: write `drop` or `keep`
     train.toml:10:1: `eval_dataset` and `eval_fraction` in `[training]` exclude each other

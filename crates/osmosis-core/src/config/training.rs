@@ -6,10 +6,13 @@ use super::evaluation::{
     DEFAULT_AGENT_TIMEOUT_S, DEFAULT_GRADER_TIMEOUT_S, ModelErrors, read_model_errors,
     read_timeouts,
 };
+use super::objective::{self, LossNormalization, Objective, Overlong, RowChoice};
 use super::range::NumberRange;
 use super::reader::Reader;
-use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
+use super::section::Section;
+use super::{DatasetRef, DatasetRefError, error::listed};
 use crate::RewardRange;
+use crate::learner::KlEstimator;
 use crate::staleness::{StaleRows, Straggler};
 
 /// `[training]`
@@ -17,7 +20,7 @@ use crate::staleness::{StaleRows, Straggler};
 pub struct Training {
     pub lr: f64,
     pub total_epochs: u32,
-    /// At least 2: rollouts of one prompt are compared with each other.
+    /// At least 2 where rollouts of one prompt are compared with each other.
     pub n_samples_per_prompt: u32,
     /// Prompts per step.
     pub rollout_batch_size: u32,
@@ -68,6 +71,26 @@ pub struct Training {
     /// What becomes of groups whose rewards are all equal when `max_staleness` is not 0.
     #[serde(skip_serializing_if = "is_default")]
     pub flat_groups: FlatGroups,
+    /// How far a ratio may rise above 1; as far as below it when unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_ratio_high: Option<f64>,
+    /// More than 1: bounds what a token with a negative advantage costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dual_clip: Option<f64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub kl_estimator: KlEstimator,
+    #[serde(skip_serializing_if = "is_default")]
+    pub entropy_coef: f64,
+    /// The algorithm's own when unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_normalization: Option<LossNormalization>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlong: Option<Overlong>,
+    /// Further rows that a step may run in place of those whose rewards are all equal, when `max_staleness` is 0.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_extra_rows: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    pub rows: RowChoice,
 }
 
 /// What becomes of a group whose rewards are all equal, so that it teaches nothing.
@@ -116,6 +139,11 @@ pub enum Algorithm {
     DrGrpo,
     /// `r - mean of the others`; the log-probability of the whole sample, so longer ones count more.
     Rloo,
+    /// `(r - mean) / (std + 1e-6)`, both over the batch; every token counts the same.
+    ReinforcePlusPlus,
+    /// `r - mean` of the group, then divided by `std + 1e-6` of these differences over the batch; every token
+    /// counts the same.
+    ReinforcePlusPlusBaseline,
 }
 
 /// What becomes of a group of which not every rollout was scored.
@@ -126,23 +154,6 @@ pub enum IncompleteGroups {
     Drop,
     Keep,
 }
-
-/// Which policy an update is held near.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Objective {
-    /// The one that sampled.
-    #[default]
-    Clipped,
-    /// The one that the batch finds; what others sampled is weighed by how much likelier it has become.
-    Decoupled {
-        /// More than 1. Tokens with a larger weight are not trained on.
-        behaviour_weight_cap: f64,
-    },
-}
-
-/// AReaL's.
-const DEFAULT_BEHAVIOUR_WEIGHT_CAP: f64 = 5.0;
 
 /// What is compared when the calls of a sample have rewards of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -205,6 +216,14 @@ impl Default for Training {
             objective: Objective::Clipped,
             reward_range: None,
             model_errors: ModelErrors::Infrastructure,
+            clip_ratio_high: None,
+            dual_clip: None,
+            kl_estimator: KlEstimator::K3,
+            entropy_coef: 0.0,
+            loss_normalization: None,
+            overlong: None,
+            max_extra_rows: 0,
+            rows: RowChoice::default(),
         }
     }
 }
@@ -221,6 +240,32 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         DatasetRefError::hint,
     );
     let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
+    let (objective, clip_low, clip_ratio_high) = objective::read_objective(reader);
+    let algorithm = choice(
+        reader,
+        "algorithm",
+        &[
+            ("grpo", Algorithm::Grpo),
+            ("dr_grpo", Algorithm::DrGrpo),
+            ("rloo", Algorithm::Rloo),
+            ("reinforce_plus_plus", Algorithm::ReinforcePlusPlus),
+            (
+                "reinforce_plus_plus_baseline",
+                Algorithm::ReinforcePlusPlusBaseline,
+            ),
+        ],
+    )
+    .unwrap_or(default.algorithm);
+    let fewest_samples = match algorithm {
+        Algorithm::ReinforcePlusPlus => 1,
+        Algorithm::Grpo
+        | Algorithm::DrGrpo
+        | Algorithm::Rloo
+        | Algorithm::ReinforcePlusPlusBaseline => 2,
+    };
+    let max_response_length = reader
+        .small_integer(section, "max_response_length", 1)
+        .unwrap_or(default.max_response_length);
     let training = Training {
         lr: reader
             .number(section, "lr", NumberRange::POSITIVE)
@@ -229,7 +274,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .small_integer(section, "total_epochs", 1)
             .unwrap_or(default.total_epochs),
         n_samples_per_prompt: reader
-            .small_integer(section, "n_samples_per_prompt", 2)
+            .small_integer(section, "n_samples_per_prompt", fewest_samples)
             .unwrap_or(default.n_samples_per_prompt),
         rollout_batch_size: reader
             .small_integer(section, "rollout_batch_size", 1)
@@ -237,27 +282,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         max_prompt_length: reader
             .small_integer(section, "max_prompt_length", 1)
             .unwrap_or(default.max_prompt_length),
-        max_response_length: reader
-            .small_integer(section, "max_response_length", 1)
-            .unwrap_or(default.max_response_length),
+        max_response_length,
         agent_workflow_timeout_s: agent,
         grader_timeout_s: grader,
-        algorithm: choice(
-            reader,
-            "algorithm",
-            &[
-                ("grpo", Algorithm::Grpo),
-                ("dr_grpo", Algorithm::DrGrpo),
-                ("rloo", Algorithm::Rloo),
-            ],
-        )
-        .unwrap_or(default.algorithm),
+        algorithm,
         max_staleness: reader
             .small_integer(section, "max_staleness", 0)
             .unwrap_or(default.max_staleness),
-        clip_ratio: reader
-            .number(section, "clip_ratio", NumberRange::POSITIVE)
-            .unwrap_or(default.clip_ratio),
+        clip_ratio: clip_low.unwrap_or(default.clip_ratio),
         kl_coef: reader
             .number(section, "kl_coef", NumberRange::NOT_NEGATIVE)
             .unwrap_or(default.kl_coef),
@@ -318,78 +350,42 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             &[("replace", FlatGroups::Replace), ("keep", FlatGroups::Keep)],
         )
         .unwrap_or(default.flat_groups),
-        objective: read_objective(reader),
+        objective,
         reward_range: reader.reward_range(section),
         model_errors: read_model_errors(reader, section),
+        clip_ratio_high,
+        dual_clip: reader.number(section, "dual_clip", NumberRange::MORE_THAN_1),
+        kl_estimator: objective::read_kl_estimator(reader).unwrap_or(default.kl_estimator),
+        entropy_coef: reader
+            .number(section, "entropy_coef", NumberRange::NOT_NEGATIVE)
+            .unwrap_or(default.entropy_coef),
+        loss_normalization: objective::read_loss_normalization(reader),
+        overlong: objective::read_overlong(reader, max_response_length),
+        max_extra_rows: reader
+            .small_integer(section, "max_extra_rows", 0)
+            .unwrap_or(default.max_extra_rows),
+        rows: objective::read_rows(reader),
     };
-    refuse_clipped_rloo(reader, &training);
+    objective::refuse_combinations(reader, &training);
     training
 }
 
-/// RLOO weighs the log-probability of a whole sample. After the first update of a batch the ratio to the
-/// policy that sampled is no longer 1 and would be clipped token by token, which is another objective.
-fn refuse_clipped_rloo(reader: &mut Reader<'_>, training: &Training) {
-    let section = reader.section("training");
-    if training.algorithm == Algorithm::Rloo
-        && training.updates_per_batch > 1
-        && let Some(entry) = section.entry("updates_per_batch")
-    {
-        let problem = ConfigProblem::Unusable {
-            section: "training",
-            key: "updates_per_batch".to_owned(),
-            message: "`rloo` makes one update per batch: further ones would be clipped token by token, while \
-                      its objective is of whole samples"
-                .to_owned(),
-            suggestion: Some(
-                "write `updates_per_batch = 1`, or `algorithm = \"grpo\"`".to_owned(),
-            ),
-        };
-        reader.report(entry.key_offset, problem);
-    }
-}
-
-fn read_objective(reader: &mut Reader<'_>) -> Objective {
-    let section = reader.section("training");
-    let decoupled = |behaviour_weight_cap| Objective::Decoupled {
-        behaviour_weight_cap,
-    };
-    let objective = choice(
-        reader,
-        "objective",
-        &[
-            ("clipped", Objective::Clipped),
-            ("decoupled", decoupled(DEFAULT_BEHAVIOUR_WEIGHT_CAP)),
-        ],
-    );
-    let cap = reader.number(section, "behaviour_weight_cap", NumberRange::MORE_THAN_1);
-    match objective {
-        Some(Objective::Decoupled { .. }) => decoupled(cap.unwrap_or(DEFAULT_BEHAVIOUR_WEIGHT_CAP)),
-        // What is not understood is reported; nothing follows from it.
-        None if section.entry("objective").is_some() => Objective::Clipped,
-        None | Some(Objective::Clipped) => {
-            if let Some(entry) = section.entry("behaviour_weight_cap") {
-                let problem = ConfigProblem::Unusable {
-                    section: "training",
-                    key: "behaviour_weight_cap".to_owned(),
-                    message: "only the decoupled objective has such a cap".to_owned(),
-                    suggestion: Some(
-                        "write `objective = \"decoupled\"` too, or leave it out".to_owned(),
-                    ),
-                };
-                reader.report(entry.key_offset, problem);
-            }
-            Objective::Clipped
-        }
-    }
-}
-
 /// One of a few words.
-fn choice<T: Copy>(
+pub(super) fn choice<T: Copy>(
     reader: &mut Reader<'_>,
     key: &'static str,
     choices: &[(&'static str, T)],
 ) -> Option<T> {
     let section = reader.section("training");
+    choice_in(reader, section, key, choices)
+}
+
+pub(super) fn choice_in<'d, T: Copy>(
+    reader: &mut Reader<'d>,
+    section: Section<'d>,
+    key: &'static str,
+    choices: &[(&'static str, T)],
+) -> Option<T> {
     reader.parsed(
         section,
         key,

@@ -1,3 +1,5 @@
+use serde::Serialize;
+
 /// A sequence to learn from. All vectors have the length of `ids`; entry 0 is never trained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossRow {
@@ -18,25 +20,120 @@ pub struct LossRow {
 /// What is minimised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LossFunction {
-    /// -Σ w·min(r·A, clip(r, 1-low, 1+high)·A) + kl_coef·Σ w·k3, with r = exp(logprob - sampled_logprob).
-    ClippedPolicyGradient {
-        clip_low: f64,
-        clip_high: f64,
-        kl_coef: f64,
-    },
-    /// -Σ w·b·min(u·A, clip(u, 1-low, 1+high)·A) + kl_coef·Σ w·k3, with b = exp(proximal_logprob -
-    /// sampled_logprob) and u = exp(logprob - proximal_logprob): what is held near is the policy that the
-    /// batch finds, however old the one is that sampled. Tokens with b above the cap are left out of the
-    /// sums altogether, and the others count no more for it, as AReaL does it.
-    DecoupledPolicyGradient {
-        clip_low: f64,
-        clip_high: f64,
-        kl_coef: f64,
-        /// More than 1.
-        behaviour_weight_cap: f64,
-    },
+    PolicyGradient(PolicyGradient),
     /// -Σ w·logprob: plain supervised learning (the warm start).
     Likelihood,
+}
+
+/// Σ w·(surrogate + kl_coef·kl - entropy_coef·H), over the tokens with a weight. `w` is the token's weight, `kl` the
+/// estimate of the distance to the reference, and `H` the entropy of the distribution that the token is drawn from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PolicyGradient {
+    pub surrogate: Surrogate,
+    /// Ratios are clipped to 1 - `clip_low` and 1 + `clip_high`.
+    pub clip_low: f64,
+    pub clip_high: f64,
+    pub kl_coef: f64,
+    pub kl_estimator: KlEstimator,
+    pub entropy_coef: f64,
+}
+
+/// What a token's advantage `A` adds to the loss, with r = exp(logprob - sampled_logprob).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Surrogate {
+    /// -min(r·A, clip(r)·A): PPO's.
+    Clipped {
+        /// More than 1: with A < 0 the term is at most -c·A, however much likelier the token became.
+        dual_clip: Option<f64>,
+    },
+    /// -b·min(u·A, clip(u)·A), with b = exp(proximal_logprob - sampled_logprob) and u = exp(logprob -
+    /// proximal_logprob): what is held near is the policy that the batch finds, however old the one is that sampled.
+    /// Tokens with b above the cap are left out of the sums altogether, and the others count no more for it, as
+    /// AReaL does it.
+    Decoupled {
+        /// More than 1.
+        behaviour_weight_cap: f64,
+        dual_clip: Option<f64>,
+    },
+    /// -min(s·A, clip(s)·A), where s is the geometric mean of r over the row's tokens with a weight: GSPO's.
+    Sequence,
+    /// -c·A·logprob with the constant c = clip(r), which no gradient passes through: CISPO's.
+    ConstantWeight,
+}
+
+/// An estimate of the KL divergence to the reference from one token, with d = reference_logprob - logprob.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KlEstimator {
+    /// d² / 2: its gradient is that of the divergence, where the policy itself sampled.
+    K2,
+    /// exp(d) - d - 1: never negative, with less variance.
+    #[default]
+    K3,
+}
+
+impl PolicyGradient {
+    /// PPO's, without a reference.
+    pub const CLIPPED: Self = Self {
+        surrogate: Surrogate::Clipped { dual_clip: None },
+        clip_low: 0.2,
+        clip_high: 0.2,
+        kl_coef: 0.0,
+        kl_estimator: KlEstimator::K3,
+        entropy_coef: 0.0,
+    };
+
+    /// Whether rows must have `proximal_logprobs`.
+    pub fn needs_proximal(&self) -> bool {
+        match self.surrogate {
+            Surrogate::Decoupled { .. } => true,
+            Surrogate::Clipped { .. } | Surrogate::Sequence | Surrogate::ConstantWeight => false,
+        }
+    }
+
+    /// Whether rows must have `reference_logprobs`.
+    pub fn needs_reference(&self) -> bool {
+        self.kl_coef != 0.0
+    }
+}
+
+impl LossFunction {
+    pub const fn clipped(clip_low: f64, clip_high: f64, kl_coef: f64) -> Self {
+        Self::PolicyGradient(PolicyGradient {
+            clip_low,
+            clip_high,
+            kl_coef,
+            ..PolicyGradient::CLIPPED
+        })
+    }
+
+    pub const fn decoupled(
+        clip_low: f64,
+        clip_high: f64,
+        kl_coef: f64,
+        behaviour_weight_cap: f64,
+    ) -> Self {
+        Self::PolicyGradient(PolicyGradient {
+            surrogate: Surrogate::Decoupled {
+                behaviour_weight_cap,
+                dual_clip: None,
+            },
+            clip_low,
+            clip_high,
+            kl_coef,
+            ..PolicyGradient::CLIPPED
+        })
+    }
+
+    /// Whether rows must have `reference_logprobs`, and whether they must have `proximal_logprobs`.
+    pub fn needs(&self) -> (bool, bool) {
+        match self {
+            Self::PolicyGradient(gradient) => {
+                (gradient.needs_reference(), gradient.needs_proximal())
+            }
+            Self::Likelihood => (false, false),
+        }
+    }
 }
 
 /// What an update did. Means are weighted by `weights`.

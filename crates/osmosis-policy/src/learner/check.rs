@@ -1,5 +1,7 @@
 //! What can be wrong with settings and rows, found before anything is computed.
 
+use osmosis_core::learner::Surrogate;
+
 use super::{LearnerOptions, LossFunction, LossRow};
 use crate::{ModelConfig, PolicyError};
 
@@ -63,32 +65,30 @@ pub(super) fn options(options: &LearnerOptions) -> Result<(), PolicyError> {
 }
 
 pub(super) fn objective(objective: LossFunction) -> Result<(), PolicyError> {
-    let (clip_low, clip_high, kl_coef) = match objective {
-        LossFunction::Likelihood => return Ok(()),
-        LossFunction::ClippedPolicyGradient {
-            clip_low,
-            clip_high,
-            kl_coef,
-        } => (clip_low, clip_high, kl_coef),
-        LossFunction::DecoupledPolicyGradient {
-            clip_low,
-            clip_high,
-            kl_coef,
-            behaviour_weight_cap: cap,
-        } => {
-            if !(cap.is_finite() && cap > 1.0) {
-                return Err(PolicyError::LearnerSetting {
-                    setting: "behaviour_weight_cap",
-                    message: format!("must be a number above 1, is `{cap}`"),
-                });
-            }
-            (clip_low, clip_high, kl_coef)
-        }
+    let LossFunction::PolicyGradient(gradient) = objective else {
+        return Ok(());
     };
+    let (cap, dual_clip) = match gradient.surrogate {
+        Surrogate::Clipped { dual_clip } => (None, dual_clip),
+        Surrogate::Decoupled {
+            behaviour_weight_cap,
+            dual_clip,
+        } => (Some(behaviour_weight_cap), dual_clip),
+        Surrogate::Sequence | Surrogate::ConstantWeight => (None, None),
+    };
+    for (setting, value) in [("behaviour_weight_cap", cap), ("dual_clip", dual_clip)] {
+        if let Some(value) = value
+            && !(value.is_finite() && value > 1.0)
+        {
+            let message = format!("must be a number above 1, is `{value}`");
+            return Err(PolicyError::LearnerSetting { setting, message });
+        }
+    }
     for (setting, value) in [
-        ("clip_low", clip_low),
-        ("clip_high", clip_high),
-        ("kl_coef", kl_coef),
+        ("clip_low", gradient.clip_low),
+        ("clip_high", gradient.clip_high),
+        ("kl_coef", gradient.kl_coef),
+        ("entropy_coef", gradient.entropy_coef),
     ] {
         if !(value.is_finite() && value >= 0.0) {
             let message = format!("must be a number of 0 or more, is `{value}`");
@@ -157,11 +157,7 @@ pub(super) fn losses(rows: &[LossRow], objective: LossFunction) -> Result<(), Po
             let message = "has a weight at its first token, which nothing comes before";
             return Err(wrong(index, message));
         }
-        let (needs_reference, needs_proximal) = match objective {
-            LossFunction::ClippedPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, false),
-            LossFunction::DecoupledPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, true),
-            LossFunction::Likelihood => (false, false),
-        };
+        let (needs_reference, needs_proximal) = objective.needs();
         if needs_proximal && row.proximal_logprobs.is_none() {
             let message = "has no `proximal_logprobs`, which the decoupled objective needs";
             return Err(wrong(index, message));

@@ -12,20 +12,13 @@ use super::objective::Tally;
 use super::ops::RopeTable;
 use super::pieces::Piece;
 use super::{LossFunction, LossRow, pieces};
-use crate::{Architecture, ModelConfig, PolicyError, RopeScaling};
-
-const POLICY_GRADIENT: LossFunction = LossFunction::ClippedPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.3,
-    kl_coef: 0.1,
+use crate::{
+    Architecture, KlEstimator, ModelConfig, PolicyError, PolicyGradient, RopeScaling, Surrogate,
 };
 
-const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.3,
-    kl_coef: 0.1,
-    behaviour_weight_cap: 1.2,
-};
+const POLICY_GRADIENT: LossFunction = LossFunction::clipped(0.2, 0.3, 0.1);
+
+const DECOUPLED: LossFunction = LossFunction::decoupled(0.2, 0.3, 0.1, 1.2);
 
 fn config(
     architecture: Architecture,
@@ -179,12 +172,16 @@ impl Case {
 
     /// The largest relative error over all parameters, with its name.
     fn worst_error(&mut self) -> (f64, String) {
-        const STEP: f64 = 1e-5;
         let (_, gradients) = self.loss();
+        self.worst_error_of(&gradients)
+    }
+
+    fn worst_error_of(&mut self, gradients: &[Matrix<f64>]) -> (f64, String) {
+        const STEP: f64 = 1e-5;
         let mut random = ChaCha8Rng::seed_from_u64(5);
         let mut worst = (0.0, String::new());
         let names = self.parameters.keys().cloned().collect::<Vec<_>>();
-        for (name, gradient) in names.into_iter().zip(&gradients) {
+        for (name, gradient) in names.into_iter().zip(gradients) {
             let gradient = gradient.values().unwrap();
             let direction = gradient
                 .iter()
@@ -266,6 +263,103 @@ fn gradients_of_the_decoupled_objective_match_differences() {
     let capped = tally.report(0.0).capped_fraction.unwrap();
     assert!(capped > 0.1 && capped < 0.7, "{capped}");
     check(model, DECOUPLED);
+}
+
+fn policy_gradient(surrogate: Surrogate) -> PolicyGradient {
+    PolicyGradient {
+        surrogate,
+        clip_low: 0.2,
+        clip_high: 0.3,
+        kl_coef: 0.1,
+        ..PolicyGradient::CLIPPED
+    }
+}
+
+/// The share of tokens that the clip holds.
+fn clip_fraction(model: &ModelConfig, objective: LossFunction) -> f64 {
+    let case = Case::new(model.clone(), objective);
+    let mut tally = Tally::default();
+    for piece in case.pieces() {
+        tally.merge(&case.batch().loss(&piece, objective).unwrap().tally);
+    }
+    tally.report(0.0).clip_fraction
+}
+
+#[test]
+fn gradients_of_sequence_ratios_match_differences() {
+    let model = config(Architecture::Qwen3, true, RopeScaling::None);
+    let objective = LossFunction::PolicyGradient(policy_gradient(Surrogate::Sequence));
+    let clipped = clip_fraction(&model, objective);
+    assert!(clipped > 0.1 && clipped < 0.9, "{clipped}");
+    check(model, objective);
+}
+
+#[test]
+fn gradients_of_dual_clip_and_of_the_k2_estimate_match_differences() {
+    let model = config(Architecture::Llama, true, RopeScaling::None);
+    let single =
+        LossFunction::PolicyGradient(policy_gradient(Surrogate::Clipped { dual_clip: None }));
+    let dual = LossFunction::PolicyGradient(PolicyGradient {
+        kl_estimator: KlEstimator::K2,
+        ..policy_gradient(Surrogate::Clipped {
+            dual_clip: Some(1.2),
+        })
+    });
+    assert!(clip_fraction(&model, dual) > clip_fraction(&model, single));
+    check(model, dual);
+}
+
+#[test]
+fn gradients_of_the_entropy_bonus_match_differences() {
+    for (architecture, surrogate) in [
+        (Architecture::Llama, Surrogate::Clipped { dual_clip: None }),
+        (Architecture::Qwen2, Surrogate::Sequence),
+    ] {
+        let model = config(architecture, false, RopeScaling::None);
+        let with_bonus = |entropy_coef| {
+            LossFunction::PolicyGradient(PolicyGradient {
+                entropy_coef,
+                ..policy_gradient(surrogate)
+            })
+        };
+        let loss = |coefficient| Case::new(model.clone(), with_bonus(coefficient)).loss().0;
+        assert!(
+            loss(0.0) - loss(0.7) > 0.1,
+            "the bonus is no part of the loss"
+        );
+        check(model.clone(), with_bonus(0.7));
+    }
+}
+
+/// No loss has the gradient of a clipped weight that is held constant. With the weights as they are at one
+/// place written into the rows, the likelihood has it there.
+#[test]
+fn gradients_of_constant_weights_match_differences_with_the_weights_held() {
+    let model = config(Architecture::Qwen3, true, RopeScaling::None);
+    let gradient = PolicyGradient {
+        clip_low: 1.0,
+        kl_coef: 0.0,
+        ..policy_gradient(Surrogate::ConstantWeight)
+    };
+    let objective = LossFunction::PolicyGradient(gradient);
+    let clipped = clip_fraction(&model, objective);
+    assert!(clipped > 0.1 && clipped < 0.9, "{clipped}");
+    let case = Case::new(model.clone(), objective);
+    let (_, gradients) = case.loss();
+    let mut held = Case::new(model, LossFunction::Likelihood);
+    for piece in case.pieces() {
+        let logprobs = case.batch().logprobs(&piece).unwrap();
+        for (at, logprob) in piece.wanted.iter().zip(logprobs) {
+            let row = &mut held.rows[at.row];
+            let ratio = (logprob - f64::from(row.sampled_logprobs[at.token])).exp();
+            let constant = ratio.min(1.3) * f64::from(row.advantages[at.token]);
+            #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
+            let weight = (f64::from(row.weights[at.token]) * constant) as f32;
+            row.weights[at.token] = weight;
+        }
+    }
+    let (error, name) = held.worst_error_of(&gradients);
+    assert!(error < 1e-5, "`{name}` is off by {error:e}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::graph::Graph;
 use super::matrix::Matrix;
 use super::objective::{Tally, Token};
 use super::ops::{Real, RopeTable, TokenLogprob};
-use super::pieces::Piece;
+use super::pieces::{Piece, Wanted};
 use super::tape::{Tape, Value};
 use super::{LossFunction, LossRow};
 use crate::{ModelConfig, PolicyError};
@@ -83,21 +83,51 @@ impl<T: Real> Batch<'_, T> {
         Ok(tape.apply(score, [&logits])?)
     }
 
-    /// The sums of a piece, and the derivatives of the loss by logprobs and entropies (which are 0).
+    /// The sums of a piece, and the derivatives of the loss by logprobs and entropies.
     fn tally(
         &self,
         outcome: &Matrix<T>,
         piece: &Piece,
         objective: LossFunction,
     ) -> Result<(Tally, Matrix<T>), PolicyError> {
-        let (logprobs, entropies) = outcome.values()?.split_at(piece.wanted.len());
+        let count = piece.wanted.len();
+        let (logprobs, entropies) = outcome.values()?.split_at(count);
         let mut tally = Tally::default();
-        let mut slopes = vec![T::ZERO; 2 * piece.wanted.len()];
-        for (index, at) in piece.wanted.iter().enumerate() {
-            let token = Token::of(&self.rows[at.row], at.token);
-            let (logprob, entropy) = (logprobs[index].to_f64(), entropies[index].to_f64());
-            slopes[index] = T::from_f64(tally.add(objective, token, logprob, entropy));
+        let mut slopes = vec![T::ZERO; 2 * count];
+        let mut at = 0;
+        // The tokens of a row stand together, and all of them are in one piece.
+        for row in piece.wanted.chunk_by(|one, other| one.row == other.row) {
+            let places = at..at + row.len();
+            at = places.end;
+            let sequence_gap = self.sequence_gap(row, &logprobs[places.clone()]);
+            let (mut by_token, mut by_sequence) = (Vec::with_capacity(row.len()), 0.0);
+            for (index, wanted) in places.clone().zip(row) {
+                let token = Token {
+                    sequence_gap,
+                    ..Token::of(&self.rows[wanted.row], wanted.token)
+                };
+                let (logprob, entropy) = (logprobs[index].to_f64(), entropies[index].to_f64());
+                let slope = tally.add(objective, token, logprob, entropy);
+                by_token.push(slope.logprob);
+                by_sequence += slope.sequence_gap;
+                slopes[count + index] = T::from_f64(slope.entropy);
+            }
+            // The gap of the sequence is the mean of its tokens' gaps: each has the same part in it.
+            let each = by_sequence / row.len() as f64;
+            for (index, own) in places.zip(by_token) {
+                let slope = if by_sequence == 0.0 { own } else { own + each };
+                slopes[index] = T::from_f64(slope);
+            }
         }
-        Ok((tally, Matrix::new(slopes, piece.wanted.len())))
+        Ok((tally, Matrix::new(slopes, count)))
+    }
+
+    /// The mean of logprob - sampled_logprob over the wanted tokens of a row.
+    fn sequence_gap(&self, row: &[Wanted], logprobs: &[T]) -> f64 {
+        let gaps = row.iter().zip(logprobs).map(|(wanted, logprob)| {
+            let sampled = self.rows[wanted.row].sampled_logprobs[wanted.token];
+            logprob.to_f64() - f64::from(sampled)
+        });
+        gaps.sum::<f64>() / row.len() as f64
     }
 }

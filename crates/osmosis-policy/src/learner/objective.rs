@@ -1,4 +1,6 @@
-//! What a token adds to the loss, and how the loss changes with its logprob.
+//! What a token adds to the loss, and how the loss changes with its logprob and with the entropy at it.
+
+use osmosis_core::learner::{KlEstimator, PolicyGradient, Surrogate};
 
 use super::{LossFunction, LossRow, UpdateReport};
 
@@ -10,6 +12,8 @@ pub(super) struct Token {
     pub(super) sampled_logprob: f64,
     pub(super) proximal_logprob: Option<f64>,
     pub(super) reference_logprob: Option<f64>,
+    /// The mean of logprob - sampled_logprob over the weighted tokens of the row, for objectives of whole sequences.
+    pub(super) sequence_gap: f64,
 }
 
 impl Token {
@@ -21,16 +25,20 @@ impl Token {
             sampled_logprob: f64::from(row.sampled_logprobs[token]),
             proximal_logprob: entry(&row.proximal_logprobs),
             reference_logprob: entry(&row.reference_logprobs),
+            sequence_gap: 0.0,
         }
     }
 }
 
-/// The part of a policy gradient that both its objectives share.
-#[derive(Debug, Clone, Copy)]
-struct Clip {
-    low: f64,
-    high: f64,
-    kl_coef: f64,
+/// How the loss changes with what a token's distribution says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Slopes {
+    /// With the token's logprob.
+    pub(super) logprob: f64,
+    /// With the row's `sequence_gap`, a mean over the row's tokens.
+    pub(super) sequence_gap: f64,
+    /// With the entropy at the token.
+    pub(super) entropy: f64,
 }
 
 /// Sums over tokens. Adding tallies in the same order gives the same bits.
@@ -53,19 +61,15 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a token and returns the derivative of the loss by its logprob.
+    /// Adds a token and returns the derivatives of the loss by what it said.
     pub(super) fn add(
         &mut self,
         objective: LossFunction,
         token: Token,
         logprob: f64,
         entropy: f64,
-    ) -> f64 {
-        let Token {
-            weight,
-            sampled_logprob,
-            ..
-        } = token;
+    ) -> Slopes {
+        let weight = token.weight;
         let size = weight.abs();
         self.tokens += 1;
         self.weight += size;
@@ -73,45 +77,107 @@ impl Tally {
         match objective {
             LossFunction::Likelihood => {
                 self.loss -= weight * logprob;
-                -weight
+                Slopes {
+                    logprob: -weight,
+                    ..Slopes::default()
+                }
             }
-            LossFunction::ClippedPolicyGradient {
-                clip_low,
-                clip_high,
-                kl_coef,
-            } => {
-                let clip = Clip {
-                    low: clip_low,
-                    high: clip_high,
-                    kl_coef,
-                };
+            LossFunction::PolicyGradient(gradient) => {
                 self.add_distance(token, logprob);
-                self.add_policy_gradient(clip, token, logprob, (sampled_logprob, 1.0))
+                self.add_policy_gradient(gradient, token, logprob, entropy)
             }
-            LossFunction::DecoupledPolicyGradient {
-                clip_low,
-                clip_high,
-                kl_coef,
+        }
+    }
+
+    fn add_policy_gradient(
+        &mut self,
+        gradient: PolicyGradient,
+        token: Token,
+        logprob: f64,
+        entropy: f64,
+    ) -> Slopes {
+        let sampled = token.sampled_logprob;
+        let surrogate = match gradient.surrogate {
+            Surrogate::Clipped { dual_clip } => {
+                Term::held(gradient, token.advantage, logprob - sampled, dual_clip)
+            }
+            Surrogate::Decoupled {
                 behaviour_weight_cap,
+                dual_clip,
             } => {
-                let clip = Clip {
-                    low: clip_low,
-                    high: clip_high,
-                    kl_coef,
-                };
                 self.decoupled = true;
-                self.add_distance(token, logprob);
                 // Always there: rows without are refused.
-                let proximal = token.proximal_logprob.unwrap_or(sampled_logprob);
-                let behaviour = (proximal - sampled_logprob).exp();
+                let proximal = token.proximal_logprob.unwrap_or(sampled);
+                let behaviour = (proximal - sampled).exp();
+                let size = token.weight.abs();
                 if behaviour > behaviour_weight_cap {
                     self.capped += size;
-                    return 0.0;
+                    return Slopes::default();
                 }
                 self.kept += size;
                 self.behaviour += size * behaviour;
-                self.add_policy_gradient(clip, token, logprob, (proximal, behaviour))
+                let near = Term::held(gradient, token.advantage, logprob - proximal, dual_clip);
+                Term {
+                    value: near.value * behaviour,
+                    slope: near.slope * behaviour,
+                    ..near
+                }
             }
+            Surrogate::Sequence => {
+                let near = Term::held(gradient, token.advantage, token.sequence_gap, None);
+                Term {
+                    slope: 0.0,
+                    sequence_slope: near.slope,
+                    ..near
+                }
+            }
+            Surrogate::ConstantWeight => {
+                let ratio = (logprob - sampled).exp();
+                let constant = ratio.clamp(1.0 - gradient.clip_low, 1.0 + gradient.clip_high);
+                Term {
+                    value: -constant * token.advantage * logprob,
+                    slope: -constant * token.advantage,
+                    sequence_slope: 0.0,
+                    clipped: constant.to_bits() != ratio.to_bits(),
+                }
+            }
+        };
+        self.add_term(gradient, token, logprob, entropy, surrogate)
+    }
+
+    /// Adds the surrogate with what pulls to the reference and to a higher entropy.
+    fn add_term(
+        &mut self,
+        gradient: PolicyGradient,
+        token: Token,
+        logprob: f64,
+        entropy: f64,
+        surrogate: Term,
+    ) -> Slopes {
+        let size = token.weight.abs();
+        let (mut term, mut slope) = (surrogate.value, surrogate.slope);
+        if let Some(reference) = token.reference_logprob {
+            let gap = reference - logprob;
+            let (kl, kl_slope) = match gradient.kl_estimator {
+                KlEstimator::K2 => (0.5 * gap * gap, -gap),
+                KlEstimator::K3 => (k3(gap), 1.0 - gap.exp()),
+            };
+            term += gradient.kl_coef * kl;
+            slope += gradient.kl_coef * kl_slope;
+            self.kl_to_reference += size * k3(gap);
+            self.reference_weight += size;
+        }
+        let mut entropy_slope = 0.0;
+        if gradient.entropy_coef != 0.0 {
+            term -= gradient.entropy_coef * entropy;
+            entropy_slope = -token.weight * gradient.entropy_coef;
+        }
+        self.loss += token.weight * term;
+        self.clipped += if surrogate.clipped { size } else { 0.0 };
+        Slopes {
+            logprob: token.weight * slope,
+            sequence_gap: token.weight * surrogate.sequence_slope,
+            entropy: entropy_slope,
         }
     }
 
@@ -122,35 +188,6 @@ impl Tally {
         self.kl_to_sampled += size * k3(token.sampled_logprob - logprob);
         self.mismatch += size * mismatch;
         self.mismatch_max = self.mismatch_max.max(mismatch);
-    }
-
-    /// `near` is the logprob that the ratio is taken to, and what the token counts for it.
-    fn add_policy_gradient(
-        &mut self,
-        clip: Clip,
-        token: Token,
-        logprob: f64,
-        near: (f64, f64),
-    ) -> f64 {
-        let (near, behaviour) = near;
-        let size = token.weight.abs();
-        let ratio = (logprob - near).exp();
-        let free = ratio * token.advantage;
-        let held = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * token.advantage;
-        let clipped = held < free;
-        // A product with 1 has the same bits: the clipped objective knows nothing of the decoupled one.
-        let mut term = -free.min(held) * behaviour;
-        let mut slope = if clipped { 0.0 } else { -free * behaviour };
-        if let Some(reference) = token.reference_logprob {
-            let gap = reference - logprob;
-            term += clip.kl_coef * k3(gap);
-            slope += clip.kl_coef * (1.0 - gap.exp());
-            self.kl_to_reference += size * k3(gap);
-            self.reference_weight += size;
-        }
-        self.loss += token.weight * term;
-        self.clipped += if clipped { size } else { 0.0 };
-        token.weight * slope
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -188,6 +225,41 @@ impl Tally {
     }
 }
 
+/// What the advantage of a token adds to the loss, before its weight.
+#[derive(Debug, Clone, Copy)]
+struct Term {
+    value: f64,
+    /// By the token's logprob.
+    slope: f64,
+    /// By the gap of its sequence.
+    sequence_slope: f64,
+    clipped: bool,
+}
+
+impl Term {
+    /// PPO's: the ratio, of which `gap` is the logarithm, earns nothing beyond its bounds.
+    fn held(gradient: PolicyGradient, advantage: f64, gap: f64, dual_clip: Option<f64>) -> Self {
+        let ratio = gap.exp();
+        let free = ratio * advantage;
+        let held = ratio.clamp(1.0 - gradient.clip_low, 1.0 + gradient.clip_high) * advantage;
+        let clipped = held < free;
+        let term = |worth: f64, slope: f64, clipped: bool| Self {
+            value: -worth,
+            slope,
+            sequence_slope: 0.0,
+            clipped,
+        };
+        let worth = free.min(held);
+        match dual_clip {
+            // A token that must become rarer and became much likelier: its pull is bounded.
+            Some(most) if advantage < 0.0 && worth < most * advantage => {
+                term(most * advantage, 0.0, true)
+            }
+            Some(_) | None => term(worth, if clipped { 0.0 } else { -free }, clipped),
+        }
+    }
+}
+
 /// An estimate of KL from one sample that is never negative: `exp(gap) - gap - 1`.
 fn k3(gap: f64) -> f64 {
     gap.exp_m1() - gap
@@ -197,11 +269,7 @@ fn k3(gap: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const CLIPPED: LossFunction = LossFunction::ClippedPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.3,
-        kl_coef: 0.5,
-    };
+    const CLIPPED: LossFunction = LossFunction::clipped(0.2, 0.3, 0.5);
 
     fn token(advantage: f64) -> Token {
         Token {
@@ -210,13 +278,14 @@ mod tests {
             sampled_logprob: -1.0,
             proximal_logprob: None,
             reference_logprob: None,
+            sequence_gap: 0.0,
         }
     }
 
     #[track_caller]
     fn check(token: Token, logprob: f64, loss: f64, slope: f64, clipped: bool) {
         let mut tally = Tally::default();
-        let found = tally.add(CLIPPED, token, logprob, 0.0);
+        let found = tally.add(CLIPPED, token, logprob, 0.0).logprob;
         assert!(
             (tally.loss - loss).abs() < 1e-12,
             "loss {}, not {loss}",
@@ -279,12 +348,7 @@ mod tests {
         assert!((report.kl_to_sampled - 0.25 * (-1.0_f64).exp()).abs() < 1e-12);
     }
 
-    const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.3,
-        kl_coef: 0.5,
-        behaviour_weight_cap: 2.0,
-    };
+    const DECOUPLED: LossFunction = LossFunction::decoupled(0.2, 0.3, 0.5, 2.0);
 
     /// Sampled by weights that gave it `1 / behaviour` of what it had when the batch came.
     fn old_token(advantage: f64, behaviour: f64) -> Token {
@@ -307,7 +371,7 @@ mod tests {
             let token = old_token(advantage, 0.5);
             let logprob = token.proximal_logprob.unwrap() + f64::ln(moved);
             let mut tally = Tally::default();
-            let slope = tally.add(DECOUPLED, token, logprob, 0.0);
+            let slope = tally.add(DECOUPLED, token, logprob, 0.0).logprob;
             assert!((tally.loss - expected).abs() < 1e-12, "{}", tally.loss);
             let expected = if clipped { 0.0 } else { expected };
             assert!((slope - expected).abs() < 1e-12, "{slope}");
@@ -327,7 +391,9 @@ mod tests {
         let mut alone = Tally::default();
         alone.add(DECOUPLED, reference(old_token(1.0, 1.9)), -1.0, 0.0);
         let mut tally = alone;
-        let slope = tally.add(DECOUPLED, reference(old_token(1.0, 2.1)), -1.0, 0.0);
+        let slope = tally
+            .add(DECOUPLED, reference(old_token(1.0, 2.1)), -1.0, 0.0)
+            .logprob;
         assert_eq!((slope, tally.loss), (0.0, alone.loss));
         let report = tally.report(0.0);
         assert_eq!(report.capped_fraction, Some(0.5));
@@ -352,8 +418,8 @@ mod tests {
                 ..token(advantage)
             };
             let (mut one, mut other) = (Tally::default(), Tally::default());
-            let slope = one.add(CLIPPED, token, logprob, 0.5);
-            let decoupled = other.add(DECOUPLED, token, logprob, 0.5);
+            let slope = one.add(CLIPPED, token, logprob, 0.5).logprob;
+            let decoupled = other.add(DECOUPLED, token, logprob, 0.5).logprob;
             assert_eq!(slope.to_bits(), decoupled.to_bits());
             let expected = UpdateReport {
                 behaviour_weight: Some(1.0),
@@ -365,10 +431,95 @@ mod tests {
         }
     }
 
+    fn gradient(surrogate: Surrogate) -> PolicyGradient {
+        PolicyGradient {
+            surrogate,
+            clip_low: 0.2,
+            clip_high: 0.3,
+            ..PolicyGradient::CLIPPED
+        }
+    }
+
+    #[test]
+    fn dual_clip_bounds_what_a_bad_token_that_became_likelier_costs() {
+        let dual = gradient(Surrogate::Clipped {
+            dual_clip: Some(3.0),
+        });
+        for (advantage, ratio, loss, slope, clipped) in [
+            (-1.0, 2.0, 4.0, 4.0, false),
+            (-1.0, 5.0, 6.0, 0.0, true),
+            (-1.0, 0.5, 1.6, 0.0, true),
+            (1.0, 5.0, -2.6, 0.0, true),
+        ] {
+            let mut tally = Tally::default();
+            let logprob = -1.0 + f64::ln(ratio);
+            let objective = LossFunction::PolicyGradient(dual);
+            let found = tally.add(objective, token(advantage), logprob, 0.0);
+            assert!((tally.loss - loss).abs() < 1e-12, "{ratio}: {}", tally.loss);
+            assert!((found.logprob - slope).abs() < 1e-12, "{ratio}: {found:?}");
+            assert_eq!(tally.report(0.0).clip_fraction > 0.5, clipped);
+        }
+    }
+
+    #[test]
+    fn a_sequence_is_clipped_as_a_whole_and_passes_its_slope_to_all_of_it() {
+        let objective = LossFunction::PolicyGradient(gradient(Surrogate::Sequence));
+        for (ratio, loss, slope) in [(1.1, -2.2, -2.2), (1.5, -2.6, 0.0), (0.5, -1.0, -1.0)] {
+            let token = Token {
+                sequence_gap: f64::ln(ratio),
+                ..token(1.0)
+            };
+            let mut tally = Tally::default();
+            // Its own ratio is of no importance.
+            let found = tally.add(objective, token, -4.0, 0.0);
+            assert!((tally.loss - loss).abs() < 1e-12, "{}", tally.loss);
+            assert!((found.sequence_gap - slope).abs() < 1e-12, "{found:?}");
+            assert!(found.logprob == 0.0, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_constant_weight_is_clipped_and_the_token_keeps_its_gradient() {
+        let objective = LossFunction::PolicyGradient(PolicyGradient {
+            clip_low: 1.0,
+            ..gradient(Surrogate::ConstantWeight)
+        });
+        for (ratio, constant) in [(1.0, 1.0), (5.0, 1.3), (0.1, 0.1)] {
+            let logprob = -1.0 + f64::ln(ratio);
+            let mut tally = Tally::default();
+            let found = tally.add(objective, token(-1.0), logprob, 0.0).logprob;
+            assert!((found - 2.0 * constant).abs() < 1e-12, "{found}");
+            assert!((tally.loss - 2.0 * constant * logprob).abs() < 1e-12);
+            let clipped = tally.report(0.0).clip_fraction > 0.5;
+            assert_eq!(clipped, ratio > 1.3);
+        }
+    }
+
+    #[test]
+    fn k2_is_half_the_square_and_the_entropy_earns_its_coefficient() {
+        let objective = LossFunction::PolicyGradient(PolicyGradient {
+            kl_coef: 0.5,
+            kl_estimator: KlEstimator::K2,
+            entropy_coef: 0.25,
+            ..gradient(Surrogate::Clipped { dual_clip: None })
+        });
+        let token = Token {
+            reference_logprob: Some(-3.0),
+            ..token(0.0)
+        };
+        let mut tally = Tally::default();
+        let found = tally.add(objective, token, -1.0, 1.5);
+        assert!((tally.loss - 2.0 * (0.5 * 2.0 - 0.25 * 1.5)).abs() < 1e-12);
+        assert!((found.logprob - 2.0 * 0.5 * 2.0).abs() < 1e-12, "{found:?}");
+        assert!((found.entropy + 2.0 * 0.25).abs() < 1e-12, "{found:?}");
+    }
+
     #[test]
     fn likelihood_is_the_negative_logprob() {
         let mut tally = Tally::default();
-        let slope = tally.add(LossFunction::Likelihood, token(5.0), -3.0, 0.5);
+        let slope = tally
+            .add(LossFunction::Likelihood, token(5.0), -3.0, 0.5)
+            .logprob;
         assert_eq!((tally.loss, slope), (6.0, -2.0));
         assert_eq!(
             (

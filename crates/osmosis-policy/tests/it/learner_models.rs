@@ -18,18 +18,9 @@ pub(crate) const ARCHITECTURES: [Architecture; 3] = [
     Architecture::Qwen3,
 ];
 
-pub(crate) const CLIPPED: LossFunction = LossFunction::ClippedPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.2,
-    kl_coef: 0.0,
-};
+pub(crate) const CLIPPED: LossFunction = LossFunction::clipped(0.2, 0.2, 0.0);
 
-pub(crate) const DECOUPLED: LossFunction = LossFunction::DecoupledPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.2,
-    kl_coef: 0.0,
-    behaviour_weight_cap: 5.0,
-};
+pub(crate) const DECOUPLED: LossFunction = LossFunction::decoupled(0.2, 0.2, 0.0, 5.0);
 
 pub(crate) const OPTIONS: LearnerOptions = LearnerOptions {
     lr: 1e-2,

@@ -137,17 +137,9 @@ fn rows_that_make_no_sense_are_refused_and_named() {
         CLIPPED,
         "has 65 tokens, the model's context is 64",
     );
-    let pull = LossFunction::ClippedPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        kl_coef: 0.1,
-    };
+    let pull = LossFunction::clipped(0.2, 0.2, 0.1);
     refused(&[good()], pull, "has no `reference_logprobs`");
-    let odd = LossFunction::ClippedPolicyGradient {
-        clip_low: f64::NAN,
-        clip_high: 0.2,
-        kl_coef: 0.0,
-    };
+    let odd = LossFunction::clipped(f64::NAN, 0.2, 0.0);
     refused(&[good()], odd, "`clip_low`");
     refused(&[good()], DECOUPLED, "has no `proximal_logprobs`");
     refused(
@@ -156,12 +148,7 @@ fn rows_that_make_no_sense_are_refused_and_named() {
         "row 1 has `NaN` in `proximal_logprobs` at token 0",
     );
     for cap in [1.0, f64::INFINITY] {
-        let odd = LossFunction::DecoupledPolicyGradient {
-            clip_low: 0.2,
-            clip_high: 0.2,
-            kl_coef: 0.0,
-            behaviour_weight_cap: cap,
-        };
+        let odd = LossFunction::decoupled(0.2, 0.2, 0.0, cap);
         refused(&[good()], odd, "`behaviour_weight_cap`");
     }
 }

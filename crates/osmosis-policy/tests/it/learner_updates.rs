@@ -97,11 +97,7 @@ fn tokens_without_advantage_change_nothing_but_the_metrics() {
 
 #[test]
 fn the_pull_to_the_reference_lowers_its_divergence() {
-    let objective = LossFunction::ClippedPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        kl_coef: 1.0,
-    };
+    let objective = LossFunction::clipped(0.2, 0.2, 1.0);
     let mut learner = learner(
         Architecture::Llama,
         LearnerOptions {

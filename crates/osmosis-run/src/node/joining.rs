@@ -172,6 +172,8 @@ pub(super) fn check_status(record: &RunRecord) -> Result<(), RunError> {
 pub(super) fn check_takes_nodes(record: &RunRecord, pinned: &Pinned) -> Result<(), RunError> {
     let why = if pinned.regraded_from.is_some() {
         "grades the samples of another run, which its controller does alone"
+    } else if pinned.trainer.as_deref() == Some("supervised") {
+        "learns from conversations (`train sft`), and has no rollouts"
     } else if pinned.trainer.is_some() {
         "is trained from outside (`train serve`), and its controller runs all of its rollouts"
     } else {

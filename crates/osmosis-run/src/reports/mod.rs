@@ -34,6 +34,7 @@ mod schema;
 mod served;
 mod shared;
 mod stopped_run;
+mod supervised_training;
 mod training;
 mod verified;
 mod viewer;
@@ -83,6 +84,7 @@ pub use schema::{SchemaFile, schema_files};
 pub use served::{ServedBatches, ServedGateway, ServedRollouts};
 pub use shared::{HistogramBar, ReportedRollout, SharedReport, WrittenReport};
 pub use stopped_run::StoppedRun;
+pub use supervised_training::{LossPoint, SupervisedDryRun, SupervisedTrainingReport};
 pub use training::{
     BestCheckpoint, Curve, DemoReport, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores,
     NamedScore, NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport,

@@ -11,8 +11,8 @@ use super::{
     RolloutGrid, RolloutLine, RolloutPage, RolloutTokens, RolloutTranscript, RowGroup,
     RowRunReport, RunInfo, RunOverview, RunPage, RunReport, RunSizeReport, RunSummary, SalvagedRun,
     ServedBatches, ServedGateway, ServedRollouts, SharedReport, StepRollouts, StoppedRun,
-    TaggedRun, TrainDryRun, TrainingInfo, TrainingReport, TrainingSteps, VerifiedRun, WrittenPages,
-    WrittenReport,
+    SupervisedDryRun, SupervisedTrainingReport, TaggedRun, TrainDryRun, TrainingInfo,
+    TrainingReport, TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -68,6 +68,8 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<SharedReport>("shared-report"),
         file::<StepRollouts>("step-rollouts"),
         file::<StoppedRun>("stopped-run"),
+        file::<SupervisedDryRun>("supervised-dry-run"),
+        file::<SupervisedTrainingReport>("supervised-training-report"),
         file::<TaggedRun>("tagged-run"),
         file::<TrainDryRun>("train-dry-run"),
         file::<TrainingInfo>("training-info"),

@@ -42,7 +42,7 @@ const FACTS_OF_THE_GRADER: &[&str] = &[
 pub struct Pinned {
     /// The config, one fact for each key: `section.key`.
     pub settings: Map<String, Value>,
-    /// `outside` when another process trains the policy.
+    /// `outside` when another process trains the policy, `supervised` when it learns from conversations.
     pub trainer: Option<String>,
     /// Which policy answers: where it is, and the seed of one that samples here.
     pub model: Option<Value>,

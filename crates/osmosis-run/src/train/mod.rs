@@ -5,6 +5,8 @@ pub mod outside_model;
 mod overlap;
 pub mod plan;
 mod sharing;
+pub mod supervised_plan;
+pub mod supervised_training;
 pub mod training;
 
 pub use held_out::{HeldOutRows, held_out_rows, training_of, with_moved_rows};

@@ -1,6 +1,6 @@
 //! The model of a run whose trainer is another process.
 
-use osmosis_core::config::{ModelPath, TrainConfig};
+use osmosis_core::config::{ModelPath, RowStrategy, TrainConfig, Training};
 use osmosis_policy::EmbeddedModel;
 
 use super::plan::PlannedModel;
@@ -21,6 +21,7 @@ pub enum OutsideModel {
 
 impl PlannedModel for OutsideModel {
     async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+        refuse_chosen_rows(&config.training)?;
         let model = &config.experiment.model_path;
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         if matches!(
@@ -57,6 +58,54 @@ impl PlannedModel for OutsideModel {
         match self {
             Self::Embedded(_) => &[],
             Self::Servers(ready) => &ready.secrets,
+        }
+    }
+}
+
+/// Batches for others are made of whatever is complete first: rollouts begin before the results are there that rows would
+/// be chosen by.
+fn refuse_chosen_rows(training: &Training) -> Result<(), RunError> {
+    let refused = |message: &str, hint: &str| {
+        Err(RunError::failed(RunErrorKind::ConfigInvalid, message).hint(hint))
+    };
+    if training.rows.strategy == RowStrategy::Frontier {
+        return refused(
+            "`strategy = \"frontier\"` in [training.rows] works with `train submit` only",
+            "write `strategy = \"uniform\"`",
+        );
+    }
+    if training.max_extra_rows > 0 {
+        return refused(
+            "`max_extra_rows` in [training] works with `train submit` only",
+            "leave it out: `train serve` replaces groups with equal rewards without a bound (`flat_groups`)",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::config::RowChoice;
+
+    use super::*;
+
+    #[test]
+    fn rows_can_not_be_chosen_for_a_trainer_elsewhere() {
+        refuse_chosen_rows(&Training::default()).unwrap();
+        let frontier = Training {
+            rows: RowChoice {
+                strategy: RowStrategy::Frontier,
+            },
+            ..Training::default()
+        };
+        let extra = Training {
+            max_extra_rows: 3,
+            ..Training::default()
+        };
+        for (training, key) in [(frontier, "frontier"), (extra, "max_extra_rows")] {
+            let error = refuse_chosen_rows(&training).unwrap_err();
+            assert!(error.message().contains(key), "{error}");
+            assert!(error.hint_text().is_some());
         }
     }
 }

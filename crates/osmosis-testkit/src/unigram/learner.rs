@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use osmosis_core::learner::{
-    Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow, ModelFiles,
-    TrainableModel as _, UpdateReport, Weights,
+    KlEstimator, Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow,
+    ModelFiles, PolicyGradient, Surrogate, TrainableModel as _, UpdateReport, Weights,
 };
 
 use super::{UnigramModel, error, files, logits, logprobs, narrow, weights};
@@ -30,6 +30,10 @@ struct Token {
     sampled: f64,
     proximal: f64,
     reference: f64,
+    /// The mean of now - sampled over the tokens of its row that count, and how many these are.
+    sequence_gap: f64,
+    row_tokens: f64,
+    row: usize,
 }
 
 impl UnigramLearner {
@@ -60,11 +64,7 @@ impl UnigramLearner {
     }
 
     fn check_losses(rows: &[LossRow], loss: LossFunction) -> Result<(), LearnerError> {
-        let (needs_reference, needs_proximal) = match loss {
-            LossFunction::ClippedPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, false),
-            LossFunction::DecoupledPolicyGradient { kl_coef, .. } => (kl_coef != 0.0, true),
-            LossFunction::Likelihood => (false, false),
-        };
+        let (needs_reference, needs_proximal) = loss.needs();
         for (index, row) in rows.iter().enumerate() {
             let given = [
                 Some(&row.weights),
@@ -101,16 +101,20 @@ impl UnigramLearner {
 
     fn tokens(rows: &[LossRow], now: &[Vec<f32>]) -> Vec<Token> {
         let mut tokens = Vec::new();
-        for (row, now) in rows.iter().zip(now) {
-            for (at, id) in row.ids.iter().enumerate() {
-                if row.weights[at] == 0.0 {
-                    continue;
-                }
+        for (index, (row, now)) in rows.iter().zip(now).enumerate() {
+            let counted: Vec<usize> = (0..row.ids.len())
+                .filter(|at| row.weights[*at] != 0.0)
+                .collect();
+            let row_tokens = counted.len() as f64;
+            let gap = |at: &usize| f64::from(now[*at]) - f64::from(row.sampled_logprobs[*at]);
+            let sequence_gap = counted.iter().map(gap).sum::<f64>() / row_tokens;
+            for at in counted {
+                let id = row.ids[at];
                 let or_now = |column: &Option<Vec<f32>>| {
                     f64::from(column.as_ref().map_or(now[at], |column| column[at]))
                 };
                 tokens.push(Token {
-                    id: *id as usize,
+                    id: id as usize,
                     temperature: row.temperatures[at],
                     weight: f64::from(row.weights[at]),
                     advantage: f64::from(row.advantages[at]),
@@ -118,6 +122,9 @@ impl UnigramLearner {
                     sampled: f64::from(row.sampled_logprobs[at]),
                     proximal: or_now(&row.proximal_logprobs),
                     reference: or_now(&row.reference_logprobs),
+                    sequence_gap,
+                    row_tokens,
+                    row: index,
                 });
             }
         }
@@ -148,15 +155,28 @@ impl Learner for UnigramLearner {
         let tokens = Self::tokens(rows, &now);
         let mut gradient = vec![0.0_f64; self.logits.len()];
         let mut report = Sums::default();
-        for token in &tokens {
-            let slope = report.add(token, loss);
+        let chances_of = |token: &Token| {
             let chances = logprobs(&self.logits, token.temperature);
+            let entropy: f64 = chances.iter().map(|logprob| -logprob.exp() * logprob).sum();
+            (chances, entropy)
+        };
+        let mut slopes = Vec::with_capacity(tokens.len());
+        let mut by_sequence = vec![0.0_f64; rows.len()];
+        for token in &tokens {
+            let slope = report.add(token, loss, chances_of(token).1);
+            by_sequence[token.row] += slope.sequence_gap / token.row_tokens;
+            slopes.push(slope);
+        }
+        for (token, slope) in tokens.iter().zip(slopes) {
+            let (chances, entropy) = chances_of(token);
+            let by_logprob = slope.logprob + by_sequence[token.row];
             for (id, (sum, logprob)) in gradient.iter_mut().zip(&chances).enumerate() {
                 let hit = f64::from(u8::from(id == token.id));
-                *sum += slope * (hit - logprob.exp()) / f64::from(token.temperature);
+                let chance = logprob.exp();
+                let pull =
+                    by_logprob * (hit - chance) - slope.entropy * chance * (logprob + entropy);
+                *sum += pull / f64::from(token.temperature);
             }
-            let entropy: f64 = chances.iter().map(|logprob| -logprob.exp() * logprob).sum();
-            report.entropy += token.weight * entropy;
         }
         let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
         let each = self.momentum.iter().zip(&gradient);
@@ -233,53 +253,108 @@ struct Sums {
     mismatch: f64,
     mismatch_max: f64,
     behaviour: Option<f64>,
+    capped: f64,
     tokens: u64,
 }
 
+/// How the loss changes with a token's logprob, with the gap of its sequence, and with its entropy.
+#[derive(Default)]
+struct Slopes {
+    logprob: f64,
+    sequence_gap: f64,
+    entropy: f64,
+}
+
 impl Sums {
-    /// Adds a token, and returns how the loss changes with its logprob.
-    fn add(&mut self, token: &Token, loss: LossFunction) -> f64 {
+    /// Adds a token, and returns how the loss changes with what it said.
+    fn add(&mut self, token: &Token, loss: LossFunction, entropy: f64) -> Slopes {
         let Token { weight, now, .. } = *token;
         self.weight += weight;
         self.tokens += 1;
+        self.entropy += weight * entropy;
         self.kl_to_sampled += weight * k3(now, token.sampled);
         let mismatch = (now - token.sampled).abs();
         self.mismatch += weight * mismatch;
         self.mismatch_max = self.mismatch_max.max(mismatch);
-        match loss {
+        let gradient = match loss {
             LossFunction::Likelihood => {
                 self.loss -= weight * now;
-                -weight
+                return Slopes {
+                    logprob: -weight,
+                    ..Slopes::default()
+                };
             }
-            LossFunction::ClippedPolicyGradient {
-                clip_low,
-                clip_high,
-                kl_coef,
-            } => {
-                let bounds = (1.0 - clip_low, 1.0 + clip_high);
-                self.surrogate(token, token.sampled, weight, bounds) + self.kl(token, kl_coef)
+            LossFunction::PolicyGradient(gradient) => gradient,
+        };
+        let mut slopes = match gradient.surrogate {
+            Surrogate::Clipped { dual_clip } => {
+                let gap = now - token.sampled;
+                let logprob = self.surrogate(token, gap, weight, &gradient, dual_clip);
+                Slopes {
+                    logprob,
+                    ..Slopes::default()
+                }
             }
-            LossFunction::DecoupledPolicyGradient {
-                clip_low,
-                clip_high,
-                kl_coef,
-                ..
+            Surrogate::Decoupled {
+                behaviour_weight_cap,
+                dual_clip,
             } => {
                 let behaviour = (token.proximal - token.sampled).exp();
-                *self.behaviour.get_or_insert_default() += weight * behaviour;
-                let bounds = (1.0 - clip_low, 1.0 + clip_high);
-                self.surrogate(token, token.proximal, weight * behaviour, bounds)
-                    + self.kl(token, kl_coef)
+                let sum = self.behaviour.get_or_insert_default();
+                if behaviour > behaviour_weight_cap {
+                    self.capped += weight;
+                    return Slopes::default();
+                }
+                *sum += weight * behaviour;
+                let (gap, weight) = (now - token.proximal, weight * behaviour);
+                let logprob = self.surrogate(token, gap, weight, &gradient, dual_clip);
+                Slopes {
+                    logprob,
+                    ..Slopes::default()
+                }
             }
-        }
+            Surrogate::Sequence => {
+                let gap = token.sequence_gap;
+                let sequence_gap = self.surrogate(token, gap, weight, &gradient, None);
+                Slopes {
+                    sequence_gap,
+                    ..Slopes::default()
+                }
+            }
+            Surrogate::ConstantWeight => {
+                let ratio = (now - token.sampled).exp();
+                let constant = ratio.clamp(1.0 - gradient.clip_low, 1.0 + gradient.clip_high);
+                let whole = constant.to_bits() == ratio.to_bits();
+                self.clipped += if whole { 0.0 } else { weight };
+                self.loss -= weight * constant * token.advantage * now;
+                Slopes {
+                    logprob: -weight * constant * token.advantage,
+                    ..Slopes::default()
+                }
+            }
+        };
+        slopes.logprob += self.kl(token, &gradient);
+        self.loss -= gradient.entropy_coef * weight * entropy;
+        slopes.entropy = -gradient.entropy_coef * weight;
+        slopes
     }
 
-    fn surrogate(&mut self, token: &Token, from: f64, weight: f64, bounds: (f64, f64)) -> f64 {
-        let ratio = (token.now - from).exp();
+    fn surrogate(
+        &mut self,
+        token: &Token,
+        gap: f64,
+        weight: f64,
+        gradient: &PolicyGradient,
+        dual_clip: Option<f64>,
+    ) -> f64 {
+        let ratio = gap.exp();
         let free = ratio * token.advantage;
-        let clipped = ratio.clamp(bounds.0, bounds.1) * token.advantage;
-        self.loss -= weight * free.min(clipped);
-        if clipped < free {
+        let clipped =
+            ratio.clamp(1.0 - gradient.clip_low, 1.0 + gradient.clip_high) * token.advantage;
+        let least = dual_clip.filter(|_| token.advantage < 0.0);
+        let least = least.map_or(f64::NEG_INFINITY, |most| most * token.advantage);
+        self.loss -= weight * free.min(clipped).max(least);
+        if clipped < free || free < least {
             self.clipped += token.weight;
             0.0
         } else {
@@ -287,11 +362,15 @@ impl Sums {
         }
     }
 
-    fn kl(&mut self, token: &Token, kl_coef: f64) -> f64 {
-        let kl = k3(token.now, token.reference);
-        self.kl_to_reference += token.weight * kl;
-        self.loss += kl_coef * token.weight * kl;
-        kl_coef * token.weight * (1.0 - (token.reference - token.now).exp())
+    fn kl(&mut self, token: &Token, gradient: &PolicyGradient) -> f64 {
+        let gap = token.reference - token.now;
+        let (kl, slope) = match gradient.kl_estimator {
+            KlEstimator::K2 => (0.5 * gap * gap, -gap),
+            KlEstimator::K3 => (k3(token.now, token.reference), 1.0 - gap.exp()),
+        };
+        self.kl_to_reference += token.weight * k3(token.now, token.reference);
+        self.loss += gradient.kl_coef * token.weight * kl;
+        gradient.kl_coef * token.weight * slope
     }
 
     fn report(&self, gradient_norm: f64) -> UpdateReport {
@@ -304,8 +383,8 @@ impl Sums {
             kl_to_reference: mean(self.kl_to_reference),
             mismatch_mean: mean(self.mismatch),
             mismatch_max: self.mismatch_max,
-            behaviour_weight: self.behaviour.map(mean),
-            capped_fraction: self.behaviour.map(|_| 0.0),
+            behaviour_weight: self.behaviour.map(|sum| sum / (self.weight - self.capped)),
+            capped_fraction: self.behaviour.map(|_| mean(self.capped)),
             gradient_norm,
             tokens: self.tokens,
         }

@@ -36,7 +36,7 @@ pub(crate) use self::taken::{Recent, TakenBatch};
 use crate::TrainError;
 use crate::crediting::Unit;
 use crate::failed_alike::{AlikeFailures, FailedAlike};
-use crate::group::groups;
+use crate::group::teaches;
 use crate::schedule::Schedule;
 use crate::step::{StepRollout, are_identical, group_member, step_input, units_of, why_flat};
 
@@ -311,7 +311,7 @@ impl RolloutStream {
             .map(|member| group_member(&member.id, group, Some(&member.units)))
             .collect();
         let training = &self.training;
-        groups(&members, training.algorithm, training.incomplete_groups).used > 0
+        teaches(&members, training.algorithm, training.incomplete_groups)
     }
 
     /// Whether the rollouts of a complete group sampled the very same tokens.

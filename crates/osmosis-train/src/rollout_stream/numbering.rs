@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn groups_go_through_the_rows_as_the_steps_of_the_schedule_do() {
         let (mut numbering, schedule) = numbering(Straggler::Wait);
-        let planned = (1..=schedule.steps()).flat_map(|step| schedule.step(step).rollouts);
+        let planned = (1..=schedule.steps()).flat_map(|step| schedule.possible_rollouts(step));
         let member = |at: u64| MemberId {
             group: GroupId(at / 3),
             number: u32::try_from(at % 3).unwrap(),

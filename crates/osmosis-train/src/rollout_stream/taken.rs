@@ -51,6 +51,8 @@ impl TakenBatch {
             tokens_trained: self.input.batch.tokens,
             tokens_sampled: numbers.completion_tokens,
             skipped: self.input.skipped(),
+            overlong_penalized: self.input.overlong.map(|numbers| numbers.penalized),
+            overlong_penalty_mean: self.input.overlong.map(|numbers| numbers.penalty_mean),
             asynchronous: Some(AsyncReport {
                 staleness_mean: self.staleness.mean(),
                 staleness_max: self.staleness.max(),

@@ -9,6 +9,7 @@ use osmosis_store::{RolloutPages, RolloutRecord};
 use super::Trainer;
 use crate::TrainError;
 use crate::failed_alike::{failed, failed_alike};
+use crate::frontier::RowRecords;
 
 impl Trainer {
     /// Puts the rollouts of the first step back into the queue when all of them failed alike, and with them what
@@ -29,7 +30,7 @@ impl Trainer {
                 }
             }
         }
-        let whole_step = self.schedule.step(1).rollouts.len();
+        let whole_step = self.schedule.step(1, &RowRecords::new()).rollouts.len();
         if trained_on.len() < whole_step || failed_alike(&trained_on).is_none() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-use osmosis_core::config::{Algorithm, Objective};
+use osmosis_core::config::{Algorithm, LossNormalization, Objective, Overlong, Training};
 use osmosis_train::{StepReport, TrainEvent};
 
 use crate::run::{Fate, Run};
@@ -8,11 +8,15 @@ fn mean(numbers: &[(u64, f64)]) -> f64 {
 }
 
 fn learns(algorithm: Algorithm) {
+    learns_with(|training| training.algorithm = algorithm);
+}
+
+fn learns_with(change: impl FnOnce(&mut Training)) {
     let run = Run::with_gradients("answer").training(|training| {
-        training.algorithm = algorithm;
         training.n_samples_per_prompt = 8;
         training.rollout_batch_size = 4;
         training.steps = Some(16);
+        change(training);
     });
     assert_eq!(run.live_to_the_end().complete(), 16);
     let rewards = run.numbers("reward/mean");
@@ -37,6 +41,84 @@ fn dr_grpo_raises_the_reward() {
 #[test]
 fn rloo_raises_the_reward() {
     learns(Algorithm::Rloo);
+}
+
+#[test]
+fn reinforce_plus_plus_raises_the_reward() {
+    learns(Algorithm::ReinforcePlusPlus);
+}
+
+#[test]
+fn reinforce_plus_plus_baseline_raises_the_reward() {
+    learns(Algorithm::ReinforcePlusPlusBaseline);
+}
+
+#[test]
+fn gspo_raises_the_reward() {
+    learns_with(|training| {
+        training.objective = Objective::Gspo;
+        training.updates_per_batch = 2;
+        (training.clip_ratio, training.clip_ratio_high) = (0.05, Some(0.08));
+    });
+}
+
+#[test]
+fn cispo_raises_the_reward() {
+    learns_with(|training| {
+        training.objective = Objective::Cispo;
+        training.updates_per_batch = 2;
+    });
+}
+
+#[test]
+fn the_parts_of_dapo_raise_the_reward_together() {
+    learns_with(|training| {
+        training.clip_ratio_high = Some(0.28);
+        training.loss_normalization = Some(LossNormalization::Batch);
+        training.max_extra_rows = 4;
+        training.entropy_coef = 0.001;
+    });
+}
+
+#[test]
+fn an_entropy_bonus_keeps_the_policy_less_certain() {
+    let entropy = |entropy_coef: f64| {
+        let run = Run::with_gradients("answer").training(|training| {
+            training.entropy_coef = entropy_coef;
+            training.rollout_batch_size = 4;
+            training.steps = Some(8);
+        });
+        run.live_to_the_end().complete();
+        run.numbers("entropy").last().unwrap().1
+    };
+    let (without, with) = (entropy(0.0), entropy(0.5));
+    assert!(
+        with > without + 0.05,
+        "{with} with a bonus, {without} without"
+    );
+}
+
+#[test]
+fn long_answers_lose_a_part_of_what_they_are_compared_by_and_keep_their_reward() {
+    // Each answer has the same reward, so that only the penalty can teach.
+    let run = Run::with_gradients("always the same").training(|training| {
+        training.overlong = Some(Overlong {
+            buffer: 3,
+            penalty: 1.0,
+        });
+        training.n_samples_per_prompt = 16;
+        training.rollout_batch_size = 4;
+        training.steps = Some(16);
+    });
+    run.live_to_the_end().complete();
+    for (step, reward) in run.numbers("reward/mean") {
+        assert!((reward - 0.5).abs() < 1e-9, "step {step}: {reward}");
+    }
+    let penalties = run.numbers("overlong/penalty_mean");
+    assert_eq!(penalties.len(), 16);
+    let (before, after) = (penalties[0].1, mean(&penalties[13..]));
+    assert!(before > 0.5 && after < before - 0.2, "{penalties:?}");
+    assert!(run.numbers("overlong/penalized")[0].1 > 0.0);
 }
 
 /// The lines of the steps that made updates.

@@ -10,6 +10,7 @@
 mod announced;
 mod asynchronous;
 mod changes;
+mod chosen_rows;
 mod gate;
 mod guest;
 mod held_out;
@@ -18,4 +19,5 @@ mod learner_conformance;
 mod learning;
 mod model;
 mod run;
+mod supervised;
 mod trouble;

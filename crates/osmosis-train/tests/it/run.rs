@@ -436,7 +436,7 @@ fn copy_folder(from: &Utf8Path, to: &Utf8Path) {
     }
 }
 
-fn run_record() -> RunRecord {
+pub(crate) fn run_record() -> RunRecord {
     RunRecord {
         name: RunName::new("letters").unwrap(),
         kind: RunKind::Training,

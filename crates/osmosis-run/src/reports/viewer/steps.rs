@@ -143,6 +143,6 @@ fn planned(record: &RunRecord, step: u64) -> Result<Option<Vec<RolloutId>>, RunE
     let Ok(schedule) = Schedule::new(&rows, &training, seed) else {
         return Ok(None);
     };
-    let planned = schedule.step(step).rollouts.into_iter();
+    let planned = schedule.possible_rollouts(step).into_iter();
     Ok(Some(planned.map(|rollout| rollout.id).collect()))
 }

@@ -1,0 +1,144 @@
+//! One supervised training: no workers, no gateway, no queue. The learner and the life of a run are those of other
+//! trainings, and so are checkpoints.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use osmosis_core::{Redactor, RunName};
+use osmosis_store::{RunKind, RunStatus};
+use osmosis_train::checkpoints::{self, Which};
+use osmosis_train::{SupervisedEvent, SupervisedParts, SupervisedTrainer, TrainEnd};
+
+use super::supervised_plan::CheckedSupervised;
+use crate::RunError;
+use crate::life::{OpenRun, RunIdentity, Surroundings, Work};
+use crate::reports::SupervisedTrainingReport;
+use crate::run_folder::RunFolder;
+use crate::runs::{Pinned, named_folder};
+use crate::settings::Trackers;
+use crate::tracking::TrackerKind;
+
+/// One supervised training.
+#[derive(Debug)]
+pub struct SupervisedTraining {
+    pub plan: CheckedSupervised,
+    pub name: RunName,
+    pub folder: RunFolder,
+    pub tensorboard: bool,
+    pub trackers: Trackers,
+}
+
+impl SupervisedTraining {
+    /// A run of this plan, under a new name unless one is given.
+    pub fn new(plan: CheckedSupervised, name: Option<RunName>) -> Result<Self, RunError> {
+        let (name, folder) = named_folder(name, plan.stem(), &plan.workspace, RunKind::Training)?;
+        Ok(Self {
+            plan,
+            name,
+            folder,
+            tensorboard: false,
+            trackers: Trackers::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Work for SupervisedTraining {
+    type Event = SupervisedEvent;
+    type Ready = ();
+    type End = TrainEnd;
+    type Report = SupervisedTrainingReport;
+
+    fn identity(&self) -> RunIdentity<'_> {
+        RunIdentity {
+            kind: RunKind::Training,
+            name: &self.name,
+            folder: &self.folder,
+            workspace: &self.plan.workspace,
+            project: "sft",
+            config_text: &self.plan.config_text,
+            log_limits: self.plan.config.logs,
+            run_again: vec![],
+            dataset: None,
+        }
+    }
+
+    fn redactor(&self) -> Redactor {
+        Redactor::default()
+    }
+
+    fn trackers(&self) -> Trackers {
+        let mut elsewhere = self.trackers.clone();
+        // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
+        elsewhere
+            .kinds
+            .retain(|kind| *kind != TrackerKind::Tensorboard);
+        elsewhere
+    }
+
+    async fn prepare(&self, _around: &Surroundings<'_, SupervisedEvent>) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn pin(&self, (): &()) -> Result<Pinned, RunError> {
+        self.plan.pinned()
+    }
+
+    async fn preflight(
+        &self,
+        (): &mut (),
+        _around: &Surroundings<'_, SupervisedEvent>,
+    ) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
+        if !run.was_finished {
+            return Ok(None);
+        }
+        let steps = run.store.steps().await?;
+        let steps = steps.iter().map(|step| step.step).max().unwrap_or(0);
+        let last = checkpoints::resolve(&self.folder.path, Which::Latest);
+        let is_there = last.is_ok_and(|checkpoint| checkpoint.step == steps);
+        Ok(is_there.then_some(TrainEnd::Complete { steps }))
+    }
+
+    async fn opened(
+        &self,
+        (): &(),
+        _run: &OpenRun,
+        _around: &Surroundings<'_, SupervisedEvent>,
+    ) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    async fn drive(
+        &self,
+        (): (),
+        run: &OpenRun,
+        around: &Surroundings<'_, SupervisedEvent>,
+    ) -> Result<TrainEnd, RunError> {
+        let parts = SupervisedParts {
+            store: Arc::clone(&run.store),
+            model: Arc::new(self.plan.model.clone()),
+            folder: self.folder.path.clone(),
+            tensorboard: self.tensorboard
+                || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
+        };
+        let mut trainer = SupervisedTrainer::open(self.plan.train_plan(), parts).await?;
+        let events = around.events.run_events();
+        Ok(trainer.run(&around.stop.stop, events).await?)
+    }
+
+    fn status(&self, end: &TrainEnd) -> RunStatus {
+        match end {
+            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
+            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => RunStatus::Interrupted,
+        }
+    }
+
+    async fn report(&self, run: &OpenRun) -> Result<SupervisedTrainingReport, RunError> {
+        let report = SupervisedTrainingReport::of(&*run.store, &self.name, &self.folder).await?;
+        Ok(report.ran_here(run))
+    }
+}
