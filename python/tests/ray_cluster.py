@@ -1,5 +1,5 @@
-"""Runs on a real Ray cluster of two machines: a training, then an evaluation during which one machine dies.
-`cargo xtask ci` runs this.
+"""Runs on a real Ray cluster of two machines: a training, then an evaluation during which one
+machine dies. `cargo xtask ci` runs this.
 
     python tests/ray_cluster.py --osmosis PROGRAM
 
@@ -51,7 +51,7 @@ model_path = "script:p.toml"
 """
 
 # Asks the model, which samples at the controller. Needs no packages of its own.
-LEARNER = '''
+LEARNER = """
 import asyncio, json
 from osmosis_ai.rollout import AgentWorkflow, Grader, get_rollout_context
 
@@ -65,7 +65,8 @@ class Short(AgentWorkflow):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
             b"POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer "
-            + rollout.api_key.encode() + b"\\r\\ncontent-type: application/json\\r\\ncontent-length: "
+            + rollout.api_key.encode()
+            + b"\\r\\ncontent-type: application/json\\r\\ncontent-length: "
             + str(len(body)).encode() + b"\\r\\nconnection: close\\r\\n\\r\\n" + body
         )
         reply = await reader.read()
@@ -77,7 +78,7 @@ class Short(AgentWorkflow):
 class Checksum(Grader):
     async def grade(self, ctx):
         ctx.set_reward(sum(map(ord, str(ctx.sample.messages[-1]["content"]))) % 5 / 4)
-'''
+"""
 STEPS = 3
 TRAINING = f"""
 [experiment]
@@ -237,7 +238,7 @@ def weights(root: Path) -> bytes:
 
 
 def check_training(cluster: Cluster, root: Path, say: Callable[[str], None]) -> None:
-    """Rollouts on both machines, the learner at the controller: the weights are those of one machine."""
+    """Rollouts on the machines, the learner at the controller: the weights are those of one."""
     alone = cluster.workspace("alone")
     here = cluster.train_here(alone)
     trainer = cluster.train(root)

@@ -175,8 +175,8 @@ pub fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, RunError> {
 mod tests {
     use super::*;
 
-    fn store(url: &str) -> Option<StoreUrl> {
-        Some(StoreUrl::parse(url).unwrap())
+    fn store(url: &str) -> StoreUrl {
+        StoreUrl::parse(url).unwrap()
     }
 
     /// Nothing of it is the process's: two commands in one process may use two stores.
@@ -186,7 +186,7 @@ mod tests {
         let root = Utf8PathBuf::from_path_buf(keep.path().to_owned()).unwrap();
         std::fs::create_dir(root.join("rollouts")).unwrap();
         let url = "postgres://db.example.org/evaluations";
-        let shared = WorkspaceChoice::new(Some(root.clone()), store(url)).unwrap();
+        let shared = WorkspaceChoice::new(Some(root.clone()), Some(store(url))).unwrap();
         let own = WorkspaceChoice::new(Some(root.clone()), None).unwrap();
         let found = shared.find(None).unwrap();
         assert_eq!(found.store.as_ref().unwrap().to_string(), url);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_no_store() {
-        let refused = WorkspaceChoice::new(None, store("file:///runs")).unwrap_err();
+        let refused = WorkspaceChoice::new(None, Some(store("file:///runs"))).unwrap_err();
         assert_eq!(refused.kind(), RunErrorKind::Usage);
         assert!(refused.hint_text().unwrap().contains("--workspace"));
     }
