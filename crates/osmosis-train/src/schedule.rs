@@ -262,6 +262,7 @@ mod tests {
             &Checkpoints {
                 eval_interval: 10,
                 checkpoint_save_freq: 1,
+                ..Checkpoints::default()
             },
             25,
         );

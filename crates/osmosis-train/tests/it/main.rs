@@ -10,6 +10,7 @@
 mod announced;
 mod asynchronous;
 mod changes;
+mod checkpoint_files;
 mod gate;
 mod guest;
 mod held_out;
