@@ -18,7 +18,7 @@ use camino::Utf8Path;
 
 pub use self::error::{LearnerError, LearnerErrorKind};
 pub use self::rows::{KlEstimator, LossFunction, LossRow, PolicyGradient, Surrogate, UpdateReport};
-pub use self::weights::{NamedTensor, Weights};
+pub use self::weights::{NamedTensor, NumberStorage, Numbers, Weights};
 use crate::PolicyVersion;
 
 /// Updates the weights of one model from rows. Equal calls give equal bits on one kind of processor.
@@ -41,7 +41,7 @@ pub trait Learner: Send + Sync + fmt::Debug {
     /// Updates made so far, those before a restore included.
     fn updates(&self) -> u64;
 
-    /// A copy of the weights as they are now.
+    /// The weights as they are now; later updates don't change them.
     fn weights(&self) -> Result<Weights, LearnerError>;
 
     /// Writes the weights and the optimizer's state; on disk when this returns.
@@ -56,7 +56,8 @@ pub trait Learner: Send + Sync + fmt::Debug {
 pub struct LearnerFiles<'a> {
     /// A model in the form that others read too. `save` finds no such folder, or an empty one.
     pub model: &'a Utf8Path,
-    /// A file for what only the learner reads. It may lie in the folder.
+    /// A file for what only the learner reads. It may lie in the folder or below it; `save` makes the folders
+    /// on the way.
     pub optimizer: &'a Utf8Path,
 }
 
@@ -75,6 +76,10 @@ pub trait TrainableModel: Send + Sync + fmt::Debug {
     fn learner(&self, lr: f64) -> Result<Box<dyn Learner>, LearnerError>;
 
     fn weights(&self) -> Arc<Weights>;
+
+    /// Training has its learners and asks for no more: weights that nobody else needs can go. From here on
+    /// [`Self::learner`] may fail, and [`Self::weights`] may be empty.
+    fn begun(&self) {}
 
     /// Its files, without its weights.
     fn files(&self) -> Arc<dyn ModelFiles>;

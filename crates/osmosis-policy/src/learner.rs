@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use osmosis_core::learner::Numbers;
+
 use self::gradient::Batch;
 use self::lanes::Lanes;
 use self::matrix::Matrix;
@@ -75,9 +77,9 @@ impl DecoderLearner {
             .tensors
             .into_iter()
             .map(|(name, tensor)| Parameter {
-                value: Arc::new(matrix_of(&tensor)),
-                first: vec![0.0; tensor.values.len()],
-                second: vec![0.0; tensor.values.len()],
+                value: matrix_of(&tensor),
+                first: Arc::new(vec![0.0; tensor.values.len()]),
+                second: Arc::new(vec![0.0; tensor.values.len()]),
                 shape: tensor.shape,
                 name,
             })
@@ -218,14 +220,15 @@ impl DecoderLearner {
         self.options.lr = lr;
     }
 
-    /// A copy of the weights as they are now.
+    /// The weights as they are now; later updates don't change them. The learner's own memory: an update copies
+    /// those of the tensors that somebody still has.
     pub fn weights(&self) -> Result<Weights, PolicyError> {
-        let tensors = self
-            .parameters
-            .iter()
-            .map(|p| Ok((p.name.clone(), p.named(p.value.values()?))))
-            .collect::<Result<_, PolicyError>>()?;
-        Ok(Weights { tensors })
+        let parameters = self.parameters.iter();
+        Ok(Weights {
+            tensors: parameters
+                .map(|p| (p.name.clone(), p.named(&p.value)))
+                .collect(),
+        })
     }
 
     /// The optimizer's state by name, and how many updates it has made: for checkpoints. The running mean
@@ -256,7 +259,7 @@ impl DecoderLearner {
         self.restore_optimizer(updates, state)?;
         // Both are in the order of names.
         for (parameter, tensor) in self.parameters.iter_mut().zip(weights.tensors.values()) {
-            parameter.value = Arc::new(matrix_of(tensor));
+            parameter.value = matrix_of(tensor);
         }
         Ok(())
     }
@@ -297,8 +300,8 @@ impl DecoderLearner {
             )));
         }
         for (parameter, (first, second)) in self.parameters.iter_mut().zip(moments) {
-            parameter.first = first;
-            parameter.second = second;
+            parameter.first = Arc::new(first);
+            parameter.second = Arc::new(second);
         }
         self.updates = updates;
         Ok(())
@@ -338,9 +341,21 @@ impl DecoderLearner {
     }
 }
 
-fn matrix_of(tensor: &NamedTensor) -> Matrix<f32> {
-    let width = tensor.shape.last().copied().unwrap_or(1);
-    Matrix::new(tensor.values.to_vec(), width)
+/// Numbers that a learner takes over without a copy.
+pub(crate) fn numbers(values: Vec<f32>, shape: &[usize]) -> Numbers {
+    Numbers::shared(Arc::new(Matrix::new(values, width(shape))))
+}
+
+fn matrix_of(tensor: &NamedTensor) -> Arc<Matrix<f32>> {
+    let width = width(&tensor.shape);
+    match tensor.values.storage().downcast::<Matrix<f32>>() {
+        Ok(matrix) if matrix.width() == width => matrix,
+        Ok(_) | Err(_) => Arc::new(Matrix::new(tensor.values.to_vec(), width)),
+    }
+}
+
+fn width(shape: &[usize]) -> usize {
+    shape.last().copied().unwrap_or(1)
 }
 
 fn finite(weights: Weights) -> Result<Weights, PolicyError> {

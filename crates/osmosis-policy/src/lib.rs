@@ -11,12 +11,14 @@ mod checkpoint;
 mod config;
 mod decoder;
 mod error;
+mod footprint;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod learner;
 mod processor;
 mod sampler;
+mod start_model;
 mod training;
 mod weights;
 
@@ -24,6 +26,7 @@ pub use checkpoint::EmbeddedModel;
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
+pub use footprint::{Footprint, TrainingSize};
 pub use learner::{DecoderLearner, LearnerOptions};
 pub use osmosis_core::learner::{
     KlEstimator, LossFunction, LossRow, NamedTensor, PolicyGradient, Surrogate, UpdateReport,
@@ -31,4 +34,5 @@ pub use osmosis_core::learner::{
 };
 pub use processor::Processor;
 pub use sampler::{Sampler, SamplerOptions, SamplerRate};
+pub use start_model::StartModel;
 pub use training::EmbeddedLearner;

@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use osmosis_core::PolicyVersion;
 use osmosis_core::learner::{
     Learner, LearnerError, LearnerErrorKind, LearnerFiles, LossFunction, LossRow, ModelFiles,
-    TrainableModel, UpdateReport, WeightSink, Weights,
+    NamedTensor, TrainableModel, UpdateReport, WeightSink, Weights,
 };
 
 use crate::checkpoint::folder;
@@ -31,7 +31,7 @@ impl EmbeddedLearner {
     pub fn new(model: &EmbeddedModel, options: LearnerOptions) -> Result<Self, PolicyError> {
         Ok(Self {
             learner: DecoderLearner::new(&model.config, &model.weights, options)?,
-            model: without_weights(model),
+            model: model.with(Weights::default()),
         })
     }
 }
@@ -81,12 +81,10 @@ impl Learner for EmbeddedLearner {
     fn save(&self, files: LearnerFiles<'_>) -> Result<(), LearnerError> {
         let weights = self.learner.weights()?;
         let (_, moments) = self.learner.optimizer_state()?;
-        let model = with_weights(&self.model, weights);
+        let model = self.model.with(weights);
         model
             .save(files.model)
-            .and_then(|()| {
-                folder::write_tensors(files.optimizer, &Weights { tensors: moments }, None)
-            })
+            .and_then(|()| write_optimizer(files.optimizer, moments))
             .map_err(not_written)
     }
 
@@ -109,7 +107,7 @@ impl TrainableModel for EmbeddedModel {
     }
 
     fn files(&self) -> Arc<dyn ModelFiles> {
-        Arc::new(without_weights(self))
+        Arc::new(self.with(Weights::default()))
     }
 }
 
@@ -126,7 +124,7 @@ impl ModelFiles for EmbeddedModel {
     }
 
     fn write(&self, folder: &Utf8Path, weights: &Weights) -> Result<(), LearnerError> {
-        let model = with_weights(self, weights.clone());
+        let model = self.with(weights.clone());
         model.save(folder).map_err(not_written)
     }
 }
@@ -141,16 +139,25 @@ impl WeightSink for Sampler {
     }
 }
 
-fn without_weights(model: &EmbeddedModel) -> EmbeddedModel {
-    with_weights(model, Weights::default())
+fn write_optimizer(
+    path: &Utf8Path,
+    moments: BTreeMap<String, NamedTensor>,
+) -> Result<(), PolicyError> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| PolicyError::io(folder, &error))?;
+    }
+    folder::write_tensors(path, &Weights { tensors: moments }, None)
 }
 
-fn with_weights(model: &EmbeddedModel, weights: Weights) -> EmbeddedModel {
-    EmbeddedModel {
-        weights: Arc::new(weights),
-        config: model.config.clone(),
-        chat: Arc::clone(&model.chat),
-        name: model.name.clone(),
+impl EmbeddedModel {
+    /// The same model with other weights.
+    pub(crate) fn with(&self, weights: Weights) -> Self {
+        Self {
+            weights: Arc::new(weights),
+            config: self.config.clone(),
+            chat: Arc::clone(&self.chat),
+            name: self.name.clone(),
+        }
     }
 }
 
@@ -192,7 +199,6 @@ fn not_written(error: PolicyError) -> LearnerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NamedTensor;
 
     #[test]
     fn every_bit_of_the_optimizer_comes_back() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::{CheckpointStep, ModelPath, Training};
+use osmosis_core::config::{CheckpointStep, Checkpoints, ModelPath, Training};
 use osmosis_core::generation::TokenEngine;
 use osmosis_gateway::{
     EndpointOptions, Policy, ScriptedPolicy, Secret, TokenPolicy, TokenPolicyOptions,
@@ -25,9 +25,9 @@ use crate::workspace::{Workspace, absolute};
 use crate::{RunError, RunErrorKind, io_error as io};
 
 /// Sequences that an embedded policy samples at once.
-const MAX_BATCH: usize = 256;
+pub const MAX_BATCH: usize = 256;
 /// What the KV caches of an embedded policy may take.
-const CACHE_BYTES: usize = 2 << 30;
+pub const CACHE_BYTES: usize = 2 << 30;
 
 /// A policy that is ready to be asked.
 #[derive(Debug)]
@@ -242,11 +242,10 @@ pub fn trained_outside(
     seed: u64,
     limits: TokenLimits,
     chat_template: Option<String>,
-    kept: (Utf8PathBuf, u64),
+    (folder, kept): (Utf8PathBuf, Checkpoints),
 ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
     let sampler = start_sampler(model_path, model)?;
-    let (folder, every) = kept;
-    let weights = AnnouncedWeights::kept_in(Arc::clone(&sampler), model, folder, every);
+    let weights = AnnouncedWeights::kept_in(Arc::clone(&sampler), model, folder, kept);
     if let Err(error) = weights.restore(model) {
         sampler.shut_down();
         return Err(error.into());

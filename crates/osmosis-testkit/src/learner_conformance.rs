@@ -162,7 +162,7 @@ pub fn a_saved_learner_goes_on_as_if_it_had_not_stopped(test: &LearnerUnderTest)
     let model = test.folder.join("model");
     let files = LearnerFiles {
         model: &model,
-        optimizer: &model.join("optimizer"),
+        optimizer: &model.join("trainer/optimizer"),
     };
     learner.save(files)?;
     // Not what is saved: a restore replaces all of it.
@@ -188,7 +188,7 @@ pub fn files_that_cannot_be_read_change_nothing(test: &LearnerUnderTest) -> Verd
     let (model, nowhere) = (test.folder.join("model"), test.folder.join("nowhere"));
     let saved = LearnerFiles {
         model: &model,
-        optimizer: &model.join("optimizer"),
+        optimizer: &model.join("trainer/optimizer"),
     };
     test.model.learner(LR)?.save(saved)?;
     for files in [

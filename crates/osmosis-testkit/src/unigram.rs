@@ -12,7 +12,8 @@ mod sampler;
 use std::sync::Arc;
 
 use osmosis_core::learner::{
-    Learner, LearnerError, LearnerErrorKind, ModelFiles, NamedTensor, TrainableModel, Weights,
+    Learner, LearnerError, LearnerErrorKind, ModelFiles, NamedTensor, Numbers, TrainableModel,
+    Weights,
 };
 
 use self::files::UnigramFiles;
@@ -70,13 +71,13 @@ fn weights(logits: &[f32]) -> Weights {
 }
 
 /// The logits among weights, when they are those of such a model.
-fn logits(weights: &Weights, vocabulary: usize) -> Result<Arc<[f32]>, LearnerError> {
+fn logits(weights: &Weights, vocabulary: usize) -> Result<Numbers, LearnerError> {
     match weights.tensors.get(LOGITS) {
         Some(tensor) if tensor.values.len() == vocabulary => {
             if weights.not_finite().is_some() {
                 return Err(error(LearnerErrorKind::NotFinite, "a logit is not finite"));
             }
-            Ok(Arc::clone(&tensor.values))
+            Ok(tensor.values.clone())
         }
         Some(_) | None => Err(error(
             LearnerErrorKind::Unreadable,

@@ -347,6 +347,7 @@ mod tests {
             &Checkpoints {
                 eval_interval: 10,
                 checkpoint_save_freq: 1,
+                ..Checkpoints::default()
             },
             25,
         );

@@ -99,6 +99,7 @@ impl Trainer {
 
         let mut warnings = Vec::new();
         let mut learning = Learning::begin(&plan.training, parts.model.clone()).await?;
+        parts.model.begun();
         let saved = restore_newest(&mut learning, &parts.folder, plan.seed, &mut warnings).await?;
         let step = saved.unwrap_or(0);
         let step = if plan.training.max_staleness > 0 {

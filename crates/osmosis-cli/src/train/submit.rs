@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use osmosis_core::config::{ConfigSource, SupervisedConfig};
+use osmosis_run::figures::bytes_text;
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::Notices;
 use osmosis_run::reports::{Curve, TrainDryRun};
@@ -124,10 +125,26 @@ async fn dry_run(
 ) -> Result<Exit, RunError> {
     let stop = StopSignals::listen(OnTerminate::StopNow)?;
     let checked = training.check(&stop, notices).await?;
-    let report = TrainDryRun::of(checked, &training.plan);
+    let report = TrainDryRun::of(checked, &training.plan)?;
     output.line(format_args!(
         "Everything is in order: {} rows to train on, {} held out. Nothing was run.",
         report.rows, report.held_out
+    ));
+    let (disk, memory) = (&report.disk, &report.memory);
+    output.line(format_args!(
+        "Disk: {} per checkpoint, {} for the {} that {} steps leave.",
+        bytes_text(disk.checkpoint_bytes),
+        bytes_text(disk.kept_bytes),
+        disk.checkpoints_kept,
+        report.steps,
+    ));
+    output.line(format_args!(
+        "Memory: {} for weights, optimizer, gradients and sampler; with the longest rows up to {} more for \
+         activations and {} for KV caches. The time per step is not estimated: it depends on how much the \
+         agent writes. `train info` shows it after the first step.",
+        bytes_text(memory.fixed_bytes),
+        bytes_text(memory.activations_at_most_bytes),
+        bytes_text(memory.kv_cache_at_most_bytes),
     ));
     output.operation("valid", &report);
     Ok(Exit::Ok)

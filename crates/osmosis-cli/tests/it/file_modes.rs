@@ -190,7 +190,7 @@ fn training_leaves_nothing_to_group_and_others() {
         &[
             "run.db",
             "metrics.jsonl",
-            "step_1/trainer.json",
+            "step_1/trainer/state.json",
             "reward.svg",
         ],
     );

@@ -132,7 +132,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "checkpoints",
         kinds: LEARNING,
-        keys: Keys::These(&["eval_interval", "checkpoint_save_freq"]),
+        keys: Keys::These(&[
+            "eval_interval",
+            "checkpoint_save_freq",
+            "keep_last",
+            "keep_best",
+        ]),
     },
     Section {
         name: "workflow",

@@ -915,3 +915,15 @@ fn without_a_file_every_missing_flag_is_named() {
     let told = |source: &ConfigSource| EvalConfig::of(source).unwrap_err().render();
     assert_snapshot!(format!("{}\n\n{}", told(&none), told(&some)));
 }
+
+#[test]
+fn checkpoints_are_all_kept_unless_numbers_say_otherwise() {
+    let checkpoints = train("").checkpoints;
+    assert_eq!((checkpoints.keep_last, checkpoints.keep_best), (None, None));
+    let checkpoints = train("[checkpoints]\nkeep_last = 2\nkeep_best = 1\n").checkpoints;
+    assert_eq!(
+        (checkpoints.keep_last, checkpoints.keep_best),
+        (Some(2), Some(1))
+    );
+    assert_snapshot!(train_errors_with("[checkpoints]\nkeep_last = 0\n"), @"train.toml:7:13: `keep_last` in `[checkpoints]` must be at least 1, not `0`");
+}

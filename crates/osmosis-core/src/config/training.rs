@@ -408,6 +408,13 @@ pub(super) fn choice_in<'d, T: Copy>(
 pub struct Checkpoints {
     pub eval_interval: u64,
     pub checkpoint_save_freq: u64,
+    /// Keep so many of the newest checkpoints. Without this and the next, all are kept. Neither is part of what
+    /// a run is pinned to: a resume may change them.
+    #[serde(skip)]
+    pub keep_last: Option<u64>,
+    /// Keep so many of the best by the evaluation on held-out rows.
+    #[serde(skip)]
+    pub keep_best: Option<u64>,
 }
 
 impl Default for Checkpoints {
@@ -415,6 +422,8 @@ impl Default for Checkpoints {
         Self {
             eval_interval: 10,
             checkpoint_save_freq: 20,
+            keep_last: None,
+            keep_best: None,
         }
     }
 }
@@ -429,5 +438,7 @@ pub(super) fn read_checkpoints(reader: &mut Reader<'_>) -> Checkpoints {
         checkpoint_save_freq: reader
             .integer(section, "checkpoint_save_freq", 1..=u64::MAX)
             .unwrap_or(default.checkpoint_save_freq),
+        keep_last: reader.integer(section, "keep_last", 1..=u64::MAX),
+        keep_best: reader.integer(section, "keep_best", 1..=u64::MAX),
     }
 }

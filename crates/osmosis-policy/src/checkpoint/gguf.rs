@@ -11,7 +11,7 @@ use candle_core::quantized::gguf_file::{Content, Value as Metadata};
 use osmosis_tokens::{ChatFormat, ChatSettings, GgufVocabulary};
 use serde_json::{Value, json};
 
-use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, weights};
+use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, learner, weights};
 
 /// The most numbers in a tensor; the largest that were published have a few billions.
 const MAX_TENSOR_NUMBERS: usize = 1 << 40;
@@ -210,8 +210,8 @@ impl<R: Read + Seek> Gguf<'_, R> {
             if config.architecture == Architecture::Llama
                 && (name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight"))
             {
-                tensor.values =
-                    halves_from_pairs(&tensor.values, config.head_width, config.width).into();
+                let values = halves_from_pairs(&tensor.values, config.head_width, config.width);
+                tensor.values = learner::numbers(values, &tensor.shape);
             }
             tensors.insert(name, tensor);
         }
@@ -225,8 +225,8 @@ impl<R: Read + Seek> Gguf<'_, R> {
                 .tensor(&mut self.reader, name, &Device::Cpu)?
                 .dequantize(&Device::Cpu)?;
             Ok(NamedTensor {
+                values: learner::numbers(tensor.flatten_all()?.to_vec1()?, tensor.dims()),
                 shape: tensor.dims().to_vec(),
-                values: tensor.flatten_all()?.to_vec1::<f32>()?.into(),
             })
         };
         let path = self.path;

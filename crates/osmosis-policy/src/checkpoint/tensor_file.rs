@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{TensorView, View};
 use safetensors::{Dtype, SafeTensors};
 
-use crate::{NamedTensor, Weights};
+use crate::{NamedTensor, Weights, learner};
 
 /// Reads all tensors of a file as f32. The error says what is wrong.
 pub(crate) fn read(bytes: &[u8], into: &mut BTreeMap<String, NamedTensor>) -> Result<(), String> {
@@ -29,7 +29,7 @@ pub(crate) fn read(bytes: &[u8], into: &mut BTreeMap<String, NamedTensor>) -> Re
         };
         let tensor = NamedTensor {
             shape: view.shape().to_vec(),
-            values: values.into(),
+            values: learner::numbers(values, view.shape()),
         };
         into.insert(name.to_owned(), tensor);
     }

@@ -1,8 +1,8 @@
 //! Weights as the kernel reads them.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use osmosis_core::learner::Numbers;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -159,20 +159,20 @@ impl Linear {
 /// Norms of single heads.
 #[derive(Debug)]
 pub(crate) struct HeadNorms {
-    pub(crate) queries: Arc<[f32]>,
-    pub(crate) keys: Arc<[f32]>,
+    pub(crate) queries: Numbers,
+    pub(crate) keys: Numbers,
 }
 
 /// One block of the decoder.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    pub(crate) attention_norm: Arc<[f32]>,
+    pub(crate) attention_norm: Numbers,
     /// Queries, keys, values, one after the other.
     pub(crate) qkv: Linear,
     /// Qwen3's norms of queries and keys.
     pub(crate) head_norms: Option<HeadNorms>,
     pub(crate) out: Linear,
-    pub(crate) mlp_norm: Arc<[f32]>,
+    pub(crate) mlp_norm: Numbers,
     /// Gate and up, one after the other.
     pub(crate) gate_up: Linear,
     pub(crate) down: Linear,
@@ -181,9 +181,9 @@ pub(crate) struct Layer {
 /// All weights, ready to run.
 #[derive(Debug)]
 pub(crate) struct PackedWeights {
-    pub(crate) embeddings: Arc<[f32]>,
+    pub(crate) embeddings: Numbers,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) norm: Arc<[f32]>,
+    pub(crate) norm: Numbers,
     pub(crate) head: Linear,
 }
 

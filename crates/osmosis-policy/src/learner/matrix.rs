@@ -1,9 +1,12 @@
 //! Rows of numbers.
 
+use std::any::Any;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout, Result};
+use osmosis_core::learner::NumberStorage;
 
 use super::ops::Real;
 
@@ -78,5 +81,17 @@ impl<T: Real> Matrix<T> {
             *sum += *value;
         }
         Ok(())
+    }
+}
+
+/// So that weights which are read, learned and sampled with are in memory once.
+impl NumberStorage for Matrix<f32> {
+    fn numbers(&self) -> &[f32] {
+        // A matrix of another type could not have been made.
+        self.values().unwrap_or_default()
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }

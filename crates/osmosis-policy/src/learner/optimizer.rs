@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Result;
+use osmosis_core::learner::{NumberStorage, Numbers};
 
 use super::LearnerOptions;
 use super::matrix::Matrix;
@@ -15,17 +16,17 @@ pub(super) struct Parameter {
     pub(super) shape: Vec<usize>,
     pub(super) value: Arc<Matrix<f32>>,
     /// The running mean of the gradient.
-    pub(super) first: Vec<f32>,
+    pub(super) first: Arc<Vec<f32>>,
     /// The running mean of its square.
-    pub(super) second: Vec<f32>,
+    pub(super) second: Arc<Vec<f32>>,
 }
 
 impl Parameter {
-    /// Numbers of this parameter's shape.
-    pub(super) fn named(&self, values: &[f32]) -> NamedTensor {
+    /// Numbers of this parameter's shape. They are shared: an update copies what somebody still has.
+    pub(super) fn named(&self, values: &Arc<impl NumberStorage>) -> NamedTensor {
         NamedTensor {
             shape: self.shape.clone(),
-            values: values.into(),
+            values: Numbers::shared(Arc::clone(values)),
         }
     }
 }
@@ -80,8 +81,8 @@ impl Step {
         let values = Arc::make_mut(&mut parameter.value).values_mut()?;
         for (((value, first), second), gradient) in values
             .iter_mut()
-            .zip(&mut parameter.first)
-            .zip(&mut parameter.second)
+            .zip(Arc::make_mut(&mut parameter.first))
+            .zip(Arc::make_mut(&mut parameter.second))
             .zip(gradient)
         {
             let gradient = gradient * self.gradient_scale;
@@ -121,8 +122,8 @@ mod tests {
             name: name.to_owned(),
             shape: vec![2],
             value: Arc::new(Matrix::new(vec![1.0, -2.0], 2)),
-            first: vec![0.0; 2],
-            second: vec![0.0; 2],
+            first: Arc::new(vec![0.0; 2]),
+            second: Arc::new(vec![0.0; 2]),
         }
     }
 

@@ -3,14 +3,19 @@
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::frame::{Found, Manifest};
+use osmosis_core::learner::LearnerError;
+use osmosis_policy::{Footprint, TrainingSize};
+use osmosis_train::TrainError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::FactChanges;
+use crate::RunError;
 use crate::eval::check::{CheckedSide, EvalCheck};
 use crate::eval::plan::EvalPlan;
 use crate::eval::probe::ProbeResult;
+use crate::policy::{CACHE_BYTES, MAX_BATCH, TokenLimits};
 use crate::regrade::plan::RegradePlan;
 use crate::regrade::regrading::RegradeCheck;
 use crate::train::plan::Plan;
@@ -112,20 +117,69 @@ pub struct TrainDryRun {
     pub held_out: u64,
     /// Of the model.
     pub parameters: usize,
+    pub steps: u64,
+    pub disk: TrainDisk,
+    pub memory: TrainMemory,
     #[serde(flatten)]
     pub code: CheckedCode,
 }
 
+/// What a training writes, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainDisk {
+    /// Of one checkpoint: weights, optimizer and tokenizer.
+    pub checkpoint_bytes: u64,
+    /// Checkpoints that are there at the end, by `[checkpoints]`. One more is there while it is written.
+    pub checkpoints_kept: u64,
+    pub kept_bytes: u64,
+}
+
+/// What a training takes, in bytes. The engine and the user's workers come on top.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainMemory {
+    /// Weights, optimizer, gradients and sampler, as long as training goes on.
+    pub fixed_bytes: u64,
+    /// With the longest rows that the config allows.
+    pub activations_at_most_bytes: u64,
+    pub kv_cache_at_most_bytes: u64,
+}
+
 impl TrainDryRun {
-    pub fn of(checked: TrainCheck, plan: &Plan) -> Self {
+    pub fn of(checked: TrainCheck, plan: &Plan) -> Result<Self, RunError> {
         let (rows, held_out) = plan.row_counts();
-        Self {
+        let (steps, checkpoints_kept) = plan.steps()?;
+        let footprint = footprint(plan)?;
+        Ok(Self {
             rows,
             held_out,
-            parameters: plan.model.config.parameters(),
+            parameters: plan.model.parts().config.parameters(),
+            steps,
+            disk: TrainDisk {
+                checkpoint_bytes: footprint.checkpoint,
+                checkpoints_kept,
+                kept_bytes: footprint.checkpoint * checkpoints_kept,
+            },
+            memory: TrainMemory {
+                fixed_bytes: footprint.fixed(),
+                activations_at_most_bytes: footprint.activations_at_most,
+                kv_cache_at_most_bytes: footprint.cache_at_most,
+            },
             code: CheckedCode::of(checked.manifest, checked.program, &plan.code.withheld),
-        }
+        })
     }
+}
+
+fn footprint(plan: &Plan) -> Result<Footprint, RunError> {
+    let limits = TokenLimits::of(&plan.config.training);
+    let at_once = usize::try_from(plan.default_in_flight()).unwrap_or(MAX_BATCH);
+    let size = TrainingSize {
+        longest_row: limits.prompt.saturating_add(limits.response),
+        longest_response: limits.response,
+        sequences_at_once: at_once.min(MAX_BATCH),
+        cache_bytes: CACHE_BYTES,
+    };
+    let estimated = Footprint::full(plan.model.parts(), size).map_err(LearnerError::from);
+    Ok(estimated.map_err(TrainError::from)?)
 }
 
 /// The `resource` of `eval regrade --dry-run --json`.

@@ -46,12 +46,13 @@ impl PlannedModel for OutsideModel {
         ))
     }
 
-    fn pin(&self, facts: &mut Pinned) {
+    fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {
         facts.trainer = Some("outside".to_owned());
         match self {
             Self::Embedded(model) => facts.model_sha256 = Some(model.digest()),
             Self::Servers(ready) => facts.model = Some(ready.identity.clone()),
         }
+        Ok(())
     }
 
     fn secrets(&self) -> &[String] {

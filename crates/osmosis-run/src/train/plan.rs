@@ -1,15 +1,17 @@
 //! Everything about a training run that can be checked before any process is started.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{ConfigSource, HeldOut, Language, ModelPath, TrainConfig};
+use osmosis_core::config::{Checkpoints, ConfigSource, HeldOut, Language, ModelPath, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
-use osmosis_policy::{EmbeddedModel, Processor};
+use osmosis_policy::{Processor, StartModel};
 use osmosis_store::NewRow;
 use osmosis_tokens::ChatFormat;
-use osmosis_train::TrainPlan;
+use osmosis_train::schedule::Schedule;
+use osmosis_train::{TrainError, TrainPlan};
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
@@ -38,7 +40,7 @@ pub struct Request {
 
 /// A checked training run.
 #[derive(Debug)]
-pub struct Plan<M = EmbeddedModel> {
+pub struct Plan<M = Arc<StartModel>> {
     pub workspace: Workspace,
     pub request: Request,
     pub config: TrainConfig,
@@ -61,19 +63,22 @@ pub trait PlannedModel: Sized {
         workspace: &Workspace,
     ) -> impl Future<Output = Result<Self, RunError>> + Send;
     /// What of it a resume must find unchanged.
-    fn pin(&self, facts: &mut Pinned);
+    fn pin(&self, facts: &mut Pinned) -> Result<(), RunError>;
     /// Texts that must never be written down.
     fn secrets(&self) -> &[String];
 }
 
-impl PlannedModel for EmbeddedModel {
+impl PlannedModel for Arc<StartModel> {
     async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
-        policy::open_model(&config.experiment.model_path, workspace, &chat).await
+        let model = policy::open_model(&config.experiment.model_path, workspace, &chat).await?;
+        Ok(Self::new(StartModel::new(model)))
     }
 
-    fn pin(&self, facts: &mut Pinned) {
-        facts.model_sha256 = Some(self.digest());
+    fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {
+        let digest = self.digest().map_err(TrainError::from)?;
+        facts.model_sha256 = Some(digest.to_owned());
+        Ok(())
     }
 
     fn secrets(&self) -> &[String] {
@@ -138,6 +143,24 @@ impl<M: PlannedModel> Plan<M> {
         plan.chosen = plan.choose_rows()?;
         plan.check_held_out()?;
         Ok(plan)
+    }
+
+    /// Steps that the run has, and how many checkpoints it has kept at its end.
+    pub fn steps(&self) -> Result<(u64, u64), RunError> {
+        let rows: Vec<u64> = (0..self.row_counts().0).collect();
+        let steps = Schedule::new(&rows, &self.config.training, self.seed())?.steps();
+        let Checkpoints {
+            checkpoint_save_freq,
+            keep_last,
+            keep_best,
+            ..
+        } = self.config.checkpoints;
+        let saved = steps.div_ceil(checkpoint_save_freq.max(1));
+        let kept = match (keep_last, keep_best) {
+            (None, None) => saved,
+            (last, best) => saved.min(last.unwrap_or(1).saturating_add(best.unwrap_or(1))),
+        };
+        Ok((steps, kept))
     }
 
     /// What a run without a name is named after.
@@ -217,7 +240,7 @@ impl<M: PlannedModel> Plan<M> {
         facts
             .settings
             .insert("training.seed".to_owned(), self.seed().into());
-        self.model.pin(&mut facts);
+        self.model.pin(&mut facts)?;
         facts.judge = self.judge.as_ref().map(|judge| judge.identity.clone());
         facts.dataset_sha256 = Some(self.dataset.sha256.clone());
         let eval_dataset = self.eval_dataset.as_ref();

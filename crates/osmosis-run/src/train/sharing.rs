@@ -62,7 +62,7 @@ impl Training {
         package.attach(HELD_OUT_ROWS, held_out_rows(plan)?);
         let policy = EmbeddedPolicy {
             sampler: Arc::clone(sampler),
-            chat: Arc::clone(&plan.model.chat),
+            chat: Arc::clone(&plan.model.parts().chat),
         };
         let models = OfferedModels::of(Some(&policy), plan.judge.as_ref()).closed_at_first();
         models.attach(&mut package)?;

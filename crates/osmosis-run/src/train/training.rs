@@ -6,13 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
+use osmosis_core::learner::TrainableModel;
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::Gateway;
-use osmosis_policy::{EmbeddedModel, Processor, Sampler};
+use osmosis_policy::{Processor, Sampler, StartModel};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::checkpoints::{self, Which};
-use osmosis_train::{TrainEnd, TrainEvent, TrainParts, TrainPlan, Trainer};
+use osmosis_train::{TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer};
 use osmosis_worker::WorkerPool;
 
 use crate::execution::{self, DriveSettings};
@@ -35,7 +36,7 @@ use crate::{GatewaySessions, RunError};
 
 /// One training run.
 #[derive(Debug)]
-pub struct Training<M = EmbeddedModel> {
+pub struct Training<M = Arc<StartModel>> {
     pub plan: Plan<M>,
     pub name: RunName,
     pub folder: RunFolder,
@@ -265,7 +266,7 @@ impl Work for Training {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),
             executor: workers,
-            model: Arc::new(self.plan.model.clone()),
+            model: Arc::clone(&self.plan.model) as Arc<dyn TrainableModel>,
             sampler,
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
@@ -344,9 +345,10 @@ impl Training {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
         let experiment = &self.plan.config.experiment;
+        let whole = self.plan.model.whole().map_err(TrainError::from)?;
         let (policy, sampler) = policy::sampled(
             &experiment.model_path,
-            &self.plan.model,
+            &whole,
             self.plan.seed(),
             Some(self.token_limits()),
             experiment.chat_template.as_ref().map(ToString::to_string),

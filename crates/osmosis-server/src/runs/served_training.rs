@@ -202,7 +202,6 @@ impl ServedTraining {
         let config = &training.plan.config;
         match &training.plan.model {
             OutsideModel::Embedded(model) => {
-                let every = config.checkpoints.checkpoint_save_freq;
                 let (policy, sampler) = policy::trained_outside(
                     &config.experiment.model_path,
                     model,
@@ -213,7 +212,7 @@ impl ServedTraining {
                         .chat_template
                         .as_ref()
                         .map(ToString::to_string),
-                    (training.folder.path.clone(), every),
+                    (training.folder.path.clone(), config.checkpoints),
                 )?;
                 around.parts.add_sampler(&sampler);
                 Ok((policy, None))

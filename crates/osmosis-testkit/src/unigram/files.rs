@@ -34,6 +34,9 @@ impl ModelFiles for UnigramFiles {
 
 /// Numbers as their bits, so that every one comes back as it was.
 pub(super) fn write_numbers(path: &Utf8Path, numbers: &[f32]) -> Result<(), LearnerError> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|cause| unwritable(folder, &cause))?;
+    }
     let bits: Vec<u32> = numbers.iter().map(|number| number.to_bits()).collect();
     fs::write(path, serde_json::Value::from(bits).to_string())
         .map_err(|cause| unwritable(path, &cause))

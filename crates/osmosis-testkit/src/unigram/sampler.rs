@@ -3,13 +3,13 @@
 use std::cmp::Ordering::Equal;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
     DrawKey, GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
 };
-use osmosis_core::learner::{LearnerError, TrainableModel as _, WeightSink, Weights};
+use osmosis_core::learner::{LearnerError, Numbers, TrainableModel as _, WeightSink, Weights};
 use sha2::{Digest, Sha256};
 
 use super::{UnigramModel, logits, logprobs, narrow};
@@ -20,7 +20,7 @@ use super::{UnigramModel, logits, logprobs, narrow};
 pub struct UnigramSampler {
     vocabulary: usize,
     context: usize,
-    served: Mutex<(Arc<[f32]>, PolicyVersion)>,
+    served: Mutex<(Numbers, PolicyVersion)>,
     sampled: AtomicU64,
     ended: AtomicBool,
 }
@@ -42,9 +42,9 @@ impl UnigramSampler {
         self.ended.store(true, Ordering::SeqCst);
     }
 
-    fn served(&self) -> (Arc<[f32]>, PolicyVersion) {
+    fn served(&self) -> (Numbers, PolicyVersion) {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&served.0), served.1)
+        (served.0.clone(), served.1)
     }
 
     fn check(&self, request: &GenerationRequest) -> Result<(), GenerationError> {

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! step_20/
-//!   config.json, tokenizer.json, …, model.safetensors   a model folder
-//!   trainer.safetensors                                  the optimizer's state, which only the learner reads
-//!   trainer.json                                         step, version, seed, updates, digests
+//!   config.json, tokenizer.json, …, model.safetensors   a model folder, which others load as it is
+//!   trainer/optimizer.safetensors                        the optimizer's state, which only the learner reads
+//!   trainer/state.json                                   step, version, seed, updates, digests
 //! ```
 //!
 //! A checkpoint is written under another name, made durable and renamed, so a folder `step_N` is whole or
-//! not there. Random numbers need no state of their own: they are keyed by seed, row and call.
+//! not there. Which of them stay is `[checkpoints] keep_last` and `keep_best` ([`retain`]). Random numbers need no state of their own: they are keyed by seed, row and call.
 
+mod retention;
 mod state;
 
+pub use retention::retain;
 pub use state::CheckpointState;
 
 use std::fmt;
@@ -116,10 +118,11 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
         Which::Step(step) => all.iter().find(|checkpoint| checkpoint.step == step),
         Which::Best => {
             let evaluated = evaluated_steps(run_folder)?;
-            let best = best_step(&evaluated, |step| {
+            let best = ranked_steps(&evaluated, |step| {
                 all.iter().any(|checkpoint| checkpoint.step == step)
             });
-            all.iter().find(|checkpoint| Some(checkpoint.step) == best)
+            all.iter()
+                .find(|checkpoint| Some(&checkpoint.step) == best.first())
         }
     };
     chosen.cloned().ok_or_else(|| {
@@ -140,26 +143,24 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
     })
 }
 
-/// The highest pass rate among the saved steps, which counts all rollouts that ran; of equals the highest
-/// reward, then the earliest, which trained the least.
+/// The saved steps, the best first: the highest pass rate, which counts all rollouts that ran; of equals the
+/// highest reward, then the earliest, which trained the least. Those that were not evaluated are not among them.
 ///
 /// A reward is only known of what was scored. So that a step is not better for losing what would have
 /// scored low, a rollout without a score counts for the lowest reward that the run has seen.
-fn best_step(evaluated: &[EvaluatedStep], saved: impl Fn(u64) -> bool) -> Option<u64> {
+fn ranked_steps(evaluated: &[EvaluatedStep], saved: impl Fn(u64) -> bool) -> Vec<u64> {
     let lowest = evaluated
         .iter()
         .filter_map(|step| step.numbers.reward_min)
         .min_by(f64::total_cmp);
-    let mut best: Option<(u64, (f64, f64))> = None;
-    for evaluated in evaluated.iter().filter(|evaluated| saved(evaluated.step)) {
-        let Some(rank) = rank(&evaluated.numbers, lowest) else {
-            continue;
-        };
-        if best.is_none_or(|(_, highest)| rank > highest) {
-            best = Some((evaluated.step, rank));
-        }
-    }
-    best.map(|(step, _)| step)
+    let mut ranked: Vec<(u64, (f64, f64))> = evaluated
+        .iter()
+        .filter(|evaluated| saved(evaluated.step))
+        .filter_map(|evaluated| Some((evaluated.step, rank(&evaluated.numbers, lowest)?)))
+        .collect();
+    // Equal ones stay in their order, which is that of the steps.
+    ranked.sort_by(|(_, a), (_, b)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
+    ranked.into_iter().map(|(step, _)| step).collect()
 }
 
 /// Pass rate, then reward; `None` when nothing ran.

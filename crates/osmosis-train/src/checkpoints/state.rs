@@ -13,9 +13,29 @@ use super::{Checkpoint, FOLDER};
 use crate::{TrainError, durable_file};
 
 /// The number that grows when the folder's layout changes.
-const FORMAT: u32 = 1;
-const STATE_FILE: &str = "trainer.json";
-const OPTIMIZER_FILE: &str = "trainer.safetensors";
+const FORMAT: u32 = 2;
+
+/// Where the state of the training is, below a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StateLayout {
+    format: u32,
+    state: &'static str,
+    optimizer: &'static str,
+}
+
+/// In a folder of its own: others read every `*.safetensors` beside the config as the model's weights.
+const LAYOUT: StateLayout = StateLayout {
+    format: FORMAT,
+    state: "trainer/state.json",
+    optimizer: "trainer/optimizer.safetensors",
+};
+
+/// Beside the weights; read, and no longer written.
+const FLAT_LAYOUT: StateLayout = StateLayout {
+    format: 1,
+    state: "trainer.json",
+    optimizer: "trainer.safetensors",
+};
 
 /// Where training stood.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +48,7 @@ pub struct CheckpointState {
     pub updates: u64,
 }
 
-/// `trainer.json`
+/// `trainer/state.json`
 #[derive(Debug, Serialize, Deserialize)]
 struct StateFile {
     format: u32,
@@ -51,7 +71,7 @@ impl CheckpointState {
         self.save_with(run_folder, |folder| {
             learner.save(LearnerFiles {
                 model: folder,
-                optimizer: &folder.join(OPTIMIZER_FILE),
+                optimizer: &folder.join(LAYOUT.optimizer),
             })?;
             Ok(())
         })
@@ -93,15 +113,7 @@ impl CheckpointState {
 
     fn write_state(&self, folder: &Utf8Path) -> Result<(), TrainError> {
         let mut files = BTreeMap::new();
-        let entries = folder
-            .read_dir_utf8()
-            .map_err(|error| TrainError::file(folder, &error))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| TrainError::file(folder, &error))?;
-            let digest =
-                digest(entry.path()).map_err(|error| TrainError::file(entry.path(), &error))?;
-            files.insert(entry.file_name().to_owned(), digest);
-        }
+        add_digests(folder, "", &mut files)?;
         let state = StateFile {
             format: FORMAT,
             step: self.step,
@@ -113,7 +125,11 @@ impl CheckpointState {
         let mut text = serde_json::to_vec_pretty(&state)
             .map_err(|error| TrainError::Internal(error.to_string()))?;
         text.push(b'\n');
-        durable_file::replace(&folder.join(STATE_FILE), &text)
+        let path = folder.join(LAYOUT.state);
+        let state_folder = path.parent().unwrap_or(folder);
+        fs::create_dir_all(state_folder).map_err(|error| TrainError::file(state_folder, &error))?;
+        durable_file::replace(&path, &text)?;
+        durable_file::sync(folder)
     }
 }
 
@@ -124,7 +140,7 @@ impl Checkpoint {
         let state = whole_state(self)?;
         let files = LearnerFiles {
             model: &self.folder,
-            optimizer: &self.folder.join(OPTIMIZER_FILE),
+            optimizer: &self.folder.join(self.layout().optimizer),
         };
         let damaged = |error: LearnerError| match error.kind {
             LearnerErrorKind::Unreadable => TrainError::Checkpoint {
@@ -154,10 +170,42 @@ impl Checkpoint {
 
     /// It holds a model for a trainer outside or from it, which has no state of ours and no digests beside it.
     pub fn is_model_alone(&self) -> bool {
-        [STATE_FILE, OPTIMIZER_FILE]
+        [LAYOUT, FLAT_LAYOUT]
             .iter()
+            .flat_map(|layout| [layout.state, layout.optimizer])
             .all(|name| !self.folder.join(name).exists())
     }
+
+    fn layout(&self) -> StateLayout {
+        if self.folder.join(FLAT_LAYOUT.state).exists() && !self.folder.join(LAYOUT.state).exists()
+        {
+            FLAT_LAYOUT
+        } else {
+            LAYOUT
+        }
+    }
+}
+
+/// The digests of all files below a folder, by their path from the checkpoint's.
+fn add_digests(
+    folder: &Utf8Path,
+    prefix: &str,
+    files: &mut BTreeMap<String, String>,
+) -> Result<(), TrainError> {
+    let entries = folder
+        .read_dir_utf8()
+        .map_err(|error| TrainError::file(folder, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| TrainError::file(folder, &error))?;
+        let (path, name) = (entry.path(), format!("{prefix}{}", entry.file_name()));
+        let failed = |error: std::io::Error| TrainError::file(path, &error);
+        if entry.file_type().map_err(failed)?.is_dir() {
+            add_digests(path, &format!("{name}/"), files)?;
+        } else {
+            files.insert(name, digest(path).map_err(failed)?);
+        }
+    }
+    Ok(())
 }
 
 /// The state of a checkpoint all of whose files are as they were saved.
@@ -167,12 +215,13 @@ fn whole_state(checkpoint: &Checkpoint) -> Result<StateFile, TrainError> {
         folder: folder.clone(),
         message,
     };
-    let path = folder.join(STATE_FILE);
-    let text =
-        fs::read_to_string(&path).map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
-    let state: StateFile = serde_json::from_str(&text)
-        .map_err(|error| unusable(format!("`{STATE_FILE}`: {error}")))?;
-    if state.format != FORMAT {
+    let layout = checkpoint.layout();
+    let name = layout.state;
+    let text = fs::read_to_string(folder.join(name))
+        .map_err(|error| unusable(format!("`{name}`: {error}")))?;
+    let state: StateFile =
+        serde_json::from_str(&text).map_err(|error| unusable(format!("`{name}`: {error}")))?;
+    if state.format != layout.format {
         return Err(unusable(format!(
             "it has format {}, this program knows {FORMAT}",
             state.format
@@ -297,7 +346,7 @@ mod tests {
         fs::write(run.join("checkpoints/step_1/damaged"), "damaged").unwrap();
         let saved = state(1).save_with(&run, write_model).unwrap();
         assert_eq!(names(&run), ["step_1"]);
-        assert!(saved.folder.join("trainer.json").exists());
+        assert!(saved.folder.join("trainer/state.json").exists());
         assert!(!saved.folder.join("damaged").exists());
         assert!(!saved.folder.join("junk").exists());
     }
@@ -315,7 +364,7 @@ mod tests {
                 .ends_with("`model.safetensors` is not as it was saved"),
             "{error}"
         );
-        fs::remove_file(saved.folder.join("trainer.json")).unwrap();
+        fs::remove_file(saved.folder.join("trainer/state.json")).unwrap();
         assert!(saved.verify().is_err());
     }
 }

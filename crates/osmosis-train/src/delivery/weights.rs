@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
+use osmosis_core::config::Checkpoints;
 use osmosis_core::learner::{LearnerError, ModelFiles, TrainableModel, WeightSink, Weights};
 use osmosis_gateway::{UnusableWeights, WeightLoader};
 
@@ -24,7 +25,7 @@ pub struct AnnouncedWeights {
 #[derive(Debug)]
 struct WeightCopies {
     folder: Utf8PathBuf,
-    every: u64,
+    kept: Checkpoints,
 }
 
 impl AnnouncedWeights {
@@ -37,15 +38,16 @@ impl AnnouncedWeights {
         }
     }
 
-    /// Keeps the newest weights below the run's folder, and those of every so many versions.
+    /// Keeps the newest weights below the run's folder, and those of every `checkpoint_save_freq` versions as far
+    /// as `keep_last` and `keep_best` let them stay.
     pub fn kept_in(
         sink: Arc<impl WeightSink + 'static>,
         model: &impl TrainableModel,
         folder: Utf8PathBuf,
-        every: u64,
+        kept: Checkpoints,
     ) -> Self {
         Self {
-            run: Some(WeightCopies { folder, every }),
+            run: Some(WeightCopies { folder, kept }),
             ..Self::of(sink, model)
         }
     }
@@ -135,10 +137,12 @@ impl WeightCopies {
     /// Removes copies of older versions that are not kept for good.
     fn clear(&self, newest: PolicyVersion) -> Result<(), TrainError> {
         for Checkpoint { step, folder } in checkpoints::list(&self.folder)? {
-            if step < newest.0 && !step.is_multiple_of(self.every.max(1)) {
+            let every = self.kept.checkpoint_save_freq.max(1);
+            if step < newest.0 && !step.is_multiple_of(every) {
                 remove(&folder)?;
             }
         }
+        checkpoints::retain(&self.folder, &self.kept, newest.0)?;
         Ok(())
     }
 

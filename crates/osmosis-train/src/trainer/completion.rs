@@ -19,7 +19,7 @@ use osmosis_core::learner::{UpdateReport, Weights};
 use tokio::sync::mpsc;
 
 use super::{Trainer, tell};
-use crate::checkpoints::Checkpoint;
+use crate::checkpoints::{self, Checkpoint};
 use crate::learning::{StepUpdate, blocking};
 use crate::rollout_stream::RolloutStream;
 use crate::{EvaluationReport, StepReport, TrainError, TrainEvent, TrainParts};
@@ -79,7 +79,23 @@ impl Trainer {
             report.evaluation = evaluation;
             self.journal.record_report(&report).await?;
         }
-        self.journal.publish()
+        self.journal.publish()?;
+        self.retain_checkpoints();
+        Ok(())
+    }
+
+    /// Deletes the checkpoints that the config does not keep. The evaluation of the newest one is recorded by
+    /// now, so that it is known which one is the best.
+    fn retain_checkpoints(&self) {
+        let Some(newest) = self.saved else {
+            return;
+        };
+        // Training does not depend on it, and the next step tries again.
+        match checkpoints::retain(&self.parts.folder, &self.plan.checkpoints, newest) {
+            Ok(deleted) if deleted.is_empty() => {}
+            Ok(deleted) => tracing::info!(steps = ?deleted, "checkpoints deleted"),
+            Err(error) => tracing::warn!("old checkpoints could not be deleted: {error}"),
+        }
     }
 
     /// Saves what is done and not saved yet, when training ends before its plan does.
@@ -89,6 +105,7 @@ impl Trainer {
     ) -> Result<(), TrainError> {
         if self.updated && self.step > 0 && self.saved != Some(self.step) {
             self.save(events).await?;
+            self.retain_checkpoints();
         }
         Ok(())
     }

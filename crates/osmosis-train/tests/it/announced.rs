@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
+use osmosis_core::config::Checkpoints;
 use osmosis_core::generation::TokenEngine;
 use osmosis_gateway::WeightLoader;
 use osmosis_policy::{EmbeddedModel, NamedTensor, Sampler, SamplerOptions, Weights};
@@ -67,7 +68,11 @@ impl Run {
     }
 
     fn announced(&self, sampler: &Arc<Sampler>) -> AnnouncedWeights {
-        AnnouncedWeights::kept_in(Arc::clone(sampler), &tiny(), self.folder.clone(), 2)
+        let kept = Checkpoints {
+            checkpoint_save_freq: 2,
+            ..Checkpoints::default()
+        };
+        AnnouncedWeights::kept_in(Arc::clone(sampler), &tiny(), self.folder.clone(), kept)
     }
 
     fn kept(&self) -> Vec<u64> {

@@ -10,6 +10,7 @@
 mod announced;
 mod asynchronous;
 mod changes;
+mod checkpoint_files;
 mod chosen_rows;
 mod gate;
 mod guest;

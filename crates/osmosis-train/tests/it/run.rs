@@ -172,6 +172,7 @@ impl Run {
             checkpoints: Checkpoints {
                 eval_interval: 2,
                 checkpoint_save_freq: 3,
+                ..Checkpoints::default()
             },
             seed: SEED,
         };
@@ -410,8 +411,10 @@ impl Run {
     /// Every byte of the model and of the optimizer after `step`.
     pub(crate) fn bits(&self, step: u64) -> BTreeMap<String, Vec<u8>> {
         let folder = self.checkpoint(step).folder;
-        let files = folder.read_dir_utf8().unwrap().map(Result::unwrap);
-        files
+        [folder.clone(), folder.join("trainer")]
+            .iter()
+            .flat_map(|folder| folder.read_dir_utf8().unwrap().map(Result::unwrap))
+            .filter(|file| file.file_type().unwrap().is_file())
             .map(|file| {
                 let bytes = std::fs::read(file.path()).unwrap();
                 (file.file_name().to_owned(), bytes)
@@ -419,7 +422,7 @@ impl Run {
             .collect()
     }
 
-    fn checkpoint(&self, step: u64) -> checkpoints::Checkpoint {
+    pub(crate) fn checkpoint(&self, step: u64) -> checkpoints::Checkpoint {
         checkpoints::resolve(&self.folder, checkpoints::Which::Step(step)).unwrap()
     }
 }
