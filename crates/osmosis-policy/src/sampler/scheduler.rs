@@ -23,7 +23,7 @@ use crate::decoder::{Batch, KvCache, Logits, PackedWeights, PagePool, Span, chec
 
 /// Prompt tokens run beside the sampled ones in a step: so many that a step computes about this many
 /// products. Small models then waste no time between steps, and large ones do not keep the others waiting.
-const PRODUCTS_PER_STEP: usize = 5_000_000_000;
+const PRODUCTS_PER_STEP: usize = 10_000_000_000;
 
 /// Tokens for whose keys and values a newcomer waits rather than computing them itself.
 const WORTH_WAITING: usize = 16;
