@@ -17,7 +17,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 
 pub use self::error::{LearnerError, LearnerErrorKind};
-pub use self::rows::{LossFunction, LossRow, UpdateReport};
+pub use self::rows::{ConstrainedTokens, LossFunction, LossRow, UpdateReport};
 pub use self::weights::{NamedTensor, Weights};
 use crate::PolicyVersion;
 

@@ -101,6 +101,7 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
                 stop_ids: Vec::new(),
                 alternatives: 0,
                 key: DrawKey(key),
+                constraint: None,
             };
             sampler.generate(
                 request,
