@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -17,6 +18,22 @@ pub struct DrawKey(pub [u8; 32]);
 impl fmt::Debug for DrawKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DrawKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// A grammar that a generation has to follow: only tokens that it allows are sampled, and after its end only the
+/// token that ends the turn.
+///
+/// The text is a Lark grammar in the variant of the crate `llguidance`. With the tokenizer it gives the allowed tokens
+/// of every position, so records and the wire hold this text and no sets of tokens.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Constraint {
+    pub grammar: Arc<str>,
+}
+
+impl fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Constraint({} bytes)", self.grammar.len())
     }
 }
 
@@ -37,19 +54,24 @@ pub struct GenerationRequest {
     /// How many of the likeliest tokens to tell beside each sampled one.
     pub alternatives: usize,
     pub key: DrawKey,
+    /// Only for engines of which [`TokenEngine::constrains`] is true.
+    pub constraint: Option<Constraint>,
 }
 
 /// A token as it was sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampledToken {
     pub id: u32,
-    /// log-softmax(logits / temperature) before top-p and top-k; with temperature 0, of the logits.
+    /// log-softmax(logits / temperature) before top-p and top-k; with temperature 0, of the logits. Under a constraint
+    /// the softmax is over the allowed tokens alone: a token without an alternative has logprob 0.
     /// [`TokenEngine::logprobs_of`] tells of engines that give something else.
     pub logprob: f32,
     /// The weights that sampled it.
     pub version: PolicyVersion,
     /// The likeliest tokens at this place, likeliest first.
     pub alternatives: Vec<(u32, f32)>,
+    /// How many tokens the constraint allowed here; `None` without a constraint.
+    pub allowed: Option<u32>,
 }
 
 /// Why a generation ended.
@@ -74,6 +96,9 @@ pub enum GenerationError {
     UnknownToken { id: u32, vocabulary: usize },
     #[error("the model gave a number that is not finite; its weights are damaged")]
     NotFinite,
+    /// The constraint of the request can't be followed: its grammar is wrong, too large, or the engine has none.
+    #[error("{message}")]
+    Constraint { message: String },
     #[error("the engine has been shut down")]
     ShutDown,
     /// An engine on another machine, or in another process, gave no answer or a bad one.
@@ -135,6 +160,10 @@ pub trait TokenEngine: Send + Sync + fmt::Debug {
     /// The weights that would sample the next token.
     fn version(&self) -> PolicyVersion;
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>);
+    /// Whether requests may have a [`Constraint`]. Others end them with [`GenerationError::Constraint`].
+    fn constrains(&self) -> bool {
+        false
+    }
     /// Whether it samples outside of this process, where a server may fall silent.
     fn is_elsewhere(&self) -> bool {
         false

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use camino::Utf8Path;
 
 pub use self::error::{LearnerError, LearnerErrorKind};
-pub use self::rows::{KlEstimator, LossFunction, LossRow, PolicyGradient, Surrogate, UpdateReport};
+pub use self::rows::{
+    ConstrainedTokens, KlEstimator, LossFunction, LossRow, PolicyGradient, Surrogate, UpdateReport,
+};
 pub use self::weights::{NamedTensor, NumberStorage, Numbers, Weights};
 use crate::PolicyVersion;
 

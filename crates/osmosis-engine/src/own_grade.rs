@@ -230,6 +230,7 @@ mod tests {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         };
         let calls = SessionCalls {
             token_records: vec![(SampleId::main(), record.encode().into())],

@@ -75,14 +75,19 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
     let packed = began.elapsed();
     let vocabulary = u32::try_from(config.vocabulary)?;
     let answer = ANSWER.min(config.context - PROMPT);
-    // Once with different prompts, once with groups of eight that share theirs.
-    for (what, group) in [("different prompts", 1), ("groups of 8", 8)] {
+    // Prompts alone, then with answers: once with different prompts, once with groups of eight that share theirs.
+    for (what, group, answer) in [
+        ("prompts alone", 1, 1),
+        ("different prompts", 1, answer),
+        ("groups of 8", 8, answer),
+    ] {
         let (sender, ended) = channel();
         let (before, processor) = (sampler.rate(), processor_seconds());
         let began = Instant::now();
         for sequence in 0..batch {
-            let mut random =
-                ChaCha8Rng::seed_from_u64((sequence / group) as u64 + 1000 * group as u64);
+            let mut random = ChaCha8Rng::seed_from_u64(
+                (sequence / group) as u64 + 1000 * (group + answer) as u64,
+            );
             let mut key = [0; 32];
             key[..8].copy_from_slice(&(sequence as u64).to_le_bytes());
             let request = GenerationRequest {
@@ -96,6 +101,7 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
                 stop_ids: Vec::new(),
                 alternatives: 0,
                 key: DrawKey(key),
+                constraint: None,
             };
             sampler.generate(
                 request,
@@ -117,6 +123,15 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
         let decoding = ends.iter().filter_map(|end| end.first).max();
         let prefill = decoding.map_or(0.0, |first| (first - began).as_secs_f64());
         let rate = sampler.rate();
+        if answer == 1 {
+            let prompt_tokens = rate.prompt_tokens - before.prompt_tokens;
+            println!(
+                "batch {batch:>3}, {what:>17}: {:>8.0} prompt tokens/s; processor {:.2} s",
+                prompt_tokens as f64 / seconds,
+                processor_seconds() - processor,
+            );
+            continue;
+        }
         println!(
             "batch {batch:>3}, {what:>17}: {:>8.0} tokens/s in all, {:>8.0} tokens/s decoding; prompts ({} tokens run) {prefill:.2} s; processor {:.2} s; packed in {:.2} s; memory {}",
             sampled as f64 / seconds,

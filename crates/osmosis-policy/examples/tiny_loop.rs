@@ -273,6 +273,7 @@ fn loss_rows(episodes: &[Episode], group_size: usize) -> (Vec<LossRow>, usize) {
                     proximal_logprobs: None,
                     reference_logprobs: None,
                     temperatures: row.temperatures.clone(),
+                    constrained: vec![],
                 });
             }
         }

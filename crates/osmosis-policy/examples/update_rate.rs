@@ -132,6 +132,7 @@ fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
                 proximal_logprobs: None,
                 reference_logprobs: None,
                 temperatures: vec![1.0; length],
+                constrained: vec![],
             }
         })
         .collect()

@@ -1,6 +1,7 @@
 //! Gradients: the same decoder on candle operations, its objective and its optimizer.
 
 mod check;
+mod constrained;
 #[cfg(test)]
 mod finite_differences;
 mod gradient;
@@ -18,6 +19,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use osmosis_core::learner::Numbers;
+use osmosis_tokens::ChatFormat;
 
 use self::gradient::Batch;
 use self::lanes::Lanes;
@@ -55,6 +57,8 @@ pub struct DecoderLearner {
     parameters: Vec<Parameter>,
     updates: u64,
     lanes: Lanes,
+    /// Whose grammars rows were sampled under.
+    chat: Option<Arc<ChatFormat>>,
 }
 
 /// What a batch says before a step is taken.
@@ -91,7 +95,15 @@ impl DecoderLearner {
             parameters,
             updates: 0,
             lanes,
+            chat: None,
         })
+    }
+
+    /// The same, able to train on rows that were sampled under grammars of this tokenizer.
+    #[must_use]
+    pub fn with_chat(mut self, chat: &Arc<ChatFormat>) -> Self {
+        self.chat = Some(Arc::clone(chat));
+        self
     }
 
     /// One gradient step over all rows. Fails, changing nothing, when a gradient is missing or not finite.
@@ -309,6 +321,9 @@ impl DecoderLearner {
 
     fn batch<'a>(&'a self, rows: &'a [LossRow], pieces: &[Piece]) -> Batch<'a, f32> {
         let longest = pieces.iter().map(|piece| piece.length).max().unwrap_or(0);
+        let constrained = rows.iter().any(|row| !row.constrained.is_empty());
+        let chat = self.chat.as_ref().filter(|_| constrained);
+        let grammars = chat.and_then(|chat| chat.grammars().ok());
         Batch {
             config: &self.config,
             parameters: self
@@ -318,6 +333,7 @@ impl DecoderLearner {
                 .collect(),
             rope: Arc::new(RopeTable::new(&self.config, longest)),
             rows,
+            grammars,
         }
     }
 

@@ -21,6 +21,7 @@ use std::thread::{self, JoinHandle};
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationError, GenerationRequest, TokenEngine, TokenSink};
+use osmosis_tokens::{ChatFormat, TokenMatcher};
 use parking_lot::Mutex;
 use tracing::error;
 
@@ -53,6 +54,8 @@ pub struct SamplerRate {
 /// Samples tokens on a thread of its own.
 pub struct Sampler {
     config: ModelConfig,
+    /// Whose grammars constraints are compiled with; without one, requests can't have any.
+    chat: Option<Arc<ChatFormat>>,
     inbox: Arc<Inbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -63,10 +66,12 @@ impl Sampler {
         version: PolicyVersion,
         options: SamplerOptions,
     ) -> Result<Self, PolicyError> {
-        Self::start_with(&model.config, &model.weights, version, options)
+        let mut sampler = Self::start_with(&model.config, &model.weights, version, options)?;
+        sampler.chat = Some(Arc::clone(&model.chat));
+        Ok(sampler)
     }
 
-    /// Without the way to talk to it: token ids in, token ids out.
+    /// Without the way to talk to it: token ids in, token ids out, and no constraints.
     pub fn start_with(
         config: &ModelConfig,
         weights: &Weights,
@@ -84,6 +89,7 @@ impl Sampler {
             .map_err(|error| PolicyError::Threads(error.to_string()))?;
         Ok(Self {
             config: config.clone(),
+            chat: None,
             inbox,
             thread: Mutex::new(Some(thread)),
         })
@@ -112,6 +118,24 @@ impl Sampler {
             return Err(PolicyError::SamplerEnded);
         }
         swapped.recv().map_err(|_| PolicyError::SamplerEnded)
+    }
+
+    /// What the tokens of a request have to follow. Compiled where it is asked for, so that the sampler's thread never
+    /// waits for it.
+    fn matcher(
+        &self,
+        request: &GenerationRequest,
+    ) -> Result<Option<Box<TokenMatcher>>, GenerationError> {
+        let Some(constraint) = &request.constraint else {
+            return Ok(None);
+        };
+        let refused = |message: String| GenerationError::Constraint { message };
+        let chat = self.chat.as_ref();
+        let chat = chat.ok_or_else(|| refused("this sampler has no tokenizer".to_owned()))?;
+        let matcher = chat.grammars().and_then(|all| all.compile(constraint));
+        matcher
+            .map(|matcher| Some(Box::new(matcher)))
+            .map_err(|error| refused(error.to_string()))
     }
 
     pub(crate) fn config(&self) -> &ModelConfig {
@@ -164,8 +188,21 @@ impl TokenEngine for Sampler {
     }
 
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>) {
-        if let Some(Letter::Request(_, sink)) = self.inbox.send(Letter::Request(request, sink)) {
+        let matcher = match self.matcher(&request) {
+            Ok(matcher) => matcher,
+            Err(error) => return sink.end(Err(error)),
+        };
+        let letter = Letter::Request {
+            request,
+            matcher,
+            sink,
+        };
+        if let Some(Letter::Request { sink, .. }) = self.inbox.send(letter) {
             sink.end(Err(GenerationError::ShutDown));
         }
+    }
+
+    fn constrains(&self) -> bool {
+        self.chat.is_some()
     }
 }

@@ -29,8 +29,9 @@ pub struct EmbeddedLearner {
 
 impl EmbeddedLearner {
     pub fn new(model: &EmbeddedModel, options: LearnerOptions) -> Result<Self, PolicyError> {
+        let learner = DecoderLearner::new(&model.config, &model.weights, options)?;
         Ok(Self {
-            learner: DecoderLearner::new(&model.config, &model.weights, options)?,
+            learner: learner.with_chat(&model.chat),
             model: model.with(Weights::default()),
         })
     }

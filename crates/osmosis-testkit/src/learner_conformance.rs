@@ -328,6 +328,7 @@ fn sampled(test: &LearnerUnderTest) -> anyhow::Result<Vec<SampledToken>> {
         stop_ids: vec![],
         alternatives: 0,
         key: DrawKey([7; 32]),
+        constraint: None,
     };
     test.engine.generate(request, Box::new(Collected(sender)));
     let mut tokens = Vec::new();
@@ -352,6 +353,7 @@ fn row(ids: &[u32]) -> LossRow {
         proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: vec![1.0; ids.len()],
+        constrained: vec![],
     }
 }
 

@@ -113,6 +113,7 @@ pub fn request(prompt: &[u32], max_tokens: usize, draws: u8) -> GenerationReques
         stop_ids: vec![],
         alternatives: 0,
         key: DrawKey([draws; 32]),
+        constraint: None,
     }
 }
 

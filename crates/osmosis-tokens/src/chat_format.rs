@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::{Arc, OnceLock};
 
 use camino::Utf8Path;
 use jiff::civil::DateTime;
@@ -9,7 +10,6 @@ use osmosis_core::config::ToolFormat;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use crate::TokensError;
 use crate::format_files::{
     self, CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Templates,
 };
@@ -18,6 +18,7 @@ use crate::messages::{self, Dialect};
 use crate::reply::bare_json::{self, may_be_calls};
 use crate::reply::{self, CallStyle, ParsedReply};
 use crate::tool_support::{self, ToolSupport};
+use crate::{TokenGrammars, TokensError};
 
 /// Tokens that end a turn in families whose template could not be tried out.
 const KNOWN_TURN_ENDS: [&str; 5] = [
@@ -41,6 +42,8 @@ pub struct ChatFormat {
     /// Where tools are written as text, when the template is not to be given them.
     tools_in_text: Option<ToolsPlace>,
     tool_support: ToolSupport,
+    /// Made when they are wanted first: that takes a moment, and few need them.
+    grammars: OnceLock<Result<Arc<TokenGrammars>, TokensError>>,
 }
 
 /// What is chosen for a model instead of what it brings along.
@@ -154,6 +157,7 @@ impl ChatFormat {
             tool_format,
             tools_in_text: None,
             tool_support: ToolSupport::Rendered,
+            grammars: OnceLock::new(),
         };
         format.turn_end = format.find_turn_end();
         format.end_of_turn = format.find_end_of_turn(&special_tokens, &generation);
@@ -298,6 +302,26 @@ impl ChatFormat {
     /// is not well formed stays in the content.
     pub fn parse_reply(&self, text: &str) -> ParsedReply {
         reply::parse(text, self.opens_thinking, self.call_style)
+    }
+
+    /// Grammars over this tokenizer. The first use takes some tens of milliseconds.
+    pub fn grammars(&self) -> Result<Arc<TokenGrammars>, TokensError> {
+        let made = self.grammars.get_or_init(|| {
+            let end = self.end_of_turn.first().copied();
+            let end = end.ok_or_else(|| TokensError::Constraint {
+                message: "the model has no token that ends a turn".to_owned(),
+            })?;
+            TokenGrammars::new(&self.tokenizer, end).map(Arc::new)
+        });
+        made.clone()
+    }
+
+    pub(crate) fn call_style(&self) -> CallStyle {
+        self.call_style
+    }
+
+    pub(crate) fn opens_thinking(&self) -> bool {
+        self.opens_thinking
     }
 
     /// Whether a text that is still coming may become tool calls as a whole, as Llama 3 writes them. What stands

@@ -30,6 +30,9 @@ pub enum TokensError {
     Message { index: usize, message: String },
     #[error("the tokenizer failed: {message}")]
     Tokenizer { message: String },
+    /// A grammar for what is sampled is wrong, too large, or can't be had with this tokenizer.
+    #[error("the reply can't be constrained: {message}")]
+    Constraint { message: String },
     #[error("damaged token record: {message}")]
     Damaged { message: String },
     #[error("call {call}: {message}")]
@@ -62,7 +65,8 @@ impl TokensError {
             Self::TemplateRaised { .. }
             | Self::TemplateFailed { .. }
             | Self::Message { .. }
-            | Self::Tokenizer { .. } => TokensErrorKind::Messages,
+            | Self::Tokenizer { .. }
+            | Self::Constraint { .. } => TokensErrorKind::Messages,
             Self::Damaged { .. } | Self::Inconsistent { .. } => TokensErrorKind::Records,
         }
     }
@@ -92,6 +96,7 @@ impl TokensError {
             | Self::TemplateSyntax { .. }
             | Self::Message { .. }
             | Self::Tokenizer { .. }
+            | Self::Constraint { .. }
             | Self::Damaged { .. }
             | Self::Inconsistent { .. } => None,
         }

@@ -31,6 +31,7 @@
 //! Beyond reading and writing the files of a [`ChatFormat`], nothing here does I/O.
 
 mod chat_format;
+mod constraint;
 mod continuation;
 mod error;
 mod fingerprint;
@@ -47,19 +48,23 @@ mod python_json;
 mod record;
 mod reply;
 mod rows;
+mod structured;
 mod supervised;
 mod template;
+mod token_bytes;
 mod tool_support;
 mod tree;
 mod trial;
 
 pub use chat_format::{ChatFormat, ChatFormatParts, ChatSettings};
+pub use constraint::{TokenGrammars, TokenMatcher};
 pub use error::{TokensError, TokensErrorKind};
 pub use gguf::GgufVocabulary;
 pub use matching::{MatchError, Unsampled, WhyUnsampled, match_sequences};
-pub use record::{Origin, TokenRecord};
+pub use record::{Origin, RecordedConstraint, TokenRecord};
 pub use reply::{ParsedReply, ToolCall};
 pub use rows::{CallRow, TrainingRow};
+pub use structured::StructuredReply;
 pub use supervised::{SupervisedError, supervised_rows};
 pub use tool_support::ToolSupport;
 pub use tree::{CallTree, Given, PlannedPrompt};

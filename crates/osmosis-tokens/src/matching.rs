@@ -87,7 +87,8 @@ impl Call {
             logprobs: record.logprobs.clone(),
             versions: record.versions.iter().map(|v| version(v.0)).collect(),
             temperature: record.temperature,
-            usable: record.logprobs_of == LogprobsOf::Tempered,
+            // Sequences have no grammars, without which constrained tokens can't be trained on.
+            usable: record.logprobs_of == LogprobsOf::Tempered && record.constraint.is_none(),
             taken: vec![false; record.sampled.len()],
         }
     }
@@ -308,6 +309,7 @@ mod tests {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         };
         let root = || Origin::Root { reason: None };
         let records = vec![

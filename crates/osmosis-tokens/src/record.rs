@@ -1,7 +1,7 @@
 //! What one model call was, in tokens.
 
 use osmosis_core::PolicyVersion;
-use osmosis_core::generation::LogprobsOf;
+use osmosis_core::generation::{Constraint, LogprobsOf};
 
 use crate::TokensError;
 
@@ -28,6 +28,16 @@ pub struct TokenRecord {
     pub one_of_several: bool,
     /// Calls of the same request whose answers did not reach the caller, which asked again.
     pub replaces: Vec<u32>,
+    /// What the sampled tokens had to follow; `None` when they were sampled freely.
+    pub constraint: Option<RecordedConstraint>,
+}
+
+/// The grammar of a call, from which the allowed tokens of each position can be found again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedConstraint {
+    pub constraint: Constraint,
+    /// One for each sampled token: how many tokens were allowed there. The logprob is that among them.
+    pub allowed: Vec<u32>,
 }
 
 /// Where the prompt of a call comes from.
@@ -47,8 +57,10 @@ const HAS_REASON: u8 = 4;
 const OTHER_LOGPROBS: u8 = 8;
 const ONE_OF_SEVERAL: u8 = 16;
 const REPLACES: u8 = 32;
+/// The tokens followed a grammar; it is there, with the numbers of allowed tokens.
+const CONSTRAINED: u8 = 64;
 const KNOWN_FLAGS: u8 =
-    COMPLETE | CONTINUES | HAS_REASON | OTHER_LOGPROBS | ONE_OF_SEVERAL | REPLACES;
+    COMPLETE | CONTINUES | HAS_REASON | OTHER_LOGPROBS | ONE_OF_SEVERAL | REPLACES | CONSTRAINED;
 /// How the reason of a record begins that says only why the ids are not known.
 const IDS_UNKNOWN: &str = "token ids unknown: ";
 
@@ -69,6 +81,7 @@ impl TokenRecord {
             complete: false,
             one_of_several: false,
             replaces: Vec::new(),
+            constraint: None,
         }
     }
 
@@ -85,7 +98,9 @@ impl TokenRecord {
     /// A compact binary form, with a version byte first.
     ///
     /// Then flags; call; origin (call and kept, or reason); what other logprobs these are, when they
-    /// are; the calls it replaces, when there are; temperature; prompt ids; sampled ids; logprobs; versions as (run length, version). Numbers are LEB128, floats little endian.
+    /// are; the calls it replaces, when there are; the grammar, when there is one, and a number of allowed tokens for
+    /// each sampled one; temperature; prompt ids; sampled ids; logprobs; versions as (run length, version). Numbers are
+    /// LEB128, floats little endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out =
             Vec::with_capacity(32 + 3 * self.prompt_suffix.len() + 7 * self.sampled.len());
@@ -113,7 +128,8 @@ impl TokenRecord {
         } else {
             REPLACES
         };
-        out.push(origin_flag | complete | other | several | replaces);
+        let constrained = self.constraint.as_ref().map_or(0, |_| CONSTRAINED);
+        out.push(origin_flag | complete | other | several | replaces | constrained);
         write_number(&mut out, self.call.into());
         match &self.origin {
             Origin::Continues { call, kept } => {
@@ -132,6 +148,18 @@ impl TokenRecord {
             write_number(&mut out, self.replaces.len() as u64);
             for call in &self.replaces {
                 write_number(&mut out, (*call).into());
+            }
+        }
+        if let Some(RecordedConstraint {
+            constraint,
+            allowed,
+        }) = &self.constraint
+        {
+            write_number(&mut out, constraint.grammar.len() as u64);
+            out.extend_from_slice(constraint.grammar.as_bytes());
+            write_number(&mut out, allowed.len() as u64);
+            for count in allowed {
+                write_number(&mut out, (*count).into());
             }
         }
         out.extend_from_slice(&self.temperature.to_le_bytes());
@@ -195,9 +223,31 @@ impl TokenRecord {
         } else {
             reader.ids()?
         };
+        let constraint = if flags & CONSTRAINED == 0 {
+            None
+        } else {
+            let length = reader.length(1)?;
+            let grammar = str::from_utf8(reader.take(length)?)
+                .map_err(|_| damaged("the grammar is no text"))?;
+            Some(RecordedConstraint {
+                constraint: Constraint {
+                    grammar: grammar.into(),
+                },
+                allowed: reader.ids()?,
+            })
+        };
         let temperature = reader.float()?;
         let prompt_suffix = reader.ids()?;
         let sampled = reader.ids()?;
+        if let Some(RecordedConstraint { allowed, .. }) = &constraint
+            && allowed.len() != sampled.len()
+        {
+            return Err(damaged(format!(
+                "{} numbers of allowed tokens for {} sampled tokens",
+                allowed.len(),
+                sampled.len()
+            )));
+        }
         let logprobs = (0..reader.length(4)?)
             .map(|_| reader.float())
             .collect::<Result<Vec<f32>, TokensError>>()?;
@@ -236,6 +286,7 @@ impl TokenRecord {
             complete: flags & COMPLETE != 0,
             one_of_several: flags & ONE_OF_SEVERAL != 0,
             replaces,
+            constraint,
         })
     }
 }
@@ -342,7 +393,7 @@ mod tests {
             prompt,
             sampled,
             (0f32..2.0, logprobs_of),
-            any::<(bool, bool, Vec<u32>)>(),
+            any::<(bool, bool, Vec<u32>, Option<String>)>(),
         )
             .prop_map(
                 |(
@@ -351,7 +402,7 @@ mod tests {
                     prompt_suffix,
                     sampled,
                     (temperature, logprobs_of),
-                    (complete, one_of_several, replaces),
+                    (complete, one_of_several, replaces, grammar),
                 )| {
                     TokenRecord {
                         call,
@@ -365,6 +416,12 @@ mod tests {
                         complete,
                         one_of_several,
                         replaces,
+                        constraint: grammar.map(|grammar| RecordedConstraint {
+                            constraint: Constraint {
+                                grammar: grammar.into(),
+                            },
+                            allowed: sampled.iter().map(|token| token.0 % 70_000).collect(),
+                        }),
                     }
                 },
             )
@@ -431,7 +488,7 @@ mod tests {
         for flags in [
             CONTINUES | HAS_REASON,
             COMPLETE | CONTINUES | HAS_REASON,
-            0x40,
+            0x80,
         ] {
             let error = TokenRecord::decode(&[VERSION, flags, 0, 0, 0, 0, 0, 0]).unwrap_err();
             let expected = format!("damaged token record: unknown flags {flags:#04x}");
@@ -461,6 +518,7 @@ mod tests {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         };
         let bytes = [
             1, 3, 3, 1, 0xac, 2, 0, 0, 0x80, 0x3f, 2, 7, 0x80, 1, 2, 5, 6, 2, 0, 0, 0x80, 0xbf, 0,

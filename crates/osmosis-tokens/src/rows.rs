@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use osmosis_core::generation::LogprobsOf;
+use osmosis_core::learner::ConstrainedTokens;
 use osmosis_core::{PolicyVersion, SampleId};
 
 use crate::{Origin, TokenRecord, TokensError};
@@ -24,6 +25,9 @@ pub struct TrainingRow {
     pub versions: Vec<Option<PolicyVersion>>,
     /// Of the sampled tokens; 1 elsewhere.
     pub temperatures: Vec<f32>,
+    /// Where tokens were sampled under a grammar. Their logprobs are among the allowed tokens: who can't find these
+    /// again must not train on them ([`Self::leave_out_constrained`]).
+    pub constrained: Vec<ConstrainedTokens>,
 }
 
 /// A record with its place in the tree.
@@ -128,6 +132,14 @@ pub(crate) fn nodes(records: &[TokenRecord]) -> Result<Vec<Node<'_>>, TokensErro
                 record.versions.len()
             ));
         }
+        if let Some(recorded) = &record.constraint
+            && recorded.allowed.len() != count
+        {
+            return bad(format!(
+                "{count} tokens were sampled under a grammar, with {} numbers of allowed ones",
+                recorded.allowed.len()
+            ));
+        }
         let origin = match &record.origin {
             Origin::Root { .. } => None,
             Origin::Continues { call: origin, .. } if *origin >= call => {
@@ -193,7 +205,20 @@ impl TrainingRow {
             logprobs: Vec::with_capacity(length),
             versions: Vec::with_capacity(length),
             temperatures: Vec::with_capacity(length),
+            constrained: Vec::new(),
         }
+    }
+
+    /// Takes tokens that were sampled under a grammar out of the loss, for trainers that know of no grammars. Returns
+    /// how many of them were in it.
+    pub fn leave_out_constrained(&mut self) -> u64 {
+        let mut left_out = 0;
+        for tokens in &self.constrained {
+            for trained in &mut self.loss_mask[tokens.first..][..tokens.allowed.len()] {
+                left_out += u64::from(std::mem::replace(trained, false));
+            }
+        }
+        left_out
     }
 
     fn append(&mut self, record: &TokenRecord, train: bool) {
@@ -206,9 +231,25 @@ impl TrainingRow {
         self.temperatures.resize(prompt_end, 1.0);
 
         self.ids.extend_from_slice(&record.sampled);
+        if let Some(recorded) = &record.constraint {
+            self.constrained.push(ConstrainedTokens {
+                first: prompt_end,
+                constraint: recorded.constraint.clone(),
+                allowed: recorded.allowed.clone(),
+            });
+        }
         // Ratios need the logprobs of the distribution that was sampled from.
         let usable = record.logprobs_of == LogprobsOf::Tempered;
         self.loss_mask.resize(self.ids.len(), train && usable);
+        if let Some(recorded) = &record.constraint {
+            // A token that had to come teaches nothing, and does not count among those that do.
+            for (trained, allowed) in self.loss_mask[prompt_end..]
+                .iter_mut()
+                .zip(&recorded.allowed)
+            {
+                *trained &= *allowed != 1;
+            }
+        }
         self.logprobs.extend_from_slice(&record.logprobs);
         self.versions
             .extend(record.versions.iter().copied().map(Some));
@@ -218,8 +259,10 @@ impl TrainingRow {
 
 #[cfg(test)]
 mod tests {
+    use osmosis_core::generation::Constraint;
+
     use super::*;
-    use crate::TokensErrorKind;
+    use crate::{RecordedConstraint, TokensErrorKind};
 
     fn record(
         call: u32,
@@ -242,11 +285,43 @@ mod tests {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         }
     }
 
     fn rows_of(records: &[TokenRecord]) -> Result<Vec<TrainingRow>, TokensError> {
         rows(&SampleId::new("main").unwrap(), records)
+    }
+
+    #[test]
+    fn constrained_tokens_keep_their_grammar_and_forced_ones_are_not_trained_on() {
+        let mut first = record(0, None, &[1, 2], &[3, 4, 5]);
+        let constraint = Constraint {
+            grammar: "start: /a+/".into(),
+        };
+        first.constraint = Some(RecordedConstraint {
+            constraint: constraint.clone(),
+            allowed: vec![1, 7, 2],
+        });
+        let free = record(1, Some((0, 5)), &[6], &[7]);
+        let mut row = rows_of(&[first, free]).unwrap().remove(0);
+        assert_eq!(
+            row.loss_mask,
+            [false, false, false, true, true, false, true]
+        );
+        assert_eq!(
+            row.constrained,
+            [ConstrainedTokens {
+                first: 2,
+                constraint,
+                allowed: vec![1, 7, 2],
+            }]
+        );
+        assert_eq!(row.leave_out_constrained(), 2);
+        assert_eq!(
+            row.loss_mask,
+            [false, false, false, false, false, false, true]
+        );
     }
 
     #[test]

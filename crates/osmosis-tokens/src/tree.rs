@@ -285,6 +285,7 @@ impl CallTree {
             complete,
             one_of_several: false,
             replaces: Vec::new(),
+            constraint: None,
         }
     }
 

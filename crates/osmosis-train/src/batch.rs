@@ -120,6 +120,7 @@ fn loss_row(row: &TrainingRow, weight: f64, advantage: f64) -> LossRow {
         proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: row.temperatures.clone(),
+        constrained: row.constrained.clone(),
     }
 }
 
@@ -160,6 +161,7 @@ mod tests {
             logprobs: mask.iter().map(|s| if *s { -0.5 } else { 0.0 }).collect(),
             versions: mask.iter().map(|s| s.then_some(PolicyVersion(3))).collect(),
             temperatures: mask.iter().map(|s| if *s { 0.7 } else { 1.0 }).collect(),
+            constrained: vec![],
         }
     }
 

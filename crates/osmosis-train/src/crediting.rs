@@ -209,6 +209,7 @@ fn row_of(id: &str, sequence: &Sequence) -> Result<TrainingRow, String> {
             .map(|version| u64::try_from(*version).ok().map(PolicyVersion))
             .collect(),
         temperatures: temperatures.clone(),
+        constrained: vec![],
     })
 }
 
@@ -245,6 +246,7 @@ mod tests {
                 complete: true,
                 one_of_several: false,
                 replaces: vec![],
+                constraint: None,
             });
         }
         made

@@ -332,6 +332,7 @@ mod tests {
                 proximal_logprobs: None,
                 reference_logprobs: None,
                 temperatures: vec![1.0; 3],
+                constrained: vec![],
             }],
             origins: vec![RowOrigin {
                 rollout: RolloutId::of(4, 2),

@@ -98,6 +98,7 @@ mod tests {
             proximal_logprobs: None,
             reference_logprobs: None,
             temperatures: vec![1.0; count],
+            constrained: vec![],
         };
         let origin = RowOrigin {
             rollout: RolloutId::of(4, 2),
@@ -142,6 +143,7 @@ mod tests {
                 proximal_logprobs: None,
                 reference_logprobs: None,
                 temperatures: vec![1.0; 5],
+                constrained: vec![],
             };
             let origin = RowOrigin {
                 rollout: RolloutId::of(4, 2),

@@ -352,6 +352,7 @@ fn loss_row(row: &TrainingRow, parts: u64) -> LossRow {
         proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: vec![1.0; length],
+        constrained: vec![],
     }
 }
 

@@ -1,5 +1,7 @@
 use serde::Serialize;
 
+use crate::generation::Constraint;
+
 /// A sequence to learn from. All vectors have the length of `ids`; entry 0 is never trained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossRow {
@@ -15,6 +17,20 @@ pub struct LossRow {
     /// The logprob the reference model gives it, when `kl_coef` is not 0.
     pub reference_logprobs: Option<Vec<f32>>,
     pub temperatures: Vec<f32>,
+    /// Where tokens were sampled under a grammar, in order and without overlap. There, logprobs and entropies are
+    /// those of the allowed tokens alone, as when the token was sampled.
+    pub constrained: Vec<ConstrainedTokens>,
+}
+
+/// Consecutive tokens of a row that were sampled under one grammar, from its beginning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConstrainedTokens {
+    /// The place of the first one.
+    pub first: usize,
+    pub constraint: Constraint,
+    /// How many tokens were allowed at each place. Who finds another number has another grammar library or another
+    /// tokenizer, and must not train.
+    pub allowed: Vec<u32>,
 }
 
 /// What is minimised.

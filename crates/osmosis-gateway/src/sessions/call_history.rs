@@ -7,7 +7,8 @@ use std::sync::Arc;
 use osmosis_core::generation::LogprobsOf;
 use osmosis_core::{PolicyVersion, SampleId};
 use osmosis_tokens::{
-    CallTree, ChatFormat, Given, Origin, PlannedPrompt, TokenRecord, TokensError,
+    CallTree, ChatFormat, Given, Origin, PlannedPrompt, RecordedConstraint, TokenRecord,
+    TokensError,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -218,6 +219,8 @@ pub(crate) struct Sampled {
     pub(crate) logprobs_of: LogprobsOf,
     /// There are other choices of the same call.
     pub(crate) one_of_several: bool,
+    /// What the tokens had to follow.
+    pub(crate) constraint: Option<RecordedConstraint>,
 }
 
 /// What the caller of a call got of it.
@@ -282,6 +285,7 @@ impl SampleCalls {
             temperature,
             logprobs_of,
             one_of_several,
+            constraint,
         } = sampled;
         let mut record = {
             let mut tree = self.tree.lock();
@@ -298,6 +302,7 @@ impl SampleCalls {
         };
         record.logprobs_of = logprobs_of;
         record.one_of_several = one_of_several;
+        record.constraint = constraint;
         record.call = self.first.wrapping_add(record.call);
         if let Origin::Continues { call, .. } = &mut record.origin {
             *call = self.first.wrapping_add(*call);

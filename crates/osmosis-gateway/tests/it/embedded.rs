@@ -241,9 +241,9 @@ async fn tokens_stream_as_they_come_and_only_a_tag_is_held_back() {
 async fn what_cannot_be_served_is_refused_with_the_reason() {
     #[rustfmt::skip]
     let cases: &[(&str, Value, &str)] = &[
-        ("tool_choice", json!("required"), "cannot be forced to call a tool"),
-        ("tool_choice", json!({"type": "function", "function": {"name": "multiply"}}), "cannot be forced"),
-        ("response_format", json!({"type": "json_object"}), "cannot be held to a format"),
+        ("tool_choice", json!("required"), "a tool call can't be forced here"),
+        ("tool_choice", json!({"type": "function", "function": {"name": "multiply"}}), "a tool call can't be forced here"),
+        ("response_format", json!({"type": "json_object"}), "replies can't be held to a format here"),
         ("messages", json!([]), "`messages` is empty"),
         ("messages", json!([{"role": "alien", "content": "x"}]), "no role for an alien"),
         ("messages", json!([{"role": "user", "content": [{"type": "image_url"}]}]), "image_url"),

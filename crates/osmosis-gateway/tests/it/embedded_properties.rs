@@ -103,6 +103,7 @@ impl Stepping {
             logprob: -1.0,
             version: PolicyVersion(7),
             alternatives: Vec::new(),
+            allowed: None,
         };
         if sink.token(token).is_break() {
             sink.end(Ok(StopReason::Cancelled));

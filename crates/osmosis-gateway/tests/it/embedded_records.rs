@@ -39,6 +39,7 @@ async fn what_was_sampled_is_recorded_token_by_token() {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         };
         assert_eq!(records(call), [expected]);
         assert_eq!(call.completion_tokens, Some(3));

@@ -37,6 +37,7 @@ mod scripted;
 mod session_keys;
 mod spans;
 mod streaming;
+mod structured;
 mod token_endpoint;
 mod tools;
 mod toy;

@@ -182,6 +182,7 @@ fn speak(line: Line, request: &GenerationRequest, mut sink: Box<dyn TokenSink>, 
             alternatives: (0..request.alternatives)
                 .map(|n| (97 + u32::try_from(n).unwrap(), f32::NEG_INFINITY))
                 .collect(),
+            allowed: None,
         };
         let wanted = sink.token(token);
         count += 1;

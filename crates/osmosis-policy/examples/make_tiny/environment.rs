@@ -75,6 +75,7 @@ pub(crate) fn play(
                     stop_ids: chat.end_of_turn().to_vec(),
                     alternatives: 0,
                     key: draw_key(key, number as u64, turn as u64),
+                    constraint: None,
                 },
                 Box::new(sink),
             );

@@ -64,6 +64,7 @@ pub(crate) fn lesson(
             proximal_logprobs: None,
             reference_logprobs: None,
             temperatures: vec![1.0; count],
+            constrained: vec![],
         },
     })
 }

@@ -60,12 +60,14 @@ impl WithSimd for PanelProduct<'_> {
 }
 
 impl PanelProduct<'_> {
-    /// `V` registers of columns at a time, `PARTS` times, and at most `MOST` rows at a time.
+    /// `V` registers of columns at a time, `PARTS` times, and at most `MOST` rows at a time. Blocks are of nearly
+    /// equal size: a block of one or two rows takes as long as one of four.
     #[inline(always)]
     fn blocks<S: Simd, const V: usize, const PARTS: usize, const MOST: usize>(mut self, simd: S) {
         let mut row = 0;
         while row < self.rows {
-            let rows = (self.rows - row).min(MOST);
+            let left = self.rows - row;
+            let rows = left.div_ceil(left.div_ceil(MOST));
             for part in 0..PARTS {
                 match rows {
                     1 => self.tile::<S, 1, V>(simd, row, part),
@@ -98,10 +100,15 @@ impl PanelProduct<'_> {
             for (m, sums) in sums.iter_mut().enumerate() {
                 let out = &self.out[(row + m) * self.out_stride + part * V * lanes..][..V * lanes];
                 let (out, _) = S::as_simd_f32s(out);
-                sums.copy_from_slice(out);
+                // Not `copy_from_slice`, here and below: it would keep the sums in memory instead of registers, and a
+                // store after each multiply-add takes as long as two of them.
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = out[v];
+                }
             }
         }
-        for (k, columns) in panel.chunks_exact(registers).enumerate() {
+        // The range tells the compiler that `k` is within the rows.
+        for (k, columns) in (0..inner).zip(panel.chunks_exact(registers)) {
             let columns: [S::f32s; V] = std::array::from_fn(|v| columns[part * V + v]);
             for m in 0..M {
                 let factor = simd.splat_f32s(x[m][k]);
@@ -113,7 +120,9 @@ impl PanelProduct<'_> {
         for (m, sums) in sums.iter().enumerate() {
             let out = &mut self.out[(row + m) * self.out_stride + part * V * lanes..][..V * lanes];
             let (out, _) = S::as_mut_simd_f32s(out);
-            out.copy_from_slice(sums);
+            for (v, sum) in sums.iter().enumerate() {
+                out[v] = *sum;
+            }
         }
     }
 }

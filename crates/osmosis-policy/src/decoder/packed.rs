@@ -76,8 +76,7 @@ impl Linear {
                 stride,
             );
         } else if rows >= ROWS_PER_PIECE * threads {
-            // Whole kernel blocks per thread.
-            let piece = rows.div_ceil(threads).next_multiple_of(12);
+            let piece = rows.div_ceil(threads);
             out.values_mut()
                 .par_chunks_mut(piece * stride)
                 .enumerate()

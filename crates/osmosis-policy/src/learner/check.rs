@@ -117,6 +117,17 @@ pub(super) fn rows(config: &ModelConfig, rows: &[LossRow]) -> Result<(), PolicyE
             ));
         }
         same_length(index, "temperatures", row.temperatures.len(), length)?;
+        let mut free_from = 1;
+        for tokens in &row.constrained {
+            let end = tokens.first + tokens.allowed.len();
+            if tokens.first < free_from || end > length {
+                return Err(wrong(
+                    index,
+                    "has constrained tokens that overlap, or are outside of it",
+                ));
+            }
+            free_from = end;
+        }
         let bad = |t: &&f32| !(t.is_finite() && **t > 0.0);
         if let Some(temperature) = row.temperatures.iter().skip(1).find(bad) {
             return Err(wrong(

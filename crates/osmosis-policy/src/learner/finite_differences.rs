@@ -92,6 +92,7 @@ fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
                 ids: (0..length)
                     .map(|_| random.random_range(0..vocabulary))
                     .collect(),
+                constrained: vec![],
             }
         })
         .collect()
@@ -127,6 +128,7 @@ impl Case {
                 .collect(),
             rope: Arc::new(RopeTable::new(&self.config, 16)),
             rows: &self.rows,
+            grammars: None,
         }
     }
 

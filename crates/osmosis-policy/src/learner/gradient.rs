@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use osmosis_tokens::TokenGrammars;
+
+use super::constrained;
 use super::graph::Graph;
 use super::matrix::Matrix;
 use super::objective::{Tally, Token};
@@ -25,6 +28,8 @@ pub(super) struct Batch<'a, T> {
     pub(super) parameters: Vec<(&'a str, &'a Arc<Matrix<T>>)>,
     pub(super) rope: Arc<RopeTable>,
     pub(super) rows: &'a [LossRow],
+    /// For rows that were sampled under grammars.
+    pub(super) grammars: Option<Arc<TokenGrammars>>,
 }
 
 impl<T: Real> Batch<'_, T> {
@@ -79,6 +84,7 @@ impl<T: Real> Batch<'_, T> {
                 .iter()
                 .map(|at| row(at.row).temperatures[at.token])
                 .collect(),
+            allowed: constrained::allowed(self.grammars.as_deref(), self.rows, piece, self.config)?,
         };
         Ok(tape.apply(score, [&logits])?)
     }

@@ -99,6 +99,7 @@ mod tests {
             reference_logprobs: None,
             temperatures: vec![1.0; length],
             weights,
+            constrained: vec![],
         }
     }
 

@@ -15,6 +15,35 @@ pub(super) struct Drawn {
     pub(super) id: u32,
     pub(super) logprob: f32,
     pub(super) alternatives: Vec<(u32, f32)>,
+    /// How many tokens could have been drawn, where a constraint says which.
+    pub(super) allowed: Option<u32>,
+}
+
+/// Draws the token number `index` of a generation that must be one of `allowed`, ascending ids. The same as if the
+/// vocabulary had no other tokens.
+pub(super) fn draw_allowed(
+    arch: Arch,
+    logits: &[f32],
+    request: &GenerationRequest,
+    index: usize,
+    allowed: &[u32],
+) -> Result<Drawn, GenerationError> {
+    // The tokenizer may have ids that the model has no logits for.
+    let known = allowed.partition_point(|id| (*id as usize) < logits.len());
+    let allowed = &allowed[..known];
+    if allowed.is_empty() {
+        return Err(GenerationError::Constraint {
+            message: "the grammar allows no token of the model's vocabulary".to_owned(),
+        });
+    }
+    let chosen: Vec<f32> = allowed.iter().map(|id| logits[*id as usize]).collect();
+    let mut drawn = draw(arch, &chosen, request, index)?;
+    drawn.id = allowed[drawn.id as usize];
+    for (place, _) in &mut drawn.alternatives {
+        *place = allowed[*place as usize];
+    }
+    drawn.allowed = Some(id(allowed.len()));
+    Ok(drawn)
 }
 
 /// Draws the token number `index` of a generation. A function of its arguments alone.
@@ -51,6 +80,7 @@ pub(super) fn draw(
             .into_iter()
             .map(|place| (id(place), odds.logprob(place)))
             .collect(),
+        allowed: None,
     })
 }
 
@@ -231,6 +261,7 @@ mod tests {
             stop_ids: Vec::new(),
             alternatives: 0,
             key: DrawKey([7; 32]),
+            constraint: None,
         }
     }
 
@@ -295,6 +326,37 @@ mod tests {
     #[test]
     fn top_p_zero_still_draws_the_likeliest() {
         assert_eq!(drawn(&[0.0, 1.0, 0.5], &request(1.0, 0, 0.0), 0).id, 1);
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_drawn_with_logprobs_among_them() {
+        let logits = [3.0, 0.5, -1.0, 2.0];
+        let mut request = request(0.7, 0, 1.0);
+        request.alternatives = 4;
+        let sum = (0.5_f64 / 0.7).exp() + (-1.0_f64 / 0.7).exp();
+        let mut seen = std::collections::BTreeSet::new();
+        for index in 0..200 {
+            // The id beyond the logits is one that only the tokenizer has.
+            let drawn = draw_allowed(Arch::new(), &logits, &request, index, &[1, 2, 9]).unwrap();
+            let expected = f64::from(logits[drawn.id as usize]) / 0.7 - sum.ln();
+            assert!((f64::from(drawn.logprob) - expected).abs() < 1e-6);
+            assert_eq!(drawn.allowed, Some(2));
+            let ids: Vec<u32> = drawn.alternatives.iter().map(|(id, _)| *id).collect();
+            assert_eq!(ids, [1, 2]);
+            seen.insert(drawn.id);
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_token_without_an_alternative_has_logprob_0() {
+        for temperature in [0.0, 0.3, 1.0] {
+            let request = request(temperature, 3, 0.5);
+            let drawn = draw_allowed(Arch::new(), &[7.3, -4.1], &request, 5, &[1]).unwrap();
+            assert_eq!((drawn.id, drawn.logprob.to_bits()), (1, 0.0_f32.to_bits()));
+        }
+        let none = draw_allowed(Arch::new(), &[1.0], &request(1.0, 0, 1.0), 0, &[5]);
+        assert!(matches!(none, Err(GenerationError::Constraint { .. })));
     }
 
     #[test]

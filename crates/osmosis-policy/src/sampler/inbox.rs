@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationRequest, TokenSink};
+use osmosis_tokens::TokenMatcher;
 use parking_lot::{Condvar, Mutex};
 
 use super::SamplerRate;
 use crate::decoder::PackedWeights;
 
 pub(super) enum Letter {
-    Request(GenerationRequest, Box<dyn TokenSink>),
+    Request {
+        request: GenerationRequest,
+        matcher: Option<Box<TokenMatcher>>,
+        sink: Box<dyn TokenSink>,
+    },
     Swap {
         weights: Arc<PackedWeights>,
         version: PolicyVersion,

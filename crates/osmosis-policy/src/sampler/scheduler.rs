@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationError, GenerationRequest, StopReason, TokenSink};
+use osmosis_tokens::{TokenMatcher, TokensError};
 use pulp::Arch;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use tracing::{debug, error};
 
 use super::SamplerOptions;
-use super::draw::{Drawn, draw};
+use super::draw::{Drawn, draw, draw_allowed};
 use super::inbox::{Arrived, Inbox, Letter};
 use super::prefix_caches::{PrefixCaches, common_prefix};
 use super::sequence::{Job, Sequence};
@@ -23,7 +24,7 @@ use crate::decoder::{Batch, KvCache, Logits, PackedWeights, PagePool, Span, chec
 
 /// Prompt tokens run beside the sampled ones in a step: so many that a step computes about this many
 /// products. Small models then waste no time between steps, and large ones do not keep the others waiting.
-const PRODUCTS_PER_STEP: usize = 5_000_000_000;
+const PRODUCTS_PER_STEP: usize = 10_000_000_000;
 
 /// Tokens for whose keys and values a newcomer waits rather than computing them itself.
 const WORTH_WAITING: usize = 16;
@@ -85,7 +86,7 @@ impl Scheduler {
             .close()
             .into_iter()
             .filter_map(|letter| match letter {
-                Letter::Request(_, sink) => Some(sink),
+                Letter::Request { sink, .. } => Some(sink),
                 // Dropping it tells the one who waits.
                 Letter::Swap { .. } => None,
             });
@@ -108,7 +109,11 @@ impl Scheduler {
             let began = Instant::now();
             for letter in letters {
                 match letter {
-                    Letter::Request(request, sink) => self.receive(request, sink),
+                    Letter::Request {
+                        request,
+                        matcher,
+                        sink,
+                    } => self.receive(request, matcher, sink),
                     Letter::Swap {
                         weights,
                         version,
@@ -128,7 +133,12 @@ impl Scheduler {
         }
     }
 
-    fn receive(&mut self, request: GenerationRequest, sink: Box<dyn TokenSink>) {
+    fn receive(
+        &mut self,
+        request: GenerationRequest,
+        matcher: Option<Box<TokenMatcher>>,
+        sink: Box<dyn TokenSink>,
+    ) {
         if let Err(error) = check_prompt(&self.config, &request.prompt) {
             return sink.end(Err(error));
         }
@@ -147,6 +157,7 @@ impl Scheduler {
         self.waiting.push_back(Job {
             request,
             sink,
+            matcher,
             limit,
         });
     }
@@ -232,7 +243,7 @@ impl Scheduler {
         let sampling: Vec<usize> = (0..self.active.len())
             .filter(|index| plan[*index] > 0 && self.active[*index].behind() == 0)
             .collect();
-        let drawn = draw_all(self.arch, &logits, &self.active, &sampling);
+        let drawn = draw_all(self.arch, &logits, &mut self.active, &sampling);
         // Before anybody is told, so that who has been told finds it counted.
         let counted = began.elapsed();
         self.inbox
@@ -354,20 +365,46 @@ fn prompt_part(count: usize, sequence: &Sequence) -> usize {
 fn draw_all(
     arch: Arch,
     logits: &[&[f32]],
-    active: &[Sequence],
+    active: &mut [Sequence],
     sampling: &[usize],
 ) -> Vec<Result<Drawn, GenerationError>> {
+    let sequences = active.iter_mut().enumerate();
+    let sequences = sequences.filter(|(index, _)| sampling.binary_search(index).is_ok());
     let places: Vec<_> = logits
         .iter()
-        .zip(sampling)
-        .map(|(logits, index)| (*logits, &active[*index].request, active[*index].sampled()))
+        .zip(sequences)
+        .map(|(logits, (_, sequence))| {
+            let index = sequence.sampled();
+            (*logits, &sequence.request, index, &mut sequence.matcher)
+        })
         .collect();
-    let draw = |(logits, request, index): &(&[f32], &GenerationRequest, usize)| {
-        draw(arch, logits, request, *index)
+    let draw = |(logits, request, index, matcher): Place<'_>| match matcher {
+        None => draw(arch, logits, request, index),
+        Some(matcher) => {
+            let allowed = matcher.allowed().map_err(not_followed)?;
+            let drawn = draw_allowed(arch, logits, request, index, &allowed)?;
+            matcher.take(drawn.id).map_err(not_followed)?;
+            Ok(drawn)
+        }
     };
     if logits.iter().map(|logits| logits.len()).sum::<usize>() < 16 * 1024 {
-        places.iter().map(draw).collect()
+        places.into_iter().map(draw).collect()
     } else {
-        places.par_iter().map(draw).collect()
+        places.into_par_iter().map(draw).collect()
+    }
+}
+
+/// Where a token is drawn: logits, what was asked for, the number of the token, and what it has to follow.
+type Place<'a> = (
+    &'a [f32],
+    &'a GenerationRequest,
+    usize,
+    &'a mut Option<Box<TokenMatcher>>,
+);
+
+/// A grammar that was begun can still turn out to be too complex.
+fn not_followed(error: TokensError) -> GenerationError {
+    GenerationError::Constraint {
+        message: error.to_string(),
     }
 }

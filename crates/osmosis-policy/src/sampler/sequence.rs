@@ -2,6 +2,7 @@
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationRequest, SampledToken, StopReason, TokenSink};
+use osmosis_tokens::TokenMatcher;
 use tracing::trace;
 
 use super::draw::Drawn;
@@ -11,6 +12,8 @@ use crate::decoder::{KvCache, PAGE};
 pub(super) struct Job {
     pub(super) request: GenerationRequest,
     pub(super) sink: Box<dyn TokenSink>,
+    /// What its tokens have to follow.
+    pub(super) matcher: Option<Box<TokenMatcher>>,
     /// Tokens it may sample.
     pub(super) limit: usize,
 }
@@ -26,6 +29,8 @@ impl Job {
 pub(super) struct Sequence {
     pub(super) request: GenerationRequest,
     pub(super) sink: Box<dyn TokenSink>,
+    /// With the tokens sampled so far.
+    pub(super) matcher: Option<Box<TokenMatcher>>,
     limit: usize,
     pub(super) pages: usize,
     /// Tokens of the prompt.
@@ -45,12 +50,14 @@ impl Sequence {
         let Job {
             mut request,
             sink,
+            matcher,
             limit,
         } = job;
         let ids = std::mem::take(&mut request.prompt);
         Self {
             request,
             sink,
+            matcher,
             limit,
             pages,
             prompt: ids.len(),
@@ -87,6 +94,7 @@ impl Sequence {
             id,
             logprob,
             alternatives,
+            allowed,
         } = drawn;
         trace!(id, logprob, "sampled");
         self.ids.push(id);
@@ -95,6 +103,7 @@ impl Sequence {
             logprob,
             version,
             alternatives,
+            allowed,
         };
         if self.sink.token(token).is_break() {
             Some(StopReason::Cancelled)

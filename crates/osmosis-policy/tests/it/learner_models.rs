@@ -88,6 +88,7 @@ pub(crate) fn row(ids: Vec<u32>) -> LossRow {
         reference_logprobs: None,
         temperatures: vec![1.0; length],
         ids,
+        constrained: vec![],
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod builtin;
 mod checkpoints;
+mod constrained;
 mod learner_agreement;
 mod learner_conformance;
 mod learner_models;

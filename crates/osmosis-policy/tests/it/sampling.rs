@@ -18,7 +18,7 @@ use crate::logits::folder;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-type End = Result<StopReason, GenerationError>;
+pub(crate) type End = Result<StopReason, GenerationError>;
 
 /// Collects what is sampled.
 struct Collect {
@@ -74,6 +74,7 @@ pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize, seed: u8) -> Generati
         stop_ids: Vec::new(),
         alternatives: 0,
         key: DrawKey([seed; 32]),
+        constraint: None,
     }
 }
 
@@ -87,7 +88,10 @@ pub(crate) fn prompt(length: usize, seed: u32) -> Vec<u32> {
 }
 
 /// Sends all requests at once; the ends by number.
-fn sample(sampler: &Sampler, requests: &[GenerationRequest]) -> Vec<(Vec<SampledToken>, End)> {
+pub(crate) fn sample(
+    sampler: &Sampler,
+    requests: &[GenerationRequest],
+) -> Vec<(Vec<SampledToken>, End)> {
     let (done, ends) = channel();
     for (number, request) in requests.iter().enumerate() {
         send(sampler, request.clone(), number, usize::MAX, &done);

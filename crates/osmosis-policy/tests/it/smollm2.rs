@@ -65,6 +65,7 @@ fn smollm2_knows_the_capital_of_france() {
             stop_ids: model.chat.end_of_turn().to_vec(),
             alternatives: 0,
             key: DrawKey([0; 32]),
+            constraint: None,
         };
         sampler.generate(
             request,

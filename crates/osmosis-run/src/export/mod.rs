@@ -162,6 +162,7 @@ impl ExportRequest<'_> {
                 }
             }
         }
+        source.warn_of_constrained(notices);
         if writer.has_no_token_rows() {
             return Err(left_out.error(record.name.as_str()));
         }

@@ -79,6 +79,12 @@ impl<'a> Source<'a> {
         })
     }
 
+    pub(super) fn warn_of_constrained(&self, notices: &dyn Notices) {
+        if let Some(token_rows) = &self.token_rows {
+            token_rows.warn_of_constrained(notices);
+        }
+    }
+
     pub(super) async fn read(
         &self,
         rollouts: &[RolloutRecord],

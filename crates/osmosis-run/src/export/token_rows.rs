@@ -1,5 +1,7 @@
 //! The rows of tokens that a rollout gives a trainer.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use osmosis_core::Sample;
 use osmosis_core::config::Training;
 use osmosis_data::export::TokenRow;
@@ -19,6 +21,8 @@ pub(super) struct TokenRows {
     visits: bool,
     /// Rewards of parts of samples are those of the run that was graded again.
     regraded: bool,
+    /// Tokens that other trainers can't train on, because they were sampled under a grammar.
+    constrained: AtomicU64,
 }
 
 impl TokenRows {
@@ -28,6 +32,18 @@ impl TokenRows {
             visits: training.is_some(),
             training: training.unwrap_or_default(),
             regraded: pinned.regraded_from.is_some(),
+            constrained: AtomicU64::new(0),
+        }
+    }
+
+    /// Says how many tokens were taken out of the loss, when some were.
+    pub(super) fn warn_of_constrained(&self, notices: &dyn Notices) {
+        let count = self.constrained.load(Ordering::Relaxed);
+        if count > 0 {
+            notices.warn(format_args!(
+                "{count} tokens were sampled under a grammar (`response_format`, forced tools): their logprobs are \
+                 among the allowed tokens only, so they are left out of `loss_mask`"
+            ));
         }
     }
 
@@ -52,7 +68,13 @@ impl TokenRows {
         };
         let mut rows = vec![];
         for unit in taught {
-            rows.extend(unit.rows.into_iter().map(|row| TokenRow {
+            let mut of_unit = unit.rows;
+            for row in &mut of_unit {
+                let left_out = row.leave_out_constrained();
+                self.constrained.fetch_add(left_out, Ordering::Relaxed);
+            }
+            of_unit.retain(|row| row.loss_mask.contains(&true));
+            rows.extend(of_unit.into_iter().map(|row| TokenRow {
                 sample: unit.sample.clone(),
                 visit,
                 turn: unit.turn,
@@ -64,6 +86,10 @@ impl TokenRows {
                 versions: row.versions,
                 temperatures: row.temperatures,
             }));
+        }
+        if rows.is_empty() {
+            let why = "every token to train on was sampled under a grammar";
+            return Ok(Err(LeftOut::Nothing(why.to_owned())));
         }
         Ok(Ok(rows))
     }

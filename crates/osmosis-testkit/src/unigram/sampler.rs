@@ -96,6 +96,7 @@ impl UnigramSampler {
                     .take(request.alternatives)
                     .map(token)
                     .collect(),
+                allowed: None,
             });
             if request.stop_ids.contains(&id) {
                 return Ok(StopReason::Stop);

@@ -6,6 +6,7 @@
 )]
 
 mod checkpoints;
+mod constraints;
 mod conversations;
 mod families;
 mod gguf;

@@ -176,6 +176,7 @@ mod tests {
             logprobs: vec![0.0, -0.125, -1.5],
             versions: vec![None, Some(PolicyVersion(3)), Some(PolicyVersion(4))],
             temperatures: vec![1.0, 0.5, 0.5],
+            constrained: vec![],
         };
         let (rollout, sample) = (RolloutId::of(9, 1), SampleId::main());
         let owner = RowOwner {

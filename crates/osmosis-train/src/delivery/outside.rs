@@ -390,9 +390,20 @@ async fn delivered(
             rollout: &sample.rollout,
             sample: &sample.sample,
         };
-        let rows = sample.rows.iter();
+        let rows = sample.rows.iter().cloned().map(|mut row| {
+            // Their logprobs are among the tokens that a grammar allowed, which a trainer elsewhere does not know.
+            let left_out = row.leave_out_constrained();
+            if left_out > 0 {
+                tracing::warn!(
+                    rollout = %sample.rollout,
+                    tokens = left_out,
+                    "tokens that were sampled under a grammar are left out of the loss"
+                );
+            }
+            row
+        });
         rows.filter(|row| row.loss_mask.contains(&true))
-            .map(|row| DeliveredRow::new(owner, row, sample.reward, sample.advantage))
+            .map(|row| DeliveredRow::new(owner, &row, sample.reward, sample.advantage))
             .collect()
     };
     Ok(DeliveredBatch {

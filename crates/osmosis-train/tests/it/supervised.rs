@@ -62,6 +62,7 @@ impl Sft {
             checkpoints: Checkpoints {
                 eval_interval: 2,
                 checkpoint_save_freq: 3,
+                ..Checkpoints::default()
             },
             seed: 5,
         };

@@ -457,6 +457,7 @@ fn tokens(before: Option<&TokenRecord>, at: usize, story: &Story, run: u32) -> O
         complete: true,
         one_of_several: false,
         replaces: vec![],
+        constraint: None,
     })
 }
 

@@ -97,6 +97,7 @@ pub struct EndpointEngine {
     endpoint: Arc<Endpoint>,
     context_length: usize,
     logprobs: LogprobsOf,
+    constrains: bool,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -161,6 +162,7 @@ impl EndpointEngine {
             endpoint,
             context_length: described.context_length,
             logprobs: described.logprobs,
+            constrains: described.constrains,
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
@@ -198,6 +200,10 @@ impl TokenEngine for EndpointEngine {
             sink,
         );
         self.tasks.spawn_on(generation.run(), &runtime);
+    }
+
+    fn constrains(&self) -> bool {
+        self.constrains
     }
 
     fn is_elsewhere(&self) -> bool {

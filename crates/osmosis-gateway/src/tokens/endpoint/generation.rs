@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Again, Endpoint, FailedTry, Patience, bad_reply};
-use super::wire::{Asked, Event, Failure, LineBuffer, Route};
+use super::lines::LineBuffer;
+use super::wire::{Asked, Event, Failure, Route};
 use crate::tokens::engine::{NotWanted, while_wanted};
 
 pub(super) struct Generation {

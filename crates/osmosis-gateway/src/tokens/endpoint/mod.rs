@@ -11,6 +11,7 @@
 
 mod client;
 mod generation;
+mod lines;
 mod outbox;
 mod reply;
 mod server;

@@ -214,6 +214,7 @@ fn plain_request() -> GenerationRequest {
         stop_ids: vec![],
         alternatives: 0,
         key: DrawKey([0; 32]),
+        constraint: None,
     }
 }
 
@@ -266,6 +267,7 @@ impl Offered {
             context_length: self.engine.context_length(),
             version: self.engine.version().0,
             logprobs: self.logprobs,
+            constrains: self.engine.constrains(),
         };
         // It holds nothing that JSON has no word for.
         let body = serde_json::to_vec(&description).unwrap_or_default();
@@ -310,6 +312,11 @@ impl Shared {
             ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
         })?;
         let request = asked.checked().map_err(ErrorReply::bad_request)?;
+        if request.constraint.is_some() && !offered.engine.constrains() {
+            return Err(ErrorReply::bad_request(
+                "the engine takes no grammars, as it was described",
+            ));
+        }
         if offered.engine.logprobs_of(&request) != offered.logprobs {
             return Err(ErrorReply::bad_request(
                 "with these settings the engine gives other logprobs than it was described with",

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use bytes::{BufMut, BytesMut};
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
-    DrawKey, GenerationError, GenerationRequest, LogprobsOf, RemoteFault, SampledToken, StopReason,
+    Constraint, DrawKey, GenerationError, GenerationRequest, LogprobsOf, RemoteFault, SampledToken,
+    StopReason,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,9 @@ pub(super) struct Description {
     /// What the logprobs of every answer are.
     #[serde(with = "LogprobsName")]
     pub(super) logprobs: LogprobsOf,
+    /// Whether requests may have a grammar. Older endpoints do not say, and take none.
+    #[serde(default)]
+    pub(super) constrains: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +80,9 @@ pub(super) struct Asked {
     alternatives: usize,
     /// In hexadecimal digits.
     key: String,
+    /// The grammar to follow, for endpoints that say that they take one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    grammar: Option<String>,
 }
 
 impl From<&GenerationRequest> for Asked {
@@ -94,6 +101,10 @@ impl From<&GenerationRequest> for Asked {
                 let _ = write!(text, "{byte:02x}");
                 text
             }),
+            grammar: request
+                .constraint
+                .as_ref()
+                .map(|constraint| constraint.grammar.to_string()),
         }
     }
 }
@@ -125,6 +136,9 @@ impl Asked {
             stop_ids: self.stop_ids,
             alternatives: self.alternatives,
             key,
+            constraint: self.grammar.map(|grammar| Constraint {
+                grammar: grammar.into(),
+            }),
         })
     }
 }
@@ -165,6 +179,9 @@ pub(super) struct TokenLine {
     /// Each with the bits of its logprob.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<(u32, u32)>,
+    /// How many tokens the grammar allowed, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    allowed: Option<u32>,
 }
 
 impl From<&SampledToken> for TokenLine {
@@ -177,6 +194,7 @@ impl From<&SampledToken> for TokenLine {
             alternatives: alternatives
                 .map(|(id, logprob)| (*id, logprob.to_bits()))
                 .collect(),
+            allowed: token.allowed,
         }
     }
 }
@@ -191,6 +209,7 @@ impl From<TokenLine> for SampledToken {
             alternatives: alternatives
                 .map(|(id, bits)| (id, f32::from_bits(bits)))
                 .collect(),
+            allowed: line.allowed,
         }
     }
 }
@@ -217,6 +236,9 @@ pub(super) enum Failure {
         vocabulary: usize,
     },
     NotFinite,
+    Constraint {
+        message: String,
+    },
     ShutDown,
     Remote {
         #[serde(with = "FaultName")]
@@ -248,6 +270,7 @@ impl From<GenerationError> for Failure {
                 Self::UnknownToken { id, vocabulary }
             }
             GenerationError::NotFinite => Self::NotFinite,
+            GenerationError::Constraint { message } => Self::Constraint { message },
             GenerationError::ShutDown => Self::ShutDown,
             GenerationError::Remote { kind, message } => Self::Remote { kind, message },
         }
@@ -261,6 +284,7 @@ impl From<Failure> for GenerationError {
             Failure::PromptEmpty => Self::PromptEmpty,
             Failure::UnknownToken { id, vocabulary } => Self::UnknownToken { id, vocabulary },
             Failure::NotFinite => Self::NotFinite,
+            Failure::Constraint { message } => Self::Constraint { message },
             Failure::ShutDown => Self::ShutDown,
             Failure::Remote { kind, message } => Self::Remote { kind, message },
         }
@@ -276,36 +300,9 @@ impl Event {
     }
 }
 
-/// No line is longer.
-const MAX_LINE_BYTES: usize = 256 << 10;
-
-/// Bytes as they come, to be taken by lines.
-#[derive(Debug, Default)]
-pub(super) struct LineBuffer(BytesMut);
-
-impl LineBuffer {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    /// The next event; an `Err` says what is wrong with it.
-    pub(super) fn next(&mut self) -> Result<Option<Event>, String> {
-        let Some(end) = memchr::memchr(b'\n', &self.0) else {
-            return if self.0.len() > MAX_LINE_BYTES {
-                Err(format!("sent a line of more than {MAX_LINE_BYTES} bytes"))
-            } else {
-                Ok(None)
-            };
-        };
-        let line = self.0.split_to(end + 1);
-        serde_json::from_slice(&line)
-            .map(Some)
-            .map_err(|error| format!("sent a bad event: {error}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::lines::LineBuffer;
     use super::*;
 
     fn request() -> GenerationRequest {
@@ -318,6 +315,9 @@ mod tests {
             stop_ids: vec![7],
             alternatives: 3,
             key: DrawKey(std::array::from_fn(|at| u8::try_from(at * 7).unwrap())),
+            constraint: Some(Constraint {
+                grammar: "start: \"a\"\n".into(),
+            }),
         }
     }
 
@@ -335,6 +335,20 @@ mod tests {
         let sent = serde_json::to_vec(&Asked::from(&request())).unwrap();
         let asked: Asked = serde_json::from_slice(&sent).unwrap();
         assert_eq!(asked.checked(), Ok(request()));
+    }
+
+    #[test]
+    fn a_request_without_a_grammar_is_one_that_older_endpoints_read() {
+        let mut free = request();
+        free.constraint = None;
+        let sent = serde_json::to_value(Asked::from(&free)).unwrap();
+        assert_eq!(sent.get("grammar"), None);
+        let older = r#"{"context_length": 8, "version": 1, "logprobs": "tempered"}"#;
+        assert!(
+            !serde_json::from_str::<Description>(older)
+                .unwrap()
+                .constrains
+        );
     }
 
     #[test]
@@ -367,6 +381,7 @@ mod tests {
                 id: 9,
                 logprob,
                 version: PolicyVersion(u64::MAX),
+                allowed: (!alternatives.is_empty()).then_some(7),
                 alternatives,
             })
             .collect();
@@ -390,6 +405,9 @@ mod tests {
                 vocabulary: 4,
             },
             GenerationError::NotFinite,
+            GenerationError::Constraint {
+                message: "no".to_owned(),
+            },
             GenerationError::ShutDown,
             GenerationError::Remote {
                 kind: RemoteFault::CutShort,
@@ -423,18 +441,6 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_waited_for_forever() {
-        let mut lines = LineBuffer::default();
-        lines.push(&vec![b'x'; MAX_LINE_BYTES]);
-        assert_eq!(lines.next(), Ok(None));
-        lines.push(b"x");
-        assert!(lines.next().unwrap_err().contains("a line of more"));
-        let mut lines = LineBuffer::default();
-        lines.push(b"{}\n");
-        assert!(lines.next().unwrap_err().contains("bad event"));
-    }
-
-    #[test]
     fn lines_stay_what_they_are() {
         // Nodes of one version ask a controller of another.
         let mut bytes = BytesMut::new();
@@ -443,6 +449,7 @@ mod tests {
             logprob: -0.5,
             version: PolicyVersion(2),
             alternatives: vec![(5, -0.5)],
+            allowed: None,
         };
         for event in [
             Event::Begun { version: 2 },

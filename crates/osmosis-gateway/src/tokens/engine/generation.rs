@@ -243,6 +243,7 @@ impl Generation {
                 logprob: drawn.logprob,
                 version,
                 alternatives: drawn.alternatives,
+                allowed: None,
             };
             if self.sink.token(token) == ControlFlow::Break(()) {
                 // Dropping the connection ends it there too.

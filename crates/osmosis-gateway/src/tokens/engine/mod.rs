@@ -140,6 +140,12 @@ impl TokenEngine for RemoteEngine {
     }
 
     fn generate(&self, request: GenerationRequest, sink: Box<dyn TokenSink>) {
+        if request.constraint.is_some() {
+            // Nobody asks for it: it says that it does not constrain.
+            return sink.end(Err(GenerationError::Constraint {
+                message: "grammars are not sent to inference servers".to_owned(),
+            }));
+        }
         let Ok(runtime) = Handle::try_current() else {
             return sink.end(Err(GenerationError::ShutDown));
         };

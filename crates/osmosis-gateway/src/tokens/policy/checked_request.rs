@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::structure::{self, ToolChoice};
 use crate::policy::{ModelReply, ReplyBody};
 
 /// More choices than anybody asks for by intent.
@@ -17,6 +18,11 @@ pub(super) struct CheckedRequest {
     pub(super) messages: Vec<Value>,
     /// `None` when there are none, or when the caller wants none used.
     pub(super) tools: Option<Vec<Value>>,
+    pub(super) tool_choice: ToolChoice,
+    /// Whether a reply may have several calls.
+    pub(super) parallel_calls: bool,
+    /// The schema of a reply that must be JSON.
+    pub(super) json: Option<Value>,
     /// Further variables of the template.
     pub(super) extra: Map<String, Value>,
     pub(super) temperature: f32,
@@ -89,6 +95,7 @@ struct Fields {
     messages: Value,
     tools: Value,
     tool_choice: Value,
+    parallel_tool_calls: Value,
     chat_template_kwargs: Value,
     temperature: Value,
     top_p: Value,
@@ -118,11 +125,15 @@ impl CheckedRequest {
             Some(tokens) => Some(tokens),
             None => count("max_tokens", &fields.max_tokens)?,
         };
-        check_response_format(&fields.response_format)?;
-        let offered = offered_tools(fields.tools, &fields.tool_choice)?;
+        let tool_choice = ToolChoice::parse(&fields.tool_choice)?;
+        let tools = offered_tools(fields.tools)?;
         Ok(Self {
             messages: messages(fields.messages)?,
-            tools: offered,
+            tools: tools.filter(|_| tool_choice != ToolChoice::None),
+            tool_choice,
+            parallel_calls: fields.parallel_tool_calls.is_null()
+                || flag("parallel_tool_calls", &fields.parallel_tool_calls)?,
+            json: structure::reply_schema(&fields.response_format)?,
             extra: template_variables(fields.chat_template_kwargs)?,
             temperature: temperature(&fields.temperature)?,
             top_p: top_p(&fields.top_p)?,
@@ -158,9 +169,8 @@ fn messages(given: Value) -> Result<Vec<Value>, Refusal> {
     Ok(messages)
 }
 
-/// The tools, unless the caller wants none used. That one of them is used cannot be promised: what is
-/// sampled decides.
-fn offered_tools(tools: Value, choice: &Value) -> Result<Option<Vec<Value>>, Refusal> {
+/// The tools, if there are any.
+fn offered_tools(tools: Value) -> Result<Option<Vec<Value>>, Refusal> {
     let tools = match tools {
         Value::Null => Vec::new(),
         Value::Array(tools) => tools,
@@ -172,33 +182,7 @@ fn offered_tools(tools: Value, choice: &Value) -> Result<Option<Vec<Value>>, Ref
             format!("`tools[{wrong}]` is not an object"),
         ));
     }
-    let offered = match choice {
-        Value::Null => true,
-        Value::String(choice) if choice == "auto" => true,
-        Value::String(choice) if choice == "none" => false,
-        _ => {
-            return Err(Refusal::unsupported(
-                "tool_choice",
-                format!(
-                    "a policy that samples tokens cannot be forced to call a tool: `tool_choice` is {choice}; \
-                     it can be \"auto\" or \"none\""
-                ),
-            ));
-        }
-    };
-    Ok((offered && !tools.is_empty()).then_some(tools))
-}
-
-fn check_response_format(format: &Value) -> Result<(), Refusal> {
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        None if format.is_null() => Ok(()),
-        _ => Err(Refusal::unsupported(
-            "response_format",
-            "a policy that samples tokens cannot be held to a format: `response_format` can only be \
-             {\"type\": \"text\"}",
-        )),
-    }
+    Ok((!tools.is_empty()).then_some(tools))
 }
 
 fn template_variables(given: Value) -> Result<Map<String, Value>, Refusal> {

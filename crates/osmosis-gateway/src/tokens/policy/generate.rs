@@ -164,12 +164,14 @@ impl Inner {
             stop_ids,
             alternatives: 0,
             key: seed.map_or_else(|| place.draw_key(0), |seed| draw::callers_draw_key(seed, 0)),
+            constraint: None,
         };
         let logprobs_of = self.engine.logprobs_of(&request);
         let running = Arc::new(Running::new(
             calls,
             vec![planned.prompt],
             (temperature, logprobs_of),
+            None,
             false,
             || StopScan::new(Arc::clone(&self.reading), Arc::clone(&stops)),
         ));

@@ -5,8 +5,8 @@
 //! tokens into text and says what can be told already, `wire` writes it. When the call is recorded, the
 //! gateway asks `running` for the token records, however the call ended.
 //!
-//! What sampling cannot promise is refused with 400, not ignored: a `tool_choice` that forces a call, a
-//! `response_format` other than text. Reasoning is given when its `</think>` has come: until then a text
+//! What a reply must be (a `tool_choice` that forces a call, a `response_format` with JSON) is a grammar that the engine
+//! follows; where it can't, or the grammar is no good, the call is refused with 400, not ignored. Reasoning is given when its `</think>` has come: until then a text
 //! may turn out to have none.
 
 mod answering;
@@ -18,6 +18,7 @@ mod live;
 mod reading;
 mod refused;
 mod running;
+mod structure;
 mod wire;
 
 use std::sync::Arc;
@@ -151,6 +152,7 @@ impl Inner {
             .map(|planned| (planned.prompt.ids.len(), planned.number))
             .unwrap_or_default();
         self.check_length(prompt)?;
+        let constraint = self.constraint(&asked)?;
         let place = Place {
             seed: self.options.seed,
             rollout: &call.rollout_id,
@@ -185,6 +187,7 @@ impl Inner {
                     }
                     .draw_key(choice),
                 },
+                constraint: constraint.clone(),
             })
             .collect();
         Ok(Prepared {
@@ -253,10 +256,12 @@ impl Inner {
             .first()
             .map(|request| self.engine.logprobs_of(request))
             .unwrap_or_default();
+        let constraint = requests.first().and_then(|first| first.constraint.clone());
         let running = Arc::new(Running::new(
             calls,
             prompts,
             (asked.temperature, logprobs_of),
+            constraint,
             call.streamed,
             || StopScan::new(Arc::clone(&self.reading), Arc::clone(&stops)),
         ));
@@ -360,6 +365,9 @@ impl Inner {
             GenerationError::PromptEmpty => {
                 return Refusal::of("messages", error.to_string()).into();
             }
+            GenerationError::Constraint { .. } => {
+                return Refusal::of("response_format", error.to_string()).into();
+            }
             GenerationError::UnknownToken { .. } | GenerationError::NotFinite => {
                 (FaultKind::ServerError, 500)
             }
@@ -386,7 +394,8 @@ impl Inner {
     }
 
     async fn answer(self: &Arc<Self>, call: ModelCall) -> Result<ModelReply, Refused> {
-        let prepared = if call.body.len() > LARGE_BODY_BYTES {
+        let takes_long = call.body.len() > LARGE_BODY_BYTES || structure::is_mentioned(&call.body);
+        let prepared = if takes_long {
             let (policy, call) = (Arc::clone(self), call.clone());
             tokio::task::spawn_blocking(move || policy.prepare(&call))
                 .await

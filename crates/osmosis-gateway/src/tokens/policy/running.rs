@@ -7,8 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
-use osmosis_core::generation::{GenerationError, LogprobsOf, SampledToken, StopReason, TokenSink};
-use osmosis_tokens::PlannedPrompt;
+use osmosis_core::generation::{
+    Constraint, GenerationError, LogprobsOf, SampledToken, StopReason, TokenSink,
+};
+use osmosis_tokens::{PlannedPrompt, RecordedConstraint};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -26,6 +28,8 @@ pub(super) struct Running {
     prompt_tokens: u64,
     temperature: f32,
     logprobs_of: LogprobsOf,
+    /// What every choice has to follow.
+    constraint: Option<Constraint>,
     /// Every token is news; otherwise only the end of a choice is.
     every_token: bool,
     news: Notify,
@@ -60,6 +64,7 @@ impl Running {
         calls: Arc<SampleCalls>,
         prompts: Vec<PlannedPrompt>,
         (temperature, logprobs_of): (f32, LogprobsOf),
+        constraint: Option<Constraint>,
         every_token: bool,
         stop: impl Fn() -> Option<StopScan>,
     ) -> Self {
@@ -86,6 +91,7 @@ impl Running {
             prompt_tokens,
             temperature,
             logprobs_of,
+            constraint,
             every_token,
             news: Notify::new(),
         }
@@ -161,6 +167,16 @@ impl Running {
                 temperature: self.temperature,
                 logprobs_of: self.logprobs_of,
                 one_of_several: self.choices.len() > 1,
+                constraint: self.constraint.clone().map(|constraint| {
+                    // An engine that constrains says of every token how many were allowed. Without that, nobody trains
+                    // on it: no place has 0.
+                    let allowed = choice.tokens.iter();
+                    let allowed = allowed.map(|token| token.allowed.unwrap_or(0)).collect();
+                    RecordedConstraint {
+                        constraint,
+                        allowed,
+                    }
+                }),
             };
             (prompt, sampled)
         };

@@ -104,6 +104,7 @@ impl Ledger {
             temperature: self.settings.temperature,
             logprobs_of,
             one_of_several: self.settings.choices > 1,
+            constraint: None,
         };
         let told = if whole || choice.finished {
             Delivered::Ids

@@ -10,6 +10,18 @@ use crate::learner::tape::Operation;
 pub(in crate::learner) struct TokenLogprob {
     pub(in crate::learner) targets: Vec<u32>,
     pub(in crate::learner) temperatures: Vec<f32>,
+    /// The places of rows that were sampled under a grammar, ascending, each with the ids that were allowed there,
+    /// which the target is one of: the softmax is over these alone, and other logits have no gradient.
+    pub(in crate::learner) allowed: Vec<(usize, Vec<u32>)>,
+}
+
+impl TokenLogprob {
+    /// The allowed ids of a row, where not all are.
+    #[inline(always)]
+    fn allowed(&self, row: usize) -> Option<&[u32]> {
+        let place = self.allowed.binary_search_by_key(&row, |(row, _)| *row);
+        place.ok().map(|place| self.allowed[place].1.as_slice())
+    }
 }
 
 /// The distribution of one row.
@@ -31,6 +43,7 @@ impl<T: Real> Softmax<T> {
 
     #[inline(always)]
     fn fill(&mut self, logits: &[T], cold: T) {
+        self.probabilities.resize(logits.len(), T::ZERO);
         let peak = largest(logits) * cold;
         for (out, logit) in self.probabilities.iter_mut().zip(logits) {
             *out = (*logit * cold - peak).exponential();
@@ -65,9 +78,17 @@ kernel! {
         let rows = tokens.targets.len();
         let mut out = vec![T::ZERO; 2 * rows];
         let mut softmax = Softmax::new(width);
+        let mut chosen = Vec::new();
         for (index, row) in logits.chunks_exact(width).enumerate() {
             let cold = T::ONE / T::of_single(tokens.temperatures[index]);
-            softmax.fill(row, cold);
+            match tokens.allowed(index) {
+                None => softmax.fill(row, cold),
+                Some(allowed) => {
+                    chosen.clear();
+                    chosen.extend(allowed.iter().map(|id| row[*id as usize]));
+                    softmax.fill(&chosen, cold);
+                }
+            }
             out[index] = row[tokens.targets[index] as usize] * cold - softmax.log_norm;
             out[rows + index] = softmax.entropy;
         }
@@ -80,10 +101,23 @@ kernel! {
         let rows = tokens.targets.len();
         let mut out = vec![T::ZERO; logits.len()];
         let mut softmax = Softmax::new(width);
+        let mut chosen = Vec::new();
         for (index, (row, out)) in logits.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
             let cold = T::ONE / T::of_single(tokens.temperatures[index]);
-            softmax.fill(row, cold);
             let (by_logprob, by_entropy) = (gradient[index] * cold, gradient[rows + index] * cold);
+            if let Some(allowed) = tokens.allowed(index) {
+                chosen.clear();
+                chosen.extend(allowed.iter().map(|id| row[*id as usize]));
+                softmax.fill(&chosen, cold);
+                let base = softmax.entropy - softmax.log_norm;
+                for ((id, p), logit) in allowed.iter().zip(&softmax.probabilities).zip(&chosen) {
+                    let slope = by_logprob + by_entropy * (*logit * cold + base);
+                    out[*id as usize] = -(slope * *p);
+                }
+                out[tokens.targets[index] as usize] += by_logprob;
+                continue;
+            }
+            softmax.fill(row, cold);
             for (out, p) in out.iter_mut().zip(&softmax.probabilities) {
                 *out = -(by_logprob * *p);
             }

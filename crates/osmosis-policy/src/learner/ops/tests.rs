@@ -134,6 +134,7 @@ fn gradients_of_logprobs_and_entropies_match_differences() {
     let score = TokenLogprob {
         targets: vec![0, 18, 7],
         temperatures: vec![1.0, 0.3, 2.0],
+        allowed: vec![],
     };
     check(&score, [(3, 19)]);
 }
@@ -144,6 +145,7 @@ fn logprobs_and_entropies_are_those_of_the_distribution_at_the_temperature() {
     let score = TokenLogprob {
         targets: vec![1],
         temperatures: vec![2.0],
+        allowed: vec![],
     };
     let found = score.forward([&logits]).unwrap();
     let masses = [0.5_f64, 1.5, -0.25].map(f64::exp);
@@ -156,6 +158,38 @@ fn logprobs_and_entropies_are_those_of_the_distribution_at_the_temperature() {
     for (found, expected) in found.values().unwrap().iter().zip(expected) {
         assert!((found - expected).abs() < 1e-12, "{found}, not {expected}");
     }
+}
+
+#[test]
+fn gradients_among_allowed_tokens_match_differences() {
+    let score = TokenLogprob {
+        targets: vec![0, 18, 7, 4],
+        temperatures: vec![1.0, 0.3, 2.0, 0.7],
+        allowed: vec![(1, vec![3, 11, 18]), (3, (0..19).collect())],
+    };
+    check(&score, [(4, 19)]);
+}
+
+#[test]
+fn logprobs_among_allowed_tokens_leave_out_the_others_and_a_forced_token_teaches_nothing() {
+    let logits = Matrix::new(vec![9.0_f64, 3.0, -0.5, 1.0, 0.25, 0.1, 0.7, -2.0], 4);
+    let score = TokenLogprob {
+        targets: vec![1, 2],
+        temperatures: vec![2.0, 0.3],
+        allowed: vec![(0, vec![1, 2]), (1, vec![2])],
+    };
+    let found = score.forward([&logits]).unwrap();
+    let (one, other) = (1.5_f64.exp(), (-0.25_f64).exp());
+    let expected = (one / (one + other)).ln();
+    let found = found.values().unwrap();
+    assert!((found[0] - expected).abs() < 1e-12);
+    assert_eq!((found[1], found[3]), (0.0, 0.0));
+    let outer = Matrix::new(vec![1.0, -3.0, 0.5, 2.0], 2);
+    let [gradient] = score.backward([&logits], outer).unwrap();
+    let gradient = gradient.values().unwrap();
+    assert_eq!((gradient[0], gradient[3]), (0.0, 0.0));
+    assert!(gradient[1] != 0.0 && gradient[2] != 0.0);
+    assert_eq!(gradient[4..], [0.0; 4]);
 }
 
 #[test]

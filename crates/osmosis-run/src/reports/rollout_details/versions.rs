@@ -157,6 +157,7 @@ mod tests {
             complete: true,
             one_of_several: false,
             replaces: vec![],
+            constraint: None,
         }
         .encode()
     }
