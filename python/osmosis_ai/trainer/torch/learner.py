@@ -139,7 +139,10 @@ class Learner:
     @staticmethod
     def _weighted(rows: list[Row], logprobs: list[list[float]]) -> list[list[float]]:
         return [
-            [value if weight != 0 else 0.0 for value, weight in zip(values, row.weights, strict=True)]
+            [
+                value if weight != 0 else 0.0
+                for value, weight in zip(values, row.weights, strict=True)
+            ]
             for row, values in zip(rows, logprobs, strict=True)
         ]
 
@@ -223,9 +226,7 @@ class Learner:
         self.updates = updates
 
 
-def _padded(
-    columns: list[list[float]], device: torch.device, padding: float = 0.0
-) -> torch.Tensor:
+def _padded(columns: list[list[float]], device: torch.device, padding: float = 0.0) -> torch.Tensor:
     length = max(len(column) for column in columns)
     padded = torch.full((len(columns), length), padding, dtype=torch.float64)
     for place, column in enumerate(columns):

@@ -59,9 +59,7 @@ class Tally:
         self._note("entropy", (size * entropy).sum())
         return added
 
-    def _terms(
-        self, tokens: Tokens, logprobs: torch.Tensor, size: torch.Tensor
-    ) -> torch.Tensor:
+    def _terms(self, tokens: Tokens, logprobs: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
         if self._loss.objective == "likelihood":
             return -logprobs
         with torch.no_grad():

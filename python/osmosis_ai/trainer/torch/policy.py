@@ -161,9 +161,13 @@ class Policy:
         for name, parameter in now.items():
             found = saved.get(name)
             if found is None or found.shape != parameter.shape:
-                raise LearnerError("unreadable", f"`{folder}`: `{name}` is missing or of another shape")
+                raise LearnerError(
+                    "unreadable", f"`{folder}`: `{name}` is missing or of another shape"
+                )
             if not bool(torch.isfinite(found).all()):
-                raise LearnerError("not_finite", f"`{folder}`: `{name}` has a number that is not finite")
+                raise LearnerError(
+                    "not_finite", f"`{folder}`: `{name}` has a number that is not finite"
+                )
         return {name: saved[name].detach() for name in now}
 
     def put(self, parameters: dict[str, torch.Tensor]) -> None:

@@ -16,9 +16,7 @@ class Ranks:
         on_cpu = all(device == "cpu" for device in devices)
         self._state = PartialState(cpu=on_cpu)
         chosen = devices[self.rank % len(devices)]
-        self.device: torch.device = (
-            self._state.device if chosen == "auto" else torch.device(chosen)
-        )
+        self.device: torch.device = self._state.device if chosen == "auto" else torch.device(chosen)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 

@@ -81,20 +81,19 @@ class Row:
 
 def read_rows(message: list[dict[str, Any]]) -> list[Row]:
     """From a request. A number that JSON can't write comes as null."""
-    nan = math.nan
 
-    def numbers(column: list[float | None]) -> list[float]:
-        return [nan if number is None else number for number in column]
+    def numbers(column: list[float | None] | None) -> list[float] | None:
+        if column is None:
+            return None
+        return [math.nan if number is None else number for number in column]
 
-    return [
-        Row(
-            **{
-                name: column if name == "ids" or column is None else numbers(column)
-                for name, column in row.items()
-            }
-        )
-        for row in message
-    ]
+    def read(row: dict[str, Any]) -> Row:
+        columns: dict[str, Any] = {
+            name: column if name == "ids" else numbers(column) for name, column in row.items()
+        }
+        return Row(**columns)
+
+    return [read(row) for row in message]
 
 
 def microbatches(rows: list[Row], most_tokens: int) -> list[list[int]]:
