@@ -172,8 +172,10 @@ impl Updates {
         self.add_logprobs(learner, reference)?;
         let Self { rows, loss, .. } = &self;
         let mut mismatch = None;
+        let tolerance = learner.logprob_tolerance();
         let mut confirmed = |logprobs: &[Vec<f32>]| {
-            mismatch = LogprobMismatch::find(rows, &self.origins, logprobs, self.version);
+            mismatch =
+                LogprobMismatch::find(rows, &self.origins, logprobs, self.version, tolerance);
             mismatch.is_none()
         };
         let first = learner.update(rows, *loss, &mut confirmed)?;

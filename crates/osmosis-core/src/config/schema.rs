@@ -90,6 +90,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "behaviour_weight_cap",
             "reward_range",
             "model_errors",
+            "lora",
         ]),
     },
     Section {
@@ -101,6 +102,11 @@ pub(super) const SECTIONS: &[Section] = &[
         name: "checkpoints",
         kinds: &[ConfigKind::Training],
         keys: Keys::These(&["eval_interval", "checkpoint_save_freq"]),
+    },
+    Section {
+        name: "trainer",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["kind", "python", "server_command", "dtype", "devices"]),
     },
     Section {
         name: "workflow",

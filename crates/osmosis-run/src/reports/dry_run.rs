@@ -122,7 +122,7 @@ impl TrainDryRun {
         Self {
             rows,
             held_out,
-            parameters: plan.model.config.parameters(),
+            parameters: plan.model.parameters(),
             code: CheckedCode::of(checked.manifest, checked.program, &plan.code.withheld),
         }
     }

@@ -5,6 +5,9 @@ pub mod outside_model;
 mod overlap;
 pub mod plan;
 mod sharing;
+pub mod torch;
+mod trained_model;
 pub mod training;
 
 pub use held_out::{HeldOutRows, held_out_rows, training_of, with_moved_rows};
+pub use trained_model::TrainedModel;

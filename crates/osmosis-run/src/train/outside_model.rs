@@ -1,6 +1,6 @@
 //! The model of a run whose trainer is another process.
 
-use osmosis_core::config::{ModelPath, TrainConfig};
+use osmosis_core::config::{ModelPath, TrainConfig, TrainerKind};
 use osmosis_policy::EmbeddedModel;
 
 use super::plan::PlannedModel;
@@ -21,6 +21,13 @@ pub enum OutsideModel {
 
 impl PlannedModel for OutsideModel {
     async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+        if config.trainer.kind == TrainerKind::Torch {
+            return Err(RunError::failed(
+                RunErrorKind::ConfigInvalid,
+                "`[trainer] kind = \"torch\"` starts a trainer, and `train serve` is for one of your own",
+            )
+            .hint("use `osmosis train submit`, or leave `[trainer]` out"));
+        }
         let model = &config.experiment.model_path;
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         if matches!(

@@ -6,19 +6,18 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{ConfigSource, HeldOut, Language, ModelPath, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
-use osmosis_policy::{EmbeddedModel, Processor};
+use osmosis_policy::Processor;
 use osmosis_store::NewRow;
 use osmosis_tokens::ChatFormat;
 use osmosis_train::TrainPlan;
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
+use super::trained_model::TrainedModel;
 use crate::builtin_language;
-use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::notices::Notices;
-use crate::policy;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::Workspace;
@@ -38,7 +37,7 @@ pub struct Request {
 
 /// A checked training run.
 #[derive(Debug)]
-pub struct Plan<M = EmbeddedModel> {
+pub struct Plan<M = TrainedModel> {
     pub workspace: Workspace,
     pub request: Request,
     pub config: TrainConfig,
@@ -64,21 +63,6 @@ pub trait PlannedModel: Sized {
     fn pin(&self, facts: &mut Pinned);
     /// Texts that must never be written down.
     fn secrets(&self) -> &[String];
-}
-
-impl PlannedModel for EmbeddedModel {
-    async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
-        let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
-        policy::open_model(&config.experiment.model_path, workspace, &chat).await
-    }
-
-    fn pin(&self, facts: &mut Pinned) {
-        facts.model_sha256 = Some(self.digest());
-    }
-
-    fn secrets(&self) -> &[String] {
-        &[]
-    }
 }
 
 impl<M: PlannedModel> Plan<M> {
