@@ -9,6 +9,7 @@ mod fuzz;
 mod licences;
 mod python_direction;
 mod tiny;
+mod torch;
 mod torture;
 
 use std::process::ExitCode;
@@ -76,6 +77,11 @@ enum Command {
         build: bool,
     },
     Torture(torture::Options),
+    /// Train a small model with real torch, peft and vLLM on the CPU (installs gigabytes, takes minutes; not in `ci`)
+    #[command(
+        after_help = "Example:\n  cargo xtask torch\n  cargo xtask torch --environments /tmp/envs -- --weights full --steps 20"
+    )]
+    Torch(torch::Options),
     /// Make the weights of `builtin/tiny` and the rows of `examples/calculator` again (minutes)
     Tiny {
         /// Write nothing; fail unless the shipped weights have the same inputs and, on the kind of
@@ -112,6 +118,7 @@ fn main() -> ExitCode {
             build,
         } => fuzz::run(minutes_each, only.as_deref(), build),
         Command::Tiny { check } => tiny::run(check),
+        Command::Torch(options) => torch::run(&options),
         Command::Torture(options) => torture::run(&options),
     };
     match done {

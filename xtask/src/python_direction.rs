@@ -54,6 +54,12 @@ const PARTS: [Part; 14] = [
         parts: &[],
         packages: &["numpy"],
     },
+    // The only part that imports torch.
+    Part {
+        name: "osmosis_ai.trainer.torch",
+        parts: &[],
+        packages: &["accelerate", "peft", "safetensors", "torch", "transformers"],
+    },
     // The worker: the protocol around the core.
     Part {
         name: "osmosis_ai.worker.process",

@@ -40,6 +40,12 @@ pub trait Learner: Send + Sync + fmt::Debug {
     /// Logprobs of each token given those before it (entry 0 is 0), at each token's temperature.
     fn logprobs(&self, rows: &[LossRow]) -> Result<Vec<Vec<f32>>, LearnerError>;
 
+    /// How many times as far as with both in float32 its logprobs may be from the sampler's, for tokens that its own
+    /// weights sampled.
+    fn logprob_tolerance(&self) -> f64 {
+        1.0
+    }
+
     /// Updates made so far, those before a restore included.
     fn updates(&self) -> u64;
 

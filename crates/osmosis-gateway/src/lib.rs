@@ -79,6 +79,9 @@ pub use tokens::endpoint::{
     EndpointAddress, EndpointEngine, EndpointEngineOptions, EndpointError, TokenEndpoint,
     TokenEndpointOptions,
 };
-pub use tokens::engine::{EngineKind, RemoteEngine, RemoteEngineOptions, ServerLogprobs};
+pub use tokens::engine::{
+    EngineKind, ExchangingEngine, RemoteEngine, RemoteEngineOptions, ServerLogprobs, VllmControl,
+    VllmControlError,
+};
 pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};
 pub use tokens::reported::ReportedTokens;

@@ -211,13 +211,13 @@ impl TokenLimits {
 pub fn asked_elsewhere(
     model_path: &ModelPath,
     engine: Arc<dyn TokenEngine>,
-    chat_format: ChatFormat,
+    chat_format: impl Into<Arc<ChatFormat>>,
     seed: u64,
     limits: Option<TokenLimits>,
     chat: &ChatChoice,
 ) -> TokenPolicy {
     let options = token_options(model_path, seed, limits, chat.template_name.clone());
-    TokenPolicy::new(engine, Arc::new(chat_format), options)
+    TokenPolicy::new(engine, chat_format.into(), options)
 }
 
 /// An embedded model behind the gateway's `Policy`, with the sampler that serves it.
@@ -367,7 +367,7 @@ fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
     .maybe_hint(error.hint())
 }
 
-async fn checkpoint(
+pub(crate) async fn checkpoint(
     run: &str,
     step: CheckpointStep,
     workspace: &Workspace,
@@ -387,7 +387,7 @@ async fn checkpoint(
 }
 
 /// `~` is the user's home; what is relative is so to the workspace.
-fn local(path: &Utf8Path, workspace: &Workspace) -> Result<Utf8PathBuf, RunError> {
+pub(crate) fn local(path: &Utf8Path, workspace: &Workspace) -> Result<Utf8PathBuf, RunError> {
     let Some(below_home) = path.as_str().strip_prefix('~') else {
         return absolute(&workspace.root.join(path));
     };

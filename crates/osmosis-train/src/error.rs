@@ -33,7 +33,7 @@ pub enum TrainError {
          and {max_token}); the most at token {position} of rollout `{rollout}`, which was sampled with \
          {sampled} and has {learned} now",
         mean = mismatch.mean, tokens = mismatch.tokens, max = mismatch.max,
-        max_mean = LogprobMismatch::MAX_MEAN, max_token = LogprobMismatch::MAX_TOKEN,
+        max_mean = mismatch.max_mean(), max_token = mismatch.max_token(),
         position = mismatch.position, rollout = mismatch.rollout,
         sampled = mismatch.sampled, learned = mismatch.learned
     )]

@@ -48,7 +48,7 @@ impl Learning {
             learner: Some(learner),
             reference: reference.map(Arc::from),
             updates_per_batch: training.updates_per_batch,
-            loss: loss(training),
+            loss: loss_function(training),
         })
     }
 
@@ -196,8 +196,10 @@ impl Updates {
         self.add_logprobs(learner, reference)?;
         let Self { rows, loss, .. } = &self;
         let mut mismatch = None;
+        let tolerance = learner.logprob_tolerance();
         let mut confirmed = |logprobs: &[Vec<f32>]| {
-            mismatch = LogprobMismatch::find(rows, &self.origins, logprobs, self.version);
+            mismatch =
+                LogprobMismatch::find(rows, &self.origins, logprobs, self.version, tolerance);
             mismatch.is_none()
         };
         let first = learner.update(rows, *loss, &mut confirmed)?;
@@ -244,7 +246,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| TrainError::Internal(format!("a computing thread ended: {error}")))
 }
 
-fn loss(training: &Training) -> LossFunction {
+/// What a training minimises, by its config.
+pub fn loss_function(training: &Training) -> LossFunction {
     let dual_clip = training.dual_clip;
     let surrogate = match training.objective {
         Objective::Clipped => Surrogate::Clipped { dual_clip },
@@ -286,7 +289,7 @@ mod tests {
         let of = |change: &dyn Fn(&mut Training)| {
             let mut training = Training::default();
             change(&mut training);
-            match loss(&training) {
+            match loss_function(&training) {
                 LossFunction::PolicyGradient(gradient) => gradient,
                 LossFunction::Likelihood => panic!("not a policy gradient"),
             }

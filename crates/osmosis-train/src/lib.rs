@@ -58,6 +58,7 @@ pub use error::{TrainError, TrainErrorKind};
 pub use evaluation::is_unseen_phrasing;
 pub use evaluation_report::{ByDecoding, EvaluationReport, HeldOutNumbers};
 pub use event::{TrainEnd, TrainEvent};
+pub use learning::loss_function;
 pub use logprob_mismatch::LogprobMismatch;
 pub use plan::{NodeGate, TrainParts, TrainPlan};
 pub use report::{AsyncReport, FrontierReport, SkipReason, StepReport};

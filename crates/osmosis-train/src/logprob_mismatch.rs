@@ -24,11 +24,20 @@ pub struct LogprobMismatch {
     pub position: usize,
     pub sampled: f32,
     pub learned: f32,
+    /// How many times the usual bounds are allowed.
+    tolerance: f64,
 }
 
 impl LogprobMismatch {
-    pub const MAX_MEAN: f64 = MAX_MEAN_MISMATCH;
-    pub const MAX_TOKEN: f64 = MAX_TOKEN_MISMATCH;
+    /// The bound on the mean.
+    pub fn max_mean(&self) -> f64 {
+        MAX_MEAN_MISMATCH * self.tolerance
+    }
+
+    /// The bound on one token.
+    pub fn max_token(&self) -> f64 {
+        MAX_TOKEN_MISMATCH * self.tolerance
+    }
 
     /// What is wrong with the logprobs of a batch before the first update, when something is. Only tokens
     /// of `version`, the weights that are about to be updated, can be compared, and of these only such as
@@ -39,6 +48,7 @@ impl LogprobMismatch {
         origins: &[RowOrigin],
         logprobs: &[Vec<f32>],
         version: PolicyVersion,
+        tolerance: f64,
     ) -> Option<Self> {
         let mut found: Option<Self> = None;
         let (mut sum, mut tokens) = (0.0, 0_u64);
@@ -68,6 +78,7 @@ impl LogprobMismatch {
                         position,
                         sampled,
                         learned: *learned,
+                        tolerance,
                     });
                 }
             }
@@ -78,7 +89,7 @@ impl LogprobMismatch {
             tokens,
             ..worst
         });
-        found.filter(|found| found.mean > Self::MAX_MEAN || found.max > Self::MAX_TOKEN)
+        found.filter(|found| found.mean > found.max_mean() || found.max > found.max_token())
     }
 }
 
@@ -109,6 +120,7 @@ mod tests {
             &[origin],
             &[learned.to_vec()],
             PolicyVersion(version),
+            1.0,
         )
     }
 
@@ -150,7 +162,7 @@ mod tests {
                 versions,
             };
             let rows = [row];
-            LogprobMismatch::find(&rows, &[origin], &[learned.to_vec()], PolicyVersion(3))
+            LogprobMismatch::find(&rows, &[origin], &[learned.to_vec()], PolicyVersion(3), 1.0)
         };
         // Swapped in the middle of the answer: the last two saw what older weights made of the first.
         let mixed = versions([None, Some(2), Some(2), Some(3), Some(3)]);

@@ -36,6 +36,7 @@ mod launcher;
 mod options;
 mod pool;
 mod process_group;
+mod service;
 pub mod variables;
 
 pub use endpoint::{Endpoint, Listen};
@@ -44,3 +45,4 @@ pub use event::{Role, WorkerEvent};
 pub use launcher::{Invitation, JoinedProcess, LaunchedProcess, Launcher, LocalLauncher};
 pub use options::{Launch, Limits, PoolOptions};
 pub use pool::{Attachment, WorkerPool, end_leftovers};
+pub use service::{ServiceCommand, ServiceProcess};

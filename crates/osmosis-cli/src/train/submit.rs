@@ -130,22 +130,25 @@ async fn dry_run(
         "Everything is in order: {} rows to train on, {} held out. Nothing was run.",
         report.rows, report.held_out
     ));
-    let (disk, memory) = (&report.disk, &report.memory);
-    output.line(format_args!(
-        "Disk: {} per checkpoint, {} for the {} that {} steps leave.",
-        bytes_text(disk.checkpoint_bytes),
-        bytes_text(disk.kept_bytes),
-        disk.checkpoints_kept,
-        report.steps,
-    ));
-    output.line(format_args!(
-        "Memory: {} for weights, optimizer, gradients and sampler; with the longest rows up to {} more for \
-         activations and {} for KV caches. The time per step is not estimated: it depends on how much the \
-         agent writes. `train info` shows it after the first step.",
-        bytes_text(memory.fixed_bytes),
-        bytes_text(memory.activations_at_most_bytes),
-        bytes_text(memory.kv_cache_at_most_bytes),
-    ));
+    if let Some(disk) = &report.disk {
+        output.line(format_args!(
+            "Disk: {} per checkpoint, {} for the {} that {} steps leave.",
+            bytes_text(disk.checkpoint_bytes),
+            bytes_text(disk.kept_bytes),
+            disk.checkpoints_kept,
+            report.steps,
+        ));
+    }
+    if let Some(memory) = &report.memory {
+        output.line(format_args!(
+            "Memory: {} for weights, optimizer, gradients and sampler; with the longest rows up to {} more for \
+             activations and {} for KV caches. The time per step is not estimated: it depends on how much the \
+             agent writes. `train info` shows it after the first step.",
+            bytes_text(memory.fixed_bytes),
+            bytes_text(memory.activations_at_most_bytes),
+            bytes_text(memory.kv_cache_at_most_bytes),
+        ));
+    }
     output.operation("valid", &report);
     Ok(Exit::Ok)
 }

@@ -72,6 +72,7 @@ mod small_commands;
 mod starting;
 mod terminal;
 mod token_exports;
+mod torch_trainer;
 mod traces;
 mod training;
 mod training_interruption;

@@ -29,6 +29,7 @@ mod error;
 mod evaluation;
 mod experiment;
 mod logs;
+mod lora;
 mod model_path;
 mod objective;
 mod overrides;
@@ -42,6 +43,7 @@ mod suggestion;
 mod supervised;
 #[cfg(test)]
 mod tests;
+mod trainer;
 mod training;
 mod workers;
 
@@ -52,6 +54,7 @@ pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
 pub use evaluation::{Evaluation, ModelErrors, Sampling};
 pub use experiment::{Experiment, ToolFormat};
 pub use logs::LogLimits;
+pub use lora::Lora;
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use objective::{LossNormalization, Objective, Overlong, RowChoice, RowStrategy};
 pub use overrides::{Override, OverrideError};
@@ -59,6 +62,7 @@ pub use passed_on::Secrets;
 pub use schema::section_of_key;
 pub use source::ConfigSource;
 pub use supervised::{Supervised, SupervisedConfig, SupervisedExperiment};
+pub use trainer::{TorchDtype, TorchSettings, TrainerKind, TrainerSection};
 pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, StragglerFactor,
     Training,
@@ -117,6 +121,9 @@ pub struct TrainConfig {
     pub training: Training,
     pub sampling: Sampling,
     pub checkpoints: Checkpoints,
+    /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
+    #[serde(skip_serializing_if = "TrainerSection::is_default")]
+    pub trainer: TrainerSection,
     /// `[workflow]`: fields of the workflow's config.
     pub workflow: Map<String, Value>,
     /// `[grader]`: fields of the grader's config.
@@ -185,6 +192,7 @@ impl TrainConfig {
         let training = training::read(&mut reader);
         let sampling = evaluation::read_sampling(&mut reader);
         let checkpoints = training::read_checkpoints(&mut reader);
+        let trainer = trainer::read(&mut reader);
         let passed_on = passed_on::read(&mut reader);
         let logs = logs::read(&mut reader);
         let workers = workers::read(&mut reader);
@@ -194,6 +202,7 @@ impl TrainConfig {
             training,
             sampling,
             checkpoints,
+            trainer,
             workflow: passed_on.workflow,
             grader: passed_on.grader,
             judge_model: passed_on.judge_model,

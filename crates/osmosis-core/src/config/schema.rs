@@ -104,6 +104,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "overlong_buffer",
             "overlong_penalty",
             "max_extra_rows",
+            "lora",
         ]),
     },
     Section {
@@ -138,6 +139,11 @@ pub(super) const SECTIONS: &[Section] = &[
             "keep_last",
             "keep_best",
         ]),
+    },
+    Section {
+        name: "trainer",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["kind", "python", "server_command", "dtype", "devices"]),
     },
     Section {
         name: "workflow",

@@ -10,7 +10,7 @@ use super::objective::{self, LossNormalization, Objective, Overlong, RowChoice};
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::section::Section;
-use super::{DatasetRef, DatasetRefError, error::listed};
+use super::{ConfigProblem, DatasetRef, DatasetRefError, Lora, error::listed};
 use crate::RewardRange;
 use crate::learner::KlEstimator;
 use crate::staleness::{StaleRows, Straggler};
@@ -91,6 +91,9 @@ pub struct Training {
     pub max_extra_rows: u32,
     #[serde(skip_serializing_if = "is_default")]
     pub rows: RowChoice,
+    /// `[training.lora]`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 /// What becomes of a group whose rewards are all equal, so that it teaches nothing.
@@ -224,6 +227,7 @@ impl Default for Training {
             overlong: None,
             max_extra_rows: 0,
             rows: RowChoice::default(),
+            lora: None,
         }
     }
 }
@@ -365,6 +369,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .small_integer(section, "max_extra_rows", 0)
             .unwrap_or(default.max_extra_rows),
         rows: objective::read_rows(reader),
+        lora: super::lora::read(reader),
     };
     objective::refuse_combinations(reader, &training);
     training

@@ -18,6 +18,7 @@ use crate::eval::probe::ProbeResult;
 use crate::policy::{CACHE_BYTES, MAX_BATCH, TokenLimits};
 use crate::regrade::plan::RegradePlan;
 use crate::regrade::regrading::RegradeCheck;
+use crate::train::TrainedModel;
 use crate::train::plan::Plan;
 use crate::train::training::TrainCheck;
 use crate::withheld::Withheld;
@@ -118,8 +119,10 @@ pub struct TrainDryRun {
     /// Of the model.
     pub parameters: usize,
     pub steps: u64,
-    pub disk: TrainDisk,
-    pub memory: TrainMemory,
+    /// `null` with the torch trainer, which decides by itself.
+    pub disk: Option<TrainDisk>,
+    /// `null` with the torch trainer.
+    pub memory: Option<TrainMemory>,
     #[serde(flatten)]
     pub code: CheckedCode,
 }
@@ -152,24 +155,28 @@ impl TrainDryRun {
         Ok(Self {
             rows,
             held_out,
-            parameters: plan.model.parts().config.parameters(),
+            parameters: plan.model.parameters(),
             steps,
-            disk: TrainDisk {
+            disk: footprint.as_ref().map(|footprint| TrainDisk {
                 checkpoint_bytes: footprint.checkpoint,
                 checkpoints_kept,
                 kept_bytes: footprint.checkpoint * checkpoints_kept,
-            },
-            memory: TrainMemory {
+            }),
+            memory: footprint.map(|footprint| TrainMemory {
                 fixed_bytes: footprint.fixed(),
                 activations_at_most_bytes: footprint.activations_at_most,
                 kv_cache_at_most_bytes: footprint.cache_at_most,
-            },
+            }),
             code: CheckedCode::of(checked.manifest, checked.program, &plan.code.withheld),
         })
     }
 }
 
-fn footprint(plan: &Plan) -> Result<Footprint, RunError> {
+/// What an embedded model takes.
+fn footprint(plan: &Plan) -> Result<Option<Footprint>, RunError> {
+    let TrainedModel::Embedded(model) = &plan.model else {
+        return Ok(None);
+    };
     let limits = TokenLimits::of(&plan.config.training);
     let at_once = usize::try_from(plan.default_in_flight()).unwrap_or(MAX_BATCH);
     let size = TrainingSize {
@@ -178,8 +185,8 @@ fn footprint(plan: &Plan) -> Result<Footprint, RunError> {
         sequences_at_once: at_once.min(MAX_BATCH),
         cache_bytes: CACHE_BYTES,
     };
-    let estimated = Footprint::full(plan.model.parts(), size).map_err(LearnerError::from);
-    Ok(estimated.map_err(TrainError::from)?)
+    let estimated = Footprint::full(model.parts(), size).map_err(LearnerError::from);
+    Ok(Some(estimated.map_err(TrainError::from)?))
 }
 
 /// The `resource` of `eval regrade --dry-run --json`.

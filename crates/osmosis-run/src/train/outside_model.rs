@@ -1,6 +1,6 @@
 //! The model of a run whose trainer is another process.
 
-use osmosis_core::config::{ModelPath, RowStrategy, TrainConfig, Training};
+use osmosis_core::config::{ModelPath, RowStrategy, TrainConfig, TrainerKind, Training};
 use osmosis_policy::EmbeddedModel;
 
 use super::plan::PlannedModel;
@@ -22,6 +22,13 @@ pub enum OutsideModel {
 impl PlannedModel for OutsideModel {
     async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         refuse_chosen_rows(&config.training)?;
+        if config.trainer.kind == TrainerKind::Torch {
+            return Err(RunError::failed(
+                RunErrorKind::ConfigInvalid,
+                "`[trainer] kind = \"torch\"` starts a trainer, and `train serve` is for one of your own",
+            )
+            .hint("use `osmosis train submit`, or leave `[trainer]` out"));
+        }
         let model = &config.experiment.model_path;
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         if matches!(

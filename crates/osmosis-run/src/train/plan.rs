@@ -7,7 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Checkpoints, ConfigSource, HeldOut, Language, ModelPath, TrainConfig};
 use osmosis_core::frame::Manifest;
 use osmosis_data::Taking;
-use osmosis_policy::{Processor, StartModel};
+use osmosis_policy::Processor;
 use osmosis_store::NewRow;
 use osmosis_tokens::ChatFormat;
 use osmosis_train::schedule::Schedule;
@@ -15,12 +15,11 @@ use osmosis_train::{TrainError, TrainPlan};
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
+use super::trained_model::TrainedModel;
 use crate::builtin_language;
-use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::notices::Notices;
-use crate::policy;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::{Workspace, WorkspaceChoice};
@@ -40,7 +39,7 @@ pub struct Request {
 
 /// A checked training run.
 #[derive(Debug)]
-pub struct Plan<M = Arc<StartModel>> {
+pub struct Plan<M = TrainedModel> {
     pub workspace: Workspace,
     pub request: Request,
     pub config: TrainConfig,
@@ -66,24 +65,6 @@ pub trait PlannedModel: Sized {
     fn pin(&self, facts: &mut Pinned) -> Result<(), RunError>;
     /// Texts that must never be written down.
     fn secrets(&self) -> &[String];
-}
-
-impl PlannedModel for Arc<StartModel> {
-    async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
-        let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
-        let model = policy::open_model(&config.experiment.model_path, workspace, &chat).await?;
-        Ok(Self::new(StartModel::new(model)))
-    }
-
-    fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {
-        let digest = self.digest().map_err(TrainError::from)?;
-        facts.model_sha256 = Some(digest.to_owned());
-        Ok(())
-    }
-
-    fn secrets(&self) -> &[String] {
-        &[]
-    }
 }
 
 impl<M: PlannedModel> Plan<M> {

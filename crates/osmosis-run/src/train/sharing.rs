@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osmosis_engine::Claims;
 use osmosis_gateway::TokenEndpoint;
-use osmosis_policy::Sampler;
+use osmosis_policy::{EmbeddedModel, Sampler};
 use osmosis_store::{RunKey, RunKind};
 use osmosis_train::{NodeGate, TrainEvent};
 
@@ -45,10 +45,24 @@ impl<M: PlannedModel + Sync> Training<M> {
 }
 
 impl Training {
+    /// Refuses a store that invites other machines, where these could not reach what samples.
+    pub(super) fn refuse_nodes(&self, run: &OpenRun) -> Result<(), RunError> {
+        if run.store.shared().is_none() {
+            return Ok(());
+        }
+        Err(RunError::failed(
+            RunErrorKind::Usage,
+            "`[trainer] kind = \"torch\"` takes no nodes, and a run in PostgreSQL invites them"
+                .to_owned(),
+        )
+        .hint("leave `--store` out: the run is in a folder then"))
+    }
+
     /// Lets other machines run rollouts, where the run's store does. They wait until the trainer opens the gate that
     /// is returned.
     pub(super) async fn invite_nodes(
         &self,
+        model: &EmbeddedModel,
         sampler: &Arc<Sampler>,
         run: &OpenRun,
         around: &Surroundings<'_, TrainEvent>,
@@ -62,7 +76,7 @@ impl Training {
         package.attach(HELD_OUT_ROWS, held_out_rows(plan)?);
         let policy = EmbeddedPolicy {
             sampler: Arc::clone(sampler),
-            chat: Arc::clone(&plan.model.parts().chat),
+            chat: Arc::clone(&model.chat),
         };
         let models = OfferedModels::of(Some(&policy), plan.judge.as_ref()).closed_at_first();
         models.attach(&mut package)?;

@@ -6,19 +6,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
-use osmosis_core::learner::TrainableModel;
+use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{Redactor, RunName};
 use osmosis_engine::EngineOptions;
-use osmosis_gateway::Gateway;
+use osmosis_gateway::{Gateway, Policy};
 use osmosis_policy::{Processor, Sampler, StartModel};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::checkpoints::{self, Which};
-use osmosis_train::{TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer};
+use osmosis_train::{NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer};
 use osmosis_worker::WorkerPool;
 
 use crate::execution::{self, DriveSettings};
 use crate::judge::ReadyJudge;
-use crate::life::{OpenRun, RunIdentity, SHUTDOWN_GRACE, Surroundings, Work, rehearse};
+use crate::life::{
+    OpenRun, Part, RunIdentity, SHUTDOWN_GRACE, Stage, Surroundings, Work, rehearse,
+};
 use crate::node::control::{NodeOptions, StopRelay};
 use crate::node::metrics::QueueMetrics;
 use crate::node::patience::wait_out;
@@ -31,12 +33,14 @@ use crate::runs::{Pinned, named_folder};
 use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
 use crate::tracking::TrackerKind;
+use crate::train::TrainedModel;
 use crate::train::plan::{Plan, PlannedModel};
+use crate::train::torch::{TorchRuntime, TorchStart};
 use crate::{GatewaySessions, RunError};
 
 /// One training run.
 #[derive(Debug)]
-pub struct Training<M = Arc<StartModel>> {
+pub struct Training<M = TrainedModel> {
     pub plan: Plan<M>,
     pub name: RunName,
     pub folder: RunFolder,
@@ -221,6 +225,7 @@ impl Work for Training {
         ready: &mut ReadyCode,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(), RunError> {
+        self.plan.model.preflight().await?;
         Self::preflight(self, ready, around).await
     }
 
@@ -258,15 +263,19 @@ impl Work for Training {
     ) -> Result<TrainEnd, RunError> {
         let plan = self.plan.train_plan()?;
         let workers = self.workers(&ready, around)?;
-        let (gateway, sampler) = self.serve_policy(run, around).await?;
-        let nodes = self.invite_nodes(&sampler, run, around).await?;
+        let TrainedPolicy {
+            gateway,
+            model,
+            sampler,
+            nodes,
+        } = self.serve_policy(run, around).await?;
         let (listen, notices) = (self.nodes.metrics_listen, &**around.notices);
         let _metrics = QueueMetrics::serve(&gateway, listen, &run.store, notices).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),
             executor: workers,
-            model: Arc::clone(&self.plan.model) as Arc<dyn TrainableModel>,
+            model,
             sampler,
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
@@ -300,6 +309,7 @@ impl Training {
         notices: &Arc<dyn Notices>,
     ) -> Result<TrainCheck, RunError> {
         rehearse::<TrainEvent, _>(stop, notices, async |around| {
+            self.plan.model.preflight().await?;
             let mut ready = self.code_start().prepare(around).await?;
             let workers = self.code_start().start(&mut ready, around).await?;
             let manifest = workers.manifest().clone();
@@ -343,25 +353,90 @@ impl Training {
         &self,
         run: &OpenRun,
         around: &Surroundings<'_, TrainEvent>,
-    ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
+    ) -> Result<TrainedPolicy, RunError> {
+        match &self.plan.model {
+            TrainedModel::Embedded(model) => {
+                let (policy, sampler) = self.embedded_policy(model)?;
+                around.parts.add_sampler(&sampler);
+                let gateway = self.serve_at_gateway(&policy, run, around).await?;
+                let nodes = self
+                    .invite_nodes(model.parts(), &sampler, run, around)
+                    .await?;
+                Ok(TrainedPolicy {
+                    gateway,
+                    model: Arc::clone(model) as Arc<dyn TrainableModel>,
+                    sampler,
+                    nodes,
+                })
+            }
+            TrainedModel::Torch(model) => {
+                self.refuse_nodes(run)?;
+                let starting = TorchRuntime::start(TorchStart {
+                    model,
+                    training: &self.plan.config.training,
+                    seed: self.plan.seed(),
+                    run_folder: &self.folder.path,
+                    notices: around.notices,
+                });
+                let runtime = around.stop.unless_stopped(starting).await?;
+                let part: Arc<dyn Part> = Arc::clone(&runtime) as Arc<dyn Part>;
+                around.parts.share(Stage::Policy, part);
+                let policy: Arc<dyn Policy> = Arc::new(policy::asked_elsewhere(
+                    &self.plan.config.experiment.model_path,
+                    runtime.engine(),
+                    Arc::clone(&model.chat),
+                    self.plan.seed(),
+                    Some(self.token_limits()),
+                    &model.choice,
+                ));
+                let gateway = self.serve_at_gateway(&policy, run, around).await?;
+                Ok(TrainedPolicy {
+                    gateway,
+                    model: Arc::clone(&runtime) as Arc<dyn TrainableModel>,
+                    sampler: runtime,
+                    nodes: None,
+                })
+            }
+        }
+    }
+
+    fn embedded_policy(
+        &self,
+        model: &StartModel,
+    ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
         let experiment = &self.plan.config.experiment;
-        let whole = self.plan.model.whole().map_err(TrainError::from)?;
-        let (policy, sampler) = policy::sampled(
+        let whole = model.whole().map_err(TrainError::from)?;
+        policy::sampled(
             &experiment.model_path,
             &whole,
             self.plan.seed(),
             Some(self.token_limits()),
             experiment.chat_template.as_ref().map(ToString::to_string),
-        )?;
-        around.parts.add_sampler(&sampler);
+        )
+    }
+
+    async fn serve_at_gateway(
+        &self,
+        policy: &Arc<dyn Policy>,
+        run: &OpenRun,
+        around: &Surroundings<'_, TrainEvent>,
+    ) -> Result<Arc<Gateway>, RunError> {
         let sampling = execution::training_sampling(self.plan.config.sampling);
-        let gateway = execution::start_gateway(None, sampling, &policy, &run.store).await?;
+        let gateway = execution::start_gateway(None, sampling, policy, &run.store).await?;
         let gateway = around.parts.add_gateway(gateway);
         if let Some(judge) = &self.plan.judge {
             judge.serve_at(&gateway);
         }
-        Ok((gateway, sampler))
+        Ok(gateway)
     }
+}
+
+/// What a run trains, and what it is asked through.
+struct TrainedPolicy {
+    gateway: Arc<Gateway>,
+    model: Arc<dyn TrainableModel>,
+    sampler: Arc<dyn WeightSink>,
+    nodes: Option<Arc<dyn NodeGate>>,
 }
 
 /// The same weights, bit for bit, are promised on one kind of processor alone.

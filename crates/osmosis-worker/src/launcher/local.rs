@@ -32,6 +32,12 @@ pub(crate) struct GuardHandle {
 }
 
 impl GuardHandle {
+    /// A handle, where the guard's reports are read, and the guard's end of the connection.
+    pub(crate) fn pair() -> std::io::Result<((Self, tokio::net::UnixStream), OwnedFd)> {
+        let ((socket, reading), theirs) = socket_pair()?;
+        Ok(((Self { socket }, reading), theirs))
+    }
+
     /// Orders something, without waiting. A guard that is gone has ended everything already.
     pub(crate) fn order(&self, order: Order) {
         let _ = (&self.socket).write_all(order.line().as_bytes());

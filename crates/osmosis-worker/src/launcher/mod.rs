@@ -23,6 +23,7 @@ pub use self::joined::JoinedProcess;
 pub(crate) use self::limits::apply_limits;
 pub(crate) use self::local::GuardHandle;
 pub use self::local::LocalLauncher;
+pub(crate) use self::spawner::Spawner;
 use crate::exit::Exit;
 use crate::{Endpoint, WorkerError};
 

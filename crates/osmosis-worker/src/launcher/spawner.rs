@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 /// killed when their parent ends, and to the kernel the parent is the *thread* that started them:
 /// started from a thread of the runtime, they would die with that thread.
 #[derive(Debug)]
-pub(super) struct Spawner {
+pub(crate) struct Spawner {
     requests: mpsc::Sender<SpawnRequest>,
 }
 
@@ -16,7 +16,7 @@ struct SpawnRequest {
 }
 
 impl Spawner {
-    pub(super) fn start() -> std::io::Result<Self> {
+    pub(crate) fn start() -> std::io::Result<Self> {
         let runtime = tokio::runtime::Handle::current();
         let (requests, mut incoming) = mpsc::channel::<SpawnRequest>(16);
         std::thread::Builder::new()
@@ -31,7 +31,7 @@ impl Spawner {
         Ok(Self { requests })
     }
 
-    pub(super) async fn spawn(&self, command: Command) -> std::io::Result<Child> {
+    pub(crate) async fn spawn(&self, command: Command) -> std::io::Result<Child> {
         let (reply, child) = oneshot::channel();
         let gone = || std::io::Error::other("the thread that starts processes has ended");
         self.requests

@@ -2,12 +2,15 @@
 //!
 //! [`RemoteEngine`] is a [`TokenEngine`], so a [`crate::TokenPolicy`] over it renders, continues and
 //! records exactly as one over an engine in this process. `vllm` and `sglang` know what the servers say,
-//! `generation` asks.
+//! `generation` asks. [`ExchangingEngine`] is one whose server and weights are exchanged while it is asked, with
+//! the right version on every token; [`VllmControl`] has a server load the weights.
 
+mod exchanging;
 mod generation;
 mod options;
 mod sglang;
 mod vllm;
+mod vllm_control;
 mod wanted;
 mod wire;
 
@@ -25,9 +28,11 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::exchanging::ExchangingEngine;
 use self::generation::Generation;
 use self::options::Addresses;
 pub use self::options::{EngineKind, RemoteEngineOptions, ServerLogprobs};
+pub use self::vllm_control::{VllmControl, VllmControlError};
 pub(crate) use self::wanted::{NotWanted, while_wanted};
 use crate::error::GatewayError;
 use crate::policy::PolicyChange;
@@ -75,14 +80,15 @@ impl RemoteEngine {
             headers.insert(header::AUTHORIZATION, value);
         }
         let client = HttpClients::new(options.connect_timeout).for_url(&addresses.generate)?;
+        let (context, version) = (OnceCell::new_with(options.context), options.version.0);
         Ok(Self {
             server: Arc::new(Server {
                 client,
                 options,
                 addresses,
                 headers,
-                context: OnceCell::new(),
-                version: AtomicU64::new(0),
+                context,
+                version: AtomicU64::new(version),
             }),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationRequest, LogprobsOf};
 use reqwest::Url;
 
@@ -89,6 +90,11 @@ pub struct RemoteEngineOptions {
     /// The model name the server is sent.
     pub model: String,
     pub logprobs: ServerLogprobs,
+    /// The number of the server's weights, until somebody says otherwise.
+    pub version: PolicyVersion,
+    /// How many tokens prompt and answer may have together, where it is known: a server's list of models does not
+    /// have it for adapters.
+    pub context: Option<usize>,
     pub connect_timeout: Duration,
     /// How long the server may take to send its first byte.
     pub first_byte_limit: Duration,
@@ -110,6 +116,8 @@ impl RemoteEngineOptions {
             api_key: None,
             model: model.into(),
             logprobs: kind.default_logprobs(),
+            version: PolicyVersion(0),
+            context: None,
             connect_timeout: Duration::from_secs(10),
             first_byte_limit: Duration::from_mins(10),
             idle_limit: Duration::from_mins(2),

@@ -1,0 +1,80 @@
+//! The model of a run that is trained here, or by processes that the run starts.
+
+use std::sync::Arc;
+
+use osmosis_core::config::{TrainConfig, TrainerKind};
+use osmosis_policy::StartModel;
+use osmosis_train::TrainError;
+
+use super::plan::PlannedModel;
+use super::torch::TorchModel;
+use crate::chat_choice::ChatChoice;
+use crate::policy;
+use crate::runs::Pinned;
+use crate::workspace::Workspace;
+use crate::{RunError, RunErrorKind};
+
+/// What `train submit` trains.
+#[derive(Debug)]
+pub enum TrainedModel {
+    /// In this process.
+    Embedded(Arc<StartModel>),
+    /// By a torch process, with an inference server.
+    Torch(Box<TorchModel>),
+}
+
+impl TrainedModel {
+    pub fn parameters(&self) -> usize {
+        match self {
+            Self::Embedded(model) => model.parts().config.parameters(),
+            Self::Torch(model) => model.parameters(),
+        }
+    }
+
+    /// What can be checked of it once processes may be started.
+    pub async fn preflight(&self) -> Result<(), RunError> {
+        match self {
+            Self::Embedded(_) => Ok(()),
+            Self::Torch(model) => model.check().await,
+        }
+    }
+}
+
+impl PlannedModel for TrainedModel {
+    async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
+        match config.trainer.kind {
+            TrainerKind::Torch => {
+                let model = TorchModel::open(config, workspace).await?;
+                Ok(Self::Torch(Box::new(model)))
+            }
+            TrainerKind::Embedded => {
+                if config.training.lora.is_some() {
+                    return Err(RunError::failed(
+                        RunErrorKind::ConfigInvalid,
+                        "`[training.lora]` needs `[trainer] kind = \"torch\"`".to_owned(),
+                    )
+                    .hint("add the table `[trainer]`, or leave `[training.lora]` out"));
+                }
+                let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
+                let model = policy::open_model(&config.experiment.model_path, workspace, &chat);
+                Ok(Self::Embedded(Arc::new(StartModel::new(model.await?))))
+            }
+        }
+    }
+
+    fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {
+        let digest = match self {
+            Self::Embedded(model) => model.digest().map_err(TrainError::from)?,
+            Self::Torch(model) => {
+                facts.trainer = Some("torch".to_owned());
+                model.digest()
+            }
+        };
+        facts.model_sha256 = Some(digest.to_owned());
+        Ok(())
+    }
+
+    fn secrets(&self) -> &[String] {
+        &[]
+    }
+}
