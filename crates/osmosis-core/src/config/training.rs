@@ -10,7 +10,7 @@ use super::objective::{self, LossNormalization, Objective, Overlong, RowChoice};
 use super::range::NumberRange;
 use super::reader::Reader;
 use super::section::Section;
-use super::{ConfigProblem, DatasetRef, DatasetRefError, Lora, error::listed};
+use super::{DatasetRef, DatasetRefError, Lora, error::listed};
 use crate::RewardRange;
 use crate::learner::KlEstimator;
 use crate::staleness::{StaleRows, Straggler};

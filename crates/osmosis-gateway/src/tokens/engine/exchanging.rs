@@ -208,6 +208,7 @@ fn may_be_elsewhere(error: &GenerationError) -> bool {
         | GenerationError::PromptEmpty
         | GenerationError::UnknownToken { .. }
         | GenerationError::NotFinite
+        | GenerationError::Constraint { .. }
         | GenerationError::ShutDown => false,
     }
 }
