@@ -146,7 +146,10 @@ fn tools_that_the_template_ignores_are_refused_with_a_way_out() {
         "{message}"
     );
     assert!(
-        error["hint"].as_str().unwrap().contains("tool_format"),
+        error["details"]["hint"]
+            .as_str()
+            .unwrap()
+            .contains("tool_format"),
         "{error}"
     );
 
