@@ -1,7 +1,6 @@
 //! Everything about a training run that can be checked before any process is started.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Checkpoints, ConfigSource, HeldOut, Language, ModelPath, TrainConfig};
@@ -10,8 +9,8 @@ use osmosis_data::Taking;
 use osmosis_policy::Processor;
 use osmosis_store::NewRow;
 use osmosis_tokens::ChatFormat;
+use osmosis_train::TrainPlan;
 use osmosis_train::schedule::Schedule;
-use osmosis_train::{TrainError, TrainPlan};
 
 use super::held_out::{held_out_rows, moved_rows, split_by_content};
 use super::overlap::{HeldOutContents, Overlap};
