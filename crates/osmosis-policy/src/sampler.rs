@@ -27,7 +27,8 @@ use tracing::error;
 use self::inbox::{Inbox, Letter};
 use self::scheduler::Scheduler;
 use crate::decoder::{self, PackedWeights};
-use crate::{EmbeddedModel, ModelConfig, PolicyError, Weights, weights};
+use crate::lora::FrozenModel;
+use crate::{EmbeddedModel, LoraModel, ModelConfig, PolicyError, Weights, weights};
 
 /// Settings of a sampler.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +54,8 @@ pub struct SamplerRate {
 /// Samples tokens on a thread of its own.
 pub struct Sampler {
     config: ModelConfig,
+    /// The model whose adapters it is given.
+    adapted: Option<(FrozenModel, EmbeddedModel)>,
     inbox: Arc<Inbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -73,8 +76,29 @@ impl Sampler {
         version: PolicyVersion,
         options: SamplerOptions,
     ) -> Result<Self, PolicyError> {
-        let pool = decoder::pool(options.threads)?;
         let packed = pack(config, weights)?;
+        Self::start_packed(config, packed, None, version, options)
+    }
+
+    /// With frozen weights that the learner shares. From then on it takes adapters.
+    pub fn start_adapted(
+        model: &LoraModel,
+        version: PolicyVersion,
+        options: SamplerOptions,
+    ) -> Result<Self, PolicyError> {
+        let packed = Arc::new(model.packed_start()?);
+        let adapted = Some((model.frozen.clone(), model.parts.clone()));
+        Self::start_packed(&model.parts.config, packed, adapted, version, options)
+    }
+
+    fn start_packed(
+        config: &ModelConfig,
+        packed: Arc<PackedWeights>,
+        adapted: Option<(FrozenModel, EmbeddedModel)>,
+        version: PolicyVersion,
+        options: SamplerOptions,
+    ) -> Result<Self, PolicyError> {
+        let pool = decoder::pool(options.threads)?;
         let inbox = Arc::new(Inbox::default());
         inbox.set_version(version);
         let scheduler = Scheduler::new(config, packed, version, options, Arc::clone(&inbox), &pool);
@@ -84,6 +108,7 @@ impl Sampler {
             .map_err(|error| PolicyError::Threads(error.to_string()))?;
         Ok(Self {
             config: config.clone(),
+            adapted,
             inbox,
             thread: Mutex::new(Some(thread)),
         })
@@ -101,7 +126,10 @@ impl Sampler {
         if !config.has_shape_of(&self.config) {
             return Err(PolicyError::OtherShape);
         }
-        let weights = pack(config, weights)?;
+        let weights = match &self.adapted {
+            Some((frozen, parts)) => Arc::new(frozen.packed(parts, weights)?),
+            None => pack(config, weights)?,
+        };
         let (done, swapped) = mpsc::sync_channel(1);
         let letter = Letter::Swap {
             weights,

@@ -72,6 +72,7 @@ mod starting;
 mod terminal;
 mod token_exports;
 mod traces;
+mod trained_adapters;
 mod training;
 mod training_interruption;
 mod unlearnable;

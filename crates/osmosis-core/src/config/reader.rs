@@ -97,6 +97,7 @@ impl<'d> Reader<'d> {
             let at = key_offset(root, name);
             if let Some(table) = item.as_table_like()
                 && schema::holds_sections(name)
+                && schema::section(name).is_none()
             {
                 self.check_inner_names(name, table);
                 continue;
@@ -143,7 +144,22 @@ impl<'d> Reader<'d> {
         if matches!(section.keys, Keys::Any | Keys::AnyBeside(_)) {
             return;
         }
-        for (key, _) in table.iter() {
+        for (key, item) in table.iter() {
+            if let Some(inner) = schema::section(&format!("{}.{key}", section.name)) {
+                match item.as_table_like() {
+                    Some(table) => self.check_keys(inner, table),
+                    None => {
+                        let problem = ConfigProblem::WrongType {
+                            subject: format!("section `[{}]`", inner.name),
+                            expected: "a table",
+                            found: type_of(item),
+                            suggestion: None,
+                        };
+                        self.report(key_offset(table, key), problem);
+                    }
+                }
+                continue;
+            }
             if !section.keys().contains(&key) {
                 let problem = ConfigProblem::UnknownKey {
                     section: Some(section.name.to_owned()),

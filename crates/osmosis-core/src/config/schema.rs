@@ -93,6 +93,11 @@ pub(super) const SECTIONS: &[Section] = &[
         ]),
     },
     Section {
+        name: "training.lora",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["rank", "alpha", "target_modules", "dropout", "base"]),
+    },
+    Section {
         name: "sampling",
         kinds: BOTH,
         keys: Keys::These(&["rollout_temperature", "rollout_top_p"]),

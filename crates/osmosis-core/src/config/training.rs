@@ -8,7 +8,7 @@ use super::evaluation::{
 };
 use super::range::NumberRange;
 use super::reader::Reader;
-use super::{ConfigProblem, DatasetRef, DatasetRefError, error::listed};
+use super::{ConfigProblem, DatasetRef, DatasetRefError, Lora, error::listed, lora};
 use crate::RewardRange;
 use crate::staleness::{StaleRows, Straggler};
 
@@ -68,6 +68,9 @@ pub struct Training {
     /// What becomes of groups whose rewards are all equal when `max_staleness` is not 0.
     #[serde(skip_serializing_if = "is_default")]
     pub flat_groups: FlatGroups,
+    /// Train adapters instead of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 /// What becomes of a group whose rewards are all equal, so that it teaches nothing.
@@ -205,6 +208,7 @@ impl Default for Training {
             objective: Objective::Clipped,
             reward_range: None,
             model_errors: ModelErrors::Infrastructure,
+            lora: None,
         }
     }
 }
@@ -321,6 +325,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         objective: read_objective(reader),
         reward_range: reader.reward_range(section),
         model_errors: read_model_errors(reader, section),
+        lora: lora::read(reader),
     };
     refuse_clipped_rloo(reader, &training);
     training

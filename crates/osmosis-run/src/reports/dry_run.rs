@@ -117,6 +117,9 @@ pub struct TrainDryRun {
     pub held_out: u64,
     /// Of the model.
     pub parameters: usize,
+    /// Of the adapters, when the model's own stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_parameters: Option<usize>,
     pub steps: u64,
     pub disk: TrainDisk,
     pub memory: TrainMemory,
@@ -153,6 +156,7 @@ impl TrainDryRun {
             rows,
             held_out,
             parameters: plan.model.parts().config.parameters(),
+            adapter_parameters: plan.model.adapter_parameters(),
             steps,
             disk: TrainDisk {
                 checkpoint_bytes: footprint.checkpoint,
@@ -178,7 +182,12 @@ fn footprint(plan: &Plan) -> Result<Footprint, RunError> {
         sequences_at_once: at_once.min(MAX_BATCH),
         cache_bytes: CACHE_BYTES,
     };
-    let estimated = Footprint::full(plan.model.parts(), size).map_err(LearnerError::from);
+    let model = plan.model.parts();
+    let estimated = match plan.model.lora() {
+        Some(lora) => Footprint::adapted(model, lora, size),
+        None => Footprint::full(model, size),
+    };
+    let estimated = estimated.map_err(LearnerError::from);
     Ok(estimated.map_err(TrainError::from)?)
 }
 

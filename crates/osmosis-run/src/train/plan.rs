@@ -72,7 +72,10 @@ impl PlannedModel for Arc<StartModel> {
     async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
         let model = policy::open_model(&config.experiment.model_path, workspace, &chat).await?;
-        Ok(Self::new(StartModel::new(model)))
+        Ok(Self::new(StartModel::new(
+            model,
+            config.training.lora.clone(),
+        )))
     }
 
     fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {

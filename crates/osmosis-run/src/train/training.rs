@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
-use osmosis_core::learner::TrainableModel;
-use osmosis_core::{Redactor, RunName};
+use osmosis_core::learner::{LearnerError, TrainableModel};
+use osmosis_core::{PolicyVersion, Redactor, RunName};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::Gateway;
 use osmosis_policy::{Processor, Sampler, StartModel};
@@ -326,14 +326,28 @@ impl Training {
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(Arc<Gateway>, Arc<Sampler>), RunError> {
         let experiment = &self.plan.config.experiment;
-        let whole = self.plan.model.whole().map_err(TrainError::from)?;
+        let model = Arc::clone(&self.plan.model);
+        let (seed, base) = (
+            self.plan.seed(),
+            self.folder.path.join(checkpoints::BASE_FOLDER),
+        );
+        // It writes the base and packs the weights, which takes seconds.
+        let started = tokio::task::spawn_blocking(move || {
+            model.freeze(seed, &base).map_err(LearnerError::from)?;
+            model.sampler(PolicyVersion(0), policy::sampler_options())
+        });
+        let sampler = started
+            .await
+            .map_err(|error| TrainError::Internal(error.to_string()))?
+            .map_err(TrainError::from)?;
         let (policy, sampler) = policy::sampled(
             &experiment.model_path,
-            &whole,
+            sampler,
+            &self.plan.model.parts().chat,
             self.plan.seed(),
             Some(self.token_limits()),
             experiment.chat_template.as_ref().map(ToString::to_string),
-        )?;
+        );
         around.parts.add_sampler(&sampler);
         let sampling = execution::training_sampling(self.plan.config.sampling);
         let gateway = execution::start_gateway(None, sampling, &policy, &run.store).await?;
