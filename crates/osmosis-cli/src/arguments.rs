@@ -9,6 +9,7 @@ mod eval;
 mod gateway;
 mod kept_run;
 mod measure;
+mod model;
 mod node;
 mod run;
 mod serve;
@@ -28,6 +29,7 @@ pub(crate) use kept_run::{
     SalvageArguments, TagArguments,
 };
 pub(crate) use measure::{GateArguments, WatchArguments};
+pub(crate) use model::{DtypeArgument, ModelCommand, ModelFormatArgument, ModelMergeArguments};
 pub(crate) use node::{JOIN_VARIABLE, NodeArguments};
 pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
@@ -130,6 +132,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RunCommand,
     },
+    /// Merge adapters into their base, and write checkpoints for other programs
+    #[command(
+        after_help = "Example:\n  osmosis model merge smollm2@best --to models/smollm2-calculator\n  osmosis model export smollm2@40 --to models/smollm2-gguf --format gguf"
+    )]
+    Model {
+        #[command(subcommand)]
+        command: ModelCommand,
+    },
     /// Watch a small agent learn: evaluate, train, evaluate again
     Demo(DemoArguments),
     /// Create projects (an agent workflow with its grader), and debug them on one row
@@ -189,6 +199,7 @@ impl Command {
             }
             | Self::Dataset { .. }
             | Self::Export(_)
+            | Self::Model { .. }
             | Self::View(_)
             | Self::Completions { .. }
             | Self::Man { .. } => false,
@@ -237,6 +248,10 @@ impl Command {
                 RunCommand::Verify(_) => "run verify",
                 RunCommand::Salvage(_) => "run salvage",
                 RunCommand::Logs(_) => "run logs",
+            },
+            Self::Model { command } => match command {
+                ModelCommand::Merge(_) => "model merge",
+                ModelCommand::Export(_) => "model export",
             },
             Self::Demo(_) => "demo",
             Self::Rollout { command } => match command {

@@ -18,6 +18,7 @@ mod export;
 mod gateway;
 mod layout;
 mod man;
+mod model;
 mod node;
 mod notices;
 mod output;
@@ -90,6 +91,7 @@ fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError>
         Command::Node(node) => runtime()?.block_on(node::run(*node, output)),
         Command::View(view) => runtime()?.block_on(view::run(view, workspace, output)),
         Command::Run { command } => runtime()?.block_on(runs::run(command, workspace, output)),
+        Command::Model { command } => runtime()?.block_on(model::run(command, workspace, output)),
         Command::Demo(demo) => runtime()?.block_on(demo::run(demo, workspace, output)),
         Command::Rollout {
             command: RolloutCommand::Init(init),

@@ -3,6 +3,7 @@
 mod digest;
 pub(crate) mod folder;
 pub(crate) mod gguf;
+mod gguf_export;
 pub(crate) mod one_file;
 pub(crate) mod tensor_file;
 
@@ -12,7 +13,10 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_tokens::{ChatFormat, ChatSettings};
 
+use crate::lora::peft;
 use crate::{ModelConfig, PolicyError, Weights};
+
+pub use gguf_export::GgufType;
 
 /// A model with the way to talk to it.
 #[derive(Debug, Clone)]
@@ -25,7 +29,8 @@ pub struct EmbeddedModel {
 }
 
 impl EmbeddedModel {
-    /// A checkpoint folder in Hugging Face layout, or a GGUF file.
+    /// A checkpoint folder in Hugging Face layout, a folder of adapters in PEFT's (their base is opened too, and
+    /// they are merged into it), or a GGUF file.
     pub fn open(path: &Utf8Path) -> Result<Self, PolicyError> {
         Self::open_with(path, &ChatSettings::default())
     }
@@ -33,7 +38,9 @@ impl EmbeddedModel {
     /// The same, talked to in another way than its files say.
     pub fn open_with(path: &Utf8Path, chat: &ChatSettings) -> Result<Self, PolicyError> {
         let metadata = std::fs::metadata(path).map_err(|error| PolicyError::io(path, &error))?;
-        if metadata.is_dir() {
+        if metadata.is_dir() && peft::is_adapter(path) {
+            peft::open(path, chat)
+        } else if metadata.is_dir() {
             folder::open(path, chat)
         } else {
             gguf::open(path, chat)
@@ -69,6 +76,23 @@ impl EmbeddedModel {
     /// appears whole or not at all.
     pub fn save(&self, folder: &Utf8Path) -> Result<(), PolicyError> {
         folder::save(self, folder)
+    }
+
+    /// Writes a GGUF file that `open` and llama.cpp read. There must be no such file; it is on disk when this
+    /// returns.
+    pub fn write_gguf(&self, path: &Utf8Path, kind: GgufType) -> Result<(), PolicyError> {
+        gguf_export::write(self, path, kind)
+    }
+
+    /// Copies a folder of adapters in PEFT's layout to another, without what else a checkpoint holds.
+    pub fn copy_adapters(from: &Utf8Path, to: &Utf8Path) -> Result<(), PolicyError> {
+        if !peft::is_adapter(from) {
+            return Err(PolicyError::NotAModel {
+                path: from.to_owned(),
+                message: format!("it holds no adapters (`{}`)", peft::CONFIG),
+            });
+        }
+        peft::copy(from, to)
     }
 
     /// The whole model as the bytes of one safetensors file, the texts and `notes` in its metadata. The

@@ -6,6 +6,7 @@
 //! thread or many. So a run repeats bit for bit whatever the timing, and keys and values can be shared
 //! between sequences that begin alike.
 
+mod adapters;
 mod attention;
 mod batch;
 mod cache;
@@ -14,6 +15,7 @@ mod forward;
 mod kernel;
 mod matrix;
 mod packed;
+mod panels;
 #[cfg(test)]
 mod same_bits;
 
@@ -23,11 +25,13 @@ use std::thread;
 use osmosis_core::generation::GenerationError;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub(crate) use adapters::{LayerAdapters, pack as pack_adapters};
 pub(crate) use batch::Batch;
 pub(crate) use cache::{KvCache, PAGE, PagePool};
 pub(crate) use elementwise::{exp, max};
 pub(crate) use forward::{Logits, Span};
-pub(crate) use packed::PackedWeights;
+pub(crate) use packed::{Linear as PackedLinear, PackedBase, PackedWeights};
+pub(crate) use panels::rounded;
 
 use crate::{ModelConfig, PolicyError, Weights};
 

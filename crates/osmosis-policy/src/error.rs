@@ -36,6 +36,20 @@ pub enum PolicyError {
     /// A checkpoint must not be mixed with other files.
     #[error("`{path}` is not an empty folder")]
     NotEmpty { path: Utf8PathBuf },
+    /// Adapters are of no use without what they belong to.
+    #[error("`{adapter}` holds adapters of `{base}`, which is not there")]
+    NoBase {
+        adapter: Utf8PathBuf,
+        base: Utf8PathBuf,
+    },
+    /// Adapters of other weights would give another model.
+    #[error(
+        "`{adapter}` holds adapters of `{base}`, whose weights have changed since they were trained"
+    )]
+    OtherBase {
+        adapter: Utf8PathBuf,
+        base: Utf8PathBuf,
+    },
     /// New weights for a sampler must have the shape of the old ones.
     #[error("the new weights belong to a model of another shape")]
     OtherShape,
@@ -144,6 +158,8 @@ impl PolicyError {
             | Self::Config(_)
             | Self::Tensors(_)
             | Self::Tokens(_)
+            | Self::NoBase { .. }
+            | Self::OtherBase { .. }
             | Self::OptimizerState(_) => PolicyErrorKind::Unreadable,
             Self::Unsupported { .. } => PolicyErrorKind::Unsupported,
             Self::NotEmpty { .. } => PolicyErrorKind::Unwritable,
@@ -169,6 +185,14 @@ impl PolicyError {
                 "Llama, Qwen2 and Qwen3 decoders with plain, linear or llama3 positions can be used"
                     .to_owned(),
             ),
+            Self::NoBase { .. } => Some(
+                "put the model back, or write where it is into `base_model_name_or_path` of \
+                 adapter_config.json and remove trainer/base.json"
+                    .to_owned(),
+            ),
+            Self::OtherBase { .. } => {
+                Some("put back the model that the adapters were trained with".to_owned())
+            }
             Self::NotEmpty { .. } => Some("choose another folder, or remove it".to_owned()),
             Self::NotFinite { .. } => Some(
                 "the weights are as they were; lower the learning rate or look at the rewards"

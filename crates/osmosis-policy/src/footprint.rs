@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use crate::{EmbeddedModel, LearnerOptions, ModelConfig, PolicyError};
+use osmosis_core::config::{Lora, LoraBase};
+
+use crate::{EmbeddedModel, LearnerOptions, ModelConfig, PolicyError, lora};
 
 /// Bytes of one number.
 const F32: u64 = 4;
@@ -56,6 +58,27 @@ impl Footprint {
         })
     }
 
+    /// Of training adapters of a model. The frozen weights are there once, for learner and sampler.
+    pub fn adapted(
+        model: &EmbeddedModel,
+        lora: &Lora,
+        size: TrainingSize,
+    ) -> Result<Self, PolicyError> {
+        let config = &model.config;
+        let options = LearnerOptions::for_adapters(0.0, config);
+        let adapters = lora::parameters(config, lora) as u64 * F32;
+        let lanes = lanes(options.threads);
+        Ok(Self {
+            weights: frozen(config, lora.base) + adapters,
+            optimizer: 2 * adapters,
+            gradients: (1 + lanes) * adapters,
+            sampler: 2 * adapters,
+            activations_at_most: lanes * piece(config, &options, size),
+            cache_at_most: cache(config, size),
+            checkpoint: 3 * adapters + text_files(model)?,
+        })
+    }
+
     /// What is held as long as training goes on.
     pub fn fixed(&self) -> u64 {
         self.weights + self.optimizer + self.gradients + self.sampler
@@ -66,6 +89,17 @@ fn lanes(threads: usize) -> u64 {
     match threads {
         0 => thread::available_parallelism().map_or(1, |n| n.get() as u64),
         threads => threads as u64,
+    }
+}
+
+/// Bytes of weights in this type; vectors stay f32 and are next to nothing.
+fn frozen(config: &ModelConfig, base: LoraBase) -> u64 {
+    let numbers = config.parameters() as u64;
+    match base {
+        LoraBase::F32 => numbers * F32,
+        LoraBase::Bf16 => numbers * 2,
+        // 32 numbers of one byte, and their scale.
+        LoraBase::Q8 => numbers * (32 + F32) / 32,
     }
 }
 

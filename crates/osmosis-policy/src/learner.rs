@@ -28,6 +28,7 @@ use self::objective::Tally;
 use self::ops::RopeTable;
 use self::optimizer::{Parameter, Step};
 use self::pieces::Piece;
+use crate::lora::{self, FrozenModel};
 use crate::{
     LossFunction, LossRow, ModelConfig, NamedTensor, PolicyError, UpdateReport, Weights, weights,
 };
@@ -55,6 +56,8 @@ pub struct DecoderLearner {
     config: ModelConfig,
     options: LearnerOptions,
     parameters: Vec<Parameter>,
+    /// What the parameters are the adapters of; `None` when they are the weights themselves.
+    frozen: Option<FrozenModel>,
     updates: u64,
     lanes: Lanes,
     /// Whose grammars rows were sampled under.
@@ -75,9 +78,29 @@ impl DecoderLearner {
         weights: &Weights,
         options: LearnerOptions,
     ) -> Result<Self, PolicyError> {
+        let weights = weights::checked(config, weights.tensors.clone())?;
+        Self::of_parameters(config, weights, None, options)
+    }
+
+    /// Learns the adapters of frozen weights.
+    pub(crate) fn of_adapters(
+        config: &ModelConfig,
+        frozen: &FrozenModel,
+        adapters: &Weights,
+        options: LearnerOptions,
+    ) -> Result<Self, PolicyError> {
+        let adapters = lora::checked(config, &frozen.lora, adapters.tensors.clone())?;
+        Self::of_parameters(config, adapters, Some(frozen.clone()), options)
+    }
+
+    fn of_parameters(
+        config: &ModelConfig,
+        weights: Weights,
+        frozen: Option<FrozenModel>,
+        options: LearnerOptions,
+    ) -> Result<Self, PolicyError> {
         check::options(&options)?;
-        let weights = finite(weights::checked(config, weights.tensors.clone())?)?;
-        let parameters = weights
+        let parameters = finite(weights)?
             .tensors
             .into_iter()
             .map(|(name, tensor)| Parameter {
@@ -93,6 +116,7 @@ impl DecoderLearner {
             config: config.clone(),
             options,
             parameters,
+            frozen,
             updates: 0,
             lanes,
             chat: None,
@@ -267,7 +291,11 @@ impl DecoderLearner {
         updates: u64,
         state: BTreeMap<String, NamedTensor>,
     ) -> Result<(), PolicyError> {
-        let weights = finite(weights::checked(&self.config, weights.tensors.clone())?)?;
+        let shapes = self
+            .parameters
+            .iter()
+            .map(|p| (p.name.clone(), p.shape.clone()));
+        let weights = finite(weights::checked_shapes(shapes, weights.tensors.clone())?)?;
         self.restore_optimizer(updates, state)?;
         // Both are in the order of names.
         for (parameter, tensor) in self.parameters.iter_mut().zip(weights.tensors.values()) {
@@ -331,6 +359,7 @@ impl DecoderLearner {
                 .iter()
                 .map(|p| (p.name.as_str(), &p.value))
                 .collect(),
+            frozen: self.frozen.as_ref(),
             rope: Arc::new(RopeTable::new(&self.config, longest)),
             rows,
             grammars,

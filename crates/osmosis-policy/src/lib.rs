@@ -16,18 +16,20 @@ mod footprint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod learner;
+mod lora;
 mod processor;
 mod sampler;
 mod start_model;
 mod training;
 mod weights;
 
-pub use checkpoint::EmbeddedModel;
+pub use checkpoint::{EmbeddedModel, GgufType};
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
 pub use footprint::{Footprint, TrainingSize};
 pub use learner::{DecoderLearner, LearnerOptions};
+pub use lora::{LoraLearner, LoraModel};
 pub use osmosis_core::learner::{
     KlEstimator, LossFunction, LossRow, NamedTensor, PolicyGradient, Surrogate, UpdateReport,
     Weights,

@@ -28,7 +28,8 @@ use tracing::error;
 use self::inbox::{Inbox, Letter};
 use self::scheduler::Scheduler;
 use crate::decoder::{self, PackedWeights};
-use crate::{EmbeddedModel, ModelConfig, PolicyError, Weights, weights};
+use crate::lora::FrozenModel;
+use crate::{EmbeddedModel, LoraModel, ModelConfig, PolicyError, Weights, weights};
 
 /// Settings of a sampler.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +57,8 @@ pub struct Sampler {
     config: ModelConfig,
     /// Whose grammars constraints are compiled with; without one, requests can't have any.
     chat: Option<Arc<ChatFormat>>,
+    /// The model whose adapters it is given.
+    adapted: Option<(FrozenModel, EmbeddedModel)>,
     inbox: Arc<Inbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -78,8 +81,32 @@ impl Sampler {
         version: PolicyVersion,
         options: SamplerOptions,
     ) -> Result<Self, PolicyError> {
-        let pool = decoder::pool(options.threads)?;
         let packed = pack(config, weights)?;
+        Self::start_packed(config, packed, None, version, options)
+    }
+
+    /// With frozen weights that the learner shares. From then on it takes adapters.
+    pub fn start_adapted(
+        model: &LoraModel,
+        version: PolicyVersion,
+        options: SamplerOptions,
+    ) -> Result<Self, PolicyError> {
+        let packed = Arc::new(model.packed_start()?);
+        let adapted = Some((model.frozen.clone(), model.parts.clone()));
+        let mut sampler =
+            Self::start_packed(&model.parts.config, packed, adapted, version, options)?;
+        sampler.chat = Some(Arc::clone(&model.parts.chat));
+        Ok(sampler)
+    }
+
+    fn start_packed(
+        config: &ModelConfig,
+        packed: Arc<PackedWeights>,
+        adapted: Option<(FrozenModel, EmbeddedModel)>,
+        version: PolicyVersion,
+        options: SamplerOptions,
+    ) -> Result<Self, PolicyError> {
+        let pool = decoder::pool(options.threads)?;
         let inbox = Arc::new(Inbox::default());
         inbox.set_version(version);
         let scheduler = Scheduler::new(config, packed, version, options, Arc::clone(&inbox), &pool);
@@ -90,6 +117,7 @@ impl Sampler {
         Ok(Self {
             config: config.clone(),
             chat: None,
+            adapted,
             inbox,
             thread: Mutex::new(Some(thread)),
         })
@@ -107,7 +135,10 @@ impl Sampler {
         if !config.has_shape_of(&self.config) {
             return Err(PolicyError::OtherShape);
         }
-        let weights = pack(config, weights)?;
+        let weights = match &self.adapted {
+            Some((frozen, parts)) => Arc::new(frozen.packed(parts, weights)?),
+            None => pack(config, weights)?,
+        };
         let (done, swapped) = mpsc::sync_channel(1);
         let letter = Letter::Swap {
             weights,

@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
+use camino::Utf8Path;
+use osmosis_core::PolicyVersion;
+use osmosis_core::config::Lora;
 use osmosis_core::learner::{
     Learner, LearnerError, LearnerErrorKind, ModelFiles, TrainableModel, Weights,
 };
 use parking_lot::Mutex;
 
-use crate::EmbeddedModel;
+use crate::{EmbeddedModel, LoraModel, PolicyError, Sampler, SamplerOptions};
 
 /// A model whose weights go as soon as the learner and the sampler have theirs: a training of hours must not hold
 /// a copy that nobody reads.
@@ -17,14 +20,19 @@ pub struct StartModel {
     parts: EmbeddedModel,
     weights: Mutex<Option<Arc<Weights>>>,
     digest: OnceLock<String>,
+    /// The weights stay as they are, and adapters are trained.
+    lora: Option<Lora>,
+    adapted: OnceLock<Arc<LoraModel>>,
 }
 
 impl StartModel {
-    pub fn new(model: EmbeddedModel) -> Self {
+    pub fn new(model: EmbeddedModel, lora: Option<Lora>) -> Self {
         Self {
             parts: model.with(Weights::default()),
             weights: Mutex::new(Some(model.weights)),
             digest: OnceLock::new(),
+            lora,
+            adapted: OnceLock::new(),
         }
     }
 
@@ -33,13 +41,19 @@ impl StartModel {
         &self.parts
     }
 
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_ref()
+    }
+
+    /// Numbers of the adapters that are trained.
+    pub fn adapter_parameters(&self) -> Option<usize> {
+        let lora = self.lora.as_ref()?;
+        Some(crate::lora::parameters(&self.parts.config, lora))
+    }
+
     /// The whole model, until training has begun.
     pub fn whole(&self) -> Result<EmbeddedModel, LearnerError> {
-        let weights = self.weights.lock().clone().ok_or_else(|| LearnerError {
-            kind: LearnerErrorKind::Fault,
-            message: "the weights that training started from were let go".to_owned(),
-            hint: None,
-        })?;
+        let weights = self.weights.lock().clone().ok_or_else(gone)?;
         Ok(EmbeddedModel {
             weights,
             ..self.parts.clone()
@@ -54,19 +68,63 @@ impl StartModel {
         let digest = self.whole()?.digest();
         Ok(self.digest.get_or_init(|| digest))
     }
+
+    /// Freezes the weights, when adapters are to be trained: packs them, and lets the others go. `base_folder` is
+    /// where checkpoints find them if they come from no model folder.
+    pub fn freeze(&self, seed: u64, base_folder: &Utf8Path) -> Result<(), PolicyError> {
+        let (Some(lora), None) = (&self.lora, self.adapted.get()) else {
+            return Ok(());
+        };
+        let (Ok(whole), Ok(digest)) = (self.whole(), self.digest()) else {
+            return Ok(());
+        };
+        *self.weights.lock() = None;
+        let model = LoraModel::new(whole, digest.to_owned(), lora.clone(), seed, base_folder)?;
+        self.adapted.get_or_init(|| Arc::new(model));
+        Ok(())
+    }
+
+    /// Samples with the weights as they are. Adapters are sampled with once the model is frozen.
+    pub fn sampler(
+        &self,
+        version: PolicyVersion,
+        options: SamplerOptions,
+    ) -> Result<Sampler, LearnerError> {
+        match self.adapted.get() {
+            Some(adapted) => Ok(Sampler::start_adapted(adapted, version, options)?),
+            None => Ok(Sampler::start(&self.whole()?, version, options)?),
+        }
+    }
+}
+
+fn gone() -> LearnerError {
+    LearnerError {
+        kind: LearnerErrorKind::Fault,
+        message: "the weights that training started from were let go".to_owned(),
+        hint: None,
+    }
 }
 
 impl TrainableModel for StartModel {
     fn learner(&self, lr: f64) -> Result<Box<dyn Learner>, LearnerError> {
-        self.whole()?.learner(lr)
+        match self.adapted.get() {
+            Some(adapted) => adapted.learner(lr),
+            None => self.whole()?.learner(lr),
+        }
     }
 
     fn weights(&self) -> Arc<Weights> {
-        self.weights.lock().clone().unwrap_or_default()
+        match self.adapted.get() {
+            Some(adapted) => adapted.weights(),
+            None => self.weights.lock().clone().unwrap_or_default(),
+        }
     }
 
     fn files(&self) -> Arc<dyn ModelFiles> {
-        self.parts.files()
+        match self.adapted.get() {
+            Some(adapted) => adapted.files(),
+            None => self.parts.files(),
+        }
     }
 
     fn begun(&self) {
@@ -81,7 +139,7 @@ mod tests {
     #[test]
     fn the_learner_takes_the_weights_over_and_they_are_let_go() {
         let model = EmbeddedModel::builtin("tiny").unwrap();
-        let start = StartModel::new(model.clone());
+        let start = StartModel::new(model.clone(), None);
         assert_eq!(start.digest().unwrap(), model.digest());
         let watched = Arc::downgrade(&model.weights);
         drop(model);

@@ -53,6 +53,15 @@ impl LearnerOptions {
             tokens_per_piece: (LOGITS_PER_PIECE / config.vocabulary.max(1)).clamp(256, 8192),
         }
     }
+
+    /// The same for adapters of frozen weights, of which memory is what is wanted: pieces are smaller.
+    pub fn for_adapters(lr: f64, config: &ModelConfig) -> Self {
+        let all = Self::for_rewards(lr, config);
+        Self {
+            tokens_per_piece: (all.tokens_per_piece / 2).max(256),
+            ..all
+        }
+    }
 }
 
 impl Learner for EmbeddedLearner {
@@ -140,7 +149,7 @@ impl WeightSink for Sampler {
     }
 }
 
-fn write_optimizer(
+pub(crate) fn write_optimizer(
     path: &Utf8Path,
     moments: BTreeMap<String, NamedTensor>,
 ) -> Result<(), PolicyError> {
@@ -183,7 +192,7 @@ impl From<PolicyError> for LearnerError {
 }
 
 /// What kept the state from being written. An [`PolicyError::Io`] does not know which way it went.
-fn not_written(error: PolicyError) -> LearnerError {
+pub(crate) fn not_written(error: PolicyError) -> LearnerError {
     let unwritable = matches!(error, PolicyError::Io { full: false, .. });
     let told = LearnerError::from(error);
     if unwritable {

@@ -9,11 +9,19 @@ use crate::{ModelConfig, NamedTensor, PolicyError, Weights};
 /// of the wrong shape.
 pub(crate) fn checked(
     config: &ModelConfig,
+    tensors: BTreeMap<String, NamedTensor>,
+) -> Result<Weights, PolicyError> {
+    checked_shapes(config.tensors(), tensors)
+}
+
+/// The same for tensors of these names and shapes.
+pub(crate) fn checked_shapes(
+    shapes: impl IntoIterator<Item = (String, Vec<usize>)>,
     mut tensors: BTreeMap<String, NamedTensor>,
 ) -> Result<Weights, PolicyError> {
     let mut problems = Vec::new();
     let mut taken = BTreeMap::new();
-    for (name, expected) in config.tensors() {
+    for (name, expected) in shapes {
         let found = tensors.remove(&name);
         let fits = found.as_ref().is_some_and(|tensor| {
             tensor.shape == expected && tensor.values.len() == expected.iter().product::<usize>()

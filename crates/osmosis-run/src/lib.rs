@@ -21,6 +21,7 @@ pub mod inference_server;
 pub mod judge;
 pub mod life;
 mod log_budget;
+pub mod model_export;
 pub mod node;
 pub mod notices;
 pub mod policy;

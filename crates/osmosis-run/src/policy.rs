@@ -223,16 +223,26 @@ pub fn asked_elsewhere(
 /// An embedded model behind the gateway's `Policy`, with the sampler that serves it.
 pub fn sampled(
     model_path: &ModelPath,
-    model: &EmbeddedModel,
+    sampler: Sampler,
+    chat: &Arc<ChatFormat>,
     seed: u64,
     limits: Option<TokenLimits>,
     chat_template: Option<String>,
-) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
-    let sampler = start_sampler(model_path, model)?;
+) -> (Arc<dyn Policy>, Arc<Sampler>) {
+    let sampler = Arc::new(sampler);
     let engine: Arc<dyn TokenEngine> = Arc::clone(&sampler) as Arc<dyn TokenEngine>;
     let options = token_options(model_path, seed, limits, chat_template);
-    let policy = TokenPolicy::new(engine, Arc::clone(&model.chat), options);
-    Ok((Arc::new(policy), sampler))
+    let policy = TokenPolicy::new(engine, Arc::clone(chat), options);
+    (Arc::new(policy), sampler)
+}
+
+/// How an embedded policy samples.
+pub fn sampler_options() -> SamplerOptions {
+    SamplerOptions {
+        max_batch: MAX_BATCH,
+        threads: 0,
+        cache_bytes: CACHE_BYTES,
+    }
 }
 
 /// The same for a trainer outside, which announces weights: the run keeps a copy, and goes on with it.
@@ -260,12 +270,7 @@ pub fn trained_outside(
 }
 
 fn start_sampler(model_path: &ModelPath, model: &EmbeddedModel) -> Result<Arc<Sampler>, RunError> {
-    let options = SamplerOptions {
-        max_batch: MAX_BATCH,
-        threads: 0,
-        cache_bytes: CACHE_BYTES,
-    };
-    Sampler::start(model, PolicyVersion(0), options)
+    Sampler::start(model, PolicyVersion(0), sampler_options())
         .map(Arc::new)
         .map_err(|error| model_error(model_path, &error))
 }
@@ -359,12 +364,29 @@ pub async fn tokenizer(model: &ModelPath, workspace: &Workspace) -> Option<Arc<C
     Some(Arc::new(ChatFormat::load(&folder).ok()?))
 }
 
-fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
+pub fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
     RunError::failed(
         RunErrorKind::ModelInvalid,
         format!("model_path `{model}`: {error}"),
     )
     .maybe_hint(error.hint())
+}
+
+/// The folder or file of a model that is one.
+pub async fn model_folder(
+    model: &ModelPath,
+    workspace: &Workspace,
+) -> Result<Option<Utf8PathBuf>, RunError> {
+    match model {
+        ModelPath::Run { name, step } => {
+            Ok(Some(checkpoint(name.as_str(), *step, workspace).await?))
+        }
+        ModelPath::Local(path) => Ok(Some(local(path, workspace)?)),
+        ModelPath::Builtin(_)
+        | ModelPath::Script(_)
+        | ModelPath::Provider { .. }
+        | ModelPath::Endpoint(_) => Ok(None),
+    }
 }
 
 pub(crate) async fn checkpoint(

@@ -192,3 +192,175 @@ fn bad(message: impl Into<String>) -> TokensError {
         message: message.into(),
     }
 }
+
+impl GgufVocabulary {
+    /// The vocabulary of a byte-level BPE tokenizer, filled up to `rows` tokens: models have more rows than tokens,
+    /// and readers of GGUF want as many. Other tokenizers, and splitting rules that GGUF has no name for here, are
+    /// refused.
+    pub fn of(chat: &ChatFormat, rows: usize) -> Result<Self, TokensError> {
+        let parts = chat.saved_parts()?;
+        let parse = |text: &str| -> Result<Value, TokensError> {
+            serde_json::from_str(text).map_err(|error| bad(error.to_string()))
+        };
+        let (tokenizer, config) = (parse(&parts.tokenizer)?, parse(&parts.tokenizer_config)?);
+        let model = &tokenizer["model"];
+        if model["type"].as_str() != Some("BPE") || model["byte_fallback"] == json!(true) {
+            return Err(bad("only byte-level BPE tokenizers can be written to GGUF"));
+        }
+        let mut tokens: Vec<Option<(String, i32)>> = vec![None; rows];
+        let mut put = |token: &str, id: &Value, kind: i32| {
+            let place = id.as_u64().and_then(|id| usize::try_from(id).ok());
+            match place.and_then(|place| tokens.get_mut(place)) {
+                Some(place) => {
+                    *place = Some((token.to_owned(), kind));
+                    Ok(())
+                }
+                None => Err(bad(format!(
+                    "token `{token}` has id {id}, and the model has {rows} rows"
+                ))),
+            }
+        };
+        for (token, id) in model["vocab"].as_object().into_iter().flatten() {
+            put(token, id, NORMAL)?;
+        }
+        for added in tokenizer["added_tokens"].as_array().into_iter().flatten() {
+            let kind = match added["special"] {
+                Value::Bool(true) => CONTROL,
+                _ => USER_DEFINED,
+            };
+            put(
+                added["content"].as_str().unwrap_or_default(),
+                &added["id"],
+                kind,
+            )?;
+        }
+        let tokens = tokens.into_iter().enumerate().map(|(id, token)| {
+            // As llama.cpp's converter fills the rows that have no token.
+            token.unwrap_or_else(|| (format!("[PAD{id}]"), UNUSED))
+        });
+        let (tokens, token_types): (Vec<String>, Vec<i32>) = tokens.unzip();
+        let id = |name: &str| {
+            let token = config[name].as_str().or(config[name]["content"].as_str())?;
+            let place = tokens.iter().position(|other| other == token)?;
+            u32::try_from(place).ok()
+        };
+        let template = config["chat_template"].as_str().map(str::to_owned);
+        Ok(Self {
+            model: "gpt2".to_owned(),
+            pre: Some(pre_of(&tokenizer)?.to_owned()),
+            merges: merges(model)?,
+            bos: id("bos_token"),
+            eos: id("eos_token"),
+            unknown: id("unk_token"),
+            add_bos: config["add_bos_token"] == json!(true),
+            chat_template: parts.chat_template.or(template),
+            tokens,
+            token_types,
+        })
+    }
+}
+
+const NORMAL: i32 = 1;
+const UNUSED: i32 = 5;
+
+fn merges(model: &Value) -> Result<Vec<String>, TokensError> {
+    let merges = model["merges"].as_array().into_iter().flatten();
+    merges
+        .map(|merge| match merge {
+            Value::String(text) => Ok(text.clone()),
+            Value::Array(pair) => match &pair[..] {
+                [Value::String(left), Value::String(right)] => Ok(format!("{left} {right}")),
+                _ => Err(bad(format!("merge `{merge}` is not two tokens"))),
+            },
+            other => Err(bad(format!("merge `{other}` is not two tokens"))),
+        })
+        .collect()
+}
+
+/// The name of a tokenizer's splitting rules.
+fn pre_of(tokenizer: &Value) -> Result<&'static str, TokensError> {
+    let found = rules(&tokenizer["normalizer"], &tokenizer["pre_tokenizer"]);
+    for name in ["gpt-2", "smollm", "qwen2", "llama-bpe"] {
+        let known = steps(&GgufVocabulary {
+            model: "gpt2".to_owned(),
+            pre: Some(name.to_owned()),
+            tokens: vec![],
+            token_types: vec![],
+            merges: vec![],
+            bos: None,
+            eos: None,
+            unknown: None,
+            add_bos: false,
+            chat_template: None,
+        })?;
+        if rules(&known.normalizer, &known.pre_tokenizer) == found {
+            return Ok(name);
+        }
+    }
+    Err(bad(format!(
+        "GGUF has no name for the tokenizer's splitting rules ({}); it has some for those of GPT-2, SmolLM, Qwen2 and \
+         Llama 3",
+        found.join(", ")
+    )))
+}
+
+/// What decides where texts are split.
+fn rules(normalizer: &Value, pre_tokenizer: &Value) -> Vec<String> {
+    let mut rules = Vec::new();
+    if let Some(kind) = normalizer["type"].as_str() {
+        rules.push(kind.to_owned());
+    }
+    let steps = match pre_tokenizer["pretokenizers"].as_array() {
+        Some(steps) => steps.clone(),
+        None if pre_tokenizer.is_null() => vec![],
+        None => vec![pre_tokenizer.clone()],
+    };
+    rules.extend(steps.iter().map(|step| {
+        let kind = step["type"].as_str().unwrap_or_default();
+        match kind {
+            "ByteLevel" => {
+                let prefix = step["add_prefix_space"] == json!(true);
+                let regex = step["use_regex"] != json!(false);
+                format!("ByteLevel prefix {prefix} regex {regex}")
+            }
+            "Split" => format!(
+                "Split {} {} {}",
+                step["pattern"]["Regex"], step["behavior"], step["invert"]
+            ),
+            "Digits" => format!("Digits {}", step["individual_digits"]),
+            other => other.to_owned(),
+        }
+    }));
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vocabulary_comes_back_from_the_tokenizer_that_was_made_of_it() {
+        for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe"] {
+            let strings = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+            let vocabulary = GgufVocabulary {
+                model: "gpt2".to_owned(),
+                pre: Some(pre.to_owned()),
+                tokens: strings(&["a", "b", "ab", "<|im_end|>"]),
+                token_types: vec![NORMAL, NORMAL, NORMAL, CONTROL],
+                merges: strings(&["a b"]),
+                bos: None,
+                eos: Some(3),
+                unknown: None,
+                add_bos: false,
+                chat_template: Some("{{ messages[0].content }}".to_owned()),
+            };
+            let chat = ChatFormat::from_gguf(vocabulary.clone()).unwrap();
+            assert_eq!(GgufVocabulary::of(&chat, 4).unwrap(), vocabulary, "{pre}");
+            let padded = GgufVocabulary::of(&chat, 5).unwrap();
+            assert_eq!(padded.tokens[4], "[PAD4]");
+            assert_eq!(padded.token_types[4], UNUSED);
+            let error = GgufVocabulary::of(&chat, 3).unwrap_err().to_string();
+            assert!(error.contains("the model has 3 rows"), "{error}");
+        }
+    }
+}

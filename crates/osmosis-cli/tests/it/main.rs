@@ -74,6 +74,7 @@ mod terminal;
 mod token_exports;
 mod torch_trainer;
 mod traces;
+mod trained_adapters;
 mod training;
 mod training_interruption;
 mod unlearnable;

@@ -28,6 +28,8 @@ fn every_command_has_help_with_an_example() {
         &["train", "logs"],
         &["train", "stop"],
         &["gateway"],
+        &["model", "merge"],
+        &["model", "export"],
         &["demo"],
         &["rollout", "init"],
         &["rollout", "run"],

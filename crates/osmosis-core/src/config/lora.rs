@@ -1,102 +1,193 @@
+//! `[training.lora]`: train adapters beside frozen weights.
+
 use serde::Serialize;
-use toml_edit::TableLike;
+use toml_edit::Item;
 
-use super::ConfigProblem;
+use super::range::NumberRange;
 use super::reader::Reader;
-use super::section::type_of;
+use super::{ConfigProblem, error::listed};
 
-/// `[training.lora]`: adapters are trained, and the model below them stays as it is.
+/// Low-rank adapters: a frozen matrix `W` becomes `W + alpha / rank · B · A`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Lora {
     pub rank: u32,
     pub alpha: f64,
-    /// Names of the modules that get adapters; all linear ones without.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_modules: Option<Vec<String>>,
+    /// In the order of a layer; at least one.
+    pub target_modules: Vec<LoraModule>,
+    /// For the torch trainer only.
+    #[serde(skip_serializing_if = "is_zero")]
     pub dropout: f64,
+    /// How the frozen weights are held in memory.
+    pub base: LoraBase,
 }
 
-const KEYS: [&str; 4] = ["rank", "alpha", "target_modules", "dropout"];
-const MOST_RANK: i64 = 1024;
+/// A matrix of each layer that can have an adapter, by its name in PEFT's `target_modules`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoraModule {
+    QProj,
+    KProj,
+    VProj,
+    OProj,
+    GateProj,
+    UpProj,
+    DownProj,
+}
 
+/// The type of frozen weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoraBase {
+    #[default]
+    F32,
+    Bf16,
+    /// Blocks of 32 numbers of 8 bits with one scale, as GGUF's.
+    #[serde(rename = "q8_0")]
+    Q8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
+impl LoraModule {
+    pub const ALL: [Self; 7] = [
+        Self::QProj,
+        Self::KProj,
+        Self::VProj,
+        Self::OProj,
+        Self::GateProj,
+        Self::UpProj,
+        Self::DownProj,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::QProj => "q_proj",
+            Self::KProj => "k_proj",
+            Self::VProj => "v_proj",
+            Self::OProj => "o_proj",
+            Self::GateProj => "gate_proj",
+            Self::UpProj => "up_proj",
+            Self::DownProj => "down_proj",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|module| module.name() == name)
+    }
+}
+
+impl LoraBase {
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Q8];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Q8 => "q8_0",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|base| base.name() == name)
+    }
+}
+
+impl Default for Lora {
+    fn default() -> Self {
+        Self {
+            rank: 16,
+            alpha: 32.0,
+            target_modules: LoraModule::ALL.to_vec(),
+            dropout: 0.0,
+            base: LoraBase::F32,
+        }
+    }
+}
+
+impl Lora {
+    /// What the product of the two matrices of an adapter is multiplied with.
+    pub fn scale(&self) -> f64 {
+        self.alpha / f64::from(self.rank.max(1))
+    }
+}
+
+/// The section, when there is one.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Lora> {
-    let section = reader.section("training");
-    let entry = section.entry("lora")?;
-    let Some(table) = entry.item.as_table_like() else {
-        let problem = section.wrong_type("lora", "a table", entry.item);
+    let section = reader.section("training.lora");
+    if !section.present {
+        return None;
+    }
+    let default = Lora::default();
+    let base = reader.parsed(
+        section,
+        "base",
+        |text| {
+            LoraBase::of_name(text)
+                .ok_or_else(|| format!("unknown value `{}`", text.escape_debug()))
+        },
+        |_| {
+            let names = LoraBase::ALL.iter().map(|base| base.name());
+            Some(format!("write {}", listed(names, "or")))
+        },
+    );
+    Some(Lora {
+        rank: reader
+            .integer(section, "rank", 1..=4096)
+            .and_then(|rank| u32::try_from(rank).ok())
+            .unwrap_or(default.rank),
+        alpha: reader
+            .number(section, "alpha", NumberRange::POSITIVE)
+            .unwrap_or(default.alpha),
+        target_modules: read_modules(reader).unwrap_or(default.target_modules),
+        dropout: reader
+            .number(section, "dropout", NumberRange::FROM_0_TO_1)
+            .unwrap_or(default.dropout),
+        base: base.unwrap_or(default.base),
+    })
+}
+
+fn read_modules(reader: &mut Reader<'_>) -> Option<Vec<LoraModule>> {
+    const KEY: &str = "target_modules";
+    let section = reader.section("training.lora");
+    let entry = section.entry(KEY)?;
+    let Some(items) = entry.item.as_array() else {
+        let problem = section.wrong_type(KEY, "an array of strings", entry.item);
         reader.report(entry.offset, problem);
         return None;
     };
-    match parse(table) {
-        Ok(lora) => Some(lora),
-        Err((key, message)) => {
-            let problem = ConfigProblem::Unusable {
-                section: "training",
-                key: format!("lora.{key}"),
-                message,
-                suggestion: Some(
-                    "`[training.lora]` has `rank`, `alpha`, `target_modules` and `dropout`"
-                        .to_owned(),
-                ),
-            };
-            reader.report(entry.key_offset, problem);
-            None
+    let unusable = |message: String| ConfigProblem::Unusable {
+        section: section.name,
+        key: KEY.to_owned(),
+        message,
+        suggestion: Some(format!(
+            "choose from {}",
+            listed(LoraModule::ALL.iter().map(|module| module.name()), "and")
+        )),
+    };
+    let mut modules = Vec::new();
+    for item in items {
+        let offset = item.span().map_or(entry.offset, |span| span.start);
+        let Some(name) = item.as_str() else {
+            let found = Item::Value(item.clone());
+            let problem = section.wrong_type(KEY, "an array of strings", &found);
+            reader.report(offset, problem);
+            continue;
+        };
+        match LoraModule::of_name(name) {
+            Some(module) => modules.push(module),
+            None => {
+                let problem = unusable(format!("there is no module `{}`", name.escape_debug()));
+                reader.report(offset, problem);
+            }
         }
     }
-}
-
-fn parse(table: &dyn TableLike) -> Result<Lora, (String, String)> {
-    if let Some((key, _)) = table.iter().find(|(key, _)| !KEYS.contains(key)) {
-        return Err((key.to_owned(), "is unknown".to_owned()));
+    if items.is_empty() {
+        reader.report(entry.offset, unusable("it names no module".to_owned()));
     }
-    let number = |key: &str| -> Result<Option<f64>, (String, String)> {
-        let Some(item) = table.get(key) else {
-            return Ok(None);
-        };
-        let found = item.as_float().or(item.as_integer().map(|n| n as f64));
-        let wrong = || {
-            (
-                key.to_owned(),
-                format!("must be a number, not {}", type_of(item)),
-            )
-        };
-        found.filter(|n| n.is_finite()).map(Some).ok_or_else(wrong)
-    };
-    let rank = table.get("rank").map_or(Some(16), |item| item.as_integer());
-    let rank = rank
-        .filter(|rank| (1..=MOST_RANK).contains(rank))
-        .and_then(|rank| u32::try_from(rank).ok())
-        .ok_or_else(|| {
-            let message = format!("must be a whole number from 1 to {MOST_RANK}");
-            ("rank".to_owned(), message)
-        })?;
-    let alpha = number("alpha")?.unwrap_or(f64::from(2 * rank));
-    if alpha <= 0.0 {
-        return Err(("alpha".to_owned(), "must be more than 0".to_owned()));
-    }
-    let dropout = number("dropout")?.unwrap_or(0.0);
-    if !(0.0..1.0).contains(&dropout) {
-        return Err((
-            "dropout".to_owned(),
-            "must be at least 0 and less than 1".to_owned(),
-        ));
-    }
-    let target_modules = match table.get("target_modules") {
-        None => None,
-        Some(item) => {
-            let wrong = || {
-                let message = format!("must be an array of strings, not {}", type_of(item));
-                ("target_modules".to_owned(), message)
-            };
-            let names = item.as_array().ok_or_else(wrong)?.iter();
-            let names = names.map(|name| name.as_str().map(str::to_owned));
-            Some(names.collect::<Option<Vec<_>>>().ok_or_else(wrong)?)
-        }
-    };
-    Ok(Lora {
-        rank,
-        alpha,
-        target_modules,
-        dropout,
-    })
+    modules.sort_unstable();
+    modules.dedup();
+    Some(modules)
 }

@@ -54,7 +54,7 @@ pub use error::{ConfigError, ConfigErrors, ConfigKind, ConfigProblem};
 pub use evaluation::{Evaluation, ModelErrors, Sampling};
 pub use experiment::{Experiment, ToolFormat};
 pub use logs::LogLimits;
-pub use lora::Lora;
+pub use lora::{Lora, LoraBase, LoraModule};
 pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provider};
 pub use objective::{LossNormalization, Objective, Overlong, RowChoice, RowStrategy};
 pub use overrides::{Override, OverrideError};

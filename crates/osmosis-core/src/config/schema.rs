@@ -104,7 +104,6 @@ pub(super) const SECTIONS: &[Section] = &[
             "overlong_buffer",
             "overlong_penalty",
             "max_extra_rows",
-            "lora",
         ]),
     },
     Section {
@@ -124,6 +123,11 @@ pub(super) const SECTIONS: &[Section] = &[
             "eval_dataset",
             "eval_fraction",
         ]),
+    },
+    Section {
+        name: "training.lora",
+        kinds: &[ConfigKind::Training],
+        keys: Keys::These(&["rank", "alpha", "target_modules", "dropout", "base"]),
     },
     Section {
         name: "sampling",

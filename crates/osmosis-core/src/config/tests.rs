@@ -917,6 +917,46 @@ fn without_a_file_every_missing_flag_is_named() {
 }
 
 #[test]
+fn adapters_have_the_defaults_that_others_use() {
+    assert_eq!(train("").training.lora, None);
+    let lora = train("[training.lora]\n").training.lora.unwrap();
+    assert_eq!(lora, Lora::default());
+    assert_snapshot!(serde_json::to_string(&lora).unwrap(), @r#"{"rank":16,"alpha":32.0,"target_modules":["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"],"base":"f32"}"#);
+    let text = "[training]\nlr = 1e-4\n[training.lora]\nrank = 4\nalpha = 8\ntarget_modules = ['v_proj', 'q_proj', 'v_proj']\ndropout = 0.0\nbase = 'q8_0'\n";
+    let lora = train(text).training.lora.unwrap();
+    assert_eq!((lora.rank, lora.scale(), lora.base), (4, 2.0, LoraBase::Q8));
+    assert_eq!(lora.target_modules, [LoraModule::QProj, LoraModule::VProj]);
+}
+
+#[test]
+fn adapters_that_make_no_sense_are_refused() {
+    let told = train_errors_with(
+        "[training.lora]\nrank = 0\nalpha = 0\ntarget_modules = ['q_proj', 'lm_head']\ndropout = 2\nbase = 'q4'\nlr = 1\n",
+    );
+    for part in [
+        "7:8: `rank` in `[training.lora]` must be at least 1, not `0`",
+        "8:9: `alpha` in `[training.lora]` must be",
+        "9:29: `target_modules` in `[training.lora]`: there is no module `lm_head`",
+        "hint: choose from `q_proj`",
+        "10:11: `dropout` in `[training.lora]` must be",
+        "11:8: `base` in `[training.lora]`: unknown value `q4`",
+        "12:1: unknown key `lr` in `[training.lora]`",
+        "hint: `lr` belongs in `[training]`",
+    ] {
+        assert!(told.contains(part), "{part} is not in:\n{told}");
+    }
+    let told = train_errors_with("[training]\nlora = 4\nrank = 1\n");
+    for part in [
+        "section `[training.lora]` must be a table, found an integer",
+        "hint: `rank` belongs in `[training.lora]`",
+    ] {
+        assert!(told.contains(part), "{part} is not in:\n{told}");
+    }
+    let told = train_errors_with("[training.lora]\ntarget_modules = []\n");
+    assert!(told.contains("it names no module"), "{told}");
+}
+
+#[test]
 fn checkpoints_are_all_kept_unless_numbers_say_otherwise() {
     let checkpoints = train("").checkpoints;
     assert_eq!((checkpoints.keep_last, checkpoints.keep_best), (None, None));

@@ -110,9 +110,17 @@ pub(crate) fn read_tensors(
 }
 
 pub(super) fn save(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyError> {
+    save_with(folder, |partial| write_files(model, partial))
+}
+
+/// Has `write` fill a folder that appears whole or not at all.
+pub(crate) fn save_with(
+    folder: &Utf8Path,
+    write: impl FnOnce(&Utf8Path) -> Result<(), PolicyError>,
+) -> Result<(), PolicyError> {
     refuse_unless_absent_or_empty(folder)?;
     let partial = PartialFolder::create(folder)?;
-    write_files(model, &partial.path)?;
+    write(&partial.path)?;
     sync(&partial.path)?;
     partial.finish(folder)
 }
@@ -134,9 +142,17 @@ fn refuse_unless_absent_or_empty(folder: &Utf8Path) -> Result<(), PolicyError> {
 }
 
 fn write_files(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyError> {
-    let parts = model.chat.saved_parts()?;
     let config = with_f32(&model.config.source);
     write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
+    write_chat(&model.chat, folder)?;
+    // `transformers` refuses files that do not say which framework's layout they have.
+    let layout = [("format".to_owned(), "pt".to_owned())].into();
+    write_tensors(&folder.join(ONE_SHARD), &model.weights, Some(layout))
+}
+
+/// Writes what it takes to talk to a model.
+pub(crate) fn write_chat(chat: &ChatFormat, folder: &Utf8Path) -> Result<(), PolicyError> {
+    let parts = chat.saved_parts()?;
     write_text(&folder.join("tokenizer.json"), &parts.tokenizer)?;
     write_text(
         &folder.join("tokenizer_config.json"),
@@ -148,9 +164,7 @@ fn write_files(model: &EmbeddedModel, folder: &Utf8Path) -> Result<(), PolicyErr
     if let Some(config) = &parts.generation_config {
         write_text(&folder.join("generation_config.json"), config)?;
     }
-    // `transformers` refuses files that do not say which framework's layout they have.
-    let layout = [("format".to_owned(), "pt".to_owned())].into();
-    write_tensors(&folder.join(ONE_SHARD), &model.weights, Some(layout))
+    Ok(())
 }
 
 /// Writes a safetensors file; on disk when this returns.
@@ -181,7 +195,7 @@ fn with_f32(source: &Value) -> Value {
     config
 }
 
-fn write_text(path: &Utf8Path, text: &str) -> Result<(), PolicyError> {
+pub(crate) fn write_text(path: &Utf8Path, text: &str) -> Result<(), PolicyError> {
     let write = || {
         let mut file = File::create_new(path)?;
         file.write_all(text.as_bytes())?;

@@ -17,7 +17,7 @@ use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, 
 const MAX_TENSOR_NUMBERS: usize = 1 << 40;
 
 /// Stretches of single frequencies, which files of Llama 3.1 and later carry.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 pub(super) fn open(path: &Utf8Path, chat: &ChatSettings) -> Result<EmbeddedModel, PolicyError> {
     let file = File::open(path).map_err(|error| PolicyError::io(path, &error))?;
@@ -241,7 +241,7 @@ impl<R: Read + Seek> Gguf<'_, R> {
 }
 
 /// Where GGUF keeps a tensor that Hugging Face calls `name`.
-fn gguf_name(name: &str) -> Option<String> {
+pub(super) fn gguf_name(name: &str) -> Option<String> {
     let Some(rest) = name.strip_prefix("model.layers.") else {
         let name = match name {
             "model.embed_tokens.weight" => "token_embd.weight",

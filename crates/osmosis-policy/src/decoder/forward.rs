@@ -3,6 +3,7 @@
 use pulp::Arch;
 use rayon::prelude::*;
 
+use super::adapters::LayerAdapters;
 use super::attention::{Attention, ROWS_PER_TASK};
 use super::cache::KvCache;
 use super::elementwise::{add, gated, rms_norm, rms_norm_in_place, rotate};
@@ -41,6 +42,8 @@ pub(crate) struct Forward {
     wide: Matrix,
     mixed: Matrix,
     product: Matrix,
+    /// Between the two products of an adapter.
+    low: Matrix,
     logits: Matrix,
 }
 
@@ -61,6 +64,7 @@ impl Forward {
             wide: Matrix::default(),
             mixed: Matrix::default(),
             product: Matrix::default(),
+            low: Matrix::default(),
             logits: Matrix::default(),
         }
     }
@@ -78,15 +82,15 @@ impl Forward {
         self.residual.reshape(rows, width);
         let ids = spans.iter().flat_map(|span| span.ids);
         for (row, id) in ids.enumerate() {
-            let embedding = &weights.embeddings[*id as usize * width..][..width];
-            self.residual.row_mut(row).copy_from_slice(embedding);
+            weights.base.embed(*id, self.residual.row_mut(row));
         }
         for span in spans.iter_mut() {
             span.cache.make_room(span.ids.len());
         }
-        for (index, layer) in weights.layers.iter().enumerate() {
-            self.attention(index, layer, spans);
-            self.mlp(layer);
+        for (index, layer) in weights.base.layers.iter().enumerate() {
+            let adapters = weights.adapters.get(index);
+            self.attention(index, layer, adapters, spans);
+            self.mlp(layer, adapters);
         }
         for span in spans.iter_mut() {
             span.cache.advance(span.ids.len());
@@ -104,24 +108,45 @@ impl Forward {
         }
     }
 
-    fn attention(&mut self, index: usize, layer: &Layer, spans: &mut [Span<'_>]) {
+    fn attention(
+        &mut self,
+        index: usize,
+        layer: &Layer,
+        adapters: Option<&LayerAdapters>,
+        spans: &mut [Span<'_>],
+    ) {
+        let (arch, threads) = (self.arch, self.threads);
         self.norm(&layer.attention_norm);
-        layer
-            .qkv
-            .apply(self.arch, self.threads, &self.normed, &mut self.wide);
+        layer.qkv.apply(arch, threads, &self.normed, &mut self.wide);
+        if let Some(adapter) = adapters.and_then(|adapters| adapters.qkv.as_ref()) {
+            adapter.add(arch, threads, &self.normed, &mut self.low, &mut self.wide);
+        }
         self.remember(index, layer, spans);
         self.attend(index, spans);
         layer
             .out
-            .apply(self.arch, self.threads, &self.mixed, &mut self.product);
+            .apply(arch, threads, &self.mixed, &mut self.product);
+        if let Some(adapter) = adapters.and_then(|adapters| adapters.out.as_ref()) {
+            adapter.add(arch, threads, &self.mixed, &mut self.low, &mut self.product);
+        }
         self.add_product();
     }
 
-    fn mlp(&mut self, layer: &Layer) {
+    fn mlp(&mut self, layer: &Layer, adapters: Option<&LayerAdapters>) {
+        let threads = self.threads;
         self.norm(&layer.mlp_norm);
         layer
             .gate_up
-            .apply(self.arch, self.threads, &self.normed, &mut self.wide);
+            .apply(self.arch, threads, &self.normed, &mut self.wide);
+        if let Some(adapter) = adapters.and_then(|adapters| adapters.gate_up.as_ref()) {
+            adapter.add(
+                self.arch,
+                threads,
+                &self.normed,
+                &mut self.low,
+                &mut self.wide,
+            );
+        }
         let (arch, wide, mlp_width) = (self.arch, &self.wide, self.config.mlp_width);
         self.mixed.reshape(wide.rows(), mlp_width);
         each_row(self.threads, &mut self.mixed, |row, out| {
@@ -130,7 +155,10 @@ impl Forward {
         });
         layer
             .down
-            .apply(self.arch, self.threads, &self.mixed, &mut self.product);
+            .apply(arch, threads, &self.mixed, &mut self.product);
+        if let Some(adapter) = adapters.and_then(|adapters| adapters.down.as_ref()) {
+            adapter.add(arch, threads, &self.mixed, &mut self.low, &mut self.product);
+        }
         self.add_product();
     }
 
@@ -272,15 +300,16 @@ impl Forward {
             rms_norm(
                 self.arch,
                 x,
-                &weights.norm,
+                &weights.base.norm,
                 epsilon,
                 self.normed.row_mut(place),
             );
         }
         if self.normed.rows() == 0 {
-            self.logits.reshape(0, weights.head.outputs());
+            self.logits.reshape(0, weights.base.head.outputs());
         } else {
             weights
+                .base
                 .head
                 .apply(self.arch, self.threads, &self.normed, &mut self.logits);
         }

@@ -1,13 +1,17 @@
 //! Weights as the kernel reads them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use osmosis_core::config::{LoraBase, LoraModule};
 use osmosis_core::learner::Numbers;
 use pulp::Arch;
 use rayon::prelude::*;
 
+use super::adapters::LayerAdapters;
 use super::kernel::{PANEL, PanelProduct, Start};
 use super::matrix::Matrix;
+use super::panels::Panels;
 use crate::{Architecture, ModelConfig, PolicyError, Weights, weights};
 
 /// A linear layer, its columns in panels.
@@ -15,31 +19,20 @@ use crate::{Architecture, ModelConfig, PolicyError, Weights, weights};
 pub(crate) struct Linear {
     inner: usize,
     outputs: usize,
-    /// `[panel, inner, PANEL]`; the last panel is filled up with zeros.
-    panels: Vec<f32>,
+    panels: Panels,
     /// Empty without a bias, else filled up like the panels.
     bias: Vec<f32>,
 }
 
 impl Linear {
     /// Several `[outputs, inner]` matrices become one layer whose outputs follow each other.
-    fn pack(inner: usize, parts: &[&[f32]], biases: &[&[f32]]) -> Self {
+    pub(super) fn pack(base: LoraBase, inner: usize, parts: &[&[f32]], biases: &[&[f32]]) -> Self {
         let outputs = parts.iter().map(|part| part.len()).sum::<usize>() / inner;
         let columns: Vec<&[f32]> = parts
             .iter()
             .flat_map(|part| part.chunks_exact(inner))
             .collect();
-        let mut panels = vec![0.0; outputs.div_ceil(PANEL) * inner * PANEL];
-        panels
-            .par_chunks_exact_mut(inner * PANEL)
-            .zip(columns.par_chunks(PANEL))
-            .for_each(|(panel, columns)| {
-                for (lane, column) in columns.iter().enumerate() {
-                    for (place, weight) in panel[lane..].iter_mut().step_by(PANEL).zip(*column) {
-                        *place = *weight;
-                    }
-                }
-            });
+        let panels = Panels::pack(base, inner, &columns);
         let mut bias = biases.concat();
         if !bias.is_empty() {
             bias.resize(outputs.next_multiple_of(PANEL), 0.0);
@@ -60,11 +53,64 @@ impl Linear {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// `out = x · w + bias`. Split over rows when there are many, else over outputs.
+    pub(crate) fn inner(&self) -> usize {
+        self.inner
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.panels.bytes() + self.bias.len() * 4
+    }
+
+    /// The biases of some outputs; empty when there are none.
+    pub(crate) fn biases(&self, outputs: Range<usize>) -> &[f32] {
+        self.bias.get(outputs).unwrap_or_default()
+    }
+
+    /// The weights of one output.
+    pub(crate) fn column(&self, output: usize, out: &mut [f32]) {
+        self.panels.column(output, self.inner, out);
+    }
+
+    /// The weights of some outputs, one row each.
+    pub(crate) fn rows(&self, outputs: Range<usize>) -> Vec<f32> {
+        /// As many numbers of all lanes of a panel as fit the nearest cache twice.
+        const DEPTH: usize = 32;
+        let inner = self.inner;
+        let mut rows = vec![0.0; outputs.len() * inner];
+        let mut room = Vec::new();
+        for index in outputs.start / PANEL..outputs.end.div_ceil(PANEL) {
+            let panel = self.panels.panel(index, inner, &mut room);
+            let first = index * PANEL;
+            let lanes = outputs.start.max(first)..outputs.end.min(first + PANEL);
+            let rows = &mut rows[(lanes.start - outputs.start) * inner..][..lanes.len() * inner];
+            for depth in (0..inner).step_by(DEPTH) {
+                let depths = depth..inner.min(depth + DEPTH);
+                for (row, lane) in rows.chunks_exact_mut(inner).zip(lanes.clone()) {
+                    let numbers = panel[depth * PANEL + lane - first..].iter().step_by(PANEL);
+                    for (place, number) in row[depths.clone()].iter_mut().zip(numbers) {
+                        *place = *number;
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    /// `out = x · w + bias`.
     pub(crate) fn apply(&self, arch: Arch, threads: usize, x: &Matrix, out: &mut Matrix) {
+        out.reshape(x.rows(), self.outputs);
+        self.run(arch, threads, x, out, Begin::Fresh);
+    }
+
+    /// `out += x · w`: goes on with the chains of additions that another product began. There is no bias.
+    pub(crate) fn add_to(&self, arch: Arch, threads: usize, x: &Matrix, out: &mut Matrix) {
+        self.run(arch, threads, x, out, Begin::Out);
+    }
+
+    /// Split over rows when there are many, else over outputs.
+    fn run(&self, arch: Arch, threads: usize, x: &Matrix, out: &mut Matrix, begin: Begin) {
         const ROWS_PER_PIECE: usize = 16;
         let rows = x.rows();
-        out.reshape(rows, self.outputs);
         let stride = out.stride();
         if threads == 1 {
             self.product(
@@ -74,6 +120,7 @@ impl Linear {
                 0..self.panel_count(),
                 out.values_mut(),
                 stride,
+                begin,
             );
         } else if rows >= ROWS_PER_PIECE * threads {
             let piece = rows.div_ceil(threads);
@@ -89,12 +136,22 @@ impl Linear {
                         0..self.panel_count(),
                         out,
                         stride,
+                        begin,
                     );
                 });
         } else {
             let panels = self.panel_count().div_ceil(threads * 2).max(1);
             let width = panels * PANEL;
             let mut slabs = vec![0.0; self.panel_count().div_ceil(panels) * rows * width];
+            if begin == Begin::Out {
+                for (index, slab) in slabs.chunks_exact_mut(rows * width).enumerate() {
+                    for (row, piece) in slab.chunks_exact_mut(width).enumerate() {
+                        let out = &out.padded_row_mut(row)[index * width..];
+                        let count = out.len().min(width);
+                        piece[..count].copy_from_slice(&out[..count]);
+                    }
+                }
+            }
             slabs
                 .par_chunks_mut(rows * width)
                 .enumerate()
@@ -107,6 +164,7 @@ impl Linear {
                         first..(first + panels).min(self.panel_count()),
                         slab,
                         width,
+                        begin,
                     );
                 });
             for (index, slab) in slabs.chunks_exact(rows * width).enumerate() {
@@ -119,6 +177,10 @@ impl Linear {
         }
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a struct for the only caller would say nothing more"
+    )]
     fn product(
         &self,
         arch: Arch,
@@ -127,11 +189,15 @@ impl Linear {
         panels: Range<usize>,
         out: &mut [f32],
         out_stride: usize,
+        begin: Begin,
     ) {
+        let mut room = Vec::new();
         let x_rows = &x.values()[rows.start * x.stride()..];
         for (index, panel) in panels.enumerate() {
             let out = &mut out[index * PANEL..];
-            let start = if self.bias.is_empty() {
+            let start = if begin == Begin::Out {
+                Start::Out
+            } else if self.bias.is_empty() {
                 Start::Zero
             } else {
                 let bias = &self.bias[panel * PANEL..][..PANEL];
@@ -140,12 +206,11 @@ impl Linear {
                 }
                 Start::Out
             };
-            let size = self.inner * PANEL;
             PanelProduct {
                 x: x_rows,
                 x_stride: x.stride(),
                 rows: rows.len(),
-                panel: &self.panels[panel * size..][..size],
+                panel: self.panels.panel(panel, self.inner, &mut room),
                 out,
                 out_stride,
                 start,
@@ -153,6 +218,13 @@ impl Linear {
             .run(arch);
         }
     }
+}
+
+/// What a product does with what its result already holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    Fresh,
+    Out,
 }
 
 /// Norms of single heads.
@@ -177,21 +249,78 @@ pub(crate) struct Layer {
     pub(crate) down: Linear,
 }
 
-/// All weights, ready to run.
+/// The vectors of tokens.
 #[derive(Debug)]
-pub(crate) struct PackedWeights {
-    pub(crate) embeddings: Numbers,
+enum Embeddings {
+    /// Row-major, and shared with others.
+    Rows(Numbers),
+    /// Outputs of a layer, one for each token.
+    Packed(Linear),
+    /// Those of the head.
+    Head,
+}
+
+/// All weights of a model, ready to run.
+#[derive(Debug)]
+pub(crate) struct PackedBase {
+    embeddings: Embeddings,
     pub(crate) layers: Vec<Layer>,
     pub(crate) norm: Numbers,
     pub(crate) head: Linear,
+    /// Outputs of the projections: queries, keys or values, gate or up.
+    widths: (usize, usize, usize),
+}
+
+/// The weights of one version.
+#[derive(Debug, Clone)]
+pub(crate) struct PackedWeights {
+    pub(crate) base: Arc<PackedBase>,
+    /// What is added to the products of each layer; empty without adapters.
+    pub(crate) adapters: Vec<LayerAdapters>,
 }
 
 impl PackedWeights {
     pub(crate) fn pack(config: &ModelConfig, weights: &Weights) -> Result<Self, PolicyError> {
-        let values = |name: &str| weights::get(weights, name).map(|tensor| &tensor.values);
+        Ok(Self {
+            base: Arc::new(PackedBase::pack(config, weights)?),
+            adapters: Vec::new(),
+        })
+    }
+}
+
+impl PackedBase {
+    /// Weights that others hold too.
+    fn pack(config: &ModelConfig, weights: &Weights) -> Result<Self, PolicyError> {
+        let embeddings = values(weights, "model.embed_tokens.weight")?.clone();
+        Self::pack_with(config, weights, LoraBase::F32, Embeddings::Rows(embeddings))
+    }
+
+    /// Weights that only this holds, in one type of numbers.
+    pub(crate) fn pack_alone(
+        config: &ModelConfig,
+        weights: &Weights,
+        base: LoraBase,
+    ) -> Result<Self, PolicyError> {
+        let embeddings = if config.tied_embeddings {
+            Embeddings::Head
+        } else {
+            let embeddings = values(weights, "model.embed_tokens.weight")?;
+            Embeddings::Packed(Linear::pack(base, config.width, &[embeddings], &[]))
+        };
+        let mut packed = Self::pack_with(config, weights, base, embeddings)?;
+        packed.own_norms();
+        Ok(packed)
+    }
+
+    fn pack_with(
+        config: &ModelConfig,
+        weights: &Weights,
+        base: LoraBase,
+        embeddings: Embeddings,
+    ) -> Result<Self, PolicyError> {
         let (width, mlp) = (config.width, config.mlp_width);
         let layer = |layer: usize| -> Result<Layer, PolicyError> {
-            let values = |name: &str| values(&format!("model.layers.{layer}.{name}"));
+            let values = |name: &str| values(weights, &format!("model.layers.{layer}.{name}"));
             let biases: Vec<&[f32]> = match config.architecture {
                 Architecture::Llama | Architecture::Qwen3 => Vec::new(),
                 Architecture::Qwen2 => vec![
@@ -210,6 +339,7 @@ impl PackedWeights {
             Ok(Layer {
                 attention_norm: values("input_layernorm.weight")?.clone(),
                 qkv: Linear::pack(
+                    base,
                     width,
                     &[
                         values("self_attn.q_proj.weight")?,
@@ -220,12 +350,14 @@ impl PackedWeights {
                 ),
                 head_norms,
                 out: Linear::pack(
+                    base,
                     config.heads * config.head_width,
                     &[values("self_attn.o_proj.weight")?],
                     &[],
                 ),
                 mlp_norm: values("post_attention_layernorm.weight")?.clone(),
                 gate_up: Linear::pack(
+                    base,
                     width,
                     &[
                         values("mlp.gate_proj.weight")?,
@@ -233,20 +365,80 @@ impl PackedWeights {
                     ],
                     &[],
                 ),
-                down: Linear::pack(mlp, &[values("mlp.down_proj.weight")?], &[]),
+                down: Linear::pack(base, mlp, &[values("mlp.down_proj.weight")?], &[]),
             })
         };
-        let embeddings = values("model.embed_tokens.weight")?.clone();
         let head = if config.tied_embeddings {
-            &embeddings
+            values(weights, "model.embed_tokens.weight")?
         } else {
-            values("lm_head.weight")?
+            values(weights, "lm_head.weight")?
         };
         Ok(Self {
-            head: Linear::pack(width, &[head], &[]),
+            head: Linear::pack(base, width, &[head], &[]),
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            norm: values("model.norm.weight")?.clone(),
+            norm: values(weights, "model.norm.weight")?.clone(),
             embeddings,
+            widths: (
+                config.heads * config.head_width,
+                config.kv_heads * config.head_width,
+                mlp,
+            ),
         })
     }
+
+    /// Copies what is shared, so that nothing holds the weights that this was packed from.
+    fn own_norms(&mut self) {
+        let own = |numbers: &mut Numbers| *numbers = numbers[..].into();
+        own(&mut self.norm);
+        for layer in &mut self.layers {
+            own(&mut layer.attention_norm);
+            own(&mut layer.mlp_norm);
+            if let Some(norms) = &mut layer.head_norms {
+                own(&mut norms.queries);
+                own(&mut norms.keys);
+            }
+        }
+    }
+
+    /// The vector of a token.
+    pub(crate) fn embed(&self, id: u32, out: &mut [f32]) {
+        let id = id as usize;
+        match &self.embeddings {
+            Embeddings::Rows(rows) => out.copy_from_slice(&rows[id * out.len()..][..out.len()]),
+            Embeddings::Packed(packed) => packed.column(id, out),
+            Embeddings::Head => self.head.column(id, out),
+        }
+    }
+
+    /// The layer that a projection is part of, and which of its outputs are the projection's.
+    pub(crate) fn projection(&self, layer: usize, module: LoraModule) -> (&Linear, Range<usize>) {
+        let layer = &self.layers[layer];
+        let (q, kv, mlp) = self.widths;
+        match module {
+            LoraModule::QProj => (&layer.qkv, 0..q),
+            LoraModule::KProj => (&layer.qkv, q..q + kv),
+            LoraModule::VProj => (&layer.qkv, q + kv..q + 2 * kv),
+            LoraModule::OProj => (&layer.out, 0..layer.out.outputs()),
+            LoraModule::GateProj => (&layer.gate_up, 0..mlp),
+            LoraModule::UpProj => (&layer.gate_up, mlp..2 * mlp),
+            LoraModule::DownProj => (&layer.down, 0..layer.down.outputs()),
+        }
+    }
+
+    /// Bytes of all matrices.
+    pub(crate) fn bytes(&self) -> usize {
+        let embeddings = match &self.embeddings {
+            Embeddings::Rows(rows) => rows.len() * 4,
+            Embeddings::Packed(packed) => packed.bytes(),
+            Embeddings::Head => 0,
+        };
+        let layers = self.layers.iter().map(|layer| {
+            layer.qkv.bytes() + layer.out.bytes() + layer.gate_up.bytes() + layer.down.bytes()
+        });
+        embeddings + self.head.bytes() + layers.sum::<usize>()
+    }
+}
+
+fn values<'w>(weights: &'w Weights, name: &str) -> Result<&'w Numbers, PolicyError> {
+    weights::get(weights, name).map(|tensor| &tensor.values)
 }

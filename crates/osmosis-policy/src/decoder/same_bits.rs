@@ -1,16 +1,19 @@
 //! Tests that a token's numbers depend on its own sequence alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use osmosis_core::config::{Lora, LoraBase, LoraModule};
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::adapters::pack;
 use super::batch::Batch;
 use super::cache::{KvCache, PagePool};
 use super::forward::{Forward, Logits, Span};
-use super::packed::PackedWeights;
+use super::packed::{PackedBase, PackedWeights};
 use super::pool;
-use crate::{ModelConfig, NamedTensor, Weights};
+use crate::{ModelConfig, NamedTensor, Weights, lora};
 
 struct Model {
     config: ModelConfig,
@@ -38,6 +41,38 @@ fn model(model_type: &str) -> Model {
         })
         .collect();
     let weights = PackedWeights::pack(&config, &Weights { tensors }).unwrap();
+    Model { config, weights }
+}
+
+/// The same with adapters beside weights of this type.
+fn adapted(model_type: &str, base: LoraBase) -> Model {
+    let Model { config, .. } = model(model_type);
+    let mut state = 9_u32;
+    let mut noise = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((state >> 8) as f32 / 8_388_608.0 - 1.0) * 0.5
+    };
+    let mut random = |shapes: Vec<(String, Vec<usize>)>| Weights {
+        tensors: shapes
+            .into_iter()
+            .map(|(name, shape)| {
+                let values = (0..shape.iter().product()).map(&mut noise).collect();
+                (name, NamedTensor { shape, values })
+            })
+            .collect(),
+    };
+    let weights = random(config.tensors());
+    let lora = Lora {
+        rank: 5,
+        base,
+        // Of the products of q, k and v one has no adapter.
+        target_modules: LoraModule::ALL[1..].to_vec(),
+        ..Lora::default()
+    };
+    let adapters = random(lora::tensors(&config, &lora).into_iter().collect());
+    let base = Arc::new(PackedBase::pack_alone(&config, &weights, base).unwrap());
+    let adapters = pack(&base, &lora, &adapters).unwrap();
+    let weights = PackedWeights { base, adapters };
     Model { config, weights }
 }
 
@@ -115,6 +150,22 @@ proptest! {
         model_type in prop::sample::select(vec!["llama", "qwen2", "qwen3"]),
     ) {
         let model = model(model_type);
+        let expected: Vec<_> = sequences.iter().map(|ids| alone(&model, ids)).collect();
+        prop_assert!(together(&model, &sequences, &pieces, threads) == expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn logits_with_adapters_are_the_same_bits_whatever_the_batch_the_pieces_and_the_threads(
+        sequences in prop::collection::vec(prop::collection::vec(0_u32..70, 1..60), 1..24),
+        pieces in prop::collection::vec(1_usize..30, 1..12),
+        threads in 1_usize..4,
+        model_type in prop::sample::select(vec!["llama", "qwen2", "qwen3"]),
+        base in prop::sample::select(LoraBase::ALL.to_vec()),
+    ) {
+        let model = adapted(model_type, base);
         let expected: Vec<_> = sequences.iter().map(|ids| alone(&model, ids)).collect();
         prop_assert!(together(&model, &sequences, &pieces, threads) == expected);
     }

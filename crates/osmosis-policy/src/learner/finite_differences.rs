@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use osmosis_core::config::{Lora, LoraBase, LoraModule};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -12,8 +13,11 @@ use super::objective::Tally;
 use super::ops::RopeTable;
 use super::pieces::Piece;
 use super::{LossFunction, LossRow, pieces};
+use crate::decoder::PackedBase;
+use crate::lora::{self, BaseOrigin, FrozenModel};
 use crate::{
-    Architecture, KlEstimator, ModelConfig, PolicyError, PolicyGradient, RopeScaling, Surrogate,
+    Architecture, KlEstimator, ModelConfig, NamedTensor, PolicyError, PolicyGradient, RopeScaling,
+    Surrogate, Weights,
 };
 
 const POLICY_GRADIENT: LossFunction = LossFunction::clipped(0.2, 0.3, 0.1);
@@ -100,6 +104,7 @@ fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
 
 struct Case {
     config: ModelConfig,
+    frozen: Option<FrozenModel>,
     parameters: BTreeMap<String, Arc<Matrix<f64>>>,
     rows: Vec<LossRow>,
     objective: LossFunction,
@@ -112,9 +117,50 @@ impl Case {
         let rows = rows(&config, &mut random);
         Self {
             config,
+            frozen: None,
             parameters,
             rows,
             objective,
+        }
+    }
+
+    /// Adapters of frozen weights, all of them away from 0.
+    fn adapted(config: ModelConfig, lora: Lora, objective: LossFunction) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(12);
+        let whole = Self::new(config, objective);
+        let tensor = |name: &str, shape: Vec<usize>| {
+            let values = whole.parameters[name].values().unwrap().iter();
+            #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
+            let values = values.map(|value| *value as f32).collect();
+            NamedTensor { shape, values }
+        };
+        let tensors = whole.config.tensors().into_iter();
+        let weights = Weights {
+            tensors: tensors
+                .map(|(name, shape)| (name.clone(), tensor(&name, shape)))
+                .collect(),
+        };
+        let base = PackedBase::pack_alone(&whole.config, &weights, lora.base).unwrap();
+        let adapters = lora::tensors(&whole.config, &lora).into_iter();
+        let parameters = adapters
+            .map(|(name, shape)| {
+                let count = shape.iter().product::<usize>();
+                let values = (0..count).map(|_| random.random_range(-0.5..0.5));
+                let matrix = Matrix::new(values.collect::<Vec<f64>>(), shape[1]);
+                (name, Arc::new(matrix))
+            })
+            .collect();
+        Self {
+            parameters,
+            frozen: Some(FrozenModel {
+                base: Arc::new(base),
+                lora: Arc::new(lora),
+                origin: Arc::new(BaseOrigin {
+                    folder: "base".into(),
+                    sha256: String::new(),
+                }),
+            }),
+            ..whole
         }
     }
 
@@ -126,6 +172,7 @@ impl Case {
                 .iter()
                 .map(|(name, data)| (name.as_str(), data))
                 .collect(),
+            frozen: self.frozen.as_ref(),
             rope: Arc::new(RopeTable::new(&self.config, 16)),
             rows: &self.rows,
             grammars: None,
@@ -362,6 +409,36 @@ fn gradients_of_constant_weights_match_differences_with_the_weights_held() {
     }
     let (error, name) = held.worst_error_of(&gradients);
     assert!(error < 1e-5, "`{name}` is off by {error:e}");
+}
+
+#[test]
+fn gradients_of_adapters_match_differences() {
+    let some = vec![LoraModule::KProj, LoraModule::OProj, LoraModule::UpProj];
+    for (architecture, tied, base, target_modules) in [
+        (
+            Architecture::Llama,
+            true,
+            LoraBase::F32,
+            LoraModule::ALL.to_vec(),
+        ),
+        (
+            Architecture::Qwen2,
+            false,
+            LoraBase::Bf16,
+            LoraModule::ALL.to_vec(),
+        ),
+        (Architecture::Qwen3, true, LoraBase::Q8, some),
+    ] {
+        let lora = Lora {
+            rank: 3,
+            alpha: 4.5,
+            target_modules,
+            base,
+        };
+        let model = config(architecture, tied, RopeScaling::None);
+        let (error, name) = Case::adapted(model, lora, POLICY_GRADIENT).worst_error();
+        assert!(error < 1e-6, "`{name}` is off by {error:e}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::ops::{Real, RopeTable, TokenLogprob};
 use super::pieces::{Piece, Wanted};
 use super::tape::{Tape, Value};
 use super::{LossFunction, LossRow};
+use crate::lora::FrozenModel;
 use crate::{ModelConfig, PolicyError};
 
 /// What a piece adds to the loss and to the gradient of each parameter.
@@ -26,6 +27,8 @@ pub(super) struct PieceLoss<T> {
 pub(super) struct Batch<'a, T> {
     pub(super) config: &'a ModelConfig,
     pub(super) parameters: Vec<(&'a str, &'a Arc<Matrix<T>>)>,
+    /// The weights that are no parameters.
+    pub(super) frozen: Option<&'a FrozenModel>,
     pub(super) rope: Arc<RopeTable>,
     pub(super) rows: &'a [LossRow],
     /// For rows that were sampled under grammars.
@@ -69,7 +72,7 @@ impl<T: Real> Batch<'_, T> {
 
     /// Logprobs and entropies of the wanted tokens: two rows.
     fn outcome(&self, tape: &Tape<T>, piece: &Piece) -> Result<Value<T>, PolicyError> {
-        let graph = Graph::new(self.config, tape, &self.parameters)?;
+        let graph = Graph::new(self.config, tape, &self.parameters, self.frozen)?;
         let positions = piece.wanted.iter().map(|wanted| wanted.position).collect();
         let logits = graph.logits(&piece.ids, piece.length, positions, &self.rope)?;
         let row = |index: usize| &self.rows[index];

@@ -3,20 +3,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use osmosis_core::config::LoraModule;
+
 use super::matrix::Matrix;
-use super::ops::{Add, AddBias, Attention, Linear, Real, RmsNorm, Rope, RopeTable, Select, SwiGlu};
+use super::ops::{
+    AdaptedLinear, Add, AddBias, Attention, FrozenLinear, Linear, Place, Real, RmsNorm, Rope,
+    RopeTable, Select, SwiGlu,
+};
 use super::tape::{Tape, Value};
+use crate::lora::{self, FrozenModel, Half};
 use crate::{Architecture, ModelConfig, PolicyError};
 
 /// A decoder whose tensors are on a tape.
 pub(super) struct Graph<'a, T> {
     config: &'a ModelConfig,
     tape: &'a Tape<T>,
-    embedding: Value<T>,
+    vocabulary: Vocabulary<'a, T>,
     layers: Vec<Layer<T>>,
     norm: Value<T>,
-    /// None when the embedding is used again.
-    head: Option<Value<T>>,
+}
+
+/// What tokens become, and what becomes tokens.
+enum Vocabulary<'a, T> {
+    Trained {
+        embedding: Value<T>,
+        /// None when the embedding is used again.
+        head: Option<Value<T>>,
+    },
+    Frozen(&'a FrozenModel),
 }
 
 struct Layer<T> {
@@ -33,9 +47,19 @@ struct Layer<T> {
     down: Projection<T>,
 }
 
-struct Projection<T> {
-    weight: Value<T>,
-    bias: Option<Value<T>>,
+enum Projection<T> {
+    Trained {
+        weight: Value<T>,
+        bias: Option<Value<T>>,
+    },
+    Frozen(FrozenLinear),
+    /// With the matrices of its adapter.
+    Adapted {
+        frozen: FrozenLinear,
+        scale: f32,
+        a: Value<T>,
+        b: Value<T>,
+    },
 }
 
 /// Finds a tensor of a layer.
@@ -44,7 +68,7 @@ type Find<'a, T> = dyn Fn(&str) -> Result<Value<T>, PolicyError> + 'a;
 impl<T: Real> Layer<T> {
     fn new(config: &ModelConfig, get: &Find<'_, T>) -> Result<Self, PolicyError> {
         let plain = |name: &str| {
-            Ok::<_, PolicyError>(Projection {
+            Ok::<_, PolicyError>(Projection::Trained {
                 weight: get(&format!("{name}.weight"))?,
                 bias: None,
             })
@@ -54,9 +78,9 @@ impl<T: Real> Layer<T> {
                 Architecture::Qwen2 => Some(get(&format!("{name}.bias"))?),
                 Architecture::Llama | Architecture::Qwen3 => None,
             };
-            Ok::<_, PolicyError>(Projection {
+            Ok::<_, PolicyError>(Projection::Trained {
+                weight: get(&format!("{name}.weight"))?,
                 bias,
-                ..plain(name)?
             })
         };
         let head_norm = |name: &str| match config.architecture {
@@ -77,14 +101,55 @@ impl<T: Real> Layer<T> {
             down: plain("mlp.down_proj")?,
         })
     }
+
+    /// A layer whose weights stay as they are; `get` finds the matrices of adapters.
+    fn frozen(index: usize, frozen: &FrozenModel, get: &Find<'_, T>) -> Result<Self, PolicyError> {
+        let projection = |module: LoraModule| {
+            let place = Place::Projection(index, module);
+            let base = Arc::clone(&frozen.base);
+            let linear = FrozenLinear { base, place };
+            if !frozen.lora.target_modules.contains(&module) {
+                return Ok::<_, PolicyError>(Projection::Frozen(linear));
+            }
+            Ok(Projection::Adapted {
+                frozen: linear,
+                scale: lora::scale(&frozen.lora),
+                a: get(&lora::name(index, module, Half::A))?,
+                b: get(&lora::name(index, module, Half::B))?,
+            })
+        };
+        let layer = &frozen.base.layers[index];
+        let norms = layer.head_norms.as_ref();
+        Ok(Self {
+            attention_norm: constant(&layer.attention_norm),
+            q: projection(LoraModule::QProj)?,
+            k: projection(LoraModule::KProj)?,
+            v: projection(LoraModule::VProj)?,
+            q_norm: norms.map(|norms| constant(&norms.queries)),
+            k_norm: norms.map(|norms| constant(&norms.keys)),
+            output: projection(LoraModule::OProj)?,
+            mlp_norm: constant(&layer.mlp_norm),
+            gate: projection(LoraModule::GateProj)?,
+            up: projection(LoraModule::UpProj)?,
+            down: projection(LoraModule::DownProj)?,
+        })
+    }
+}
+
+/// A vector that stays as it is.
+fn constant<T: Real>(numbers: &[f32]) -> Value<T> {
+    let data = Matrix::new(T::of_singles(numbers.to_vec()), numbers.len());
+    Tape::constant(data)
 }
 
 impl<'a, T: Real> Graph<'a, T> {
-    /// `parameters` are all tensors of the config by Hugging Face name; gradients will come in this order.
+    /// `parameters` are all tensors of the config by Hugging Face name, or of the adapters by PEFT's when the
+    /// others are `frozen`; gradients will come in this order.
     pub(super) fn new(
         config: &'a ModelConfig,
         tape: &'a Tape<T>,
         parameters: &[(&str, &Arc<Matrix<T>>)],
+        frozen: Option<&'a FrozenModel>,
     ) -> Result<Self, PolicyError> {
         let values = parameters
             .iter()
@@ -97,19 +162,48 @@ impl<'a, T: Real> Graph<'a, T> {
                 "the decoder has no tensor `{name}`"
             ))),
         };
+        if let Some(frozen) = frozen {
+            return Ok(Self {
+                config,
+                tape,
+                vocabulary: Vocabulary::Frozen(frozen),
+                layers: (0..config.layers)
+                    .map(|index| Layer::frozen(index, frozen, &get))
+                    .collect::<Result<_, _>>()?,
+                norm: constant(&frozen.base.norm),
+            });
+        }
         let layers = (0..config.layers)
             .map(|index| Layer::new(config, &|name| get(&format!("model.layers.{index}.{name}"))))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             config,
             tape,
-            embedding: get("model.embed_tokens.weight")?,
+            vocabulary: Vocabulary::Trained {
+                embedding: get("model.embed_tokens.weight")?,
+                head: (!config.tied_embeddings)
+                    .then(|| get("lm_head.weight"))
+                    .transpose()?,
+            },
             layers,
             norm: get("model.norm.weight")?,
-            head: (!config.tied_embeddings)
-                .then(|| get("lm_head.weight"))
-                .transpose()?,
         })
+    }
+
+    fn embedded(&self, ids: &[u32]) -> Result<Value<T>, PolicyError> {
+        match &self.vocabulary {
+            Vocabulary::Trained { embedding, .. } => {
+                Ok(self.tape.apply(Select(ids.to_vec()), [embedding])?)
+            }
+            Vocabulary::Frozen(frozen) => {
+                let width = self.config.width;
+                let mut rows = vec![0.0; ids.len() * width];
+                for (id, row) in ids.iter().zip(rows.chunks_exact_mut(width)) {
+                    frozen.base.embed(*id, row);
+                }
+                Ok(Tape::constant(Matrix::new(T::of_singles(rows), width)))
+            }
+        }
     }
 
     /// Logits at `positions` of sequences of equal `length`, laid end to end in `ids`.
@@ -120,16 +214,25 @@ impl<'a, T: Real> Graph<'a, T> {
         positions: Vec<u32>,
         rope: &Arc<RopeTable>,
     ) -> Result<Value<T>, PolicyError> {
-        let mut x = self.tape.apply(Select(ids.to_vec()), [&self.embedding])?;
+        let mut x = self.embedded(ids)?;
         for layer in &self.layers {
             x = self.layer(layer, &x, length, rope)?;
         }
         // Only these positions meet the vocabulary, which is much of the work of a small model.
         let x = self.tape.apply(Select(positions), [&x])?;
         let x = self.normed(&x, &self.norm)?;
-        Ok(self
-            .tape
-            .apply(Linear, [&x, self.head.as_ref().unwrap_or(&self.embedding)])?)
+        Ok(match &self.vocabulary {
+            Vocabulary::Trained { embedding, head } => self
+                .tape
+                .apply(Linear, [&x, head.as_ref().unwrap_or(embedding)])?,
+            Vocabulary::Frozen(frozen) => {
+                let head = FrozenLinear {
+                    base: Arc::clone(&frozen.base),
+                    place: Place::Head,
+                };
+                self.tape.apply(head, [&x])?
+            }
+        })
     }
 
     fn layer(
@@ -174,10 +277,27 @@ impl<'a, T: Real> Graph<'a, T> {
     }
 
     fn projected(&self, x: &Value<T>, projection: &Projection<T>) -> Result<Value<T>, PolicyError> {
-        let product = self.tape.apply(Linear, [x, &projection.weight])?;
-        match &projection.bias {
-            Some(bias) => Ok(self.tape.apply(AddBias, [&product, bias])?),
-            None => Ok(product),
+        match projection {
+            Projection::Trained { weight, bias } => {
+                let product = self.tape.apply(Linear, [x, weight])?;
+                match bias {
+                    Some(bias) => Ok(self.tape.apply(AddBias, [&product, bias])?),
+                    None => Ok(product),
+                }
+            }
+            Projection::Frozen(frozen) => Ok(self.tape.apply(frozen.clone(), [x])?),
+            Projection::Adapted {
+                frozen,
+                scale,
+                a,
+                b,
+            } => {
+                let adapted = AdaptedLinear {
+                    frozen: frozen.clone(),
+                    scale: *scale,
+                };
+                Ok(self.tape.apply(adapted, [x, a, b])?)
+            }
         }
     }
 

@@ -75,6 +75,14 @@ impl<T: Real> Matrix<T> {
         }
     }
 
+    /// Multiplies every number.
+    pub(super) fn scale(&mut self, factor: T) -> Result<()> {
+        for value in self.values_mut()? {
+            *value *= factor;
+        }
+        Ok(())
+    }
+
     /// Adds another matrix of the same shape.
     pub(super) fn add(&mut self, other: &Self) -> Result<()> {
         for (sum, value) in self.values_mut()?.iter_mut().zip(other.values()?) {

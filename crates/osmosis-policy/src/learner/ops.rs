@@ -35,6 +35,7 @@ macro_rules! kernel {
 }
 
 mod attention;
+mod frozen;
 mod linear;
 mod logprob;
 mod multiply;
@@ -48,6 +49,7 @@ mod swiglu;
 mod tests;
 
 pub(super) use attention::Attention;
+pub(super) use frozen::{AdaptedLinear, FrozenLinear, Place};
 pub(super) use linear::{Add, AddBias, Linear};
 pub(super) use logprob::TokenLogprob;
 pub(super) use norm::RmsNorm;

@@ -14,6 +14,10 @@ use super::ops::Real;
 
 /// An operation on `N` matrices that has a gradient.
 pub(super) trait Operation<T, const N: usize> {
+    /// Whether the backward pass looks at the inputs. If not, it is given empty ones, and what nobody else needs
+    /// is let go.
+    const KEEPS_INPUTS: bool = true;
+
     fn forward(&self, inputs: [&Matrix<T>; N]) -> Result<Matrix<T>>;
     /// The gradient by each input, given the gradient by the result.
     fn backward(&self, inputs: [&Matrix<T>; N], gradient: Matrix<T>) -> Result<[Matrix<T>; N]>;
@@ -77,14 +81,32 @@ impl<T: Real> Tape<T> {
         }
     }
 
-    pub(super) fn apply<const N: usize>(
+    /// Numbers that are no parameter.
+    pub(super) fn constant(data: Matrix<T>) -> Value<T> {
+        Value {
+            data: Arc::new(data),
+            place: None,
+        }
+    }
+
+    pub(super) fn apply<O: Operation<T, N> + 'static, const N: usize>(
         &self,
-        operation: impl Operation<T, N> + 'static,
+        operation: O,
         inputs: [&Value<T>; N],
     ) -> Result<Value<T>> {
         let data = Arc::new(operation.forward(inputs.map(Value::data))?);
+        if inputs.iter().all(|input| input.place.is_none()) {
+            // No parameter is behind it, so that no gradient is wanted.
+            return Ok(Value { data, place: None });
+        }
         let place = self.record(|| {
-            let kept = inputs.map(|input| Arc::clone(&input.data));
+            let kept = inputs.map(|input| {
+                if O::KEEPS_INPUTS {
+                    Arc::clone(&input.data)
+                } else {
+                    Arc::new(Matrix::new(Vec::new(), 0))
+                }
+            });
             Entry::Computed {
                 inputs: inputs.iter().map(|input| input.place).collect(),
                 backward: Box::new(move |gradient| {

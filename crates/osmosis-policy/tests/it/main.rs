@@ -14,6 +14,7 @@ mod learner_models;
 mod learner_refusals;
 mod learner_updates;
 mod logits;
+mod lora;
 mod sampler_changes;
 mod sampling;
 mod smollm2;

@@ -118,6 +118,9 @@ pub struct TrainDryRun {
     pub held_out: u64,
     /// Of the model.
     pub parameters: usize,
+    /// Of the adapters, when the model's own stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_parameters: Option<usize>,
     pub steps: u64,
     /// `null` with the torch trainer, which decides by itself.
     pub disk: Option<TrainDisk>,
@@ -156,6 +159,7 @@ impl TrainDryRun {
             rows,
             held_out,
             parameters: plan.model.parameters(),
+            adapter_parameters: plan.model.adapter_parameters(),
             steps,
             disk: footprint.as_ref().map(|footprint| TrainDisk {
                 checkpoint_bytes: footprint.checkpoint,
@@ -185,7 +189,11 @@ fn footprint(plan: &Plan) -> Result<Option<Footprint>, RunError> {
         sequences_at_once: at_once.min(MAX_BATCH),
         cache_bytes: CACHE_BYTES,
     };
-    let estimated = Footprint::full(model.parts(), size).map_err(LearnerError::from);
+    let estimated = match model.lora() {
+        Some(lora) => Footprint::adapted(model.parts(), lora, size),
+        None => Footprint::full(model.parts(), size),
+    };
+    let estimated = estimated.map_err(LearnerError::from);
     Ok(Some(estimated.map_err(TrainError::from)?))
 }
 

@@ -14,6 +14,7 @@ mod doctor_report;
 mod dry_run;
 mod error_details;
 mod exported;
+mod exported_model;
 mod failures;
 mod flips;
 mod gates;
@@ -57,6 +58,7 @@ pub use dry_run::{
 };
 pub use error_details::{BadRow, ConfigProblem, ErrorDetails, OverlappingRow};
 pub use exported::{ExportReport, LeftOutReport};
+pub use exported_model::ExportedModelReport;
 pub use failures::FailureReport;
 pub use flips::{FactChange, FactChanges, Flip, FlipsReport, Grade, GradeChange, MOST_OF_A_KIND};
 pub use gates::{Gate, GateResult};

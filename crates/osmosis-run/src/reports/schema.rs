@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::{
     ArchivalReport, Comparison, CopiedRunReport, DatasetPreview, DemoReport, DoctorReport,
-    ErrorDetails, EvalDryRun, ExportReport, Flip, MadeProject, ModelDryRuns, ModelRunsReport,
-    MovedRun, NodeReport, NodesWelcome, ProgressLine, RegradeDryRun, RemovalReport, RolloutDetails,
-    RolloutGrid, RolloutLine, RolloutPage, RolloutTokens, RolloutTranscript, RowGroup,
-    RowRunReport, RunInfo, RunOverview, RunPage, RunReport, RunSizeReport, RunSummary, SalvagedRun,
-    ServedBatches, ServedGateway, ServedRollouts, SharedReport, StepRollouts, StoppedRun,
-    SupervisedDryRun, SupervisedTrainingReport, TaggedRun, TrainDryRun, TrainingInfo,
-    TrainingReport, TrainingSteps, VerifiedRun, WrittenPages, WrittenReport,
+    ErrorDetails, EvalDryRun, ExportReport, ExportedModelReport, Flip, MadeProject, ModelDryRuns,
+    ModelRunsReport, MovedRun, NodeReport, NodesWelcome, ProgressLine, RegradeDryRun,
+    RemovalReport, RolloutDetails, RolloutGrid, RolloutLine, RolloutPage, RolloutTokens,
+    RolloutTranscript, RowGroup, RowRunReport, RunInfo, RunOverview, RunPage, RunReport,
+    RunSizeReport, RunSummary, SalvagedRun, ServedBatches, ServedGateway, ServedRollouts,
+    SharedReport, StepRollouts, StoppedRun, SupervisedDryRun, SupervisedTrainingReport, TaggedRun,
+    TrainDryRun, TrainingInfo, TrainingReport, TrainingSteps, VerifiedRun, WrittenPages,
+    WrittenReport,
 };
 use crate::rollout_query::ListedRollout;
 
@@ -36,6 +37,7 @@ pub fn schema_files() -> Vec<SchemaFile> {
         file::<ErrorDetails>("error-details"),
         file::<EvalDryRun>("eval-dry-run"),
         file::<ExportReport>("export-report"),
+        file::<ExportedModelReport>("exported-model"),
         file::<Flip>("flip"),
         file::<ListedRollout>("listed-rollout"),
         file::<MadeProject>("made-project"),

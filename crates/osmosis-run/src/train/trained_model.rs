@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use osmosis_core::config::{TrainConfig, TrainerKind};
+use osmosis_core::config::{TrainConfig, TrainerKind, Training};
 use osmosis_policy::StartModel;
 use osmosis_train::TrainError;
 
@@ -31,6 +31,14 @@ impl TrainedModel {
         }
     }
 
+    /// Of the adapters that are trained in this process.
+    pub fn adapter_parameters(&self) -> Option<usize> {
+        match self {
+            Self::Embedded(model) => model.adapter_parameters(),
+            Self::Torch(_) => None,
+        }
+    }
+
     /// What can be checked of it once processes may be started.
     pub async fn preflight(&self) -> Result<(), RunError> {
         match self {
@@ -38,6 +46,21 @@ impl TrainedModel {
             Self::Torch(model) => model.check().await,
         }
     }
+}
+
+/// The logprobs of a batch are compared with the sampler's before an update is made. With dropout the learner would
+/// compute those of another network.
+fn refuse_dropout(training: &Training) -> Result<(), RunError> {
+    let dropout = training.lora.as_ref().map_or(0.0, |lora| lora.dropout);
+    if dropout == 0.0 {
+        return Ok(());
+    }
+    Err(RunError::failed(
+        RunErrorKind::ConfigInvalid,
+        "`dropout` in [training.lora] needs the torch trainer: an embedded model is updated with the logprobs that \
+         it sampled with, and with dropout they would be those of another network",
+    )
+    .hint("write `dropout = 0`, or add `[trainer] kind = \"torch\"`"))
 }
 
 impl PlannedModel for TrainedModel {
@@ -48,16 +71,14 @@ impl PlannedModel for TrainedModel {
                 Ok(Self::Torch(Box::new(model)))
             }
             TrainerKind::Embedded => {
-                if config.training.lora.is_some() {
-                    return Err(RunError::failed(
-                        RunErrorKind::ConfigInvalid,
-                        "`[training.lora]` needs `[trainer] kind = \"torch\"`".to_owned(),
-                    )
-                    .hint("add the table `[trainer]`, or leave `[training.lora]` out"));
-                }
+                refuse_dropout(&config.training)?;
                 let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
                 let model = policy::open_model(&config.experiment.model_path, workspace, &chat);
-                Ok(Self::Embedded(Arc::new(StartModel::new(model.await?))))
+                let lora = config.training.lora.clone();
+                Ok(Self::Embedded(Arc::new(StartModel::new(
+                    model.await?,
+                    lora,
+                ))))
             }
         }
     }

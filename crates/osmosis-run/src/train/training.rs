@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
-use osmosis_core::learner::{TrainableModel, WeightSink};
-use osmosis_core::{Redactor, RunName};
+use osmosis_core::learner::{LearnerError, TrainableModel, WeightSink};
+use osmosis_core::{PolicyVersion, Redactor, RunName};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::{Gateway, Policy};
 use osmosis_policy::{Processor, Sampler, StartModel};
@@ -356,7 +356,7 @@ impl Training {
     ) -> Result<TrainedPolicy, RunError> {
         match &self.plan.model {
             TrainedModel::Embedded(model) => {
-                let (policy, sampler) = self.embedded_policy(model)?;
+                let (policy, sampler) = self.embedded_policy(model).await?;
                 around.parts.add_sampler(&sampler);
                 let gateway = self.serve_at_gateway(&policy, run, around).await?;
                 let nodes = self
@@ -400,19 +400,33 @@ impl Training {
         }
     }
 
-    fn embedded_policy(
+    async fn embedded_policy(
         &self,
-        model: &StartModel,
+        model: &Arc<StartModel>,
     ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
         let experiment = &self.plan.config.experiment;
-        let whole = model.whole().map_err(TrainError::from)?;
-        policy::sampled(
+        let (seed, base) = (
+            self.plan.seed(),
+            self.folder.path.join(checkpoints::BASE_FOLDER),
+        );
+        let freezing = Arc::clone(model);
+        // It writes the base and packs the weights, which takes seconds.
+        let started = tokio::task::spawn_blocking(move || {
+            freezing.freeze(seed, &base).map_err(LearnerError::from)?;
+            freezing.sampler(PolicyVersion(0), policy::sampler_options())
+        });
+        let sampler = started
+            .await
+            .map_err(|error| TrainError::Internal(error.to_string()))?
+            .map_err(TrainError::from)?;
+        Ok(policy::sampled(
             &experiment.model_path,
-            &whole,
+            sampler,
+            &model.parts().chat,
             self.plan.seed(),
             Some(self.token_limits()),
             experiment.chat_template.as_ref().map(ToString::to_string),
-        )
+        ))
     }
 
     async fn serve_at_gateway(

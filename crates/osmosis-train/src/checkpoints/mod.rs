@@ -28,6 +28,9 @@ use crate::{EvaluationReport, HeldOutNumbers, TrainError, metrics_file};
 /// Below a run's folder.
 pub const FOLDER: &str = "checkpoints";
 
+/// Below a run's folder: the weights that adapters belong to, when they come from no model folder.
+pub const BASE_FOLDER: &str = "checkpoints/base";
+
 /// A checkpoint of a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {

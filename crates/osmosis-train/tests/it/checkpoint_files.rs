@@ -1,11 +1,13 @@
 //! Where a checkpoint has its files, and which checkpoints stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use camino::Utf8Path;
+use osmosis_core::config::LoraBase;
 use osmosis_policy::EmbeddedModel;
 use osmosis_train::TrainEvent;
+use osmosis_train::checkpoints::{self, Which};
 use serde_json::Value;
 
 use crate::run::{Ended, Fate, Run};
@@ -91,27 +93,24 @@ fn a_run_goes_on_from_a_checkpoint_with_its_state_beside_the_weights() {
 
 #[test]
 fn old_checkpoints_go_and_the_best_one_stays() {
-    let kept = |keep_last, keep_best| {
+    let trained = |keep_last, keep_best| {
         let mut run = Run::new("climb");
         run.plan.checkpoints.eval_interval = 1;
         run.plan.checkpoints.checkpoint_save_freq = 1;
         run.plan.checkpoints.keep_last = keep_last;
         run.plan.checkpoints.keep_best = keep_best;
         run.live_to_the_end().complete();
-        let rates = run.numbers("eval/pass_rate");
-        (run.saved_steps(), rates)
+        run
     };
-    assert_eq!(kept(None, None).0, [1, 2, 3, 4]);
-    let (saved, rates) = kept(Some(1), None);
-    let best = rates.iter().skip(1).fold(
-        (0, -1.0),
-        |best, rate| {
-            if rate.1 > best.1 { *rate } else { best }
-        },
-    );
-    let mut expected = vec![best.0, 4];
-    expected.dedup();
-    assert_eq!(saved, expected, "{rates:?}");
+    let all = trained(None, None);
+    assert_eq!(all.saved_steps(), [1, 2, 3, 4]);
+    let best = checkpoints::resolve(&all.folder, Which::Best).unwrap().step;
+    let expected: BTreeSet<u64> = [best, 4].into();
+    let left = trained(Some(1), None).saved_steps();
+    assert!(left.iter().eq(&expected), "{left:?}, not {expected:?}");
+    let expected: BTreeSet<u64> = [best, 3, 4].into();
+    let left = trained(Some(2), Some(1)).saved_steps();
+    assert!(left.iter().eq(&expected), "{left:?}, not {expected:?}");
 }
 
 #[test]
@@ -128,4 +127,31 @@ fn a_run_that_keeps_one_checkpoint_is_resumed_from_it() {
     die_after_saving(&run, 3);
     run.live_to_the_end().complete();
     assert!(run.bits(4) == expected.bits(4), "other weights");
+}
+
+#[test]
+fn a_run_of_adapters_that_was_killed_ends_with_the_same_bits() {
+    for base in [LoraBase::F32, LoraBase::Q8] {
+        let expected = Run::with_adapters("climb", base);
+        expected.live_to_the_end().complete();
+        let updates = expected.numbers("gradient_norm").len();
+        assert_eq!(updates, 4, "every step must change the adapters");
+        let run = Run::with_adapters("climb", base);
+        die_after_saving(&run, 3);
+        run.live_to_the_end().complete();
+        // The folder of the base has another name in each run.
+        let bits = |run: &Run| {
+            let mut bits = run.bits(4);
+            assert!(bits.contains_key("adapter_model.safetensors"));
+            assert!(bits.contains_key("optimizer.safetensors"));
+            bits.retain(|name, _| name.ends_with(".safetensors"));
+            bits
+        };
+        assert!(bits(&run) == bits(&expected), "other adapters, {base:?}");
+        let worst = run.numbers("logprob_mismatch/max");
+        assert!(worst.iter().all(|(_, apart)| *apart < 1e-4), "{worst:?}");
+        // Others open what is beside the base.
+        let model = EmbeddedModel::open(&run.checkpoint(4).folder).unwrap();
+        assert_ne!(model.weights, crate::model::tiny().weights);
+    }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_core::config::{Checkpoints, Training};
+use osmosis_core::config::{Checkpoints, Lora, LoraBase, Training};
 use osmosis_core::frame::Load;
 use osmosis_core::generation::TokenEngine;
 use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{JsonText, PolicyVersion, RunName};
 use osmosis_engine::{Claims, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
-use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
+use osmosis_policy::{EmbeddedModel, LoraModel, Sampler, SamplerOptions};
 use osmosis_run::GatewaySessions;
 use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, Store};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
@@ -75,6 +75,8 @@ pub(crate) enum Model {
     Unigram(UnigramModel),
     /// A decoder with real gradients.
     Embedded(Box<EmbeddedModel>),
+    /// Adapters of such a decoder.
+    Adapted(Arc<LoraModel>),
 }
 
 /// A model behind the gateway.
@@ -89,12 +91,13 @@ impl Model {
         match self {
             Self::Unigram(model) => Arc::new(model.clone()),
             Self::Embedded(model) => Arc::new((**model).clone()),
+            Self::Adapted(model) => Arc::clone(model) as Arc<dyn TrainableModel>,
         }
     }
 
     fn chat(&self) -> Arc<ChatFormat> {
         match self {
-            Self::Unigram(_) => Arc::new(model::chat()),
+            Self::Unigram(_) | Self::Adapted(_) => Arc::new(model::chat()),
             Self::Embedded(model) => model.chat.clone(),
         }
     }
@@ -109,14 +112,20 @@ impl Model {
                     shut_down: Box::new(move || sampler.shut_down()),
                 }
             }
-            Self::Embedded(model) => {
+            Self::Embedded(_) | Self::Adapted(_) => {
                 let options = SamplerOptions {
                     max_batch: 16,
                     threads: 1,
                     cache_bytes: 1 << 24,
                 };
-                let sampler = Sampler::start(model, PolicyVersion(0), options).unwrap();
-                let sampler = Arc::new(sampler);
+                let sampler = match self {
+                    Self::Adapted(model) => {
+                        Sampler::start_adapted(model, PolicyVersion(0), options)
+                    }
+                    Self::Embedded(model) => Sampler::start(model, PolicyVersion(0), options),
+                    Self::Unigram(_) => unreachable!("served above"),
+                };
+                let sampler = Arc::new(sampler.unwrap());
                 Served {
                     engine: sampler.clone(),
                     sink: sampler.clone(),
@@ -191,6 +200,24 @@ impl Run {
         Self {
             model: Model::Embedded(Box::new(model::tiny())),
             ..Self::new(doing)
+        }
+    }
+
+    /// The same with adapters of a real model.
+    pub(crate) fn with_adapters(doing: &str, base: LoraBase) -> Self {
+        let run = Self::new(doing);
+        let model = model::tiny();
+        let lora = Lora {
+            rank: 4,
+            alpha: 8.0,
+            base,
+            ..Lora::default()
+        };
+        let (digest, folder) = (model.digest(), run.folder.join(checkpoints::BASE_FOLDER));
+        let model = LoraModel::new(model, digest, lora, SEED, &folder).unwrap();
+        Self {
+            model: Model::Adapted(Arc::new(model)),
+            ..run
         }
     }
 

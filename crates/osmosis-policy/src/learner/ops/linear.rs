@@ -48,6 +48,8 @@ impl<T: Real> Operation<T, 2> for AddBias {
 pub(in crate::learner) struct Add;
 
 impl<T: Real> Operation<T, 2> for Add {
+    const KEEPS_INPUTS: bool = false;
+
     fn forward(&self, [a, b]: [&Matrix<T>; 2]) -> Result<Matrix<T>> {
         let sum = a
             .values()?

@@ -16,6 +16,7 @@ pub(in crate::learner) trait Real: WithDType + Neg<Output = Self> {
     fn root(self) -> Self;
     fn larger(self, other: Self) -> Self;
     fn of_single(value: f32) -> Self;
+    fn of_singles(values: Vec<f32>) -> Vec<Self>;
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]>;
 }
 
@@ -45,6 +46,9 @@ impl Real for f32 {
     #[inline]
     fn of_single(value: f32) -> Self {
         value
+    }
+    fn of_singles(values: Vec<f32>) -> Vec<Self> {
+        values
     }
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
         match storage {
@@ -80,6 +84,9 @@ impl Real for f64 {
     #[inline]
     fn of_single(value: f32) -> Self {
         Self::from(value)
+    }
+    fn of_singles(values: Vec<f32>) -> Vec<Self> {
+        values.into_iter().map(Self::from).collect()
     }
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
         match storage {

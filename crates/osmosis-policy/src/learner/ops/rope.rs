@@ -34,16 +34,19 @@ pub(in crate::learner) struct Rope {
 }
 
 impl<T: Real> Operation<T, 1> for Rope {
+    const KEEPS_INPUTS: bool = false;
+
     fn forward(&self, [x]: [&Matrix<T>; 1]) -> Result<Matrix<T>> {
         Ok(Matrix::new(
             rotate(self, x.values()?, x.width(), 1.0),
             x.width(),
         ))
     }
-    fn backward(&self, [x]: [&Matrix<T>; 1], gradient: Matrix<T>) -> Result<[Matrix<T>; 1]> {
+    fn backward(&self, _: [&Matrix<T>; 1], gradient: Matrix<T>) -> Result<[Matrix<T>; 1]> {
+        let width = gradient.width();
         Ok([Matrix::new(
-            rotate(self, gradient.values()?, x.width(), -1.0),
-            x.width(),
+            rotate(self, gradient.values()?, width, -1.0),
+            width,
         )])
     }
 }

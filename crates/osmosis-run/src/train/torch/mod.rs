@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
 use osmosis_core::config::{
-    CheckpointStep, Lora, ModelPath, Sampling, TorchSettings, TrainConfig, Training,
+    CheckpointStep, Lora, LoraBase, ModelPath, Sampling, TorchSettings, TrainConfig, Training,
 };
 use osmosis_core::learner::{
     Learner, LearnerError, LearnerErrorKind, LossFunction, ModelFiles, TrainableModel, WeightSink,
@@ -65,6 +65,21 @@ pub struct TorchModel {
     logprobs: ServerLogprobs,
 }
 
+/// Refuses another base than the model's own: `dtype` decides how the trainer holds it.
+fn refuse_base(training: &Training) -> Result<(), RunError> {
+    match training.lora.as_ref().map(|lora| lora.base) {
+        None | Some(LoraBase::F32) => Ok(()),
+        Some(base @ (LoraBase::Bf16 | LoraBase::Q8)) => Err(RunError::failed(
+            RunErrorKind::ConfigInvalid,
+            format!(
+                "`base = \"{}\"` in [training.lora] is for embedded models",
+                base.name()
+            ),
+        )
+        .hint("leave it out: with the torch trainer, `dtype` in [trainer] decides")),
+    }
+}
+
 /// Refuses what only the learner of embedded models computes.
 fn refuse_parts_of_loss(training: &Training) -> Result<(), RunError> {
     let LossFunction::PolicyGradient(gradient) = osmosis_train::loss_function(training) else {
@@ -83,6 +98,7 @@ fn refuse_parts_of_loss(training: &Training) -> Result<(), RunError> {
 impl TorchModel {
     pub async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
         refuse_parts_of_loss(&config.training)?;
+        refuse_base(&config.training)?;
         let model = &config.experiment.model_path;
         let path = folder_of(model, workspace).await?;
         let folder = ModelFolder::open(&path)?;
