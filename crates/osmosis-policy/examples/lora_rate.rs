@@ -23,11 +23,7 @@ use rand_chacha::ChaCha8Rng;
 
 const ROWS: usize = 16;
 const TOKENS: usize = 256;
-const POLICY_GRADIENT: LossFunction = LossFunction::ClippedPolicyGradient {
-    clip_low: 0.2,
-    clip_high: 0.2,
-    kl_coef: 0.0,
-};
+const POLICY_GRADIENT: LossFunction = LossFunction::clipped(0.2, 0.2, 0.0);
 
 fn main() -> Result<(), LearnerError> {
     let mut arguments = env::args().skip(1);

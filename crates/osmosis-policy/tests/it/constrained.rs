@@ -162,11 +162,7 @@ fn an_update_has_ratio_1_and_makes_the_sampled_replies_likelier() {
             .sum()
     };
     let before = total(&learner);
-    let loss = LossFunction::ClippedPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        kl_coef: 0.0,
-    };
+    let loss = LossFunction::clipped(0.2, 0.2, 0.0);
     let report = learner.update(&rows, loss).unwrap();
     assert!(report.mismatch_max < 1e-4, "{report:?}");
     assert_eq!(report.clip_fraction.to_bits(), 0.0_f64.to_bits());
@@ -191,11 +187,7 @@ fn forced_tokens_teach_nothing() {
             row.weights[place] = 1.0;
         }
     }
-    let loss = LossFunction::ClippedPolicyGradient {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        kl_coef: 0.0,
-    };
+    let loss = LossFunction::clipped(0.2, 0.2, 0.0);
     let mut learner = learner(&model);
     let report = learner.update(&rows, loss).unwrap();
     assert_eq!(report.gradient_norm.to_bits(), 0.0_f64.to_bits());
