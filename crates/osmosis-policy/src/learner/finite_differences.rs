@@ -434,6 +434,7 @@ fn gradients_of_adapters_match_differences() {
             alpha: 4.5,
             target_modules,
             base,
+            dropout: 0.0,
         };
         let model = config(architecture, tied, RopeScaling::None);
         let (error, name) = Case::adapted(model, lora, POLICY_GRADIENT).worst_error();

@@ -224,6 +224,7 @@ impl Adapters {
                 alpha: alpha.ok_or_else(|| damaged("lora_alpha"))?,
                 target_modules,
                 base,
+                dropout: 0.0,
             },
             base_path: base_path.into(),
             sha256: own.and_then(|own| own["model_sha256"].as_str().map(str::to_owned)),
