@@ -131,16 +131,17 @@ fn no_adapters(model: &ModelPath) -> RunError {
 }
 
 fn refuse_unless_empty(folder: &Utf8Path) -> Result<(), RunError> {
-    match fs::read_dir(folder) {
-        Ok(entries) if entries.count() == 0 => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Ok(_) => Err(
-            RunError::failed(RunErrorKind::Io, format!("`{folder}` is not empty")).hint(
-                "name a folder that is not there yet: a model is never mixed with other files",
-            ),
-        ),
-        Err(error) => Err(io_error(folder, &error)),
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.count(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(io_error(folder, &error)),
+    };
+    if entries == 0 {
+        return Ok(());
     }
+    let message = format!("`{folder}` is not empty");
+    Err(RunError::failed(RunErrorKind::Io, message)
+        .hint("name a folder that is not there yet: a model is never mixed with other files"))
 }
 
 fn sizes(folder: &Utf8Path) -> Result<BTreeMap<String, u64>, RunError> {
