@@ -17,7 +17,7 @@ struct Part {
     packages: &'static [&'static str],
 }
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     // The entry points for users: both load what they name only when it is asked for.
     Part {
         name: "osmosis_ai.__init__",
