@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use osmosis_core::learner::TrainableModel as _;
+use osmosis_core::learner::TrainableModel;
 use osmosis_policy::EmbeddedModel;
 use osmosis_testkit::left_processes::is_alive;
 use osmosis_testkit::python_environment;
