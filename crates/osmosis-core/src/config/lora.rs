@@ -62,7 +62,9 @@ fn parse(table: &dyn TableLike) -> Result<Lora, (String, String)> {
         };
         found.filter(|n| n.is_finite()).map(Some).ok_or_else(wrong)
     };
-    let rank = table.get("rank").map_or(Some(16), |item| item.as_integer());
+    let rank = table
+        .get("rank")
+        .map_or(Some(16), toml_edit::Item::as_integer);
     let rank = rank
         .filter(|rank| (1..=MOST_RANK).contains(rank))
         .and_then(|rank| u32::try_from(rank).ok())
