@@ -148,7 +148,7 @@ def main() -> int:
             return 1
         report = json.loads(ran.stdout)["resource"]
         steps = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-        print(f"{args.weights}, {args.steps} steps, {seconds:.0f} s in all; {report['phase_seconds']}")
+        print(f"{args.weights}, {args.steps} steps, {seconds:.0f} s in all; by phase: {report['seconds']}")
         print(f"{'':8} {'sampled':28} greedy")
         print(line("before", report["before"]))
         print(line("after", report["after"]))
