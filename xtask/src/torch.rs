@@ -35,12 +35,11 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = root()?;
-    let folder = match &options.environments {
-        Some(folder) => folder.clone(),
-        None => {
-            let home = std::env::var("HOME").context("`HOME` is not set")?;
-            Utf8PathBuf::from(home).join(".cache/osmosis-torch")
-        }
+    let folder = if let Some(folder) = &options.environments {
+        folder.clone()
+    } else {
+        let home = std::env::var("HOME").context("`HOME` is not set")?;
+        Utf8PathBuf::from(home).join(".cache/osmosis-torch")
     };
     let trainer = environment(&folder.join("torch"), &options.python, |python| {
         install(python, &TRAINER_PACKAGES)

@@ -46,7 +46,7 @@ impl<M: PlannedModel + Sync> Training<M> {
 
 impl Training {
     /// Refuses a store that invites other machines, where these could not reach what samples.
-    pub(super) fn refuse_nodes(&self, run: &OpenRun) -> Result<(), RunError> {
+    pub(super) fn refuse_nodes(run: &OpenRun) -> Result<(), RunError> {
         if run.store.shared().is_none() {
             return Ok(());
         }

@@ -370,7 +370,7 @@ impl Training {
                 })
             }
             TrainedModel::Torch(model) => {
-                self.refuse_nodes(run)?;
+                Self::refuse_nodes(run)?;
                 let starting = TorchRuntime::start(TorchStart {
                     model,
                     training: &self.plan.config.training,

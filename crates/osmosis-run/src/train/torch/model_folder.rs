@@ -104,7 +104,13 @@ fn digest(folder: &Utf8Path, names: &[String]) -> std::io::Result<String> {
         }
     }
     let digest = hasher.finalize();
-    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut hex = String::with_capacity(2 * digest.len());
+    for byte in digest {
+        for nibble in [byte >> 4, byte & 15] {
+            hex.extend(char::from_digit(u32::from(nibble), 16));
+        }
+    }
+    Ok(hex)
 }
 
 /// The numbers in a file of tensors, by its header.

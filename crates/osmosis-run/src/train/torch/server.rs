@@ -237,16 +237,17 @@ impl Supervision {
             }
         }
         loop {
-            let order = match pending.take() {
-                Some(order) => order,
-                None => tokio::select! {
+            let order = if let Some(order) = pending.take() {
+                order
+            } else {
+                tokio::select! {
                     order = orders.recv() => match order {
                         Some(order) => order,
                         None => return ServeEnd::Stopped,
                     },
                     how = life.process.ended() => return ServeEnd::Died(how, true),
                     () = self.stop.cancelled() => return ServeEnd::Stopped,
-                },
+                }
             };
             match life
                 .load(&self.plan, &self.engine, &order.wanted, &self.stop)
@@ -444,6 +445,7 @@ async fn exchange(control: &VllmControl, folder: &Utf8Path) -> Result<(), VllmCo
     reloaded.and(resumed)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn not_loaded(error: VllmControlError) -> NotLoaded {
     match error {
         VllmControlError::Unreachable { .. } => {
