@@ -110,6 +110,7 @@ fn rows(vocabulary: u32) -> Vec<LossRow> {
                 proximal_logprobs: None,
                 reference_logprobs: None,
                 temperatures: vec![1.0; TOKENS],
+                constrained: vec![],
             }
         })
         .collect()

@@ -84,6 +84,7 @@ fn row(ids: &[u32]) -> LossRow {
         proximal_logprobs: None,
         reference_logprobs: None,
         temperatures: vec![1.0; count],
+        constrained: vec![],
     }
 }
 

@@ -105,7 +105,9 @@ pub fn an_entropy_bonus_alone_makes_the_policy_less_certain(test: &LearnerUnderT
     let mut entropies = Vec::new();
     for _ in 0..5 {
         let mut rows = rows(&*learner)?;
-        rows.iter_mut().for_each(|row| row.advantages.fill(0.0));
+        for row in &mut rows {
+            row.advantages.fill(0.0);
+        }
         let report = learner.update(&rows, bonus, &mut |_| true)?;
         let report = report.context("an update that was accepted was not made")?;
         entropies.push(report.entropy);

@@ -176,12 +176,11 @@ fn read_modules(reader: &mut Reader<'_>) -> Option<Vec<LoraModule>> {
             reader.report(offset, problem);
             continue;
         };
-        match LoraModule::of_name(name) {
-            Some(module) => modules.push(module),
-            None => {
-                let problem = unusable(format!("there is no module `{}`", name.escape_debug()));
-                reader.report(offset, problem);
-            }
+        if let Some(module) = LoraModule::of_name(name) {
+            modules.push(module);
+        } else {
+            let problem = unusable(format!("there is no module `{}`", name.escape_debug()));
+            reader.report(offset, problem);
         }
     }
     if items.is_empty() {

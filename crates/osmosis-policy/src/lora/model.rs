@@ -38,6 +38,10 @@ pub(crate) struct BaseOrigin {
 impl LoraModel {
     /// Packs the base, whose digest is known, and lets go of the weights it was given. A base that is no model folder is written to
     /// `base_folder` unless it is there already: checkpoints name the folder that their adapters belong to.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "nobody is to hold the weights after this"
+    )]
     pub fn new(
         model: EmbeddedModel,
         digest: String,

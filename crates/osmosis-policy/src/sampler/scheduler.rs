@@ -381,9 +381,11 @@ fn draw_all(
     let draw = |(logits, request, index, matcher): Place<'_>| match matcher {
         None => draw(arch, logits, request, index),
         Some(matcher) => {
-            let allowed = matcher.allowed().map_err(not_followed)?;
+            let allowed = matcher.allowed().map_err(|error| not_followed(&error))?;
             let drawn = draw_allowed(arch, logits, request, index, &allowed)?;
-            matcher.take(drawn.id).map_err(not_followed)?;
+            matcher
+                .take(drawn.id)
+                .map_err(|error| not_followed(&error))?;
             Ok(drawn)
         }
     };
@@ -403,7 +405,7 @@ type Place<'a> = (
 );
 
 /// A grammar that was begun can still turn out to be too complex.
-fn not_followed(error: TokensError) -> GenerationError {
+fn not_followed(error: &TokensError) -> GenerationError {
     GenerationError::Constraint {
         message: error.to_string(),
     }

@@ -142,6 +142,10 @@ pub struct TrainDisk {
 
 /// What a training takes, in bytes. The engine and the user's workers come on top.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "keys of `--json` end in their unit"
+)]
 pub struct TrainMemory {
     /// Weights, optimizer, gradients and sampler, as long as training goes on.
     pub fixed_bytes: u64,

@@ -87,7 +87,7 @@ mod tests {
             fs::write(model.join("state.json"), "{}").unwrap();
         }
         fs::create_dir_all(run.join(FOLDER).join(".step_1.removed/trainer")).unwrap();
-        let metrics: String = evaluated
+        let metrics: Vec<String> = evaluated
             .iter()
             .map(|(step, rate)| {
                 format!(
@@ -95,7 +95,7 @@ mod tests {
                 )
             })
             .collect();
-        fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+        fs::write(run.join("metrics.jsonl"), metrics.concat()).unwrap();
         let settings = Checkpoints {
             keep_last,
             keep_best,

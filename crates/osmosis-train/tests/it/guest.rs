@@ -76,7 +76,7 @@ impl Grader for Judge {
             "always the same" => ctx.set_reward(0.5)?,
             // About half of all answers.
             "even" => {
-                ctx.set_reward(answer.bytes().map(u64::from).sum::<u64>().is_multiple_of(2))?
+                ctx.set_reward(answer.bytes().map(u64::from).sum::<u64>().is_multiple_of(2))?;
             }
             // The later in the alphabet the better, so that hardly any two rewards are equal.
             "climb" | "hang every eighth" => ctx.set_reward(

@@ -68,19 +68,18 @@ impl FrozenLinear {
         let (linear, outputs) = self.weights();
         let width = outputs.len();
         let mut blocks = self.blocks();
-        let mut product = match (blocks.next(), blocks.next()) {
-            (Some(all), None) => x.product(Plain, &self.block(all), Transposed)?,
-            _ => {
-                let mut product = vec![T::ZERO; x.rows() * width];
-                for block in self.blocks() {
-                    let part = x.product(Plain, &self.block(block.clone()), Transposed)?;
-                    let rows = part.values()?.chunks_exact(block.len());
-                    for (out, row) in product.chunks_exact_mut(width).zip(rows) {
-                        out[block.clone()].copy_from_slice(row);
-                    }
+        let mut product = if let (Some(all), None) = (blocks.next(), blocks.next()) {
+            x.product(Plain, &self.block(all), Transposed)?
+        } else {
+            let mut product = vec![T::ZERO; x.rows() * width];
+            for block in self.blocks() {
+                let part = x.product(Plain, &self.block(block.clone()), Transposed)?;
+                let rows = part.values()?.chunks_exact(block.len());
+                for (out, row) in product.chunks_exact_mut(width).zip(rows) {
+                    out[block.clone()].copy_from_slice(row);
                 }
-                Matrix::new(product, width)
             }
+            Matrix::new(product, width)
         };
         let biases = linear.biases(outputs);
         if !biases.is_empty() {
