@@ -1,5 +1,6 @@
 //! What a training starts from.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use camino::Utf8Path;
@@ -19,6 +20,8 @@ pub struct StartModel {
     /// Without weights.
     parts: EmbeddedModel,
     weights: Mutex<Option<Arc<Weights>>>,
+    /// Training may be begun again.
+    kept: AtomicBool,
     digest: OnceLock<String>,
     /// The weights stay as they are, and adapters are trained.
     lora: Option<Lora>,
@@ -30,6 +33,7 @@ impl StartModel {
         Self {
             parts: model.with(Weights::default()),
             weights: Mutex::new(Some(model.weights)),
+            kept: AtomicBool::new(false),
             digest: OnceLock::new(),
             lora,
             adapted: OnceLock::new(),
@@ -49,6 +53,12 @@ impl StartModel {
     pub fn adapter_parameters(&self) -> Option<usize> {
         let lora = self.lora.as_ref()?;
         Some(crate::lora::parameters(&self.parts.config, lora))
+    }
+
+    /// Keeps the weights when training has begun, because it may have to begin again in this process: a run in a
+    /// database that is lost for a while does.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::SeqCst);
     }
 
     /// The whole model, until training has begun.
@@ -128,7 +138,9 @@ impl TrainableModel for StartModel {
     }
 
     fn begun(&self) {
-        *self.weights.lock() = None;
+        if !self.kept.load(Ordering::SeqCst) {
+            *self.weights.lock() = None;
+        }
     }
 }
 
@@ -149,5 +161,13 @@ mod tests {
         assert!(start.learner(0.1).is_err());
         assert!(!learner.weights().unwrap().tensors.is_empty());
         assert!(start.digest().is_ok(), "it was computed before");
+    }
+
+    #[test]
+    fn weights_that_are_kept_make_another_learner() {
+        let start = StartModel::new(EmbeddedModel::builtin("tiny").unwrap(), None);
+        start.keep();
+        start.begun();
+        assert!(start.learner(0.1).is_ok());
     }
 }

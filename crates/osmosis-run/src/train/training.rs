@@ -356,6 +356,9 @@ impl Training {
     ) -> Result<TrainedPolicy, RunError> {
         match &self.plan.model {
             TrainedModel::Embedded(model) => {
+                if run.store.shared().is_some() {
+                    model.keep();
+                }
                 let (policy, sampler) = self.embedded_policy(model).await?;
                 around.parts.add_sampler(&sampler);
                 let gateway = self.serve_at_gateway(&policy, run, around).await?;
