@@ -117,7 +117,7 @@ fn a_checkpoint_is_peft_s_layout_and_opens_as_the_model_that_was_trained() {
         let tensors = learner.weights().unwrap().tensors;
         assert_eq!(tensors.len(), 7 * 2 * 3);
         let name = "base_model.model.model.layers.2.self_attn.k_proj.lora_B.weight";
-        assert_eq!(tensors[name].shape, [48, 4]);
+        assert_eq!(tensors[name].shape, [96, 4]);
         for file in [
             "adapter_model.safetensors",
             "tokenizer.json",
