@@ -123,7 +123,7 @@ fn refuse_torch_keys<'d>(reader: &mut Reader<'d>, section: Section<'d>) {
             let problem = ConfigProblem::Unusable {
                 section: section.name,
                 key: key.to_owned(),
-                message: "is a setting of the torch trainer".to_owned(),
+                message: "only the torch trainer has it".to_owned(),
                 suggestion: Some("write `kind = \"torch\"` too, or leave it out".to_owned()),
             };
             reader.report(entry.key_offset, problem);
@@ -240,7 +240,7 @@ mod tests {
             ("[trainer]\nkind = \"jax\"", "write `embedded` or `torch`"),
             (
                 "[trainer]\ndtype = \"float32\"",
-                "`dtype` in `[trainer]` is a setting of the torch trainer",
+                "`dtype` in `[trainer]`: only the torch trainer has it",
             ),
             (
                 "[trainer]\nkind = \"torch\"\ndevices = [\"gpu\"]",
