@@ -182,7 +182,9 @@ fn with_another_state_key_rollouts_wait_until_they_are_sent_again() {
     let result: Value = serde_json::from_str(&said.next().unwrap().unwrap()).unwrap();
     assert!(controller.wait().unwrap().success());
     assert_eq!(result["status"], "queued");
-    assert_eq!(result["again"], "queued");
+    // It may have begun by the time the answer is made.
+    let again = result["again"].as_str().unwrap();
+    assert!(["queued", "running"].contains(&again), "{again}");
     assert_eq!(result["told"]["completion"]["status"], "success");
     assert_eq!(result["told"]["grader"]["status"], "success");
     serving.terminate();
