@@ -56,7 +56,10 @@ def sampled(args: argparse.Namespace, model: str, folder: str) -> list[dict[str,
         assert gateway.stdout is not None
         text = b""
         while not text.endswith(b"\n}\n"):
-            text += gateway.stdout.readline()
+            line = gateway.stdout.readline()
+            if not line:
+                sys.exit(f"`osmosis gateway` ended: {text.decode()}")
+            text += line
         served = json.loads(text)["resource"]
         url, key = served["url"], served["api_key"]
         for number in range(args.answers):
@@ -95,29 +98,31 @@ def of_vllm(args: argparse.Namespace, model: str, answers: list[dict[str, Any]])
     command += ["--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1"]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
-    server = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while server.poll() is None:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=5).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.5)
-        scored = []
-        for answer in answers:
-            ids = answer["prompt"] + answer["ids"]
-            body = {"model": "m", "prompt": ids, "max_tokens": 1, "prompt_logprobs": 0}
-            reply = ask(f"{url}/v1/completions", body)
-            entries = reply["choices"][0]["prompt_logprobs"][len(answer["prompt"]) :]
-            pairs = zip(answer["ids"], entries, strict=True)
-            scored.append([entry[str(token)]["logprob"] for token, entry in pairs])
-        return scored
-    finally:
-        server.terminate()
-        server.wait()
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            while True:
+                if server.poll() is not None:
+                    log.seek(0)
+                    sys.exit(f"vLLM ended with {server.returncode}:\n{log.read().decode()[-3000:]}")
+                try:
+                    urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                    break
+                except (urllib.error.URLError, OSError):
+                    time.sleep(0.5)
+            scored = []
+            for answer in answers:
+                ids = answer["prompt"] + answer["ids"]
+                body = {"model": "m", "prompt": ids, "max_tokens": 1, "prompt_logprobs": 0}
+                reply = ask(f"{url}/v1/completions", body)
+                entries = reply["choices"][0]["prompt_logprobs"][len(answer["prompt"]) :]
+                pairs = zip(answer["ids"], entries, strict=True)
+                scored.append([entry[str(token)]["logprob"] for token, entry in pairs])
+            return scored
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def main() -> None:
@@ -138,9 +143,7 @@ def main() -> None:
         model = str(pathlib.Path(model).resolve())
         answers = sampled(args, model, temporary)
         scoring = [args.trainer_python, "-c", SCORE, model]
-        output = subprocess.run(
-            scoring, input=json.dumps(answers).encode(), stdout=subprocess.PIPE, check=True
-        )
+        output = subprocess.run(scoring, input=json.dumps(answers).encode(), stdout=subprocess.PIPE, check=True)
         by = {
             "embedded": [answer["logprobs"] for answer in answers],
             "transformers": json.loads(output.stdout),

@@ -1,13 +1,19 @@
 //! Measures raw sampling: tokens per second at several batch sizes, and memory.
 //!
 //! `cargo run --release -p osmosis-policy --example sampling_rate [MODEL [BATCH...]]`
+//! `cargo run --release -p osmosis-policy --example sampling_rate lines MODEL BATCH`
 //!
 //! MODEL is a checkpoint folder, a GGUF file or `builtin/NAME`; without one, or with `random`, a random model of
 //! about 370,000 parameters. The processor time is what to compare on a machine that does other things too.
+//!
+//! With `lines` it reads batches from its input, one JSON object per line (`prompts`: lists of token ids, `answer`: how
+//! many tokens each answer has), and prints one line for each (`seconds`, `prompt_tokens`, `sampled`). That is how
+//! `benches/sampling_peers.py` gives the same prompts to several programs.
 
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
 
 use std::collections::BTreeMap;
+use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -22,6 +28,7 @@ use osmosis_policy::{
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::Deserialize;
 use serde_json::json;
 
 const PROMPT: usize = 128;
@@ -32,6 +39,11 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let model = arguments.next();
+    if model.as_deref() == Some("lines") {
+        let model = arguments.next().ok_or("which MODEL?")?;
+        let batch = arguments.next().ok_or("which BATCH?")?.parse()?;
+        return answer_lines(&model, batch);
+    }
     let batches: Vec<usize> = arguments
         .map(|batch| batch.parse())
         .collect::<Result<_, _>>()?;
@@ -43,10 +55,7 @@ fn main() -> Result<(), Failure> {
     let (config, weights) = match model {
         Some(path) if path != "random" => {
             let began = Instant::now();
-            let model = match path.strip_prefix("builtin/") {
-                Some(name) => EmbeddedModel::builtin(name)?,
-                None => EmbeddedModel::open(Utf8Path::new(&path))?,
-            };
+            let model = open(&path)?;
             println!("opened in {:.2} s", began.elapsed().as_secs_f64());
             (model.config, model.weights)
         }
@@ -90,27 +99,10 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
             );
             let mut key = [0; 32];
             key[..8].copy_from_slice(&(sequence as u64).to_le_bytes());
-            let request = GenerationRequest {
-                prompt: (0..PROMPT)
-                    .map(|_| random.next_u32() % vocabulary)
-                    .collect(),
-                max_tokens: answer,
-                temperature: 1.0,
-                top_p: 1.0,
-                top_k: 0,
-                stop_ids: Vec::new(),
-                alternatives: 0,
-                key: DrawKey(key),
-                constraint: None,
-            };
-            sampler.generate(
-                request,
-                Box::new(Discard {
-                    ended: sender.clone(),
-                    sampled: 0,
-                    first: None,
-                }),
-            );
+            let prompt = (0..PROMPT)
+                .map(|_| random.next_u32() % vocabulary)
+                .collect();
+            sampler.generate(request(prompt, answer, key), discard(&sender));
         }
         drop(sender);
         let ends: Vec<Ended> = ended.iter().collect();
@@ -143,6 +135,86 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
         );
     }
     Ok(())
+}
+
+/// A batch of `lines`.
+#[derive(Deserialize)]
+struct Batch {
+    prompts: Vec<Vec<u32>>,
+    answer: usize,
+}
+
+/// Samples the batches that the input holds. The weights as they were read are dropped first, as in a run.
+fn answer_lines(model: &str, batch: usize) -> Result<(), Failure> {
+    let options = SamplerOptions {
+        max_batch: batch,
+        threads: 0,
+        cache_bytes: 8 << 30,
+    };
+    let model = open(model)?;
+    let sampler = Sampler::start_with(&model.config, &model.weights, PolicyVersion(0), options)?;
+    drop(model);
+    println!("{}", json!({ "ready": true }));
+    let mut calls: u64 = 0;
+    for line in std::io::stdin().lock().lines() {
+        let Batch { prompts, answer } = serde_json::from_str(&line?)?;
+        let (sender, ended) = channel();
+        let before = sampler.rate();
+        let began = Instant::now();
+        for prompt in prompts {
+            calls += 1;
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&calls.to_le_bytes());
+            sampler.generate(request(prompt, answer, key), discard(&sender));
+        }
+        drop(sender);
+        let ends: Vec<Ended> = ended.iter().collect();
+        let seconds = began.elapsed().as_secs_f64();
+        let mut sampled = 0;
+        for Ended {
+            sampled: one, end, ..
+        } in ends
+        {
+            end?;
+            sampled += one;
+        }
+        let prompt_tokens = sampler.rate().prompt_tokens - before.prompt_tokens;
+        println!(
+            "{}",
+            json!({ "seconds": seconds, "prompt_tokens": prompt_tokens, "sampled": sampled })
+        );
+    }
+    Ok(())
+}
+
+fn open(model: &str) -> Result<EmbeddedModel, PolicyError> {
+    match model.strip_prefix("builtin/") {
+        Some(name) => EmbeddedModel::builtin(name),
+        None => EmbeddedModel::open(Utf8Path::new(model)),
+    }
+}
+
+/// Nothing ends an answer but its length.
+fn request(prompt: Vec<u32>, answer: usize, key: [u8; 32]) -> GenerationRequest {
+    GenerationRequest {
+        prompt,
+        max_tokens: answer,
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        stop_ids: Vec::new(),
+        alternatives: 0,
+        key: DrawKey(key),
+        constraint: None,
+    }
+}
+
+fn discard(ended: &Sender<Ended>) -> Box<Discard> {
+    Box::new(Discard {
+        ended: ended.clone(),
+        sampled: 0,
+        first: None,
+    })
 }
 
 /// What a sink tells when it is done.
