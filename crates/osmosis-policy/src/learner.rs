@@ -348,7 +348,7 @@ impl DecoderLearner {
     }
 
     fn batch<'a>(&'a self, rows: &'a [LossRow], pieces: &[Piece]) -> Batch<'a, f32> {
-        let longest = pieces.iter().map(|piece| piece.length).max().unwrap_or(0);
+        let longest = pieces.iter().map(Piece::longest).max().unwrap_or(0);
         let constrained = rows.iter().any(|row| !row.constrained.is_empty());
         let chat = self.chat.as_ref().filter(|_| constrained);
         let grammars = chat.and_then(|chat| chat.grammars().ok());

@@ -12,6 +12,16 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
+    /// Rows that lie end to end.
+    pub(crate) fn of_rows(values: &[f32], width: usize) -> Self {
+        let mut matrix = Self::default();
+        matrix.reshape(values.len() / width, width);
+        for (row, values) in values.chunks_exact(width).enumerate() {
+            matrix.row_mut(row).copy_from_slice(values);
+        }
+        matrix
+    }
+
     /// Makes it hold `rows` × `width` numbers; what they are is not said.
     pub(crate) fn reshape(&mut self, rows: usize, width: usize) {
         self.rows = rows;

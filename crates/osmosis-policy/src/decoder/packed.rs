@@ -96,6 +96,84 @@ impl Linear {
         rows
     }
 
+    /// Whether [`forward`](Self::forward) and [`backward`](Self::backward) can take these outputs as they are: all of
+    /// the matrix consists of whole panels.
+    pub(crate) fn has_whole_panels(&self, outputs: &Range<usize>) -> bool {
+        [outputs.start, outputs.end, self.inner]
+            .iter()
+            .all(|count| count.is_multiple_of(PANEL))
+    }
+
+    /// `x · wᵀ + bias` for some outputs, from and into rows that lie end to end: what [`apply`](Self::apply) computes, bit
+    /// for bit, on one thread.
+    pub(crate) fn forward(&self, arch: Arch, outputs: &Range<usize>, x: &[f32]) -> Vec<f32> {
+        let (x, width) = (Matrix::of_rows(x, self.inner), outputs.len());
+        let rows = x.rows();
+        let biases = self.biases(outputs.clone());
+        let (mut out, start) = if biases.is_empty() {
+            (vec![0.0; rows * width], Start::Zero)
+        } else {
+            (biases.repeat(rows), Start::Out)
+        };
+        let mut room = Vec::new();
+        for (place, panel) in panels_of(outputs).enumerate() {
+            PanelProduct {
+                x: x.values(),
+                x_stride: x.stride(),
+                rows,
+                panel: self.panels.panel(panel, self.inner, &mut room),
+                out: &mut out[place * PANEL..],
+                out_stride: width,
+                start,
+            }
+            .run(arch);
+        }
+        out
+    }
+
+    /// `gradient · w` for some outputs: the gradient by what came in.
+    pub(crate) fn backward(
+        &self,
+        arch: Arch,
+        outputs: &Range<usize>,
+        gradient: &[f32],
+    ) -> Vec<f32> {
+        /// Panels that are added up at a time: a part of the result is read and written once for all of them.
+        const DEPTH: usize = 4;
+        let gradient = Matrix::of_rows(gradient, outputs.len());
+        let (rows, inner) = (gradient.rows(), self.inner);
+        let mut out = vec![0.0; rows * inner];
+        let mut rooms: [Vec<f32>; DEPTH] = Default::default();
+        let mut tile = Vec::with_capacity(DEPTH * PANEL * PANEL);
+        let indices: Vec<usize> = panels_of(outputs).collect();
+        for (place, indices) in indices.chunks(DEPTH).enumerate() {
+            let panels: Vec<&[f32]> = indices
+                .iter()
+                .zip(&mut rooms)
+                .map(|(index, room)| self.panels.panel(*index, inner, room))
+                .collect();
+            for first in (0..inner).step_by(PANEL) {
+                tile.clear();
+                for panel in &panels {
+                    let block = &panel[first * PANEL..][..PANEL * PANEL];
+                    let lanes = (0..PANEL).flat_map(|lane| block[lane..].iter().step_by(PANEL));
+                    tile.extend(lanes);
+                }
+                PanelProduct {
+                    x: &gradient.values()[place * DEPTH * PANEL..],
+                    x_stride: gradient.stride(),
+                    rows,
+                    panel: &tile,
+                    out: &mut out[first..],
+                    out_stride: inner,
+                    start: Start::Out,
+                }
+                .run(arch);
+            }
+        }
+        out
+    }
+
     /// `out = x · w + bias`.
     pub(crate) fn apply(&self, arch: Arch, threads: usize, x: &Matrix, out: &mut Matrix) {
         out.reshape(x.rows(), self.outputs);
@@ -437,6 +515,11 @@ impl PackedBase {
         });
         embeddings + self.head.bytes() + layers.sum::<usize>()
     }
+}
+
+/// The panels that hold these outputs, which begin and end with one.
+fn panels_of(outputs: &Range<usize>) -> Range<usize> {
+    outputs.start / PANEL..outputs.end.div_ceil(PANEL)
 }
 
 fn values<'w>(weights: &'w Weights, name: &str) -> Result<&'w Numbers, PolicyError> {

@@ -66,7 +66,18 @@ fn parameters(config: &ModelConfig, random: &mut ChaCha8Rng) -> BTreeMap<String,
         .collect()
 }
 
+/// The first, the third and the last begin alike, and the last two of these go on together.
 fn rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
+    let mut rows = unrelated_rows(config, random);
+    let [first, _, third, _, last] = &mut rows[..] else {
+        panic!("five rows");
+    };
+    third.ids[..4].copy_from_slice(&first.ids[..4]);
+    last.ids[..6].copy_from_slice(&third.ids[..6]);
+    rows
+}
+
+fn unrelated_rows(config: &ModelConfig, random: &mut ChaCha8Rng) -> Vec<LossRow> {
     let vocabulary = u32::try_from(config.vocabulary).unwrap();
     [9, 5, 11, 2, 11]
         .into_iter()
@@ -180,16 +191,21 @@ impl Case {
     }
 
     fn pieces(&self) -> Vec<Piece> {
-        pieces::cut(&self.rows, 24, |row, token| row.weights[token] != 0.0)
+        // Few pieces, so that rows which begin alike are in one.
+        pieces::cut_at_least(2, &self.rows, 24, |row, token| row.weights[token] != 0.0)
     }
 
     /// The loss, and its gradient by each parameter.
     fn loss(&self) -> (f64, Vec<Matrix<f64>>) {
+        self.loss_of(&self.pieces())
+    }
+
+    fn loss_of(&self, pieces: &[Piece]) -> (f64, Vec<Matrix<f64>>) {
         let batch = self.batch();
         let mut tally = Tally::default();
         let mut sums: Vec<Matrix<f64>> = Vec::new();
-        for piece in self.pieces() {
-            let loss = batch.loss(&piece, self.objective).unwrap();
+        for piece in pieces {
+            let loss = batch.loss(piece, self.objective).unwrap();
             tally.merge(&loss.tally);
             if sums.is_empty() {
                 sums = loss.gradients;
@@ -272,6 +288,34 @@ fn gradients_of_llama_match_differences() {
         config(Architecture::Llama, false, llama3),
         LossFunction::Likelihood,
     );
+}
+
+#[test]
+fn rows_that_begin_alike_have_the_gradient_that_they_have_alone() {
+    let model = config(Architecture::Qwen3, true, RopeScaling::None);
+    let case = Case::new(model, POLICY_GRADIENT);
+    let wants = |row: &LossRow, token: usize| row.weights[token] != 0.0;
+    let together = case.pieces();
+    let alone = pieces::cut(&case.rows, 1, wants);
+    let tokens = |pieces: &[Piece]| pieces.iter().map(|piece| piece.ids.len()).sum::<usize>();
+    assert_eq!(alone.len(), case.rows.len());
+    assert_eq!(
+        tokens(&together) + 4 + 6,
+        tokens(&alone),
+        "what is shared is there once"
+    );
+    let ((loss, gradients), (loss_alone, gradients_alone)) =
+        (case.loss_of(&together), case.loss_of(&alone));
+    assert!((loss - loss_alone).abs() < 1e-12 * loss.abs());
+    for (together, alone) in gradients.iter().zip(&gradients_alone) {
+        let (together, alone) = (together.values().unwrap(), alone.values().unwrap());
+        let largest = alone
+            .iter()
+            .fold(0.0, |most: f64, value| most.max(value.abs()));
+        for (a, b) in together.iter().zip(alone) {
+            assert!((a - b).abs() < 1e-12 * largest, "{a} together, {b} alone");
+        }
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl<T: Real> Batch<'_, T> {
     fn outcome(&self, tape: &Tape<T>, piece: &Piece) -> Result<Value<T>, PolicyError> {
         let graph = Graph::new(self.config, tape, &self.parameters, self.frozen)?;
         let positions = piece.wanted.iter().map(|wanted| wanted.position).collect();
-        let logits = graph.logits(&piece.ids, piece.length, positions, &self.rope)?;
+        let logits = graph.logits(piece, positions, &self.rope)?;
         let row = |index: usize| &self.rows[index];
         let score = TokenLogprob {
             targets: piece

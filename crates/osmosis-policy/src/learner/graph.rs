@@ -10,6 +10,7 @@ use super::ops::{
     AdaptedLinear, Add, AddBias, Attention, FrozenLinear, Linear, Place, Real, RmsNorm, Rope,
     RopeTable, Select, SwiGlu,
 };
+use super::pieces::{Piece, Segment};
 use super::tape::{Tape, Value};
 use crate::lora::{self, FrozenModel, Half};
 use crate::{Architecture, ModelConfig, PolicyError};
@@ -206,17 +207,16 @@ impl<'a, T: Real> Graph<'a, T> {
         }
     }
 
-    /// Logits at `positions` of sequences of equal `length`, laid end to end in `ids`.
+    /// Logits at `positions` of a piece.
     pub(super) fn logits(
         &self,
-        ids: &[u32],
-        length: usize,
+        piece: &Piece,
         positions: Vec<u32>,
         rope: &Arc<RopeTable>,
     ) -> Result<Value<T>, PolicyError> {
-        let mut x = self.embedded(ids)?;
+        let mut x = self.embedded(&piece.ids)?;
         for layer in &self.layers {
-            x = self.layer(layer, &x, length, rope)?;
+            x = self.layer(layer, &x, &piece.segments, rope)?;
         }
         // Only these positions meet the vocabulary, which is much of the work of a small model.
         let x = self.tape.apply(Select(positions), [&x])?;
@@ -239,7 +239,7 @@ impl<'a, T: Real> Graph<'a, T> {
         &self,
         layer: &Layer<T>,
         stream: &Value<T>,
-        length: usize,
+        segments: &Arc<[Segment]>,
         rope: &Arc<RopeTable>,
     ) -> Result<Value<T>, PolicyError> {
         let (config, tape) = (self.config, self.tape);
@@ -253,7 +253,7 @@ impl<'a, T: Real> Graph<'a, T> {
             Ok::<_, PolicyError>(tape.apply(
                 Rope {
                     table: Arc::clone(rope),
-                    length,
+                    segments: Arc::clone(segments),
                 },
                 [&heads],
             )?)
@@ -262,7 +262,7 @@ impl<'a, T: Real> Graph<'a, T> {
         let keys = rotated(&layer.k, layer.k_norm.as_ref())?;
         let values = self.projected(&normed, &layer.v)?;
         let attention = Attention {
-            length,
+            segments: Arc::clone(segments),
             heads: config.heads,
             kv_heads: config.kv_heads,
             head_width: config.head_width,

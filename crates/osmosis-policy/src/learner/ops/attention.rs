@@ -1,17 +1,20 @@
+use std::sync::Arc;
+
 use candle_core::Result;
 
 use super::Real;
 use super::multiply::{Rows, View, add_product};
 use super::reduce::{dot, largest, sum};
 use crate::learner::matrix::Matrix;
+use crate::learner::pieces::Segment;
 use crate::learner::tape::Operation;
 
-/// Causal grouped-query attention over whole sequences of one length, from rotated q, k and v with a row
-/// per token and heads side by side. Nothing above the diagonal is computed, and the backward pass
-/// computes the probabilities again instead of keeping them.
-#[derive(Debug, Clone, Copy)]
+/// Causal grouped-query attention over segments of sequences, from rotated q, k and v with a row per token and heads
+/// side by side. A token sees its segment up to itself and the segments before. Nothing above the diagonal is
+/// computed, and the backward pass computes the probabilities again instead of keeping them.
+#[derive(Debug, Clone)]
 pub(in crate::learner) struct Attention {
-    pub(in crate::learner) length: usize,
+    pub(in crate::learner) segments: Arc<[Segment]>,
     pub(in crate::learner) heads: usize,
     pub(in crate::learner) kv_heads: usize,
     pub(in crate::learner) head_width: usize,
@@ -24,31 +27,32 @@ const BLOCK: usize = 4;
 type Gradients<T> = (Vec<T>, Vec<T>, Vec<T>);
 
 impl Attention {
-    fn query_width(self) -> usize {
+    fn query_width(&self) -> usize {
         self.heads * self.head_width
     }
-    fn kv_width(self) -> usize {
+    fn kv_width(&self) -> usize {
         self.kv_heads * self.head_width
     }
-    /// Rows of scores are padded, so that most of them are whole vectors.
-    fn padded(self) -> usize {
-        self.length.next_multiple_of(8)
-    }
 
-    /// One head of keys or values of one sequence with positions side by side.
+    /// One head of keys or values of all positions that a segment sees, with positions side by side, `padded` for
+    /// each number of the head. `rows` begins with the head of the first row of the piece.
     #[inline(always)]
-    fn transpose<T: Real>(self, rows: &[T], out: &mut [T]) {
-        for position in 0..self.length {
-            let row = &rows[position * self.kv_width()..][..self.head_width];
-            for (index, value) in row.iter().enumerate() {
-                out[index * self.padded() + position] = *value;
+    fn transpose<T: Real>(&self, rows: &[T], segment: &Segment, padded: usize, out: &mut [T]) {
+        let mut position = 0;
+        for range in segment.before.iter().chain([&segment.tokens]) {
+            for place in range.clone() {
+                let row = &rows[place * self.kv_width()..][..self.head_width];
+                for (index, value) in row.iter().enumerate() {
+                    out[index * padded + position] = *value;
+                }
+                position += 1;
             }
         }
     }
 
     /// Turns scores of one position into probabilities over itself and the positions before.
     #[inline(always)]
-    fn softmax<T: Real>(self, row: &mut [T], position: usize) {
+    fn softmax<T: Real>(&self, row: &mut [T], position: usize) {
         let (seen, unseen) = row.split_at_mut(position + 1);
         unseen.fill(T::ZERO);
         let peak = largest(seen);
@@ -62,20 +66,17 @@ impl Attention {
         }
     }
 
-    /// Blocks of positions that go through a product together: where each begins and how long it is.
-    fn blocks(self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.length)
-            .step_by(BLOCK)
-            .map(move |start| (start, BLOCK.min(self.length - start)))
-    }
-
-    /// `out = left · rightᵀ` for some positions of `left` from `start` on and all positions up to the last
-    /// of them of `right`, which has positions side by side.
+    /// `out = left · rightᵀ` for `count` positions of `left` and the first `seen` positions of `right`, which has
+    /// positions side by side, `padded` of them.
     #[inline(always)]
-    fn scores<T: Real>(self, left: &[T], right: &[T], start: usize, count: usize, out: &mut [T]) {
-        let padded = self.padded();
+    fn scores<T: Real>(
+        &self,
+        left: &[T],
+        right: &[T],
+        (count, seen, padded): (usize, usize, usize),
+        out: &mut [T],
+    ) {
         out.fill(T::ZERO);
-        let width = (start + count).next_multiple_of(8);
         let left = View {
             values: left,
             row_step: self.query_width(),
@@ -85,20 +86,39 @@ impl Attention {
             values: right,
             step: padded,
         };
-        add_product(out, padded, (count, self.head_width, width), left, right);
+        let size = (count, self.head_width, seen.next_multiple_of(8));
+        add_product(out, padded, size, left, right);
     }
+}
+
+/// Blocks of positions that go through a product together: where each begins and how long it is.
+fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length)
+        .step_by(BLOCK)
+        .map(move |start| (start, BLOCK.min(length - start)))
+}
+
+/// Rows of scores are padded, so that most of them are whole vectors.
+fn padded(segment: &Segment) -> usize {
+    (segment.position() + segment.tokens.len()).next_multiple_of(8)
+}
+
+/// As many zeros as are needed now.
+fn clear<T: Real>(room: &mut Vec<T>, length: usize) {
+    room.clear();
+    room.resize(length, T::ZERO);
 }
 
 impl<T: Real> Operation<T, 3> for Attention {
     fn forward(&self, [q, k, v]: [&Matrix<T>; 3]) -> Result<Matrix<T>> {
         Ok(Matrix::new(
-            attend(*self, q.values()?, k.values()?, v.values()?),
+            attend(self, q.values()?, k.values()?, v.values()?),
             q.width(),
         ))
     }
     fn backward(&self, [q, k, v]: [&Matrix<T>; 3], gradient: Matrix<T>) -> Result<[Matrix<T>; 3]> {
         let (for_q, for_k, for_v) = slopes(
-            *self,
+            self,
             q.values()?,
             k.values()?,
             v.values()?,
@@ -113,29 +133,35 @@ impl<T: Real> Operation<T, 3> for Attention {
 }
 
 kernel! {
-    fn attend(attention: Attention, q: &'a [T], k: &'a [T], v: &'a [T]) -> Vec<T> {
+    fn attend(attention: &'a Attention, q: &'a [T], k: &'a [T], v: &'a [T]) -> Vec<T> {
         let (q_width, kv_width, width) = (attention.query_width(), attention.kv_width(), attention.head_width);
-        let padded = attention.padded();
         let mut out = vec![T::ZERO; q.len()];
-        let mut keys = vec![T::ZERO; width * padded];
-        let mut chances = vec![T::ZERO; BLOCK * padded];
+        let (mut keys, mut chances) = (Vec::new(), Vec::new());
         let group = attention.heads / attention.kv_heads;
-        for sequence in 0..q.len() / (attention.length * q_width) {
-            let first = sequence * attention.length;
+        for segment in attention.segments.iter() {
+            let (first, past, padded) = (segment.tokens.start, segment.position(), padded(segment));
+            clear(&mut keys, width * padded);
+            clear(&mut chances, BLOCK * padded);
             for kv_head in 0..attention.kv_heads {
-                let kv_start = first * kv_width + kv_head * width;
-                let values = Rows { values: &v[kv_start..], step: kv_width };
-                attention.transpose(&k[kv_start..], &mut keys);
+                let column = kv_head * width;
+                attention.transpose(&k[column..], segment, padded, &mut keys);
                 for head in kv_head * group..(kv_head + 1) * group {
-                    for (start, count) in attention.blocks() {
+                    for (start, count) in blocks(segment.tokens.len()) {
                         let at = (first + start) * q_width + head * width;
                         let chances = &mut chances[..count * padded];
-                        attention.scores(&q[at..], &keys, start, count, chances);
+                        let end = start + count;
+                        attention.scores(&q[at..], &keys, (count, past + end, padded), chances);
                         for (index, row) in chances.chunks_exact_mut(padded).enumerate() {
-                            attention.softmax(row, start + index);
+                            attention.softmax(row, past + start + index);
                         }
-                        let left = View { values: chances, row_step: padded, column_step: 1 };
-                        add_product(&mut out[at..], q_width, (count, start + count, width), left, values);
+                        let mut position = 0;
+                        let own = first..first + end;
+                        for range in segment.before.iter().chain([&own]) {
+                            let left = View { values: &chances[position..], row_step: padded, column_step: 1 };
+                            let values = Rows { values: &v[range.start * kv_width + column..], step: kv_width };
+                            add_product(&mut out[at..], q_width, (count, range.len(), width), left, values);
+                            position += range.len();
+                        }
                     }
                 }
             }
@@ -145,59 +171,72 @@ kernel! {
 }
 
 kernel! {
-    fn slopes(attention: Attention, q: &'a [T], k: &'a [T], v: &'a [T], gradient: &'a [T]) -> Gradients<T> {
+    fn slopes(attention: &'a Attention, q: &'a [T], k: &'a [T], v: &'a [T], gradient: &'a [T]) -> Gradients<T> {
         let (q_width, kv_width, width) = (attention.query_width(), attention.kv_width(), attention.head_width);
-        let (length, padded) = (attention.length, attention.padded());
         let scale = T::from_f64(1.0 / (width as f64).sqrt());
         let mut for_q = vec![T::ZERO; q.len()];
         let mut for_k = vec![T::ZERO; k.len()];
         let mut for_v = vec![T::ZERO; v.len()];
-        let mut keys = vec![T::ZERO; width * padded];
-        let mut values = vec![T::ZERO; width * padded];
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
         // Probabilities and gradients of scores of one head: query positions × key positions.
-        let mut chances = vec![T::ZERO; length * padded];
-        let mut slopes = vec![T::ZERO; length * padded];
+        let (mut chances, mut slopes) = (Vec::new(), Vec::new());
         let group = attention.heads / attention.kv_heads;
-        for sequence in 0..q.len() / (length * q_width) {
-            let first = sequence * length;
+        for segment in attention.segments.iter() {
+            let (first, past, padded) = (segment.tokens.start, segment.position(), padded(segment));
+            let length = segment.tokens.len();
+            clear(&mut keys, width * padded);
+            clear(&mut values, width * padded);
+            clear(&mut chances, length * padded);
+            clear(&mut slopes, length * padded);
             for kv_head in 0..attention.kv_heads {
-                let kv_start = first * kv_width + kv_head * width;
-                let key_rows = Rows { values: &k[kv_start..], step: kv_width };
-                attention.transpose(&k[kv_start..], &mut keys);
-                attention.transpose(&v[kv_start..], &mut values);
+                let column = kv_head * width;
+                attention.transpose(&k[column..], segment, padded, &mut keys);
+                attention.transpose(&v[column..], segment, padded, &mut values);
                 for head in kv_head * group..(kv_head + 1) * group {
                     let head_start = first * q_width + head * width;
-                    for (start, count) in attention.blocks() {
+                    for (start, count) in blocks(length) {
                         let at = head_start + start * q_width;
                         let block = start * padded..(start + count) * padded;
+                        let size = (count, past + start + count, padded);
                         let chances = &mut chances[block.clone()];
-                        attention.scores(&q[at..], &keys, start, count, chances);
+                        attention.scores(&q[at..], &keys, size, chances);
                         let slopes = &mut slopes[block];
-                        attention.scores(&gradient[at..], &values, start, count, slopes);
+                        attention.scores(&gradient[at..], &values, size, slopes);
                         for (index, (chances, slopes)) in
                             chances.chunks_exact_mut(padded).zip(slopes.chunks_exact_mut(padded)).enumerate()
                         {
-                            attention.softmax(chances, start + index);
+                            attention.softmax(chances, past + start + index);
                             let mean = dot(chances, slopes);
                             for (slope, chance) in slopes.iter_mut().zip(chances) {
                                 *slope = (*slope - mean) * *chance * scale;
                             }
                         }
-                        let left = View { values: slopes, row_step: padded, column_step: 1 };
-                        let size = (count, start + count, width);
-                        add_product(&mut for_q[at..], q_width, size, left, key_rows);
+                        let mut position = 0;
+                        let own = first..first + start + count;
+                        for range in segment.before.iter().chain([&own]) {
+                            let left = View { values: &slopes[position..], row_step: padded, column_step: 1 };
+                            let keys = Rows { values: &k[range.start * kv_width + column..], step: kv_width };
+                            add_product(&mut for_q[at..], q_width, (count, range.len(), width), left, keys);
+                            position += range.len();
+                        }
                     }
-                    for (start, count) in attention.blocks() {
-                        let at = head_start + start * q_width;
-                        let kv_at = kv_start + start * kv_width;
-                        let size = (count, length - start, width);
-                        let column = |values| View { values, row_step: 1, column_step: padded };
-                        let slopes = column(&slopes[start * padded + start..]);
-                        let queries = Rows { values: &q[at..], step: q_width };
-                        add_product(&mut for_k[kv_at..], kv_width, size, slopes, queries);
-                        let chances = column(&chances[start * padded + start..]);
-                        let gradients = Rows { values: &gradient[at..], step: q_width };
-                        add_product(&mut for_v[kv_at..], kv_width, size, chances, gradients);
+                    let mut position = 0;
+                    for range in segment.before.iter().chain([&segment.tokens]) {
+                        for (start, count) in blocks(range.len()) {
+                            // Positions of the segment itself are seen from there on, earlier ones by all of it.
+                            let from = if range.start == first { start } else { 0 };
+                            let at = head_start + from * q_width;
+                            let kv_at = (range.start + start) * kv_width + column;
+                            let size = (count, length - from, width);
+                            let place = from * padded + position + start;
+                            let slopes = View { values: &slopes[place..], row_step: 1, column_step: padded };
+                            let queries = Rows { values: &q[at..], step: q_width };
+                            add_product(&mut for_k[kv_at..], kv_width, size, slopes, queries);
+                            let chances = View { values: &chances[place..], row_step: 1, column_step: padded };
+                            let gradients = Rows { values: &gradient[at..], step: q_width };
+                            add_product(&mut for_v[kv_at..], kv_width, size, chances, gradients);
+                        }
+                        position += range.len();
                     }
                 }
             }

@@ -1,14 +1,16 @@
 //! Products with weights that stay as they are. They have no gradient of their own, so that half of the work of a
 //! backward pass is not done; what comes in still has one.
 //!
-//! The weights are those that the sampler has packed. A few of their rows at a time are laid out as the matrix
-//! product wants them, whatever type of numbers they are held in.
+//! The weights are those that the sampler has packed, and its kernel multiplies with them as they lie: a piece of a batch
+//! has few rows, and laying all weights out anew for each would take as long as the product. In f64, and where a matrix
+//! does not consist of whole panels, a few of its rows at a time are laid out as another matrix product wants them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
 use osmosis_core::config::LoraModule;
+use pulp::Arch;
 
 use super::Real;
 use crate::decoder::PackedBase;
@@ -67,6 +69,10 @@ impl FrozenLinear {
     fn product<T: Real>(&self, x: &Matrix<T>) -> Result<Matrix<T>> {
         let (linear, outputs) = self.weights();
         let width = outputs.len();
+        if let Some(x) = T::singles(x.values()?).filter(|_| linear.has_whole_panels(&outputs)) {
+            let product = linear.forward(Arch::new(), &outputs, x);
+            return Ok(Matrix::new(T::of_singles(product), width));
+        }
         let mut blocks = self.blocks();
         let mut product = if let (Some(all), None) = (blocks.next(), blocks.next()) {
             x.product(Plain, &self.block(all), Transposed)?
@@ -94,12 +100,18 @@ impl FrozenLinear {
 
     /// The gradient by what came in.
     fn slopes<T: Real>(&self, gradient: &Matrix<T>) -> Result<Matrix<T>> {
+        let (linear, outputs) = self.weights();
+        if let Some(gradient) =
+            T::singles(gradient.values()?).filter(|_| linear.has_whole_panels(&outputs))
+        {
+            let slopes = linear.backward(Arch::new(), &outputs, gradient);
+            return Ok(Matrix::new(T::of_singles(slopes), linear.inner()));
+        }
         let mut blocks = self.blocks();
         if let (Some(all), None) = (blocks.next(), blocks.next()) {
             return gradient.product(Plain, &self.block(all), Plain);
         }
         let width = gradient.width();
-        let (linear, _) = self.weights();
         let mut sum = Matrix::new(
             vec![T::ZERO; gradient.rows() * linear.inner()],
             linear.inner(),

@@ -17,6 +17,8 @@ pub(in crate::learner) trait Real: WithDType + Neg<Output = Self> {
     fn larger(self, other: Self) -> Self;
     fn of_single(value: f32) -> Self;
     fn of_singles(values: Vec<f32>) -> Vec<Self>;
+    /// The same numbers, if they are f32: kernels of the sampler take no others.
+    fn singles(values: &[Self]) -> Option<&[f32]>;
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]>;
 }
 
@@ -49,6 +51,9 @@ impl Real for f32 {
     }
     fn of_singles(values: Vec<f32>) -> Vec<Self> {
         values
+    }
+    fn singles(values: &[Self]) -> Option<&[f32]> {
+        Some(values)
     }
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
         match storage {
@@ -87,6 +92,9 @@ impl Real for f64 {
     }
     fn of_singles(values: Vec<f32>) -> Vec<Self> {
         values.into_iter().map(Self::from).collect()
+    }
+    fn singles(_: &[Self]) -> Option<&[f32]> {
+        None
     }
     fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
         match storage {

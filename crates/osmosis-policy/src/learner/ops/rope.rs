@@ -5,6 +5,7 @@ use candle_core::Result;
 use super::Real;
 use crate::ModelConfig;
 use crate::learner::matrix::Matrix;
+use crate::learner::pieces::Segment;
 use crate::learner::tape::Operation;
 
 /// Cosines and sines of every position and frequency.
@@ -27,10 +28,10 @@ impl RopeTable {
 }
 
 /// Rotates each head by its position: element `i` with element `i + half` of the head.
-/// Rows are tokens; the position of a row is its place in its sequence.
+/// Rows are tokens, in the order of the segments.
 pub(in crate::learner) struct Rope {
     pub(in crate::learner) table: Arc<RopeTable>,
-    pub(in crate::learner) length: usize,
+    pub(in crate::learner) segments: Arc<[Segment]>,
 }
 
 impl<T: Real> Operation<T, 1> for Rope {
@@ -56,8 +57,12 @@ kernel! {
     fn rotate(rope: &'a Rope, x: &'a [T], width: usize, direction: f32) -> Vec<T> {
         let mut rotated = vec![T::ZERO; x.len()];
         let half = rope.table.head_width / 2;
-        for (index, (row, out)) in x.chunks_exact(width).zip(rotated.chunks_exact_mut(width)).enumerate() {
-            let position = index % rope.length;
+        let positions = rope.segments.iter().flat_map(|segment| {
+            let first = segment.position();
+            first..first + segment.tokens.len()
+        });
+        let rows = x.chunks_exact(width).zip(rotated.chunks_exact_mut(width));
+        for (position, (row, out)) in positions.zip(rows) {
             let cos = &rope.table.cos[position * half..][..half];
             let sin = &rope.table.sin[position * half..][..half];
             for (head, out) in row.chunks_exact(2 * half).zip(out.chunks_exact_mut(2 * half)) {

@@ -1,5 +1,8 @@
 //! Each operation alone: its gradient against differences, and its result against the plain formula.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -7,6 +10,7 @@ use super::{
     Add, AddBias, Attention, Linear, RmsNorm, Rope, RopeTable, Select, SwiGlu, TokenLogprob,
 };
 use crate::learner::matrix::Matrix;
+use crate::learner::pieces::Segment;
 use crate::learner::tape::Operation;
 use crate::{Architecture, ModelConfig, RopeScaling};
 
@@ -64,19 +68,40 @@ fn dot(a: &Matrix<f64>, b: &Matrix<f64>) -> f64 {
         .sum()
 }
 
+fn segment(tokens: Range<usize>, before: &[Range<usize>]) -> Segment {
+    Segment {
+        tokens,
+        before: before.to_vec(),
+    }
+}
+
+/// A sequence alone, and two that begin alike, the second of which goes on in two ways.
+fn segments() -> Arc<[Segment]> {
+    Arc::new([
+        segment(0..75, &[]),
+        segment(75..102, &[]),
+        segment(102..111, &[75..102]),
+        segment(111..121, &[75..102]),
+        segment(121..122, &[75..102, 111..121]),
+        segment(122..150, &[75..102, 111..121]),
+    ])
+}
+
 /// Wide enough for every width of vector that the kernel has.
-const WIDE: Attention = Attention {
-    length: 75,
-    heads: 6,
-    kv_heads: 2,
-    head_width: 58,
-};
+fn wide() -> Attention {
+    Attention {
+        segments: segments(),
+        heads: 6,
+        kv_heads: 2,
+        head_width: 58,
+    }
+}
 
 #[test]
 fn gradients_of_attention_match_differences() {
-    check(&WIDE, [(150, 6 * 58), (150, 2 * 58), (150, 2 * 58)]);
+    check(&wide(), [(150, 6 * 58), (150, 2 * 58), (150, 2 * 58)]);
     let small = Attention {
-        length: 1,
+        segments: Arc::new([segment(0..1, &[])]),
         heads: 1,
         kv_heads: 1,
         head_width: 2,
@@ -97,16 +122,30 @@ fn attention_is_the_softmax_of_products_over_earlier_positions() {
     let q = numbers(150, 6 * 58, &mut random);
     let k = numbers(150, 2 * 58, &mut random);
     let v = numbers(150, 2 * 58, &mut random);
-    let result = WIDE.forward([&q, &k, &v]).unwrap();
+    let result = wide().forward([&q, &k, &v]).unwrap();
     let (q, k, v) = (
         q.values().unwrap(),
         k.values().unwrap(),
         v.values().unwrap(),
     );
-    for (row, head) in [(0, 0), (74, 3), (75, 2), (149, 5), (110, 4)] {
+    for (row, head) in [
+        (0, 0),
+        (74, 3),
+        (75, 2),
+        (149, 5),
+        (110, 4),
+        (121, 1),
+        (122, 0),
+    ] {
         let kv_head = head / 3;
         let query = &q[row * 6 * 58 + head * 58..][..58];
-        let seen = row / 75 * 75..=row;
+        let segments = segments();
+        let segment = segments
+            .iter()
+            .find(|segment| segment.tokens.contains(&row));
+        let segment = segment.unwrap();
+        let before = segment.before.iter().cloned().flatten();
+        let seen = before.chain(segment.tokens.start..=row);
         let scores = seen.clone().map(|at| {
             let key = &k[at * 2 * 58 + kv_head * 58..][..58];
             let score: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
@@ -223,7 +262,11 @@ fn gradients_of_rope_match_differences() {
     check(
         &Rope {
             table: RopeTable::new(&config, 4).into(),
-            length: 4,
+            segments: Arc::new([
+                segment(0..4, &[]),
+                segment(4..6, &[0..2]),
+                segment(6..8, &[]),
+            ]),
         },
         [(8, 12)],
     );
