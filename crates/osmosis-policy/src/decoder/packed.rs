@@ -525,3 +525,80 @@ fn panels_of(outputs: &Range<usize>) -> Range<usize> {
 fn values<'w>(weights: &'w Weights, name: &str) -> Result<&'w Numbers, PolicyError> {
     weights::get(weights, name).map(|tensor| &tensor.values)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        (0..count)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / 8_388_608.0 - 1.0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn products_of_some_outputs_are_those_of_all() {
+        let (inner, outputs, rows) = (64, 6 * PANEL, 15);
+        let weights = noise(inner * outputs, 1);
+        let biases = noise(outputs, 2);
+        let x = noise(rows * inner, 3);
+        let some = PANEL..6 * PANEL;
+        for base in LoraBase::ALL {
+            for biases in [&[][..], &[&biases[..]]] {
+                let linear = Linear::pack(base, inner, &[&weights], biases);
+                assert!(linear.has_whole_panels(&some));
+                let mut all = Matrix::default();
+                linear.apply(Arch::new(), 1, &Matrix::of_rows(&x, inner), &mut all);
+                let expected: Vec<f32> = all
+                    .all_rows()
+                    .flat_map(|row| row[some.clone()].to_vec())
+                    .collect();
+                assert_eq!(linear.forward(Arch::new(), &some, &x), expected, "{base:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_gradient_by_what_came_in_is_the_product_with_the_weights() {
+        let (inner, outputs, rows) = (96, 7 * PANEL, 13);
+        let weights = noise(inner * outputs, 4);
+        // More panels than are added up at a time, and not a multiple of them.
+        let some = PANEL..7 * PANEL;
+        let gradient = noise(rows * some.len(), 5);
+        for base in LoraBase::ALL {
+            let linear = Linear::pack(base, inner, &[&weights], &[]);
+            let rounded = super::super::rounded(base, inner, &weights);
+            let found = linear.backward(Arch::new(), &some, &gradient);
+            for (row, found) in found.chunks_exact(inner).enumerate() {
+                for (place, found) in found.iter().enumerate() {
+                    let expected: f64 = some
+                        .clone()
+                        .zip(&gradient[row * some.len()..])
+                        .map(|(output, slope)| {
+                            f64::from(*slope) * f64::from(rounded[output * inner + place])
+                        })
+                        .sum();
+                    let apart = (f64::from(*found) - expected).abs();
+                    assert!(
+                        apart < 1e-4,
+                        "{base:?}, {row}, {place}: {found}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_matrix_of_parts_of_panels_is_not_taken() {
+        let linear = Linear::pack(LoraBase::F32, 48, &[&noise(48 * 64, 6)], &[]);
+        assert!(!linear.has_whole_panels(&(0..64)), "the inner dimension");
+        let linear = Linear::pack(LoraBase::F32, 32, &[&noise(32 * 64, 6)], &[]);
+        assert!(linear.has_whole_panels(&(0..64)));
+        assert!(!linear.has_whole_panels(&(0..40)));
+        assert!(!linear.has_whole_panels(&(8..64)));
+    }
+}

@@ -127,8 +127,9 @@ fn first_piece(inputs: &[Input<'_>], target: usize, most_tokens: usize) -> usize
     for (index, input) in inputs.iter().enumerate() {
         let shared = common(before, input.ids);
         before = input.ids;
-        let is_full =
-            tokens + input.ids.len() - shared > most || wanted + input.wanted.len() > most_tokens;
+        let new = input.ids.len() - shared;
+        // A row that is another's beginning takes no more room.
+        let is_full = (new > 0 && tokens + new > most) || wanted + input.wanted.len() > most_tokens;
         if index > 0
             && (is_full || 2 * tokens >= target)
             && best.is_none_or(|(least, _)| shared <= least)
@@ -138,7 +139,7 @@ fn first_piece(inputs: &[Input<'_>], target: usize, most_tokens: usize) -> usize
         if index > 0 && is_full {
             return best.map_or(index, |(_, index)| index);
         }
-        tokens += input.ids.len() - shared;
+        tokens += new;
         wanted += input.wanted.len();
     }
     inputs.len()
