@@ -29,7 +29,7 @@ pub use decoder::Decoder;
 pub use error::{PolicyError, PolicyErrorKind, TensorProblem, TensorProblems};
 pub use footprint::{Footprint, TrainingSize};
 pub use learner::{DecoderLearner, LearnerOptions};
-pub use lora::{LoraLearner, LoraModel};
+pub use lora::LoraModel;
 pub use osmosis_core::learner::{
     KlEstimator, LossFunction, LossRow, NamedTensor, PolicyGradient, Surrogate, UpdateReport,
     Weights,

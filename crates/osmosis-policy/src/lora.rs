@@ -4,7 +4,6 @@
 //! it from there. Adapters are f32 tensors under PEFT's names. They are what a learner gives out as its weights, what
 //! a sampler takes, and what checkpoints hold.
 
-mod learner;
 mod model;
 pub(crate) mod peft;
 
@@ -14,7 +13,6 @@ use osmosis_core::config::{Lora, LoraModule};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-pub use self::learner::LoraLearner;
 #[cfg(test)]
 pub(crate) use self::model::BaseOrigin;
 pub(crate) use self::model::FrozenModel;

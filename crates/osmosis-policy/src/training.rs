@@ -12,27 +12,41 @@ use osmosis_core::learner::{
 
 use crate::checkpoint::folder;
 use crate::{
-    DecoderLearner, EmbeddedModel, LearnerOptions, ModelConfig, PolicyError, PolicyErrorKind,
-    Sampler,
+    DecoderLearner, EmbeddedModel, LearnerOptions, LoraModel, ModelConfig, PolicyError,
+    PolicyErrorKind, Sampler,
 };
 
 /// Logits that one piece of a batch may have at once; they are what takes the memory.
 const LOGITS_PER_PIECE: usize = 1 << 25;
 
-/// Trains an embedded model, and keeps its state in Hugging Face folders.
+/// Trains an embedded model, or adapters of one, and keeps its state in folders that others read: Hugging Face's
+/// layout for whole weights, PEFT's for adapters.
 #[derive(Debug)]
 pub struct EmbeddedLearner {
     learner: DecoderLearner,
-    /// Its weights are the learner's, not these.
-    model: EmbeddedModel,
+    files: Arc<dyn ModelFiles>,
 }
 
 impl EmbeddedLearner {
+    /// Trains all weights.
     pub fn new(model: &EmbeddedModel, options: LearnerOptions) -> Result<Self, PolicyError> {
         let learner = DecoderLearner::new(&model.config, &model.weights, options)?;
         Ok(Self {
             learner: learner.with_chat(&model.chat),
-            model: model.with(Weights::default()),
+            files: model.files(),
+        })
+    }
+
+    /// Trains adapters, and leaves the weights below them alone.
+    pub(crate) fn of_adapters(
+        model: &LoraModel,
+        options: LearnerOptions,
+    ) -> Result<Self, PolicyError> {
+        let (parts, start) = (&model.parts, model.weights());
+        let learner = DecoderLearner::of_adapters(&parts.config, &model.frozen, &start, options)?;
+        Ok(Self {
+            learner: learner.with_chat(&parts.chat),
+            files: model.files(),
         })
     }
 }
@@ -89,20 +103,16 @@ impl Learner for EmbeddedLearner {
     }
 
     fn save(&self, files: LearnerFiles<'_>) -> Result<(), LearnerError> {
-        let weights = self.learner.weights()?;
+        self.files.write(files.model, &self.learner.weights()?)?;
         let (_, moments) = self.learner.optimizer_state()?;
-        let model = self.model.with(weights);
-        model
-            .save(files.model)
-            .and_then(|()| write_optimizer(files.optimizer, moments))
-            .map_err(not_written)
+        write_optimizer(files.optimizer, moments).map_err(not_written)
     }
 
     fn restore(&mut self, files: LearnerFiles<'_>, updates: u64) -> Result<(), LearnerError> {
-        let model = self.model.with_weights_of(files.model)?;
+        let weights = self.files.read(files.model)?;
         let mut moments = BTreeMap::new();
         folder::read_tensors(files.optimizer, &mut moments)?;
-        Ok(self.learner.restore(&model.weights, updates, moments)?)
+        Ok(self.learner.restore(&weights, updates, moments)?)
     }
 }
 
@@ -124,18 +134,22 @@ impl TrainableModel for EmbeddedModel {
 impl ModelFiles for EmbeddedModel {
     fn read(&self, folder: &Utf8Path) -> Result<Weights, LearnerError> {
         let weights = Arc::unwrap_or_clone(self.with_weights_of(folder)?.weights);
-        match weights.not_finite() {
-            None => Ok(weights),
-            Some(name) => Err(PolicyError::NotFinite {
-                what: format!("tensor `{name}`"),
-            }
-            .into()),
-        }
+        Ok(finite(weights)?)
     }
 
     fn write(&self, folder: &Utf8Path, weights: &Weights) -> Result<(), LearnerError> {
         let model = self.with(weights.clone());
         model.save(folder).map_err(not_written)
+    }
+}
+
+/// Refuses weights of which a number is infinite or none.
+pub(crate) fn finite(weights: Weights) -> Result<Weights, PolicyError> {
+    match weights.not_finite() {
+        None => Ok(weights),
+        Some(name) => Err(PolicyError::NotFinite {
+            what: format!("tensor `{name}`"),
+        }),
     }
 }
 
@@ -149,7 +163,7 @@ impl WeightSink for Sampler {
     }
 }
 
-pub(crate) fn write_optimizer(
+fn write_optimizer(
     path: &Utf8Path,
     moments: BTreeMap<String, NamedTensor>,
 ) -> Result<(), PolicyError> {

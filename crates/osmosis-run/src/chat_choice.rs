@@ -2,7 +2,7 @@
 //! own, and how tools are written into prompts.
 
 use camino::Utf8Path;
-use osmosis_core::config::{Experiment, ToolFormat};
+use osmosis_core::config::{Experiment, SupervisedExperiment, ToolFormat};
 use osmosis_tokens::{ChatSettings, TokensError};
 use serde_json::{Value, json};
 
@@ -22,9 +22,26 @@ impl ChatChoice {
     /// What `[experiment]` chooses; the template is a path from the workspace.
     pub fn of_experiment(experiment: &Experiment, workspace: &Workspace) -> Result<Self, RunError> {
         let template = experiment.chat_template.as_deref();
+        Self::in_workspace(template, experiment.tool_format, workspace)
+    }
+
+    /// The same for supervised training.
+    pub fn of_supervised(
+        experiment: &SupervisedExperiment,
+        workspace: &Workspace,
+    ) -> Result<Self, RunError> {
+        let template = experiment.chat_template.as_deref();
+        Self::in_workspace(template, experiment.tool_format, workspace)
+    }
+
+    fn in_workspace(
+        template: Option<&Utf8Path>,
+        tool_format: Option<ToolFormat>,
+        workspace: &Workspace,
+    ) -> Result<Self, RunError> {
         let template = template.map(|name| (name, workspace.root.join(name)));
         let template = template.as_ref().map(|(name, path)| (*name, &**path));
-        Self::read(template, experiment.tool_format)
+        Self::read(template, tool_format)
             .map_err(|error| error.hint("`chat_template` is a path from the workspace"))
     }
 

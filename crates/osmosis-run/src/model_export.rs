@@ -127,7 +127,7 @@ fn no_adapters(model: &ModelPath) -> RunError {
         RunErrorKind::ModelInvalid,
         format!("`{model}` holds whole weights and no adapters"),
     )
-    .hint("write it with `--format hf` or `--format gguf`; only a run with `[training.lora]` has adapters")
+    .hint("write it with `--format hf` or `--format gguf`; only a run with `[training.lora]` or `[sft.lora]` has adapters")
 }
 
 fn refuse_unless_empty(folder: &Utf8Path) -> Result<(), RunError> {

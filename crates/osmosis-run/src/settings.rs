@@ -26,3 +26,19 @@ pub struct Trackers {
     /// Python interpreter that has their packages; the project's when there is none.
     pub python: Option<Utf8PathBuf>,
 }
+
+impl Trackers {
+    /// Those of a training, which writes TensorBoard's files itself, with the steps of a resume in order.
+    #[must_use]
+    pub fn beside_trainer(&self) -> Self {
+        let mut elsewhere = self.clone();
+        elsewhere
+            .kinds
+            .retain(|kind| *kind != TrackerKind::Tensorboard);
+        elsewhere
+    }
+
+    pub fn has_tensorboard(&self) -> bool {
+        self.kinds.contains(&TrackerKind::Tensorboard)
+    }
+}

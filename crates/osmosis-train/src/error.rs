@@ -1,4 +1,4 @@
-use std::io;
+use std::{fmt, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
@@ -8,6 +8,7 @@ use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_tokens::TokensError;
 
 use crate::LogprobMismatch;
+use crate::checkpoints::Which;
 
 /// Why training could not go on. What is durable stays: the last good checkpoint is intact.
 #[derive(Debug, thiserror::Error)]
@@ -65,14 +66,26 @@ pub enum TrainError {
         folder: Utf8PathBuf,
         message: String,
     },
-    #[error("`{folder}` has no checkpoint {wanted}; it has {known}")]
+    #[error("`{folder}` has no checkpoint {}; it has {known}", Wanted(*which))]
     NoCheckpoint {
         folder: Utf8PathBuf,
-        wanted: String,
+        which: Which,
         known: String,
     },
     #[error("{0}")]
     Internal(String),
+}
+
+struct Wanted(Which);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Which::Best => f.write_str("that was evaluated on held-out rows"),
+            Which::Latest => f.write_str("at all"),
+            Which::Step(step) => write!(f, "of step {step}"),
+        }
+    }
 }
 
 /// What callers branch on.
@@ -186,6 +199,14 @@ impl TrainError {
                 Some("check the folder and its permissions, then resume the run".to_owned())
             }
             Self::Checkpoint { .. } => Some("use another checkpoint of the run".to_owned()),
+            Self::NoCheckpoint {
+                which: Which::Best, ..
+            } => Some(
+                "name one of these steps, or `latest`. `best` is among the checkpoints after which held-out rows were \
+                 evaluated: set `eval_dataset` or `eval_fraction`, and `eval_interval` so that it meets \
+                 `checkpoint_save_freq`"
+                    .to_owned(),
+            ),
             Self::NoCheckpoint { .. } => {
                 Some("name one of these steps, or `latest`".to_owned())
             }

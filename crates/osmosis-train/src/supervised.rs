@@ -4,7 +4,7 @@
 //! from the seed, and nothing is sampled, so a run that was killed and resumed ends with the same weights, bit for bit.
 //!
 //! A step is completed in the order of [`Trainer`](crate::Trainer)'s: it is recorded, then the checkpoint is written, then
-//! the held-out loss is measured and added, and the step is published.
+//! the held-out loss is measured and added, the step is published, and checkpoints that are not to be kept are deleted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::batch::{Batch, RowOrigin, trained_tokens};
-use crate::checkpoints::Checkpoint;
+use crate::checkpoints::{self, Checkpoint};
 use crate::frontier::RowRecords;
 use crate::journal::Journal;
 use crate::learning::Learning;
@@ -34,7 +34,7 @@ use crate::{TrainEnd, TrainError};
 const MEASURED_AT_ONCE: usize = 1 << 16;
 
 /// The name of the held-out loss among the numbers of a step.
-const HELD_OUT_LOSS: &str = "eval/loss";
+pub(crate) const HELD_OUT_LOSS: &str = "eval/loss";
 
 /// A conversation in tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,6 +159,7 @@ impl SupervisedTrainer {
         let schedule = Schedule::new(&rows, &visits, plan.seed)?;
         let mut warnings = Vec::new();
         let mut learning = Learning::begin_supervised(lr, Arc::clone(&parts.model)).await?;
+        parts.model.begun();
         let saved = restore_newest(&mut learning, &parts.folder, plan.seed, &mut warnings).await?;
         let step = saved.unwrap_or(0);
         let store = Arc::clone(&parts.store);
@@ -193,11 +194,14 @@ impl SupervisedTrainer {
             if stop_requested(stop) {
                 if self.step > 0 && self.saved != Some(self.step) {
                     self.save(&events).await?;
+                    self.retain_checkpoints();
                 }
                 return Ok(TrainEnd::Stopped { steps: self.step });
             }
             self.train_step(&events).await?;
         }
+        // A process that was killed after its last step may not have come to it.
+        self.retain_checkpoints();
         Ok(TrainEnd::Complete { steps: self.step })
     }
 
@@ -245,7 +249,15 @@ impl SupervisedTrainer {
             report.held_out = Some(self.measure(events).await?);
             self.record(&report).await?;
         }
-        self.journal.publish()
+        self.journal.publish()?;
+        self.retain_checkpoints();
+        Ok(())
+    }
+
+    /// Deletes the checkpoints that the config does not keep. The held-out loss of the newest one is published by now,
+    /// so that it is known which one is the best.
+    fn retain_checkpoints(&self) {
+        checkpoints::retain_or_log(&self.parts.folder, &self.plan.checkpoints, self.saved);
     }
 
     async fn record(&mut self, report: &SupervisedReport) -> Result<(), TrainError> {

@@ -134,6 +134,10 @@ pub(super) fn render(report: &SupervisedTrainingReport, workspace: &Workspace) -
     };
     line("loss", &report.loss_curve);
     line("held out", &report.held_out_curve);
+    if let Some(best) = &report.best {
+        let (step, note) = (best.step, &best.note);
+        let _ = write!(text, "\n  best        step {step} (`@best`), {note}");
+    }
     let _ = write!(text, "\n  tokens      {}", report.tokens);
     if report.duration_ms > 0 {
         let seconds = report.duration_ms as f64 / 1000.0;

@@ -1,22 +1,33 @@
 //! `osmosis train sft` from end to end, with the model that is part of the program.
 
+use std::process::Stdio;
+use std::time::Duration;
+
 use osmosis_policy::EmbeddedModel;
+use osmosis_testkit::waiting;
 use serde_json::{Value, json};
 
 use crate::workspace::{PLAIN, Ran, Workspace};
 
+const ADAPTERS: &str = "[sft.lora]\nrank = 4\nalpha = 8\nbase = \"bf16\"\n";
+
 /// Conversations with a tool, as `osmosis export --format sft` writes them.
 fn conversations() -> String {
+    conversations_off_by(0)
+}
+
+/// Those whose numbers are wrong by this much.
+fn conversations_off_by(off: i32) -> String {
     let tools = json!([{"type": "function", "function": {"name": "calculate", "description": "Add.",
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}}]);
     let rows = (1..=8).map(|n| {
         let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "call_0", "type": "function",
-            "function": {"name": "calculate", "arguments": format!("{{\"a\": {n}, \"b\": 2}}")}}]});
+            "function": {"name": "calculate", "arguments": format!("{{\"a\": {}, \"b\": {}}}", n + off, 2 + off)}}]});
         let messages = json!([
             {"role": "user", "content": format!("What is {n} plus 2?")},
             call,
             {"role": "tool", "tool_call_id": "call_0", "content": (n + 2).to_string()},
-            {"role": "assistant", "content": (n + 2).to_string()},
+            {"role": "assistant", "content": (n + 2 + off).to_string()},
         ]);
         json!({"messages": messages, "tools": tools, "reward": 1.0}).to_string()
     });
@@ -125,6 +136,219 @@ fn a_resume_ends_with_the_same_weights() {
     parted.write("data/talks.jsonl", &changed);
     let refused = parted.osmosis(&["train", "resume", "warm"]).expect(1);
     assert!(refused.stderr.contains("dataset"), "{}", refused.stderr);
+}
+
+#[test]
+fn adapters_learn_conversations_and_open_everywhere_as_the_same_model() {
+    let workspace = workspace("builtin/tiny", &format!("total_epochs = 4\n{ADAPTERS}"));
+    let checked = sft(&workspace, &["--dry-run", "--json"]).expect(0).json();
+    let adapters = checked["resource"]["adapter_parameters"].as_u64().unwrap();
+    let parameters = checked["resource"]["parameters"].as_u64().unwrap();
+    assert!(0 < adapters && adapters < parameters / 4, "{checked}");
+
+    let named = ["--name", "warm", "--set", "sft.lr=1e-2", "--json"];
+    let ran = sft(&workspace, &named).expect(0).json();
+    let resource = &ran["resource"];
+    for curve in ["loss_curve", "held_out_curve"] {
+        let (before, after) = halves(&resource[curve]);
+        assert!(after < before, "{curve}: {resource}");
+    }
+    let checkpoints = workspace.training_folder("warm").join("checkpoints");
+    let step = checkpoints.join("step_12");
+    for file in [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "tokenizer.json",
+        "trainer/state.json",
+        "trainer/optimizer.safetensors",
+    ] {
+        assert!(step.join(file).is_file(), "{file}");
+    }
+    let base = EmbeddedModel::open(&checkpoints.join("base")).unwrap();
+    let tiny = EmbeddedModel::builtin("tiny").unwrap();
+    assert_eq!(base.digest(), tiny.digest(), "the base was changed");
+
+    let expected = EmbeddedModel::open(&step).unwrap();
+    assert_ne!(expected.digest(), base.digest());
+    let merge = ["model", "merge", "warm@12", "--to", "merged"];
+    workspace.osmosis(&merge).expect(0);
+    let export = [
+        "model", "export", "warm@12", "--to", "peft", "--format", "peft",
+    ];
+    workspace.osmosis(&export).expect(0);
+    for folder in ["merged", "peft"] {
+        let opened = EmbeddedModel::open(&workspace.root.join(folder)).unwrap();
+        assert_eq!(opened.digest(), expected.digest(), "{folder}");
+    }
+    let verified = workspace.osmosis(&["run", "verify", "warm", "--json"]);
+    let verified = verified.expect(0).json();
+    assert_eq!(verified["resource"]["checked"]["checkpoints"], 6);
+
+    // The next run begins with what this one learned, rounded once as in training.
+    let flags = [
+        "--name",
+        "next",
+        "--model",
+        "run:warm@12",
+        "--steps",
+        "1",
+        "--json",
+    ];
+    let next = sft(&workspace, &flags).expect(0).json();
+    let last = resource["held_out_curve"].as_array().unwrap().last();
+    let last = last.unwrap()["loss"].as_f64().unwrap();
+    let first = &next["resource"]["held_out_curve"][0]["loss"];
+    let distance = (first.as_f64().unwrap() - last).abs();
+    assert!(distance < 0.05, "{first} after {last}");
+}
+
+#[test]
+fn adapters_killed_and_resumed_have_the_same_bits() {
+    let settings = format!("total_epochs = 6\n{ADAPTERS}");
+    let whole = workspace("builtin/tiny", &settings);
+    sft(&whole, &["--name", "warm"]).expect(0);
+    let killed = workspace("builtin/tiny", &settings);
+    let command = ["train", "sft", "configs/sft/c.toml", "--name", "warm"];
+    let mut child = killed
+        .command(&command)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let checkpoints = killed.training_folder("warm").join("checkpoints");
+    waiting::wait_until("step 4", Duration::from_mins(2), || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        checkpoints.join("step_4").is_dir()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!checkpoints.join("step_18").exists(), "it was too fast");
+    let resumed = killed.osmosis(&["train", "resume", "warm", "--json"]);
+    assert_eq!(resumed.expect(0).json()["resource"]["resumed"], true);
+    for file in [
+        "adapter_model.safetensors",
+        "trainer/optimizer.safetensors",
+        "trainer/state.json",
+    ] {
+        let of = |workspace: &Workspace| {
+            let folder = workspace.training_folder("warm");
+            std::fs::read(folder.join("checkpoints/step_18").join(file)).unwrap()
+        };
+        assert!(of(&whole) == of(&killed), "{file} differs");
+    }
+
+    // Other adapters are another run.
+    let config = killed.read("configs/sft/c.toml");
+    killed.write(
+        "configs/sft/c.toml",
+        &config.replace("rank = 4", "rank = 8"),
+    );
+    let refused = sft(&killed, &["--name", "warm"]).expect(1);
+    assert!(
+        refused.stderr.contains("sft.lora.rank"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn the_best_checkpoint_is_the_one_with_the_lowest_held_out_loss() {
+    // Held-out answers contradict those to train on: the format is learned first, then the wrong numbers.
+    let settings = format!("total_epochs = 6\n{ADAPTERS}");
+    let workspace = workspace("builtin/tiny", &settings);
+    workspace.write("data/held_out.jsonl", &conversations_off_by(5));
+    let config = workspace.read("configs/sft/c.toml");
+    let config = config.replace("eval_fraction = 0.25", "eval_dataset = \"held_out\"");
+    workspace.write("configs/sft/c.toml", &config);
+    let flags = [
+        "--name",
+        "warm",
+        "--set",
+        "sft.lr=3e-3",
+        "--set",
+        "checkpoints.keep_best=1",
+        "--json",
+    ];
+    let ran = sft(&workspace, &flags).expect(0).json();
+    let resource = &ran["resource"];
+    let curve: Vec<(u64, f64)> = resource["held_out_curve"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| {
+            (
+                point["step"].as_u64().unwrap(),
+                point["loss"].as_f64().unwrap(),
+            )
+        })
+        .collect();
+    let (lowest, _) = *curve[1..]
+        .iter()
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .unwrap();
+    let (latest, _) = *curve.last().unwrap();
+    assert!(lowest < latest, "no case for this test: {curve:?}");
+    assert_eq!(resource["best"]["step"], lowest, "{resource}");
+    let saved: Vec<u64> = resource["checkpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|saved| saved["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(saved, [lowest, latest]);
+
+    let digest = |of: &str, folder: &str| {
+        workspace
+            .osmosis(&["model", "merge", of, "--to", folder])
+            .expect(0);
+        EmbeddedModel::open(&workspace.root.join(folder))
+            .unwrap()
+            .digest()
+    };
+    let best = digest("warm@best", "best");
+    assert_eq!(best, digest(&format!("warm@{lowest}"), "lowest"));
+    assert_ne!(best, digest("warm@latest", "latest"));
+    let shown = workspace.osmosis(&["train", "info", "warm"]).expect(0);
+    let told = format!("step {lowest} (`@best`)");
+    assert!(shown.stdout.contains(&told), "{}", shown.stdout);
+}
+
+#[test]
+fn what_can_not_be_the_best_or_an_adapter_is_refused() {
+    let workspace = workspace("builtin/tiny", &format!("steps = 2\n{ADAPTERS}"));
+    let config = workspace.read("configs/sft/c.toml");
+    let without = config.replace("eval_fraction = 0.25\n", "");
+    workspace.write("configs/sft/c.toml", &without);
+    let kept = sft(&workspace, &["--set", "checkpoints.keep_best=1"]).expect(1);
+    assert!(
+        kept.stderr
+            .contains("`--set checkpoints.keep_best=1`: `keep_best` in `[checkpoints]`"),
+        "{}",
+        kept.stderr
+    );
+    sft(&workspace, &["--name", "warm"]).expect(0);
+    let best = ["--model", "run:warm@best", "--json"];
+    let error = sft(&workspace, &best).expect(1).error();
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("has no checkpoint that was evaluated on held-out rows; it has steps 2"),
+        "{error}"
+    );
+    let hint = error["details"]["hint"].as_str().unwrap();
+    assert!(hint.contains("`eval_fraction`"), "{error}");
+
+    let wrong = config
+        .replace("bf16", "q4")
+        .replace("rank = 4", "rank = 0\ndropout = 0.1");
+    workspace.write("configs/sft/c.toml", &wrong);
+    let refused = sft(&workspace, &[]).expect(1);
+    for part in [
+        "configs/sft/c.toml:10:8: `rank` in `[sft.lora]` must be at least 1",
+        "configs/sft/c.toml:11:11: `dropout` in `[sft.lora]`: embedded models are trained without dropout",
+        "configs/sft/c.toml:13:8: `base` in `[sft.lora]`: unknown value `q4`",
+    ] {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! `[training.lora]`: train adapters beside frozen weights.
+//! `[training.lora]` and `[sft.lora]`: train adapters beside frozen weights.
 
 use serde::Serialize;
 use toml_edit::Item;
 
 use super::range::NumberRange;
 use super::reader::Reader;
+use super::section::Section;
 use super::{ConfigProblem, error::listed};
 
 /// Low-rank adapters: a frozen matrix `W` becomes `W + alpha / rank · B · A`.
@@ -114,9 +115,9 @@ impl Lora {
     }
 }
 
-/// The section, when there is one.
-pub(super) fn read(reader: &mut Reader<'_>) -> Option<Lora> {
-    let section = reader.section("training.lora");
+/// The section of this name, when there is one.
+pub(super) fn read(reader: &mut Reader<'_>, name: &'static str) -> Option<Lora> {
+    let section = reader.section(name);
     if !section.present {
         return None;
     }
@@ -141,7 +142,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Lora> {
         alpha: reader
             .number(section, "alpha", NumberRange::POSITIVE)
             .unwrap_or(default.alpha),
-        target_modules: read_modules(reader).unwrap_or(default.target_modules),
+        target_modules: read_modules(reader, section).unwrap_or(default.target_modules),
         dropout: reader
             .number(section, "dropout", NumberRange::FROM_0_TO_1)
             .unwrap_or(default.dropout),
@@ -149,9 +150,24 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Lora> {
     })
 }
 
-fn read_modules(reader: &mut Reader<'_>) -> Option<Vec<LoraModule>> {
+/// Reports a dropout above 0, where only the embedded learner trains: it has none.
+pub(super) fn refuse_dropout(reader: &mut Reader<'_>, name: &'static str, lora: Option<&Lora>) {
+    let section = reader.section(name);
+    if let (Some(lora), Some(entry)) = (lora, section.entry("dropout"))
+        && lora.dropout > 0.0
+    {
+        let problem = ConfigProblem::Unusable {
+            section: section.name,
+            key: "dropout".to_owned(),
+            message: "embedded models are trained without dropout".to_owned(),
+            suggestion: Some("write `dropout = 0`, or remove the key".to_owned()),
+        };
+        reader.report(entry.offset, problem);
+    }
+}
+
+fn read_modules<'d>(reader: &mut Reader<'d>, section: Section<'d>) -> Option<Vec<LoraModule>> {
     const KEY: &str = "target_modules";
-    let section = reader.section("training.lora");
     let entry = section.entry(KEY)?;
     let Some(items) = entry.item.as_array() else {
         let problem = section.wrong_type(KEY, "an array of strings", entry.item);

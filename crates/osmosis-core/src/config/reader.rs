@@ -130,8 +130,10 @@ impl<'d> Reader<'d> {
                     self.report(at, problem);
                 }
                 (None, _) => {
+                    let inner = only_inner_section(name, item);
+                    let name = inner.map_or(name, |inner| inner.name);
                     let problem = ConfigProblem::UnknownSection {
-                        section: if name.contains('.') {
+                        section: if inner.is_none() && name.contains('.') {
                             format!("\"{name}\"")
                         } else {
                             name.to_owned()
@@ -396,6 +398,16 @@ impl<'d> Reader<'d> {
             self.report(one.key_offset.max(other.key_offset), problem);
         }
     }
+}
+
+/// The section within a table that has nothing else: `[a.b]` without an `[a]`.
+fn only_inner_section(outer: &str, item: &Item) -> Option<&'static schema::Section> {
+    let table = item.as_table().filter(|table| table.is_implicit())?;
+    let mut names = table.iter().map(|(name, _)| name);
+    let (Some(inner), None) = (names.next(), names.next()) else {
+        return None;
+    };
+    schema::section(&format!("{outer}.{inner}"))
 }
 
 fn key_offset(table: &dyn TableLike, key: &str) -> usize {

@@ -29,6 +29,8 @@ const ALL: &[ConfigKind] = &[
 /// Those that make checkpoints.
 const LEARNING: &[ConfigKind] = &[ConfigKind::Training, ConfigKind::Supervised];
 
+const LORA: Keys = Keys::These(&["rank", "alpha", "target_modules", "dropout", "base"]);
+
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "experiment",
@@ -127,7 +129,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "training.lora",
         kinds: &[ConfigKind::Training],
-        keys: Keys::These(&["rank", "alpha", "target_modules", "dropout", "base"]),
+        keys: LORA,
+    },
+    Section {
+        name: "sft.lora",
+        kinds: &[ConfigKind::Supervised],
+        keys: LORA,
     },
     Section {
         name: "sampling",

@@ -40,6 +40,13 @@ pub(super) fn for_section(kind: ConfigKind, name: &str) -> String {
             // It stands there in quotes, as one name with a dot in it.
             return format!("write `[{name}]`, without quotes");
         }
+        let own = name.split_once('.').and_then(|(_, inner)| {
+            let own = format!("{}.{inner}", kind.section());
+            SECTIONS.iter().find(|other| other.name == own)
+        });
+        if let Some(own) = own.filter(|own| own.is_of(kind)) {
+            return format!("in {kind} it is `[{}]`", own.name);
+        }
         let home = kind.others().into_iter().find(|kind| section.is_of(*kind));
         let home = home.map_or_else(|| "another config".to_owned(), |kind| kind.to_string());
         return format!("it belongs in {home}; remove it here");

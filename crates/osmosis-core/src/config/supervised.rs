@@ -5,12 +5,15 @@ use serde::Serialize;
 
 use super::experiment::{self, ToolFormat};
 use super::logs::{self, LogLimits};
+use super::lora::{self, Lora};
 use super::range::NumberRange;
 use super::reader::{self, Reader};
 use super::training::{self, Checkpoints, HeldOut};
 use super::{
     ConfigErrors, ConfigKind, ConfigProblem, ConfigSource, DatasetRef, DatasetRefError, ModelPath,
 };
+
+const LORA: &str = "sft.lora";
 
 /// `configs/sft/*.toml`, checked.
 ///
@@ -47,6 +50,9 @@ pub struct Supervised {
     pub seed: Option<u64>,
     /// What the loss is measured on while it trains.
     pub held_out: Option<HeldOut>,
+    /// `[sft.lora]`. Left out of what a run is pinned to when there is none: runs from before there was this resume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 impl Default for Supervised {
@@ -58,6 +64,7 @@ impl Default for Supervised {
             batch_size: 16,
             seed: None,
             held_out: None,
+            lora: None,
         }
     }
 }
@@ -81,6 +88,7 @@ impl SupervisedConfig {
         let experiment = read_experiment(&mut reader);
         let sft = read(&mut reader);
         let checkpoints = training::read_checkpoints(&mut reader);
+        refuse_best_without_held_out(&mut reader, &sft);
         let logs = logs::read(&mut reader);
         reader.finish(experiment, |experiment| Self {
             experiment,
@@ -135,14 +143,8 @@ fn read_experiment(reader: &mut Reader<'_>) -> Option<SupervisedExperiment> {
 fn read(reader: &mut Reader<'_>) -> Supervised {
     let section = reader.section("sft");
     let default = Supervised::default();
-    reader.exclude(section, "eval_dataset", "eval_fraction");
-    let dataset = reader.parsed(
-        section,
-        "eval_dataset",
-        str::parse::<DatasetRef>,
-        DatasetRefError::hint,
-    );
-    let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
+    let lora = lora::read(reader, LORA);
+    lora::refuse_dropout(reader, LORA, lora.as_ref());
     Supervised {
         lr: reader
             .number(section, "lr", NumberRange::POSITIVE)
@@ -155,9 +157,26 @@ fn read(reader: &mut Reader<'_>) -> Supervised {
             .small_integer(section, "batch_size", 1)
             .unwrap_or(default.batch_size),
         seed: reader.integer(section, "seed", 0..=u64::MAX),
-        held_out: dataset
-            .map(HeldOut::Dataset)
-            .or(fraction.map(HeldOut::Fraction)),
+        held_out: HeldOut::read(reader, section),
+        lora,
+    }
+}
+
+/// The best checkpoint is the one with the lowest held-out loss, so it needs one.
+fn refuse_best_without_held_out(reader: &mut Reader<'_>, sft: &Supervised) {
+    const KEY: &str = "keep_best";
+    let section = reader.section("checkpoints");
+    if let (None, Some(entry)) = (&sft.held_out, section.entry(KEY)) {
+        let problem = ConfigProblem::Unusable {
+            section: section.name,
+            key: KEY.to_owned(),
+            message: "the best checkpoint has the lowest held-out loss, and nothing is held out"
+                .to_owned(),
+            suggestion: Some(
+                "set `eval_dataset` or `eval_fraction` in `[sft]`, or use `keep_last`".to_owned(),
+            ),
+        };
+        reader.report(entry.key_offset, problem);
     }
 }
 
@@ -166,6 +185,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
+    use crate::config::{LoraBase, LoraModule};
 
     fn errors(text: &str) -> String {
         SupervisedConfig::parse("sft.toml".into(), text)
@@ -173,13 +193,51 @@ mod tests {
             .render()
     }
 
+    fn config(more: &str) -> String {
+        format!("[experiment]\nmodel_path = 'builtin/tiny'\ndataset = 'talks'\n{more}")
+    }
+
+    fn parsed(more: &str) -> SupervisedConfig {
+        SupervisedConfig::parse("sft.toml".into(), &config(more)).unwrap()
+    }
+
     #[test]
     fn a_minimal_config_has_every_default() {
-        let text = "[experiment]\nmodel_path = 'builtin/tiny'\ndataset = 'talks'\n[sft]\n";
-        let config = SupervisedConfig::parse("sft.toml".into(), text).unwrap();
-        assert_eq!(config.sft, Supervised::default());
-        assert!(SupervisedConfig::is_meant(text));
+        assert_eq!(parsed("[sft]\n").sft, Supervised::default());
+        assert!(SupervisedConfig::is_meant(&config("[sft]\n")));
         assert!(!SupervisedConfig::is_meant("[training]\n"));
+    }
+
+    #[test]
+    fn adapters_are_those_of_other_trainings() {
+        let lora = parsed("[sft.lora]\n").sft.lora.unwrap();
+        assert_eq!(lora, Lora::default());
+        let text = "[sft]\nlr = 1e-4\n[sft.lora]\nrank = 4\nalpha = 8\ntarget_modules = ['q_proj']\ndropout = 0\nbase = 'q8_0'\n";
+        let lora = parsed(text).sft.lora.unwrap();
+        assert_eq!((lora.rank, lora.scale(), lora.base), (4, 2.0, LoraBase::Q8));
+        assert_eq!(lora.target_modules, [LoraModule::QProj]);
+    }
+
+    #[test]
+    fn adapters_that_make_no_sense_are_refused_with_their_place() {
+        assert_snapshot!(errors(&config("[sft.lora]\nrank = 0\ntarget_modules = ['lm_head']\ndropout = 0.1\nbase = 'q4'\nlr = 1\n")), @r"
+        sft.toml:5:8: `rank` in `[sft.lora]` must be at least 1, not `0`
+        sft.toml:6:19: `target_modules` in `[sft.lora]`: there is no module `lm_head`
+          hint: choose from `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj` and `down_proj`
+        sft.toml:7:11: `dropout` in `[sft.lora]`: embedded models are trained without dropout
+          hint: write `dropout = 0`, or remove the key
+        sft.toml:8:8: `base` in `[sft.lora]`: unknown value `q4`
+          hint: write `f32`, `bf16` or `q8_0`
+        sft.toml:9:1: unknown key `lr` in `[sft.lora]`
+          hint: `lr` belongs in `[sft]`
+        ");
+        // Where the other kind of training has it.
+        assert_snapshot!(errors(&config("[sft]\nrank = 4\n[training.lora]\nrank = 4\n")), @r"
+        sft.toml:5:1: unknown key `rank` in `[sft]`
+          hint: `rank` belongs in `[sft.lora]`
+        sft.toml:6:2: unknown section `[training.lora]`
+          hint: in a config of supervised training it is `[sft.lora]`
+        ");
     }
 
     #[test]
@@ -193,6 +251,10 @@ mod tests {
         sft.toml:6:1: unknown key `n` in `[sft]`
           hint: `n` belongs in `[evaluation]` of an evaluation config
         "#);
+        assert_snapshot!(errors(&config("[sft]\n[checkpoints]\nkeep_last = 2\nkeep_best = 1\n")), @r"
+        sft.toml:7:1: `keep_best` in `[checkpoints]`: the best checkpoint has the lowest held-out loss, and nothing is held out
+          hint: set `eval_dataset` or `eval_fraction` in `[sft]`, or use `keep_last`
+        ");
         assert_snapshot!(errors("[experiment]\n[training]\n"), @r"
         sft.toml:2:1: this is a training config: it has `[training]` and no `[sft]`
           hint: use `osmosis train submit`

@@ -179,6 +179,21 @@ pub enum HeldOut {
     Fraction(f64),
 }
 
+impl HeldOut {
+    /// `eval_dataset` or `eval_fraction` of a section.
+    pub(super) fn read<'d>(reader: &mut Reader<'d>, section: Section<'d>) -> Option<Self> {
+        reader.exclude(section, "eval_dataset", "eval_fraction");
+        let dataset = reader.parsed(
+            section,
+            "eval_dataset",
+            str::parse::<DatasetRef>,
+            DatasetRefError::hint,
+        );
+        let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
+        dataset.map(Self::Dataset).or(fraction.map(Self::Fraction))
+    }
+}
+
 impl Training {
     pub fn agent_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.agent_workflow_timeout_s)
@@ -236,14 +251,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
     let section = reader.section("training");
     let default = Training::default();
     let (agent, grader) = read_timeouts(reader, section);
-    reader.exclude(section, "eval_dataset", "eval_fraction");
-    let dataset = reader.parsed(
-        section,
-        "eval_dataset",
-        str::parse::<DatasetRef>,
-        DatasetRefError::hint,
-    );
-    let fraction = reader.number(section, "eval_fraction", NumberRange::TRUE_SHARE);
     let (objective, clip_low, clip_ratio_high) = objective::read_objective(reader);
     let algorithm = choice(
         reader,
@@ -302,9 +309,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .unwrap_or(default.updates_per_batch),
         seed: reader.integer(section, "seed", 0..=u64::MAX),
         steps: reader.integer(section, "steps", 1..=u64::MAX),
-        held_out: dataset
-            .map(HeldOut::Dataset)
-            .or(fraction.map(HeldOut::Fraction)),
+        held_out: HeldOut::read(reader, section),
         allow_overlap: reader
             .boolean(section, "allow_overlap")
             .unwrap_or(default.allow_overlap),
@@ -369,7 +374,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
             .small_integer(section, "max_extra_rows", 0)
             .unwrap_or(default.max_extra_rows),
         rows: objective::read_rows(reader),
-        lora: super::lora::read(reader),
+        lora: super::lora::read(reader, "training.lora"),
     };
     objective::refuse_combinations(reader, &training);
     training

@@ -5,9 +5,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::Lora;
 use osmosis_core::learner::{Learner, LearnerError, ModelFiles, TrainableModel, Weights};
 
-use super::{LoraLearner, initial, peft};
+use super::{initial, peft};
 use crate::decoder::{LayerAdapters, PackedBase, PackedWeights, pack_adapters};
-use crate::{EmbeddedModel, LearnerOptions, PolicyError};
+use crate::{EmbeddedLearner, EmbeddedModel, LearnerOptions, PolicyError};
 
 /// A model whose weights are frozen, and adapters that have changed nothing yet.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl LoraModel {
     }
 
     /// A learner with other settings than those for rewards.
-    pub fn learner_with(&self, options: LearnerOptions) -> Result<LoraLearner, PolicyError> {
-        LoraLearner::new(self, &self.start, options)
+    pub fn learner_with(&self, options: LearnerOptions) -> Result<EmbeddedLearner, PolicyError> {
+        EmbeddedLearner::of_adapters(self, options)
     }
 
     pub(crate) fn packed_start(&self) -> Result<PackedWeights, PolicyError> {

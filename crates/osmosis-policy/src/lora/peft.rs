@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::model::FrozenModel;
 use super::{Half, checked, merged, name};
 use crate::checkpoint::folder;
-use crate::training::not_written;
+use crate::training::{finite, not_written};
 use crate::{EmbeddedModel, NamedTensor, PolicyError};
 
 pub(crate) const CONFIG: &str = "adapter_config.json";
@@ -39,13 +39,7 @@ impl ModelFiles for AdapterFiles {
     fn read(&self, folder: &Utf8Path) -> Result<Weights, LearnerError> {
         let tensors = read_tensors(folder)?;
         let adapters = checked(&self.parts.config, &self.frozen.lora, tensors)?;
-        match adapters.not_finite() {
-            None => Ok(adapters),
-            Some(name) => Err(PolicyError::NotFinite {
-                what: format!("tensor `{name}`"),
-            }
-            .into()),
-        }
+        Ok(finite(adapters)?)
     }
 
     fn write(&self, folder: &Utf8Path, adapters: &Weights) -> Result<(), LearnerError> {

@@ -7,7 +7,7 @@ use osmosis_train::checkpoints;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::SavedCheckpoint;
+use super::{BestCheckpoint, SavedCheckpoint};
 use crate::life::OpenRun;
 use crate::run_folder::RunFolder;
 use crate::train::supervised_plan::CheckedSupervised;
@@ -25,6 +25,9 @@ pub struct SupervisedTrainingReport {
     pub loss_curve: Vec<LossPoint>,
     /// The same of held-out conversations, where it was measured; step 0 is before training.
     pub held_out_curve: Vec<LossPoint>,
+    /// The saved checkpoint with the lowest held-out loss, `run:NAME@best`; `null` without one.
+    #[serde(default)]
+    pub best: Option<BestCheckpoint>,
     /// Tokens of the assistant that were trained on, once for each time.
     pub tokens: u64,
     pub checkpoints: Vec<SavedCheckpoint>,
@@ -54,6 +57,9 @@ pub struct SupervisedDryRun {
     pub tokens: u64,
     /// Of the model.
     pub parameters: usize,
+    /// Of the adapters, when the model's own stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_parameters: Option<usize>,
 }
 
 impl SupervisedDryRun {
@@ -63,7 +69,8 @@ impl SupervisedDryRun {
             rows,
             held_out,
             tokens: plan.tokens(),
-            parameters: plan.model.config.parameters(),
+            parameters: plan.model.parts().config.parameters(),
+            adapter_parameters: plan.model.adapter_parameters(),
         }
     }
 }
@@ -91,6 +98,7 @@ impl SupervisedTrainingReport {
             steps: 0,
             loss_curve: vec![],
             held_out_curve: vec![],
+            best: BestCheckpoint::of(folder),
             tokens: 0,
             checkpoints: checkpoints::list(&folder.path)?
                 .into_iter()

@@ -1,6 +1,7 @@
 //! Training runs: what is checked before one begins, and which rows are held out.
 
 mod held_out;
+mod learning_run;
 pub mod outside_model;
 mod overlap;
 pub mod plan;

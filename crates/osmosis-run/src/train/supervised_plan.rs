@@ -2,16 +2,18 @@
 //! conversation in the model's tokens.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use camino::Utf8Path;
 use osmosis_core::config::{ConfigSource, DatasetRef, HeldOut, SupervisedConfig};
 use osmosis_data::{Dataset, Taking};
-use osmosis_policy::{EmbeddedModel, Processor};
+use osmosis_policy::{EmbeddedModel, Processor, StartModel};
 use osmosis_tokens::{TrainingRow, supervised_rows};
 use osmosis_train::{SupervisedPlan, SupervisedRow};
 use serde_json::{Map, Value};
 
 use super::held_out::held_out_rows;
+use super::trained_model::digest;
 use crate::chat_choice::ChatChoice;
 use crate::checked_dataset::{checked, data_error};
 use crate::notices::Notices;
@@ -31,7 +33,8 @@ pub struct CheckedSupervised {
     pub config: SupervisedConfig,
     /// The config with what is set beside it.
     pub config_text: String,
-    pub model: EmbeddedModel,
+    /// With adapters, where `[sft.lora]` has them trained.
+    pub model: Arc<StartModel>,
     dataset_sha256: String,
     eval_dataset_sha256: Option<String>,
     rows: Vec<SupervisedRow>,
@@ -57,11 +60,7 @@ impl CheckedSupervised {
         let workspace = workspace.find(beside)?;
         let experiment = &config.experiment;
         notices.step(format_args!("Loading the model {}", experiment.model_path));
-        let template = experiment.chat_template.as_deref();
-        let template = template.map(|name| (name, workspace.root.join(name)));
-        let template = template.as_ref().map(|(name, path)| (*name, &**path));
-        let chat = ChatChoice::read(template, experiment.tool_format)
-            .map_err(|error| error.hint("`chat_template` is a path from the workspace"))?;
+        let chat = ChatChoice::of_supervised(experiment, &workspace)?;
         let model = policy::open_model(&experiment.model_path, &workspace, &chat).await?;
         notices.step(format_args!("Reading the dataset {}", experiment.dataset));
         let conversations = Conversations::read(&experiment.dataset, &workspace, &model)?;
@@ -74,7 +73,7 @@ impl CheckedSupervised {
         let mut plan = Self {
             source,
             config_text,
-            model,
+            model: Arc::new(StartModel::new(model, config.sft.lora.clone())),
             dataset_sha256: conversations.sha256,
             eval_dataset_sha256: held_out.as_ref().map(|dataset| dataset.sha256.clone()),
             rows: conversations.rows,
@@ -129,7 +128,7 @@ impl CheckedSupervised {
             .settings
             .insert("sft.seed".to_owned(), self.seed().into());
         facts.trainer = Some("supervised".to_owned());
-        facts.model_sha256 = Some(self.model.digest());
+        facts.model_sha256 = Some(digest(&self.model)?.to_owned());
         facts.dataset_sha256 = Some(self.dataset_sha256.clone());
         facts
             .eval_dataset_sha256

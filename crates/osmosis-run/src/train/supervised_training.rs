@@ -4,19 +4,20 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use osmosis_core::learner::TrainableModel;
 use osmosis_core::{Redactor, RunName};
 use osmosis_store::{RunKind, RunStatus};
-use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::{SupervisedEvent, SupervisedParts, SupervisedTrainer, TrainEnd};
 
+use super::learning_run;
 use super::supervised_plan::CheckedSupervised;
+use super::trained_model::freeze;
 use crate::RunError;
 use crate::life::{OpenRun, RunIdentity, Surroundings, Work};
 use crate::reports::SupervisedTrainingReport;
 use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, named_folder};
 use crate::settings::Trackers;
-use crate::tracking::TrackerKind;
 
 /// One supervised training.
 #[derive(Debug)]
@@ -68,12 +69,7 @@ impl Work for SupervisedTraining {
     }
 
     fn trackers(&self) -> Trackers {
-        let mut elsewhere = self.trackers.clone();
-        // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
-        elsewhere
-            .kinds
-            .retain(|kind| *kind != TrackerKind::Tensorboard);
-        elsewhere
+        self.trackers.beside_trainer()
     }
 
     async fn prepare(&self, _around: &Surroundings<'_, SupervisedEvent>) -> Result<(), RunError> {
@@ -93,22 +89,16 @@ impl Work for SupervisedTraining {
     }
 
     async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
-        if !run.was_finished {
-            return Ok(None);
-        }
-        let steps = run.store.steps().await?;
-        let steps = steps.iter().map(|step| step.step).max().unwrap_or(0);
-        let last = checkpoints::resolve(&self.folder.path, Which::Latest);
-        let is_there = last.is_ok_and(|checkpoint| checkpoint.step == steps);
-        Ok(is_there.then_some(TrainEnd::Complete { steps }))
+        learning_run::ended_before(run, &self.folder).await
     }
 
     async fn opened(
         &self,
         (): &(),
-        _run: &OpenRun,
-        _around: &Surroundings<'_, SupervisedEvent>,
+        run: &OpenRun,
+        around: &Surroundings<'_, SupervisedEvent>,
     ) -> Result<(), RunError> {
+        learning_run::compare_processors(run, &**around.notices);
         Ok(())
     }
 
@@ -118,12 +108,13 @@ impl Work for SupervisedTraining {
         run: &OpenRun,
         around: &Surroundings<'_, SupervisedEvent>,
     ) -> Result<TrainEnd, RunError> {
+        let model = &self.plan.model;
+        freeze(model, self.plan.seed(), &self.folder).await?;
         let parts = SupervisedParts {
             store: Arc::clone(&run.store),
-            model: Arc::new(self.plan.model.clone()),
+            model: Arc::clone(model) as Arc<dyn TrainableModel>,
             folder: self.folder.path.clone(),
-            tensorboard: self.tensorboard
-                || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
+            tensorboard: self.tensorboard || self.trackers.has_tensorboard(),
         };
         let mut trainer = SupervisedTrainer::open(self.plan.train_plan(), parts).await?;
         let events = around.events.run_events();
@@ -131,10 +122,7 @@ impl Work for SupervisedTraining {
     }
 
     fn status(&self, end: &TrainEnd) -> RunStatus {
-        match end {
-            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
-            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => RunStatus::Interrupted,
-        }
+        learning_run::status(end)
     }
 
     async fn report(&self, run: &OpenRun) -> Result<SupervisedTrainingReport, RunError> {

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use osmosis_core::config::{TrainConfig, TrainerKind, Training};
+use osmosis_core::learner::LearnerError;
 use osmosis_policy::StartModel;
-use osmosis_train::TrainError;
+use osmosis_train::{TrainError, checkpoints};
 
 use super::plan::PlannedModel;
 use super::torch::TorchModel;
 use crate::chat_choice::ChatChoice;
 use crate::policy;
+use crate::run_folder::RunFolder;
 use crate::runs::Pinned;
 use crate::workspace::Workspace;
 use crate::{RunError, RunErrorKind};
@@ -48,6 +50,30 @@ impl TrainedModel {
     }
 }
 
+/// The identity of a model that is trained in this process.
+pub(super) fn digest(model: &StartModel) -> Result<&str, RunError> {
+    Ok(model.digest().map_err(TrainError::from)?)
+}
+
+/// Freezes the weights where adapters are trained; others stay as they are. A base that comes from no model folder is
+/// written below the run's folder.
+pub(super) async fn freeze(
+    model: &Arc<StartModel>,
+    seed: u64,
+    folder: &RunFolder,
+) -> Result<(), RunError> {
+    let base = folder.path.join(checkpoints::BASE_FOLDER);
+    let model = Arc::clone(model);
+    // It writes the base and packs the weights, which takes seconds.
+    let freezing = tokio::task::spawn_blocking(move || model.freeze(seed, &base));
+    let frozen = freezing
+        .await
+        .map_err(|error| TrainError::Internal(error.to_string()))?;
+    Ok(frozen
+        .map_err(LearnerError::from)
+        .map_err(TrainError::from)?)
+}
+
 /// The logprobs of a batch are compared with the sampler's before an update is made. With dropout the learner would
 /// compute those of another network.
 fn refuse_dropout(training: &Training) -> Result<(), RunError> {
@@ -75,17 +101,15 @@ impl PlannedModel for TrainedModel {
                 let chat = ChatChoice::of_experiment(&config.experiment, workspace)?;
                 let model = policy::open_model(&config.experiment.model_path, workspace, &chat);
                 let lora = config.training.lora.clone();
-                Ok(Self::Embedded(Arc::new(StartModel::new(
-                    model.await?,
-                    lora,
-                ))))
+                let start = StartModel::new(model.await?, lora);
+                Ok(Self::Embedded(Arc::new(start)))
             }
         }
     }
 
     fn pin(&self, facts: &mut Pinned) -> Result<(), RunError> {
         let digest = match self {
-            Self::Embedded(model) => model.digest().map_err(TrainError::from)?,
+            Self::Embedded(model) => digest(model)?,
             Self::Torch(model) => {
                 facts.trainer = Some("torch".to_owned());
                 model.digest()

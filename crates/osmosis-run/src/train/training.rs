@@ -6,13 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::frame::Manifest;
-use osmosis_core::learner::{LearnerError, TrainableModel, WeightSink};
+use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{PolicyVersion, Redactor, RunName};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::{Gateway, Policy};
-use osmosis_policy::{Processor, Sampler, StartModel};
+use osmosis_policy::{Sampler, StartModel};
 use osmosis_store::{RunKind, RunStatus};
-use osmosis_train::checkpoints::{self, Which};
 use osmosis_train::{NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer};
 use osmosis_worker::WorkerPool;
 
@@ -32,10 +31,10 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, named_folder};
 use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
-use crate::tracking::TrackerKind;
-use crate::train::TrainedModel;
 use crate::train::plan::{Plan, PlannedModel};
 use crate::train::torch::{TorchRuntime, TorchStart};
+use crate::train::trained_model::freeze;
+use crate::train::{TrainedModel, learning_run};
 use crate::{GatewaySessions, RunError};
 
 /// One training run.
@@ -200,12 +199,7 @@ impl Work for Training {
     }
 
     fn trackers(&self) -> Trackers {
-        let mut elsewhere = self.trackers.clone();
-        // The trainer writes TensorBoard's files itself, with the steps of a resume in order.
-        elsewhere
-            .kinds
-            .retain(|kind| *kind != TrackerKind::Tensorboard);
-        elsewhere
+        self.trackers.beside_trainer()
     }
 
     fn interpreter<'r>(&self, ready: &'r ReadyCode) -> Option<&'r Utf8Path> {
@@ -230,15 +224,7 @@ impl Work for Training {
     }
 
     async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
-        if !run.was_finished {
-            return Ok(None);
-        }
-        let steps = run.store.steps().await?;
-        let steps = steps.iter().map(|step| step.step).max().unwrap_or(0);
-        // Weights that are gone are computed again from what is recorded.
-        let last = checkpoints::resolve(&self.folder.path, Which::Latest);
-        let is_there = last.is_ok_and(|checkpoint| checkpoint.step == steps);
-        Ok(is_there.then_some(TrainEnd::Complete { steps }))
+        learning_run::ended_before(run, &self.folder).await
     }
 
     async fn opened(
@@ -247,11 +233,7 @@ impl Work for Training {
         run: &OpenRun,
         around: &Surroundings<'_, TrainEvent>,
     ) -> Result<(), RunError> {
-        if run.resumed
-            && let Some(before) = &run.pinned.remembered.processor
-        {
-            compare_processors(before, &Processor::here().to_string(), &**around.notices);
-        }
+        learning_run::compare_processors(run, &**around.notices);
         Ok(())
     }
 
@@ -279,8 +261,7 @@ impl Work for Training {
             sampler,
             engine: self.engine_options(),
             folder: self.folder.path.clone(),
-            tensorboard: self.tensorboard
-                || self.trackers.kinds.contains(&TrackerKind::Tensorboard),
+            tensorboard: self.tensorboard || self.trackers.has_tensorboard(),
             nodes,
         };
         let relay = StopRelay::start(&run.store, &around.stop.stop);
@@ -290,10 +271,7 @@ impl Work for Training {
     }
 
     fn status(&self, end: &TrainEnd) -> RunStatus {
-        match end {
-            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => RunStatus::Finished,
-            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => RunStatus::Interrupted,
-        }
+        learning_run::status(end)
     }
 
     async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {
@@ -408,15 +386,11 @@ impl Training {
         model: &Arc<StartModel>,
     ) -> Result<(Arc<dyn Policy>, Arc<Sampler>), RunError> {
         let experiment = &self.plan.config.experiment;
-        let (seed, base) = (
-            self.plan.seed(),
-            self.folder.path.join(checkpoints::BASE_FOLDER),
-        );
-        let freezing = Arc::clone(model);
-        // It writes the base and packs the weights, which takes seconds.
+        freeze(model, self.plan.seed(), &self.folder).await?;
+        let sampled = Arc::clone(model);
+        // Packing weights takes seconds.
         let started = tokio::task::spawn_blocking(move || {
-            freezing.freeze(seed, &base).map_err(LearnerError::from)?;
-            freezing.sampler(PolicyVersion(0), policy::sampler_options())
+            sampled.sampler(PolicyVersion(0), policy::sampler_options())
         });
         let sampler = started
             .await
@@ -454,15 +428,4 @@ struct TrainedPolicy {
     model: Arc<dyn TrainableModel>,
     sampler: Arc<dyn WeightSink>,
     nodes: Option<Arc<dyn NodeGate>>,
-}
-
-/// The same weights, bit for bit, are promised on one kind of processor alone.
-fn compare_processors(before: &str, here: &str, notices: &dyn Notices) {
-    if before != here {
-        tracing::warn!(before, here, "resumed on another kind of processor");
-        notices.warn(format_args!(
-            "this run was begun on another kind of processor (`{before}`; here: `{here}`): it goes on, \
-             but its weights will not be bit for bit what one kind alone would have given"
-        ));
-    }
 }

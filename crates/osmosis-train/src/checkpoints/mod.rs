@@ -14,6 +14,7 @@ mod retention;
 mod state;
 
 pub use retention::retain;
+pub(crate) use retention::retain_or_log;
 pub use state::CheckpointState;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use std::str::FromStr;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Map, Value};
 
+use crate::supervised::HELD_OUT_LOSS;
 use crate::{EvaluationReport, HeldOutNumbers, TrainError, metrics_file};
 
 /// Below a run's folder.
@@ -43,8 +45,8 @@ pub struct Checkpoint {
 pub enum Which {
     #[default]
     Latest,
-    /// The highest pass rate on held-out rows. It is chosen on these rows, so that its score there is
-    /// optimistic: rows of their own tell how good it is.
+    /// The highest pass rate on held-out rows, or the lowest loss where a run measures that. It is chosen on these
+    /// rows, so that its score there is optimistic: rows of their own tell how good it is.
     Best,
     Step(u64),
 }
@@ -132,11 +134,7 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
         let steps: Vec<String> = all.iter().map(|c| c.step.to_string()).collect();
         TrainError::NoCheckpoint {
             folder: run_folder.to_owned(),
-            wanted: match which {
-                Which::Best => "that was evaluated on held-out rows".to_owned(),
-                Which::Latest => "at all".to_owned(),
-                Which::Step(step) => format!("of step {step}"),
-            },
+            which,
             known: if steps.is_empty() {
                 "none".to_owned()
             } else {
@@ -147,27 +145,35 @@ pub fn resolve(run_folder: &Utf8Path, which: Which) -> Result<Checkpoint, TrainE
 }
 
 /// The saved steps, the best first: the highest pass rate, which counts all rollouts that ran; of equals the
-/// highest reward, then the earliest, which trained the least. Those that were not evaluated are not among them.
+/// highest reward, then the earliest, which trained the least. Where a loss is measured, the lowest comes first, then
+/// the earliest. Those that were not evaluated are not among them.
 ///
 /// A reward is only known of what was scored. So that a step is not better for losing what would have
 /// scored low, a rollout without a score counts for the lowest reward that the run has seen.
 fn ranked_steps(evaluated: &[EvaluatedStep], saved: impl Fn(u64) -> bool) -> Vec<u64> {
     let lowest = evaluated
         .iter()
-        .filter_map(|step| step.numbers.reward_min)
+        .filter_map(|step| match &step.result {
+            HeldOutResult::Scores(numbers) => numbers.reward_min,
+            HeldOutResult::Loss(_) => None,
+        })
         .min_by(f64::total_cmp);
     let mut ranked: Vec<(u64, (f64, f64))> = evaluated
         .iter()
         .filter(|evaluated| saved(evaluated.step))
-        .filter_map(|evaluated| Some((evaluated.step, rank(&evaluated.numbers, lowest)?)))
+        .filter_map(|evaluated| Some((evaluated.step, rank(&evaluated.result, lowest)?)))
         .collect();
     // Equal ones stay in their order, which is that of the steps.
     ranked.sort_by(|(_, a), (_, b)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
     ranked.into_iter().map(|(step, _)| step).collect()
 }
 
-/// Pass rate, then reward; `None` when nothing ran.
-fn rank(numbers: &HeldOutNumbers, lowest: Option<f64>) -> Option<(f64, f64)> {
+/// Higher is better: pass rate, then reward; or the loss below 0. `None` when nothing ran.
+fn rank(result: &HeldOutResult, lowest: Option<f64>) -> Option<(f64, f64)> {
+    let numbers = match result {
+        HeldOutResult::Scores(numbers) => numbers,
+        HeldOutResult::Loss(loss) => return Some((-loss, 0.0)),
+    };
     let pass_rate = numbers.pass_rate?;
     let reward = match (numbers.reward_mean, lowest) {
         (Some(mean), Some(lowest)) if numbers.failed > 0 && numbers.ran > 0 => {
@@ -182,8 +188,25 @@ fn rank(numbers: &HeldOutNumbers, lowest: Option<f64>) -> Option<(f64, f64)> {
 
 struct EvaluatedStep {
     step: u64,
-    /// Sampled as in training.
-    numbers: HeldOutNumbers,
+    result: HeldOutResult,
+}
+
+/// What held-out rows showed. A run has one kind of it.
+enum HeldOutResult {
+    /// Of rollouts that were sampled as in training.
+    Scores(HeldOutNumbers),
+    /// Of a supervised training.
+    Loss(f64),
+}
+
+impl HeldOutResult {
+    /// Of the numbers of a step, if it was evaluated.
+    fn read(line: &Map<String, Value>) -> Option<Self> {
+        if let Some(report) = EvaluationReport::read(line) {
+            return Some(Self::Scores(report.all.sampled));
+        }
+        line.get(HELD_OUT_LOSS)?.as_f64().map(Self::Loss)
+    }
 }
 
 fn evaluated_steps(run_folder: &Utf8Path) -> Result<Vec<EvaluatedStep>, TrainError> {
@@ -201,7 +224,7 @@ fn evaluated_steps(run_folder: &Utf8Path) -> Result<Vec<EvaluatedStep>, TrainErr
         .filter_map(|line| {
             Some(EvaluatedStep {
                 step: line.get("step")?.as_u64()?,
-                numbers: EvaluationReport::read(&line)?.all.sampled,
+                result: HeldOutResult::read(&line)?,
             })
         })
         .collect())
@@ -314,12 +337,38 @@ mod tests {
     }
 
     #[test]
+    fn the_lowest_loss_is_the_best_and_of_equals_the_earliest() {
+        let of = |losses: &[&str], expected: u64| {
+            let mut metrics = String::from("{\"step\":0,\"eval/loss\":0.1}\n");
+            for (loss, step) in losses.iter().zip(1..) {
+                metrics.push_str(&format!(
+                    "{{\"step\":{step},\"loss\":0.0,\"eval/loss\":{loss}}}\n"
+                ));
+            }
+            let steps: Vec<String> = (1..=losses.len()).map(|n| format!("step_{n}")).collect();
+            let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+            let (_keep, run) = run_with(&steps, &metrics);
+            assert_eq!(
+                resolve(&run, Which::Best).unwrap().step,
+                expected,
+                "{metrics}"
+            );
+        };
+        of(&["3.5", "1.25", "2.0"], 2);
+        of(&["3.5", "1.25", "1.25"], 2);
+        of(&["0.5", "0.25", "0.0"], 3);
+        // A loss that is no number is none.
+        of(&["null", "7.0", "null"], 2);
+    }
+
+    #[test]
     fn before_the_first_metrics_no_checkpoint_is_the_best() {
         let (_keep, run) = run_with(&["step_2"], "");
         fs::remove_file(run.join("metrics.jsonl")).unwrap();
-        let error = resolve(&run, Which::Best).unwrap_err().to_string();
+        let error = resolve(&run, Which::Best).unwrap_err();
         let told = "has no checkpoint that was evaluated on held-out rows; it has steps 2";
-        assert!(error.ends_with(told), "{error}");
+        assert!(error.to_string().ends_with(told), "{error}");
+        assert!(error.hint().unwrap().contains("`eval_fraction`"));
     }
 
     #[test]

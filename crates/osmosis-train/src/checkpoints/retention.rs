@@ -44,6 +44,19 @@ pub fn retain(
     Ok(deleted)
 }
 
+/// The same for a training, which does not depend on it: what could not be deleted is logged, and tried again after
+/// the next step. `newest` is `None` before the first checkpoint.
+pub(crate) fn retain_or_log(run_folder: &Utf8Path, settings: &Checkpoints, newest: Option<u64>) {
+    let Some(newest) = newest else {
+        return;
+    };
+    match retain(run_folder, settings, newest) {
+        Ok(deleted) if deleted.is_empty() => {}
+        Ok(deleted) => tracing::info!(steps = ?deleted, "checkpoints deleted"),
+        Err(error) => tracing::warn!("old checkpoints could not be deleted: {error}"),
+    }
+}
+
 /// The newest and the best always count as one to keep.
 fn kept(steps: &[u64], best_first: &[u64], settings: &Checkpoints) -> BTreeSet<u64> {
     let count =

@@ -87,15 +87,7 @@ impl Trainer {
     /// Deletes the checkpoints that the config does not keep. The evaluation of the newest one is recorded by
     /// now, so that it is known which one is the best.
     fn retain_checkpoints(&self) {
-        let Some(newest) = self.saved else {
-            return;
-        };
-        // Training does not depend on it, and the next step tries again.
-        match checkpoints::retain(&self.parts.folder, &self.plan.checkpoints, newest) {
-            Ok(deleted) if deleted.is_empty() => {}
-            Ok(deleted) => tracing::info!(steps = ?deleted, "checkpoints deleted"),
-            Err(error) => tracing::warn!("old checkpoints could not be deleted: {error}"),
-        }
+        checkpoints::retain_or_log(&self.parts.folder, &self.plan.checkpoints, self.saved);
     }
 
     /// Saves what is done and not saved yet, when training ends before its plan does.

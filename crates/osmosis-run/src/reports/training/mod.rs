@@ -206,6 +206,18 @@ pub async fn begun_on(store: &dyn Store) -> Result<Option<String>, RunError> {
     Ok(Pinned::read(&record.pinned)?.remembered.processor)
 }
 
+impl BestCheckpoint {
+    /// Of a run; without held-out rows there is none.
+    pub fn of(folder: &RunFolder) -> Option<Self> {
+        let best = checkpoints::resolve(&folder.path, Which::Best).ok()?;
+        Some(Self {
+            step: best.step,
+            path: best.folder,
+            note: OPTIMISTIC.to_owned(),
+        })
+    }
+}
+
 impl TrainingReport {
     pub async fn of(
         store: &dyn Store,
@@ -223,8 +235,6 @@ impl TrainingReport {
         let held_out_curve = curve.held_out();
         let after = (held_out_curve.len() > 1).then(|| held_out_curve.last().cloned());
         let saved = checkpoints::list(&folder.path)?.into_iter();
-        // Without held-out rows there is none.
-        let best = checkpoints::resolve(&folder.path, Which::Best).ok();
         Ok(Self {
             run_name: name.clone(),
             output_path: folder.path.clone(),
@@ -237,11 +247,7 @@ impl TrainingReport {
             after: after.flatten(),
             reward_curve: curve.trained().filter_map(TrainedStep::of).collect(),
             held_out_curve,
-            best: best.map(|best| BestCheckpoint {
-                step: best.step,
-                path: best.folder,
-                note: OPTIMISTIC.to_owned(),
-            }),
+            best: BestCheckpoint::of(folder),
             tokens: TokenCounts {
                 sampled: curve.count(|step| step.tokens_sampled),
                 trained: curve.count(|step| step.tokens_trained),
