@@ -239,7 +239,7 @@ def programs(arguments: argparse.Namespace, files: dict[str, str], batch: int, f
             commands["vLLM, f32"][0],
             {**in_process, "SAMPLING_PEERS_COMPILED": "1"},
         )
-    for kind in ("f32", "f16", "q8_0"):
+    for kind in arguments.llama_formats:
         command = [arguments.llama_python, worker, "llama", files[kind], *size]
         commands[f"llama.cpp, {kind}"] = (command, threads)
     if arguments.programs:
