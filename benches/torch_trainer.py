@@ -126,6 +126,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--lr", type=float)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--agent-python", help="the interpreter of the agents; without it the run makes an environment")
     parser.add_argument("--max-staleness", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--folder", type=pathlib.Path, help="where the workspace is made and kept")
@@ -133,9 +134,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or pathlib.Path(temporary)
         workspace(folder, args)
+        command = [args.osmosis, "train", "submit", "configs/training/torch.toml", "--json", "--name", "torch"]
+        if args.agent_python:
+            command += ["--python", args.agent_python]
         began = time.monotonic()
         ran = subprocess.run(
-            [args.osmosis, "train", "submit", "configs/training/torch.toml", "--json", "--name", "torch"],
+            command,
             cwd=folder,
             env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")},
             stdout=subprocess.PIPE,
