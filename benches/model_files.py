@@ -58,8 +58,10 @@ checkpoint_save_freq = {steps}
 LLAMA = """
 import json, sys
 import numpy as np
-from llama_cpp import Llama
-model = Llama(sys.argv[1], logits_all=True, n_ctx=512, n_threads=2, verbose=False)
+from llama_cpp import GGML_TYPE_F32, Llama
+# By default its cache has half floats, whatever the weights are.
+kinds = {"type_k": GGML_TYPE_F32, "type_v": GGML_TYPE_F32}
+model = Llama(sys.argv[1], logits_all=True, n_ctx=512, n_threads=2, verbose=False, **kinds)
 scored = []
 for answer in json.load(sys.stdin):
     ids = answer["prompt"] + answer["ids"]
@@ -128,12 +130,14 @@ def example_files(folder: pathlib.Path) -> None:
     print(f"(the base alone is {np.abs(plain - ours).max():.2e} apart)")
 
     try:
-        from llama_cpp import Llama
+        from llama_cpp import GGML_TYPE_F32, Llama
     except ImportError:
         print("llama-cpp-python is not installed: GGUF files were not tried")
         return
+    # By default its cache has half floats, whatever the weights are.
+    settings = {"logits_all": True, "n_ctx": 256, "type_k": GGML_TYPE_F32, "type_v": GGML_TYPE_F32, "verbose": False}
     for kind in ("f32", "f16"):
-        model = Llama(str(folder / f"model-{kind}.gguf"), logits_all=True, n_ctx=256, verbose=False)
+        model = Llama(str(folder / f"model-{kind}.gguf"), **settings)
         model.eval(ids)
         compare(f"llama.cpp, GGUF {kind}", np.array(model.scores[: len(ids)]), ours)
         text = tokenizer.decode(ids).encode()

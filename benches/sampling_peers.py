@@ -239,7 +239,7 @@ def programs(arguments: argparse.Namespace, files: dict[str, str], batch: int, f
             commands["vLLM, f32"][0],
             {**in_process, "SAMPLING_PEERS_COMPILED": "1"},
         )
-    for kind in ("f32", "f16", "q8_0"):
+    for kind in arguments.llama_formats:
         command = [arguments.llama_python, worker, "llama", files[kind], *size]
         commands[f"llama.cpp, {kind}"] = (command, threads)
     if arguments.programs:
@@ -288,10 +288,10 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
             numbers[what] = {"all": [], "prompts": [], "decoding": [], "python": []}
             # Warms up.
             program.run(next(prompts(-1)), 8)
-        greedy = {}
+        greedy, greedily = {}, min(GREEDY, arguments.answer)
         for what, program in running.items():
             if what != "ours, sampler":
-                greedy[what] = program.run([next(prompts(-2))[0]], GREEDY, True)["ids"][0]
+                greedy[what] = program.run([next(prompts(-2))[0]], greedily, True)["ids"][0]
         for number in range(arguments.rounds):
             # In turn, and from the other end in every second round.
             order = list(running.items())[:: 1 if number % 2 == 0 else -1]
@@ -318,7 +318,7 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
         same = "as the gateway"
         if what in greedy:
             pairs = zip(greedy[what], greedy["ours, gateway"], strict=True)
-            same = f"{next((place for place, (a, b) in enumerate(pairs) if a != b), GREEDY)} of {GREEDY}"
+            same = f"{next((place for place, (a, b) in enumerate(pairs) if a != b), greedily)} of {greedily}"
         cells += [f"{memory[what]:,.0f} MB", same]
         rows.append(cells)
     print(
@@ -347,6 +347,8 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=["tiny", "smollm2"])
     parser.add_argument("--programs", help="only those with this in their name, such as `llama`, and our gateway")
+    formats = {"default": "f32,f16,q8_0", "type": lambda text: text.split(",")}
+    parser.add_argument("--llama-formats", **formats, help="of the weights of llama.cpp; f32 is what the others have")
     parser.add_argument(
         "--vllm-logprobs", action="store_true", help="vLLM once more, with the sampled tokens' logprobs"
     )

@@ -175,6 +175,8 @@ def llama(model: str, batch: int, context: int) -> tuple[Batches, dict[str, Any]
             "ids": answers if greedy else None,
         }
 
+    # C has pointers to these, and nothing in Python would keep them.
+    run.kept = (silence, numbers)  # type: ignore[attr-defined]
     about = {
         "version": f"llama-cpp-python {lib.__version__}",
         "threads": lib.llama_n_threads(opened),

