@@ -72,7 +72,7 @@ impl LearnerOptions {
     pub fn for_adapters(lr: f64, config: &ModelConfig) -> Self {
         let all = Self::for_rewards(lr, config);
         Self {
-            tokens_per_piece: (all.tokens_per_piece / 2).max(256),
+            tokens_per_piece: (all.tokens_per_piece / 4).max(256),
             ..all
         }
     }

@@ -144,7 +144,7 @@ impl Linear {
         let (rows, inner) = (gradient.rows(), self.inner);
         let mut out = vec![0.0; rows * inner];
         let mut rooms: [Vec<f32>; DEPTH] = Default::default();
-        let mut tile = Vec::with_capacity(DEPTH * PANEL * PANEL);
+        let mut tile = vec![0.0; DEPTH * PANEL * PANEL];
         let indices: Vec<usize> = panels_of(outputs).collect();
         for (place, indices) in indices.chunks(DEPTH).enumerate() {
             let panels: Vec<&[f32]> = indices
@@ -153,17 +153,15 @@ impl Linear {
                 .map(|(index, room)| self.panels.panel(*index, inner, room))
                 .collect();
             for first in (0..inner).step_by(PANEL) {
-                tile.clear();
-                for panel in &panels {
-                    let block = &panel[first * PANEL..][..PANEL * PANEL];
-                    let lanes = (0..PANEL).flat_map(|lane| block[lane..].iter().step_by(PANEL));
-                    tile.extend(lanes);
+                for (panel, tile) in panels.iter().zip(tile.chunks_exact_mut(PANEL * PANEL)) {
+                    let (numbers, _) = panel[first * PANEL..].as_chunks::<PANEL>();
+                    transpose(&numbers[..PANEL], tile);
                 }
                 PanelProduct {
                     x: &gradient.values()[place * DEPTH * PANEL..],
                     x_stride: gradient.stride(),
                     rows,
-                    panel: &tile,
+                    panel: &tile[..panels.len() * PANEL * PANEL],
                     out: &mut out[first..],
                     out_stride: inner,
                     start: Start::Out,
@@ -514,6 +512,20 @@ impl PackedBase {
             layer.qkv.bytes() + layer.out.bytes() + layer.gate_up.bytes() + layer.down.bytes()
         });
         embeddings + self.head.bytes() + layers.sum::<usize>()
+    }
+}
+
+/// Columns of a block of a panel as rows. Eight at a time: a cache line of the result is then written at once, nearly.
+fn transpose(block: &[[f32; PANEL]], out: &mut [f32]) {
+    const TOGETHER: usize = 8;
+    let (out, _) = out.as_chunks_mut::<PANEL>();
+    for (group, rows) in block.as_chunks::<TOGETHER>().0.iter().enumerate() {
+        for (lane, out) in out.iter_mut().enumerate() {
+            let out = &mut out[group * TOGETHER..][..TOGETHER];
+            for (out, row) in out.iter_mut().zip(rows) {
+                *out = row[lane];
+            }
+        }
     }
 }
 
