@@ -46,8 +46,6 @@ from tables import print_table
 from torch_trainer import MODEL, ROOT
 
 HERE = pathlib.Path(__file__).resolve().parent
-# At least so long is each measurement of a round, in seconds of sampling.
-LONG_ENOUGH = 1.0
 GREEDY = 32
 QUANTIZE = """
 import sys
@@ -256,15 +254,17 @@ def programs(arguments: argparse.Namespace, files: dict[str, str], batch: int, f
                 one.close()
 
 
-def measure(program: Any, prompts: Iterator[list[list[int]]], answer: int) -> tuple[float, int, dict[str, float]]:
+def measure(
+    program: Any, prompts: Iterator[list[list[int]]], answer: int, enough: float
+) -> tuple[float, int, dict[str, float]]:
     """Seconds and batches, until they are long enough; and where llama.cpp's worker spent them."""
     seconds, batches, parts = 0.0, 0, {"decoding": 0.0, "sampling": 0.0}
-    while seconds < LONG_ENOUGH:
+    while not batches or seconds < enough:
         batch = next(prompts)
         reply = program.run(batch, answer)
         assert reply["sampled"] == len(batch) * answer, f"{reply['sampled']} tokens, not {len(batch) * answer}"
         asked = sum(map(len, batch))
-        assert reply["prompt_tokens"] == asked, f"{reply['prompt_tokens']} prompt tokens were read, not {asked}"
+        assert reply["prompt_tokens"] >= 0.99 * asked, f"{reply['prompt_tokens']} prompt tokens were read, not {asked}"
         seconds += reply["seconds"]
         batches += 1
         for part in parts:
@@ -279,7 +279,9 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
     def prompts(number: int) -> Iterator[list[list[int]]]:
         draw = random.Random(f"{name} {batch} {number}")
         while True:
-            yield [[draw.randrange(vocabulary) for _ in range(arguments.prompt)] for _ in range(batch)]
+            # Different from the first token on: our sampler reads what prompts share once.
+            firsts = draw.sample(range(vocabulary), batch)
+            yield [[first, *(draw.randrange(vocabulary) for _ in range(arguments.prompt - 1))] for first in firsts]
 
     before = os.getloadavg()[0]
     numbers: dict[str, dict[str, list[float]]] = {}
@@ -296,8 +298,10 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
             # In turn, and from the other end in every second round.
             order = list(running.items())[:: 1 if number % 2 == 0 else -1]
             for what, program in order:
-                short, short_batches, _ = measure(program, prompts(2 * number), 1)
-                long, long_batches, parts = measure(program, prompts(2 * number + 1), arguments.answer)
+                short, short_batches, _ = measure(program, prompts(2 * number), 1, arguments.seconds)
+                long, long_batches, parts = measure(
+                    program, prompts(2 * number + 1), arguments.answer, arguments.seconds
+                )
                 one, many = short / short_batches, long / long_batches
                 kept = numbers[what]
                 kept["all"].append(batch * arguments.answer / many)
@@ -357,6 +361,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each measurement of a round is at least")
     arguments = parser.parse_args()
     if arguments.raw is None:
         build = [

@@ -140,7 +140,9 @@ fn a_resume_ends_with_the_same_weights() {
 
 #[test]
 fn adapters_learn_conversations_and_open_everywhere_as_the_same_model() {
-    let workspace = workspace("builtin/tiny", &format!("total_epochs = 4\n{ADAPTERS}"));
+    // PEFT's layout has no field for another type of the base.
+    let adapters = ADAPTERS.replace("bf16", "f32");
+    let workspace = workspace("builtin/tiny", &format!("total_epochs = 4\n{adapters}"));
     let checked = sft(&workspace, &["--dry-run", "--json"]).expect(0).json();
     let adapters = checked["resource"]["adapter_parameters"].as_u64().unwrap();
     let parameters = checked["resource"]["parameters"].as_u64().unwrap();
@@ -184,7 +186,7 @@ fn adapters_learn_conversations_and_open_everywhere_as_the_same_model() {
     let verified = verified.expect(0).json();
     assert_eq!(verified["resource"]["checked"]["checkpoints"], 6);
 
-    // The next run begins with what this one learned, rounded once as in training.
+    // The next run begins with what this one learned.
     let flags = [
         "--name",
         "next",
@@ -199,7 +201,7 @@ fn adapters_learn_conversations_and_open_everywhere_as_the_same_model() {
     let last = last.unwrap()["loss"].as_f64().unwrap();
     let first = &next["resource"]["held_out_curve"][0]["loss"];
     let distance = (first.as_f64().unwrap() - last).abs();
-    assert!(distance < 0.05, "{first} after {last}");
+    assert!(distance < 1e-4, "{first} after {last}");
 }
 
 #[test]
@@ -225,11 +227,8 @@ fn adapters_killed_and_resumed_have_the_same_bits() {
     assert!(!checkpoints.join("step_18").exists(), "it was too fast");
     let resumed = killed.osmosis(&["train", "resume", "warm", "--json"]);
     assert_eq!(resumed.expect(0).json()["resource"]["resumed"], true);
-    for file in [
-        "adapter_model.safetensors",
-        "trainer/optimizer.safetensors",
-        "trainer/state.json",
-    ] {
+    // Other files name the base, which lies in another folder.
+    for file in ["adapter_model.safetensors", "trainer/optimizer.safetensors"] {
         let of = |workspace: &Workspace| {
             let folder = workspace.training_folder("warm");
             std::fs::read(folder.join("checkpoints/step_18").join(file)).unwrap()
@@ -245,7 +244,7 @@ fn adapters_killed_and_resumed_have_the_same_bits() {
     );
     let refused = sft(&killed, &["--name", "warm"]).expect(1);
     assert!(
-        refused.stderr.contains("sft.lora.rank"),
+        refused.stderr.contains("sft.lora: was"),
         "{}",
         refused.stderr
     );
@@ -327,15 +326,13 @@ fn what_can_not_be_the_best_or_an_adapter_is_refused() {
         kept.stderr
     );
     sft(&workspace, &["--name", "warm"]).expect(0);
-    let best = ["--model", "run:warm@best", "--json"];
-    let error = sft(&workspace, &best).expect(1).error();
-    let message = error["message"].as_str().unwrap();
-    assert!(
-        message.contains("has no checkpoint that was evaluated on held-out rows; it has steps 2"),
-        "{error}"
-    );
-    let hint = error["details"]["hint"].as_str().unwrap();
-    assert!(hint.contains("`eval_fraction`"), "{error}");
+    let best = sft(&workspace, &["--model", "run:warm@best"]).expect(1);
+    for part in [
+        "has no checkpoint that was evaluated on held-out rows; it has steps 2",
+        "set `eval_dataset` or `eval_fraction`",
+    ] {
+        assert!(best.stderr.contains(part), "{part}: {}", best.stderr);
+    }
 
     let wrong = config
         .replace("bf16", "q4")
