@@ -28,6 +28,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -306,7 +307,7 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
                 kept = numbers[what]
                 kept["all"].append(batch * arguments.answer / many)
                 kept["prompts"].append(batch * arguments.prompt / one)
-                kept["decoding"].append(batch * (arguments.answer - 1) / max(many - one, 1e-9))
+                kept["decoding"].append(batch * (arguments.answer - 1) / (many - one) if many > one else math.nan)
                 if parts["decoding"]:
                     kept["python"].append(1 - sum(parts.values()) / long)
         memory = {what: peak_megabytes(program.pid()) for what, program in running.items()}
@@ -316,6 +317,10 @@ def compare(arguments: argparse.Namespace, name: str, files: dict[str, str], bat
     for what, kept in numbers.items():
         cells = [what]
         for rate in ("all", "prompts", "decoding"):
+            if any(map(math.isnan, kept[rate] + numbers[first][rate])):
+                # A round in which reading the prompts alone took longer.
+                cells += ["disturbed", "none"]
+                continue
             ratio = statistics.median(a / b for a, b in zip(kept[rate], numbers[first][rate], strict=True))
             spread = f"{min(kept[rate]):,.0f} to {max(kept[rate]):,.0f}"
             cells += [f"{statistics.median(kept[rate]):,.0f} ({spread})", f"{ratio:.2f}"]
