@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
@@ -42,18 +41,8 @@ CALLS = {"plain": 8_000, "logprobs": 3_000}
 Figures = dict[str, dict[str, list[float]]]
 
 
-def adopt_orphans() -> None:
-    """Processes whose parent ends before them become children of this one, and count (Linux)."""
-    set_child_subreaper = 36
-    if ctypes.CDLL(None, use_errno=True).prctl(set_child_subreaper, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
 def processor_seconds() -> float:
-    """Of all processes that have ended. Workers of the engine have a parent that may outlive it: it is waited for here."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
+    """Of all processes that this one has waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -204,7 +193,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="training steps of the demo; 0: no demo")
     parser.add_argument("--no-calls", action="store_true", help="leave the gateway out")
     arguments = parser.parse_args()
-    adopt_orphans()
     comparison = Comparison(arguments.before, arguments.after, arguments.rounds)
     if not arguments.no_calls:
         calls(comparison, arguments.parts)
