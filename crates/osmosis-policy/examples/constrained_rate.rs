@@ -1,13 +1,18 @@
 //! Measures what a grammar costs: tokens per second with and without one, in turn.
 //!
-//! `cargo run --release -p osmosis-policy --example constrained_rate [MODEL [BATCH]]`
+//! `cargo run --release -p osmosis-policy --example constrained_rate [MODEL [BATCH [ANSWER [ROUNDS]]]]`
 //!
 //! MODEL is a checkpoint folder, a GGUF file or `builtin/NAME` (default `builtin/tiny`), BATCH how many sequences are
-//! sampled at once (default 64).
+//! sampled at once (default 64), ANSWER the tokens of each (default 128), ROUNDS how often both are measured (default 9).
+//!
+//! Both sides of a round have prompts of the same length and sample the same number of tokens. Tokens are counted
+//! while the whole batch is decoding: from when the last sequence has its first token until the first one has its
+//! last. The number to read is the median of the rounds' ratios; which side comes first changes from round to round.
 
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
 
-use std::ops::ControlFlow;
+use std::fmt;
+use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
@@ -21,9 +26,6 @@ use osmosis_policy::{EmbeddedModel, Sampler, SamplerOptions};
 use osmosis_tokens::StructuredReply;
 use serde_json::{Map, json};
 
-const ANSWER: usize = 128;
-const ROUNDS: usize = 5;
-
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
@@ -31,7 +33,12 @@ fn main() -> Result<(), Failure> {
     let path = arguments
         .next()
         .unwrap_or_else(|| "builtin/tiny".to_owned());
-    let batch: usize = arguments.next().map_or(Ok(64), |batch| batch.parse())?;
+    let mut number = |default: usize| {
+        arguments
+            .next()
+            .map_or(Ok(default), |number| number.parse())
+    };
+    let (batch, answer, rounds) = (number(64)?, number(128)?, number(9)?);
     let model = match path.strip_prefix("builtin/") {
         Some(name) => EmbeddedModel::builtin(name)?,
         None => EmbeddedModel::open(Utf8Path::new(&path))?,
@@ -66,51 +73,78 @@ fn main() -> Result<(), Failure> {
         began.elapsed()
     );
     // The first round builds what is kept of the grammar's automaton, and is not counted.
-    let mut rates = [vec![], vec![]];
-    for round in 0..=ROUNDS {
-        for (place, constraint) in [None, Some(&constraint)].into_iter().enumerate() {
-            let (rate, choices) = measure(&model, &sampler, batch, round, constraint)?;
+    let mut ratios = Vec::new();
+    for round in 0..=rounds {
+        let mut rates = [f64::NAN; 2];
+        for turn in 0..2 {
+            let side = (round + turn) % 2;
+            let constraint = (side == 1).then_some(&constraint);
+            // No prompt comes twice, so that nobody finds keys and values of another.
+            let first = batch * (2 * round + turn);
+            let measured = measure(&model, &sampler, first..first + batch, answer, constraint)?;
             println!(
-                "round {round}, batch {batch}, {}: {rate:.0} tokens/s decoding, {choices:.1} tokens allowed (median)",
-                if constraint.is_some() {
-                    "by a grammar"
-                } else {
-                    "free"
-                },
+                "round {round}, batch {batch}, {}: {measured}",
+                if side == 1 { "by a grammar" } else { "free" },
             );
-            if round > 0 {
-                rates[place].push(rate);
-            }
+            rates[side] = measured.rate;
+        }
+        let [free, constrained] = rates;
+        if round > 0 {
+            ratios.push(constrained / free);
         }
     }
-    let [free, constrained] = rates.map(median);
+    ratios.sort_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (ratios.first().copied(), ratios.last().copied()) else {
+        return Err("at least one round is needed".into());
+    };
     println!(
-        "median of {ROUNDS}: free {free:.0} tokens/s, by a grammar {constrained:.0} tokens/s ({:+.1}%)",
-        (constrained / free - 1.0) * 100.0
+        "by a grammar / free, median of {rounds} rounds: {:.3} (from {least:.3} to {most:.3})",
+        median(ratios),
     );
     Ok(())
+}
+
+struct Measured {
+    /// Tokens per second.
+    rate: f64,
+    /// How many tokens were allowed, in the median.
+    allowed: f64,
+    /// The part of the tokens that had no alternative.
+    forced: f64,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} tokens/s", self.rate)?;
+        if self.allowed.is_nan() {
+            return Ok(());
+        }
+        let forced = 100.0 * self.forced;
+        write!(
+            f,
+            ", {:.0} tokens allowed (median), {forced:.0}% without an alternative",
+            self.allowed
+        )
+    }
 }
 
 fn measure(
     model: &EmbeddedModel,
     sampler: &Sampler,
-    batch: usize,
-    round: usize,
+    sequences: Range<usize>,
+    answer: usize,
     constraint: Option<&Constraint>,
-) -> Result<(f64, f64), Failure> {
+) -> Result<Measured, Failure> {
     let (sender, ended) = channel();
-    for sequence in 0..batch {
-        let question = format!(
-            "List things, please. This is number {}.",
-            sequence + 1000 * round
-        );
+    for sequence in sequences {
+        let question = format!("List things, please. This is number {sequence:06}.");
         let question = [json!({"role": "user", "content": question})];
         let text = model.chat.render(&question, None, true, &Map::new())?;
         let mut key = [0; 32];
         key[..8].copy_from_slice(&(sequence as u64).to_le_bytes());
         let request = GenerationRequest {
             prompt: model.chat.encode(&text)?,
-            max_tokens: ANSWER,
+            max_tokens: answer,
             temperature: 1.0,
             top_p: 1.0,
             top_k: 0,
@@ -119,28 +153,37 @@ fn measure(
             key: DrawKey(key),
             constraint: constraint.cloned(),
         };
-        let counting = Counting {
+        let watching = Watching {
             ended: sender.clone(),
-            first: None,
-            allowed: Vec::new(),
-            sampled: 0,
+            tokens: Vec::with_capacity(answer),
         };
-        sampler.generate(request, Box::new(counting));
+        sampler.generate(request, Box::new(watching));
     }
     drop(sender);
     let ends: Vec<Ended> = ended.iter().collect();
-    let finished = Instant::now();
     let mut allowed = Vec::new();
-    let mut sampled = 0;
     for end in &ends {
         end.end.clone()?;
-        sampled += end.sampled;
-        allowed.extend(end.allowed.iter().copied().map(f64::from));
+        if end.tokens.len() != answer {
+            return Err(format!("{} tokens were sampled, not {answer}", end.tokens.len()).into());
+        }
+        allowed.extend(end.tokens.iter().filter_map(|(_, allowed)| *allowed));
     }
-    // From when the last sequence had its first token.
-    let first = ends.iter().filter_map(|end| end.first).max();
-    let seconds = first.map_or(0.0, |first| (finished - first).as_secs_f64());
-    Ok(((sampled - batch) as f64 / seconds, median(allowed)))
+    let times = |place: usize| ends.iter().map(move |end| end.tokens[place].0);
+    let (Some(from), Some(to)) = (times(0).max(), times(answer - 1).min()) else {
+        return Err("nothing was sampled".into());
+    };
+    let tokens = ends.iter().flat_map(|end| &end.tokens);
+    let counted = tokens.filter(|(at, _)| (from..to).contains(at)).count();
+    if to <= from {
+        return Err("the batch was never whole: take longer answers".into());
+    }
+    let forced = allowed.iter().filter(|count| **count == 1).count();
+    Ok(Measured {
+        rate: counted as f64 / (to - from).as_secs_f64(),
+        forced: forced as f64 / allowed.len() as f64,
+        allowed: median(allowed.into_iter().map(f64::from).collect()),
+    })
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {
@@ -148,33 +191,28 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// When each token came, and how many were allowed there.
+type Tokens = Vec<(Instant, Option<u32>)>;
+
 struct Ended {
-    first: Option<Instant>,
-    allowed: Vec<u32>,
-    sampled: usize,
+    tokens: Tokens,
     end: Result<StopReason, GenerationError>,
 }
 
-struct Counting {
+struct Watching {
     ended: Sender<Ended>,
-    first: Option<Instant>,
-    allowed: Vec<u32>,
-    sampled: usize,
+    tokens: Tokens,
 }
 
-impl TokenSink for Counting {
+impl TokenSink for Watching {
     fn token(&mut self, token: SampledToken) -> ControlFlow<()> {
-        self.first.get_or_insert_with(Instant::now);
-        self.allowed.extend(token.allowed);
-        self.sampled += 1;
+        self.tokens.push((Instant::now(), token.allowed));
         ControlFlow::Continue(())
     }
     fn end(self: Box<Self>, end: Result<StopReason, GenerationError>) {
         // The measurement waits for all ends.
         let _gone = self.ended.send(Ended {
-            first: self.first,
-            allowed: self.allowed,
-            sampled: self.sampled,
+            tokens: self.tokens,
             end,
         });
     }

@@ -10,6 +10,7 @@
 //! prompt, the turns of one conversation.
 
 mod draw;
+mod grammar_state;
 mod inbox;
 mod prefix_caches;
 mod scheduler;

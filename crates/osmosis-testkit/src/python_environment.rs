@@ -27,6 +27,16 @@ pub fn strands_python() -> Utf8PathBuf {
     made_once(&PYTHON, "test-strands-venv", "requirements-strands-dev.txt")
 }
 
+/// Like `python()`, with LangChain, PydanticAI and smolagents, as `python/requirements-structured-dev.txt` pins them.
+pub fn structured_python() -> Utf8PathBuf {
+    static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();
+    made_once(
+        &PYTHON,
+        "test-structured-venv",
+        "requirements-structured-dev.txt",
+    )
+}
+
 /// The interpreter beside Ray, as `python/requirements-ray.txt` pins it.
 pub fn ray_python() -> Utf8PathBuf {
     static PYTHON: OnceLock<Utf8PathBuf> = OnceLock::new();

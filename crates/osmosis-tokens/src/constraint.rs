@@ -3,6 +3,7 @@
 //! The grammars are those of `llguidance`, which walks the vocabulary as a trie of bytes. What it allows is a function
 //! of the grammar, the tokenizer and the tokens so far, so the sampler and the learner find the same sets.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -74,7 +75,7 @@ impl TokenGrammars {
     /// A matcher at the beginning of the grammar. The error says what is wrong with the grammar.
     pub fn compile(&self, constraint: &Constraint) -> Result<TokenMatcher, TokensError> {
         if let Some(known) = self.known(constraint) {
-            return Ok(TokenMatcher(known));
+            return Ok(TokenMatcher::new(known));
         }
         if constraint.grammar.len() > MAX_GRAMMAR_BYTES {
             return Err(refused(format!(
@@ -92,7 +93,7 @@ impl TokenGrammars {
             compiled.remove(0);
         }
         compiled.push((constraint.clone(), matcher.clone()));
-        Ok(TokenMatcher(matcher))
+        Ok(TokenMatcher::new(matcher))
     }
 
     fn known(&self, constraint: &Constraint) -> Option<Matcher> {
@@ -110,7 +111,12 @@ impl TokenGrammars {
 }
 
 /// A grammar with the tokens that were taken so far.
-pub struct TokenMatcher(Matcher);
+pub struct TokenMatcher {
+    matcher: Matcher,
+    /// Tokens that come next without an alternative, as far as they are known. Finding them takes the tokenizer, so
+    /// that is done once for all of them.
+    forced: VecDeque<u32>,
+}
 
 impl fmt::Debug for TokenMatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,10 +125,24 @@ impl fmt::Debug for TokenMatcher {
 }
 
 impl TokenMatcher {
+    fn new(matcher: Matcher) -> Self {
+        Self {
+            matcher,
+            forced: VecDeque::new(),
+        }
+    }
+
     /// The ids that may come next, ascending and never none. After the end of the grammar it is the token that ends
     /// the turn.
     pub fn allowed(&mut self) -> Result<Vec<u32>, TokensError> {
-        let mask = self.0.compute_mask_or_eos();
+        if self.forced.is_empty() && !self.matcher.is_stopped() {
+            self.forced = self.matcher.compute_ff_tokens().into();
+        }
+        if let Some(id) = self.forced.front() {
+            return Ok(vec![*id]);
+        }
+        // An error of the line above comes here, too.
+        let mask = self.matcher.compute_mask_or_eos();
         let mask = mask.map_err(|error| refused(reason(&error.to_string())))?;
         let mut ids = Vec::with_capacity(mask.num_set());
         mask.iter_set_entries(|id| ids.push(u32::try_from(id).unwrap_or(u32::MAX)));
@@ -131,11 +151,14 @@ impl TokenMatcher {
 
     /// Goes on with a token, which must be one of the allowed ones.
     pub fn take(&mut self, id: u32) -> Result<(), TokensError> {
-        if self.0.is_stopped() && !self.0.is_error() {
+        if self.matcher.is_stopped() && !self.matcher.is_error() {
             // The token that ends the turn: nothing follows that the grammar knows of.
             return Ok(());
         }
-        let taken = self.0.consume_token(id);
+        if self.forced.pop_front() != Some(id) {
+            self.forced.clear();
+        }
+        let taken = self.matcher.consume_token(id);
         taken.map_err(|error| refused(reason(&error.to_string())))
     }
 }

@@ -31,6 +31,7 @@
 //! Beyond reading and writing the files of a [`ChatFormat`], nothing here does I/O.
 
 mod chat_format;
+mod closed_objects;
 mod constraint;
 mod continuation;
 mod error;

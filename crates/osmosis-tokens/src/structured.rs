@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use osmosis_core::generation::Constraint;
 use serde_json::{Map, Value, json};
 
+use crate::closed_objects;
 use crate::reply::CallStyle;
 use crate::{ChatFormat, TokensError};
 
@@ -144,6 +145,7 @@ fn checked(whose: &str, schema: Option<&Value>) -> Result<String, TokensError> {
         Some(Value::Bool(true)) => Map::new(),
         Some(_) => return Err(refused(format!("{whose} is not an object"))),
     };
+    closed_objects::close(&mut schema);
     schema.insert(
         "x-guidance".to_owned(),
         json!({

@@ -56,7 +56,7 @@ const STRANDS_TESTS: [&str; 4] = [
     "tests/test_worker_strands.py",
 ];
 
-pub(super) const STEPS: [Step; 21] = [
+pub(super) const STEPS: [Step; 22] = [
     RUST_FORMAT,
     DEPENDENCY_DIRECTION,
     step("dependency licences", Order::First, |_| {
@@ -80,6 +80,10 @@ pub(super) const STEPS: [Step; 21] = [
     step("postgresql", Order::Beside, super::postgres::install),
     step("ray environment", Order::Beside, |_| {
         python_environment::ray_python();
+        Ok(())
+    }),
+    step("structured environment", Order::Beside, |_| {
+        python_environment::structured_python();
         Ok(())
     }),
     PYTHON_DIRECTION,

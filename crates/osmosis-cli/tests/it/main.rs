@@ -70,6 +70,7 @@ mod sft;
 mod shared_report;
 mod small_commands;
 mod starting;
+mod structured_agents;
 mod terminal;
 mod token_exports;
 mod torch_trainer;

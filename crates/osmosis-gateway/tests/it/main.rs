@@ -38,6 +38,7 @@ mod session_keys;
 mod spans;
 mod streaming;
 mod structured;
+mod structured_frameworks;
 mod token_endpoint;
 mod tools;
 mod toy;

@@ -3,11 +3,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::thread;
 
-use camino::Utf8PathBuf;
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{
     GenerationError, GenerationRequest, SampledToken, StopReason, TokenEngine, TokenSink,
@@ -16,11 +14,9 @@ use osmosis_gateway::{
     EndpointAddress, EndpointEngine, EndpointEngineOptions, GatewayOptions, Secret, TokenEndpoint,
     TokenEndpointOptions, TokenPolicy,
 };
-use osmosis_testkit::python_environment;
 use osmosis_tokens::{CallTree, ChatFormat};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use crate::embedded::records;
 use crate::fixture::{Answer, House, streamed, user};
@@ -113,7 +109,7 @@ fn talk(
     Ok(StopReason::Length)
 }
 
-async fn house() -> House {
+pub(crate) async fn house() -> House {
     house_of(Arc::new(Nonsense::new())).await
 }
 
@@ -382,106 +378,4 @@ async fn a_grammar_reaches_an_engine_of_another_process_or_is_refused() {
     let answer = house.send(&body).await;
     assert_eq!(answer.status, 400, "{}", answer.text);
     assert!(answer.error_message().contains("takes no grammars"));
-}
-
-async fn run(house: &House, python: Utf8PathBuf, program: &str) {
-    let output = Command::new(python)
-        .args(["-c", program])
-        .env("OPENAI_BASE_URL", house.gateway.url())
-        .env("OPENAI_API_KEY", house.session.key())
-        .env("OPENAI_AGENTS_DISABLE_TRACING", "1")
-        .env("NO_PROXY", "*")
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.trim(), "all is well", "{complained}");
-}
-
-/// Every answered call, and how many of them followed a grammar.
-fn constrained_calls(house: &House) -> (usize, usize) {
-    let calls = house.store.calls();
-    let constrained = calls.iter().filter(|call| {
-        records(call)
-            .iter()
-            .all(|record| record.constraint.is_some())
-    });
-    (calls.len(), constrained.count())
-}
-
-const AGENTS: &str = r#"
-import asyncio
-from typing import Literal
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool
-from openai import AsyncOpenAI
-from pydantic import BaseModel, Field
-
-class Animal(BaseModel):
-    kind: Literal["cat", "dog"]
-    legs: int = Field(ge=0, le=9)
-
-looked = []
-
-@function_tool
-def look(where: Literal["up", "down"]) -> str:
-    looked.append(where)
-    return "nothing"
-
-async def main():
-    async with AsyncOpenAI(max_retries=0) as client:
-        for kind in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
-            model = kind(model="m", openai_client=client)
-            agent = Agent(name="solver", model=model, output_type=Animal)
-            result = await Runner.run(agent, "Which?")
-            assert isinstance(result.final_output, Animal), result
-            result = Runner.run_streamed(agent, "Which?")
-            async for _ in result.stream_events():
-                pass
-            assert isinstance(result.final_output, Animal), result
-            forced = Agent(name="forced", model=model, tools=[look], output_type=Animal,
-                model_settings=ModelSettings(tool_choice="look"))
-            result = await Runner.run(forced, "Which?", max_turns=50)
-            assert isinstance(result.final_output, Animal), result
-            assert looked and set(looked) <= {"up", "down"}, looked
-            looked.clear()
-asyncio.run(main())
-print("all is well")
-"#;
-
-#[tokio::test]
-async fn an_agent_of_the_agents_sdk_has_an_output_type() {
-    let house = house().await;
-    run(&house, python_environment::python(), AGENTS).await;
-    let (calls, constrained) = constrained_calls(&house);
-    assert!(calls >= 8, "{calls}");
-    assert_eq!(constrained, calls);
-}
-
-const STRANDS: &str = r#"
-import os
-from typing import Literal
-from pydantic import BaseModel, Field
-from strands import Agent
-from strands.models.openai import OpenAIModel
-
-class Animal(BaseModel):
-    kind: Literal["cat", "dog"]
-    legs: int = Field(ge=0, le=9)
-
-client = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"], "max_retries": 0}
-model = OpenAIModel(client_args=client, model_id="m")
-agent = Agent(model=model, structured_output_model=Animal, callback_handler=None)
-result = agent("Which?")
-assert isinstance(result.structured_output, Animal), result
-print("all is well")
-"#;
-
-#[tokio::test]
-async fn an_agent_of_strands_has_a_structured_output_model() {
-    let house = house().await;
-    run(&house, python_environment::strands_python(), STRANDS).await;
-    let (_, constrained) = constrained_calls(&house);
-    assert!(constrained >= 1);
 }

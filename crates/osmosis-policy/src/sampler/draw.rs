@@ -19,8 +19,23 @@ pub(super) struct Drawn {
     pub(super) allowed: Option<u32>,
 }
 
-/// Draws the token number `index` of a generation that must be one of `allowed`, ascending ids. The same as if the
-/// vocabulary had no other tokens.
+impl Drawn {
+    /// A token without an alternative, which no logits are needed for.
+    pub(super) fn forced(id: u32, request: &GenerationRequest) -> Self {
+        Self {
+            id,
+            logprob: 0.0,
+            alternatives: match request.alternatives {
+                0 => Vec::new(),
+                _ => vec![(id, 0.0)],
+            },
+            allowed: Some(1),
+        }
+    }
+}
+
+/// Draws the token number `index` of a generation that must be one of `allowed`, ascending ids and at least one. The
+/// same as if the vocabulary had no other tokens.
 pub(super) fn draw_allowed(
     arch: Arch,
     logits: &[f32],
@@ -28,13 +43,8 @@ pub(super) fn draw_allowed(
     index: usize,
     allowed: &[u32],
 ) -> Result<Drawn, GenerationError> {
-    // The tokenizer may have ids that the model has no logits for.
-    let known = allowed.partition_point(|id| (*id as usize) < logits.len());
-    let allowed = &allowed[..known];
-    if allowed.is_empty() {
-        return Err(GenerationError::Constraint {
-            message: "the grammar allows no token of the model's vocabulary".to_owned(),
-        });
+    if let [only] = allowed {
+        return Ok(Drawn::forced(*only, request));
     }
     let chosen: Vec<f32> = allowed.iter().map(|id| logits[*id as usize]).collect();
     let mut drawn = draw(arch, &chosen, request, index)?;
@@ -336,8 +346,7 @@ mod tests {
         let sum = (0.5_f64 / 0.7).exp() + (-1.0_f64 / 0.7).exp();
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..200 {
-            // The id beyond the logits is one that only the tokenizer has.
-            let drawn = draw_allowed(Arch::new(), &logits, &request, index, &[1, 2, 9]).unwrap();
+            let drawn = draw_allowed(Arch::new(), &logits, &request, index, &[1, 2]).unwrap();
             let expected = f64::from(logits[drawn.id as usize]) / 0.7 - sum.ln();
             assert!((f64::from(drawn.logprob) - expected).abs() < 1e-6);
             assert_eq!(drawn.allowed, Some(2));
@@ -355,8 +364,6 @@ mod tests {
             let drawn = draw_allowed(Arch::new(), &[7.3, -4.1], &request, 5, &[1]).unwrap();
             assert_eq!((drawn.id, drawn.logprob.to_bits()), (1, 0.0_f32.to_bits()));
         }
-        let none = draw_allowed(Arch::new(), &[1.0], &request(1.0, 0, 1.0), 0, &[5]);
-        assert!(matches!(none, Err(GenerationError::Constraint { .. })));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The sampler's thread: who is in the batch, and what each step computes.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -8,7 +9,7 @@ use std::time::Instant;
 
 use osmosis_core::PolicyVersion;
 use osmosis_core::generation::{GenerationError, GenerationRequest, StopReason, TokenSink};
-use osmosis_tokens::{TokenMatcher, TokensError};
+use osmosis_tokens::TokenMatcher;
 use pulp::Arch;
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -16,6 +17,7 @@ use tracing::{debug, error};
 
 use super::SamplerOptions;
 use super::draw::{Drawn, draw, draw_allowed};
+use super::grammar_state::GrammarState;
 use super::inbox::{Arrived, Inbox, Letter};
 use super::prefix_caches::{PrefixCaches, common_prefix};
 use super::sequence::{Job, Sequence};
@@ -25,6 +27,9 @@ use crate::decoder::{Batch, KvCache, Logits, PackedWeights, PagePool, Span, chec
 /// Prompt tokens run beside the sampled ones in a step: so many that a step computes about this many
 /// products. Small models then waste no time between steps, and large ones do not keep the others waiting.
 const PRODUCTS_PER_STEP: usize = 10_000_000_000;
+
+/// Tokens without an alternative that a sequence runs in one step. More would keep the others waiting.
+const FORCED_TOKENS_PER_STEP: usize = 32;
 
 /// Tokens for whose keys and values a newcomer waits rather than computing them itself.
 const WORTH_WAITING: usize = 16;
@@ -246,13 +251,17 @@ impl Scheduler {
         let drawn = draw_all(self.arch, &logits, &mut self.active, &sampling);
         // Before anybody is told, so that who has been told finds it counted.
         let counted = began.elapsed();
+        let sampled: usize = drawn.iter().flatten().map(Vec::len).sum();
         self.inbox
-            .count(prompt_tokens as u64, drawn.len() as u64, counted);
+            .count(prompt_tokens as u64, sampled as u64, counted);
         let mut ends = Vec::new();
         for (index, drawn) in sampling.into_iter().zip(drawn) {
             let sequence = &mut self.active[index];
             let end = match drawn {
-                Ok(drawn) => sequence.take(drawn, self.version).map(Ok),
+                Ok(drawn) => drawn
+                    .into_iter()
+                    .find_map(|drawn| sequence.take(drawn, self.version))
+                    .map(Ok),
                 Err(error) => Some(Err(error)),
             };
             if let Some(end) = end {
@@ -321,6 +330,8 @@ impl Scheduler {
         let count = |sequence: &Sequence| {
             if sequence.fresh {
                 0
+            } else if sequence.sampled() > 0 {
+                sequence.behind().min(FORCED_TOKENS_PER_STEP)
             } else if sequence.prefilling() {
                 let count = sequence.behind().min(budget);
                 budget -= count;
@@ -362,33 +373,27 @@ fn prompt_part(count: usize, sequence: &Sequence) -> usize {
     prompt.saturating_sub(sequence.cache.filled()).min(count)
 }
 
+/// The next token of each, and those after it that have no alternative.
 fn draw_all(
     arch: Arch,
     logits: &[&[f32]],
     active: &mut [Sequence],
     sampling: &[usize],
-) -> Vec<Result<Drawn, GenerationError>> {
+) -> Vec<Result<Vec<Drawn>, GenerationError>> {
     let sequences = active.iter_mut().enumerate();
     let sequences = sequences.filter(|(index, _)| sampling.binary_search(index).is_ok());
     let places: Vec<_> = logits
         .iter()
         .zip(sequences)
-        .map(|(logits, (_, sequence))| {
-            let index = sequence.sampled();
-            (*logits, &sequence.request, index, &mut sequence.matcher)
+        .map(|(logits, (_, sequence))| Place {
+            logits,
+            index: sequence.sampled(),
+            room: sequence.room(),
+            request: &sequence.request,
+            constrained: sequence.constrained.as_mut(),
         })
         .collect();
-    let draw = |(logits, request, index, matcher): Place<'_>| match matcher {
-        None => draw(arch, logits, request, index),
-        Some(matcher) => {
-            let allowed = matcher.allowed().map_err(|error| not_followed(&error))?;
-            let drawn = draw_allowed(arch, logits, request, index, &allowed)?;
-            matcher
-                .take(drawn.id)
-                .map_err(|error| not_followed(&error))?;
-            Ok(drawn)
-        }
-    };
+    let draw = |place: Place<'_>| place.draw(arch);
     if logits.iter().map(|logits| logits.len()).sum::<usize>() < 16 * 1024 {
         places.into_iter().map(draw).collect()
     } else {
@@ -396,17 +401,28 @@ fn draw_all(
     }
 }
 
-/// Where a token is drawn: logits, what was asked for, the number of the token, and what it has to follow.
-type Place<'a> = (
-    &'a [f32],
-    &'a GenerationRequest,
-    usize,
-    &'a mut Option<Box<TokenMatcher>>,
-);
+/// Where a token is drawn.
+struct Place<'a> {
+    logits: &'a [f32],
+    request: &'a GenerationRequest,
+    /// The number of the token.
+    index: usize,
+    /// Tokens that may be sampled, this one included.
+    room: usize,
+    constrained: Option<&'a mut GrammarState>,
+}
 
-/// A grammar that was begun can still turn out to be too complex.
-fn not_followed(error: &TokensError) -> GenerationError {
-    GenerationError::Constraint {
-        message: error.to_string(),
+impl Place<'_> {
+    fn draw(self, arch: Arch) -> Result<Vec<Drawn>, GenerationError> {
+        let (logits, request) = (self.logits, self.request);
+        let Some(constrained) = self.constrained else {
+            return Ok(vec![draw(arch, logits, request, self.index)?]);
+        };
+        let allowed = constrained.allowed(logits.len())?;
+        let drawn = draw_allowed(arch, logits, request, self.index, &allowed)?;
+        let room = self.room.saturating_sub(1);
+        let forced = constrained.take(drawn.id, logits.len(), room, &request.stop_ids)?;
+        let forced = forced.into_iter().map(|id| Drawn::forced(id, request));
+        Ok(iter::once(drawn).chain(forced).collect())
     }
 }

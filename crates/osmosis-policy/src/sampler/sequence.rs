@@ -6,6 +6,7 @@ use osmosis_tokens::TokenMatcher;
 use tracing::trace;
 
 use super::draw::Drawn;
+use super::grammar_state::GrammarState;
 use crate::decoder::{KvCache, PAGE};
 
 /// A request that has not been let in yet.
@@ -30,7 +31,7 @@ pub(super) struct Sequence {
     pub(super) request: GenerationRequest,
     pub(super) sink: Box<dyn TokenSink>,
     /// With the tokens sampled so far.
-    pub(super) matcher: Option<Box<TokenMatcher>>,
+    pub(super) constrained: Option<GrammarState>,
     limit: usize,
     pub(super) pages: usize,
     /// Tokens of the prompt.
@@ -57,7 +58,7 @@ impl Sequence {
         Self {
             request,
             sink,
-            matcher,
+            constrained: matcher.map(GrammarState::new),
             limit,
             pages,
             prompt: ids.len(),
@@ -86,6 +87,11 @@ impl Sequence {
 
     pub(super) fn sampled(&self) -> usize {
         self.ids.len() - self.prompt
+    }
+
+    /// Tokens that it may still sample.
+    pub(super) fn room(&self) -> usize {
+        self.limit.saturating_sub(self.sampled())
     }
 
     /// Hands a token on. Says why the sequence has ended, if it has.

@@ -195,6 +195,38 @@ fn forced_tokens_teach_nothing() {
 }
 
 #[test]
+fn tokens_without_an_alternative_end_where_others_would() {
+    let model = EmbeddedModel::builtin("tiny").unwrap();
+    let sampler = sampler(&model, options(4, 0));
+    let mut request = requests(&model, 1).remove(0);
+    let text = json!({"enum": ["just this, and nothing else"]});
+    request.constraint = Some(constraint(&model, &text));
+    request.alternatives = 2;
+    let (whole, end) = sample_one(&sampler, request.clone());
+    assert_eq!(end, Ok(StopReason::Stop));
+    assert!(whole.len() > 8, "{whole:?}");
+    for token in &whole {
+        assert_eq!(token.allowed, Some(1));
+        assert_eq!(token.alternatives, [(token.id, 0.0)]);
+    }
+    for most in 1..whole.len() {
+        request.max_tokens = most;
+        let (cut, end) = sample_one(&sampler, request.clone());
+        assert_eq!(end, Ok(StopReason::Length));
+        assert_eq!(cut, whole[..most]);
+    }
+    // A request for the same tokens beside others that are free.
+    let mut others = requests(&model, 3);
+    others[1].constraint = None;
+    others[2] = request;
+    let last = sample(&sampler, &others).pop().unwrap();
+    assert_eq!(
+        last,
+        (whole[..whole.len() - 1].to_vec(), Ok(StopReason::Length))
+    );
+}
+
+#[test]
 fn rows_whose_allowed_tokens_are_not_found_again_are_refused() {
     let model = EmbeddedModel::builtin("tiny").unwrap();
     let rows = rows(&sampler(&model, options(1, 0)), &requests(&model, 1));

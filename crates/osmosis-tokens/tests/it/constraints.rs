@@ -257,6 +257,50 @@ fn a_tool_without_parameters_takes_any_object() {
 }
 
 #[test]
+fn arguments_have_no_properties_but_those_of_the_tool() {
+    let format = format(CHATML);
+    let size = json!({"type": "integer", "minimum": 1, "maximum": 9});
+    let inner = json!({"type": "object", "properties": {"size": size}, "required": ["size"]});
+    let tools = [
+        tool("nothing", Some(json!({"type": "object", "properties": {}}))),
+        tool(
+            "some",
+            Some(json!({"type": "object", "properties": {"a": inner, "b": {"type": "null"}}})),
+        ),
+    ];
+    let reply = StructuredReply {
+        json: None,
+        tools: &tools,
+        most_calls: 1,
+    };
+    for draw in 0..30 {
+        let text = drawn(&format, &reply, draw);
+        let call = format.parse_reply(&text).tool_calls.remove(0);
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+        let names = |value: &Value| {
+            let names = value.as_object().unwrap().keys().cloned();
+            names.collect::<Vec<_>>()
+        };
+        if call.name == "nothing" {
+            assert_eq!(names(&arguments), [""; 0], "{text}");
+        } else {
+            assert!(
+                names(&arguments)
+                    .iter()
+                    .all(|name| name == "a" || name == "b"),
+                "{text}"
+            );
+            if let Some(inner) = arguments.get("a") {
+                assert_eq!(names(inner), ["size"], "{text}");
+            }
+        }
+    }
+    // What is open on purpose stays open.
+    let open = json!({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "null"}});
+    takes(&format, &json_reply(&open), r#"{"a": null, "b": null}"#);
+}
+
+#[test]
 fn reasoning_that_the_prompt_opens_comes_first() {
     let template =
         format!("{CHATML}{{%- if add_generation_prompt %}}{{{{ '<think>\\n' }}}}{{% endif %}}");
