@@ -341,9 +341,8 @@ mod tests {
         let of = |losses: &[&str], expected: u64| {
             let mut metrics = String::from("{\"step\":0,\"eval/loss\":0.1}\n");
             for (loss, step) in losses.iter().zip(1..) {
-                metrics.push_str(&format!(
-                    "{{\"step\":{step},\"loss\":0.0,\"eval/loss\":{loss}}}\n"
-                ));
+                let line = format!("{{\"step\":{step},\"loss\":0.0,\"eval/loss\":{loss}}}\n");
+                metrics.push_str(&line);
             }
             let steps: Vec<String> = (1..=losses.len()).map(|n| format!("step_{n}")).collect();
             let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
