@@ -22,12 +22,10 @@ const ROLLOUTS: usize = 32;
 
 /// Trains the project and holds the run against what training on constrained tokens promises.
 fn check(project: &str, python: &Utf8PathBuf, lr: f64) {
-    let mut rows = String::new();
-    for question in ROWS {
-        // Every row rewards the size 4, whatever is asked.
-        let row = json!({"user_prompt": question, "ground_truth": "4"});
-        rows += &format!("{row}\n");
-    }
+    // Every row rewards the size 4, whatever is asked.
+    let rows =
+        ROWS.map(|question| json!({"user_prompt": question, "ground_truth": "4"}).to_string());
+    let rows = rows.join("\n") + "\n";
     let workspace = Workspace::new(project, "", &rows);
     workspace.write("rollouts/r/choice.py", CHOICE);
     workspace.write(
@@ -58,7 +56,11 @@ fn all_replies_are_valid(workspace: &Workspace) {
             for call in rollout["calls"].as_array().unwrap() {
                 let exchange = &call["exchange"];
                 let asked = &exchange["parameters"];
-                if asked.get("response_format").or(asked.get("tool_choice")) == None {
+                if asked
+                    .get("response_format")
+                    .or(asked.get("tool_choice"))
+                    .is_none()
+                {
                     continue;
                 }
                 structured += 1;
@@ -93,8 +95,7 @@ fn the_policy_has_learned(steps: &[Value]) {
     for step in steps {
         if step.get("skipped").is_some() {
             // Nothing to compare, and no other reason.
-            let equal = number(step, "groups/no_variance") as usize;
-            assert_eq!(equal, ROWS.len(), "{step}");
+            assert_eq!(step["groups/no_variance"], json!(ROWS.len()), "{step}");
             continue;
         }
         updates += 1;
@@ -108,7 +109,7 @@ fn the_policy_has_learned(steps: &[Value]) {
         .iter()
         .map(|step| number(step, "reward/mean"))
         .collect();
-    let last = (rewards[STEPS - 2] + rewards[STEPS - 1]) / 2.0;
+    let last = f64::midpoint(rewards[STEPS - 2], rewards[STEPS - 1]);
     assert!(rewards[0] < 0.5 && last > rewards[0] + 0.3, "{rewards:?}");
 }
 
