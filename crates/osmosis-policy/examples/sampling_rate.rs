@@ -102,7 +102,7 @@ fn measure(config: &ModelConfig, weights: &Weights, batch: usize) -> Result<(), 
             let prompt = (0..PROMPT)
                 .map(|_| random.next_u32() % vocabulary)
                 .collect();
-            sampler.generate(request(prompt, answer, key), discard(&sender));
+            sampler.generate(request(prompt, answer, key), Box::new(discard(&sender)));
         }
         drop(sender);
         let ends: Vec<Ended> = ended.iter().collect();
@@ -165,7 +165,7 @@ fn answer_lines(model: &str, batch: usize) -> Result<(), Failure> {
             calls += 1;
             let mut key = [0; 32];
             key[..8].copy_from_slice(&calls.to_le_bytes());
-            sampler.generate(request(prompt, answer, key), discard(&sender));
+            sampler.generate(request(prompt, answer, key), Box::new(discard(&sender)));
         }
         drop(sender);
         let ends: Vec<Ended> = ended.iter().collect();
@@ -209,12 +209,12 @@ fn request(prompt: Vec<u32>, answer: usize, key: [u8; 32]) -> GenerationRequest 
     }
 }
 
-fn discard(ended: &Sender<Ended>) -> Box<Discard> {
-    Box::new(Discard {
+fn discard(ended: &Sender<Ended>) -> Discard {
+    Discard {
         ended: ended.clone(),
         sampled: 0,
         first: None,
-    })
+    }
 }
 
 /// What a sink tells when it is done.
