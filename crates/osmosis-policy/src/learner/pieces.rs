@@ -273,18 +273,18 @@ mod tests {
         ];
         let pieces = [piece(&inputs(&rows))];
         assert_eq!(pieces[0].ids, [1, 2, 3, 4, 6, 5, 7]);
-        let segment = |tokens, before: &[Range<usize>]| Segment {
+        let segment = |tokens, before: &[(usize, usize)]| Segment {
             tokens,
-            before: before.to_vec(),
+            before: before.iter().map(|(start, end)| *start..*end).collect(),
         };
         assert_eq!(
             *pieces[0].segments,
             [
                 segment(0..2, &[]),
-                segment(2..3, &[0..2]),
-                segment(3..4, &[0..2, 2..3]),
-                segment(4..5, &[0..2, 2..3]),
-                segment(5..6, &[0..2]),
+                segment(2..3, &[(0, 2)]),
+                segment(3..4, &[(0, 2), (2, 3)]),
+                segment(4..5, &[(0, 2), (2, 3)]),
+                segment(5..6, &[(0, 2)]),
                 segment(6..7, &[]),
             ]
         );

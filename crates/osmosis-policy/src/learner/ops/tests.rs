@@ -68,10 +68,10 @@ fn dot(a: &Matrix<f64>, b: &Matrix<f64>) -> f64 {
         .sum()
 }
 
-fn segment(tokens: Range<usize>, before: &[Range<usize>]) -> Segment {
+fn segment(tokens: Range<usize>, before: &[(usize, usize)]) -> Segment {
     Segment {
         tokens,
-        before: before.to_vec(),
+        before: before.iter().map(|(start, end)| *start..*end).collect(),
     }
 }
 
@@ -80,10 +80,10 @@ fn segments() -> Arc<[Segment]> {
     Arc::new([
         segment(0..75, &[]),
         segment(75..102, &[]),
-        segment(102..111, &[75..102]),
-        segment(111..121, &[75..102]),
-        segment(121..122, &[75..102, 111..121]),
-        segment(122..150, &[75..102, 111..121]),
+        segment(102..111, &[(75, 102)]),
+        segment(111..121, &[(75, 102)]),
+        segment(121..122, &[(75, 102), (111, 121)]),
+        segment(122..150, &[(75, 102), (111, 121)]),
     ])
 }
 
@@ -264,7 +264,7 @@ fn gradients_of_rope_match_differences() {
             table: RopeTable::new(&config, 4).into(),
             segments: Arc::new([
                 segment(0..4, &[]),
-                segment(4..6, &[0..2]),
+                segment(4..6, &[(0, 2)]),
                 segment(6..8, &[]),
             ]),
         },
