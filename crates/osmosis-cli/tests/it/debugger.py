@@ -1,7 +1,8 @@
 """Runs a program on a terminal and types a line at each prompt of the debugger.
 
-`debugger.py LINES PROGRAM ARGUMENTS…`: LINES are separated by `|`. Everything that arrives at the
-terminal is printed, and the exit code is the program's.
+`debugger.py LINES PROGRAM ARGUMENTS…`: LINES are separated by `|`; `^C` is typed as the key, and
+typed again where nothing answers it, as a user would. Everything that arrives at the terminal is
+printed, and the exit code is the program's.
 """
 
 import os
@@ -12,6 +13,7 @@ import time
 
 PROMPT = b"(Pdb) "
 PATIENCE = 120.0
+INTERRUPT = b"\x03"
 
 
 def main() -> int:
@@ -21,9 +23,14 @@ def main() -> int:
         os.execv(sys.argv[2], sys.argv[2:])
     seen = b""
     asked = 0
+    interrupting = False
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 1.0)[0]:
+            # CPython notices a key that comes between its prompt and its wait for input only with
+            # the next one.
+            if interrupting:
+                os.write(terminal, INTERRUPT)
             continue
         try:
             data = os.read(terminal, 65536)
@@ -34,9 +41,9 @@ def main() -> int:
         seen += data
         while lines and seen.count(PROMPT) > asked:
             asked += 1
-            # `^C` is typed as the key.
             line = lines.pop(0)
-            os.write(terminal, b"\x03" if line == "^C" else line.encode() + b"\n")
+            interrupting = line == "^C"
+            os.write(terminal, INTERRUPT if interrupting else line.encode() + b"\n")
     else:
         os.kill(pid, 9)
     sys.stdout.buffer.write(seen.replace(b"\r\n", b"\n"))
