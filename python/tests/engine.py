@@ -228,6 +228,7 @@ def grade_task(samples: list[Sample] | None = None, **fields: Any) -> Grade:
         metadata=fields.get("metadata"),
         artifacts_dir=fields.get("artifacts_dir"),
         project_path="/nowhere",
+        turns=fields.get("turns"),
     )
 
 

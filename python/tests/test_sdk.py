@@ -147,6 +147,42 @@ def test_the_grader_context_knows_its_samples():
         context.set_reward(1)
 
 
+def test_turns_have_rewards_of_their_own_as_many_as_there_are_turns():
+    context = GraderContext(samples={"a": RolloutSample(id="a")}, turn_counts={"a": 3})
+    assert context.turn_count() == context.turn_count("a") == 3
+    context.set_turn_rewards([0, 0.5, True])
+    assert context.sample.turn_rewards == [0.0, 0.5, 1.0]
+    assert context.sample.reward is None, "it is given apart"
+    with pytest.raises(ValueError, match="`a` has 3 turns, and got rewards for 2"):
+        context.set_turn_rewards([1, 2])
+    with pytest.raises(InvalidRewardError, match=r"turn 1: .*`nan`"):
+        context.set_turn_rewards([0, float("nan"), 0])
+    with pytest.raises(InvalidRewardError, match=r"turn 2: .*`inf`"):
+        context.set_turn_rewards([0, 0, float("inf")])
+    with pytest.raises(InvalidRewardError, match="a list of numbers"):
+        context.set_turn_rewards(1)  # type: ignore[arg-type]
+    assert context.sample.turn_rewards == [0.0, 0.5, 1.0], "what was given before stays"
+    context.samples["b"] = RolloutSample(id="b")
+    with pytest.raises(ValueError, match="`b` has 0 turns"):
+        context.set_sample_turn_rewards("b", [1])
+    with pytest.raises(ValueError, match="exactly one sample"):
+        context.set_turn_rewards([1])
+    with pytest.raises(ValueError, match="no sample `c`"):
+        context.turn_count("c")
+    unknown = GraderContext(samples={"a": RolloutSample(id="a")})
+    unknown.set_turn_rewards([1])
+    with pytest.raises(ValueError, match="turn_counts"):
+        unknown.turn_count()
+
+
+def test_rewards_of_turns_are_dumped_when_there_are_some():
+    sample = RolloutSample(reward=1)
+    assert "turn_rewards" not in sample.model_dump()
+    sample.turn_rewards = [1, 2]
+    assert RolloutSample.model_validate(sample.model_dump()).turn_rewards == [1.0, 2.0]
+    assert RolloutSample.model_validate_json(sample.model_dump_json()) == sample
+
+
 def test_configs_are_open_and_checked():
     with pytest.raises(ValidationError):
         BaseConfig()  # type: ignore[call-arg]

@@ -244,6 +244,23 @@ async def test_a_grade_that_is_none_fails_with_its_reason(
         assert message in answer.failure.message
 
 
+async def test_rewards_of_turns_go_to_the_engine_beside_the_samples(tmp_path: Path):
+    source = grader("""
+ctx.set_reward(1)
+if ctx.turn_count():
+    ctx.set_turn_rewards([0.25] * (ctx.turn_count() - bool(ctx.label)))
+""")
+    async with loaded_worker(tmp_path, source) as (worker, _, _engine):
+        done = await worker.answer(grade_task(turns={"main": 2}))
+        assert done.turn_rewards == {"main": [0.25, 0.25]}
+        assert done.samples[0].extra_fields is None
+        done = await worker.answer(grade_task(turns={"main": 0}))
+        assert done.turn_rewards is None
+        answer = await worker.answer(grade_task(turns={"main": 2}, label="one too few"))
+        assert isinstance(answer, TaskFailed), answer
+        assert "sample `main` has 2 turns, and got rewards for 1" in answer.failure.message
+
+
 async def test_numbers_of_numpy_are_rewards_and_a_removed_sample_needs_none(tmp_path: Path):
     pytest.importorskip("numpy")
     source = grader("""

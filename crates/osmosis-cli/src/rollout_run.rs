@@ -203,11 +203,7 @@ fn render(report: &RowRunReport, workspace: &Workspace) -> String {
 }
 
 fn sample_text(sample: &SampleDetails) -> String {
-    let reward = match (sample.remove_sample, sample.reward) {
-        (true, _) => "removed by the grader".to_owned(),
-        (false, Some(reward)) => format!("reward {reward}"),
-        (false, None) => "no reward".to_owned(),
-    };
+    let reward = show::reward_text(sample);
     let metrics = sample.metrics.as_ref();
     let metrics = metrics.map_or_else(String::new, |metrics| {
         format!(" · metrics {}", metrics.as_str())

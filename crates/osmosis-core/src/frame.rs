@@ -5,9 +5,11 @@
 //! User data (prompts, messages, metadata) crosses as JSON text inside the msgpack, so that neither
 //! side re-encodes it. Golden frames in `fixtures/frames/` are read by the Rust and Python tests.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, JsonText, Reward, RolloutId, Sample};
+use crate::{Failure, JsonText, Reward, RolloutId, Sample, SampleId};
 
 /// Both sides must speak exactly this.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -57,7 +59,13 @@ pub enum FromWorker {
         interactions: Vec<InteractionReward>,
     },
     /// The grader returned; the samples carry rewards.
-    GradeDone { task: u64, samples: Vec<Sample> },
+    GradeDone {
+        task: u64,
+        samples: Vec<Sample>,
+        /// Rewards of the single turns of samples, where the grader gave some.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        turn_rewards: TurnRewards,
+    },
     /// The workflow declined to be scored.
     Rejected { task: u64, reason: String },
     /// User code raised.
@@ -221,7 +229,13 @@ pub struct GradeTask {
     /// The judge that the grader may ask, when the config names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeAccess>,
+    /// How many turns each of the samples has; empty when that is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub turns: BTreeMap<SampleId, u32>,
 }
+
+/// What a grader says the turns of samples were worth, one reward for each answer of the policy, in order.
+pub type TurnRewards = BTreeMap<SampleId, Vec<Reward>>;
 
 /// A model that a grader may ask while it grades one rollout.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

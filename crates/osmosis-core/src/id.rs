@@ -155,8 +155,11 @@ impl RolloutId {
 impl SampleId {
     /// The sample that calls without a sample id belong to.
     pub fn main() -> Self {
-        Self("main".to_owned())
+        Self(Self::MAIN.to_owned())
     }
+
+    /// The name of [`SampleId::main`].
+    pub const MAIN: &'static str = "main";
 }
 
 /// How many times a rollout has been claimed; the fence that makes a late result harmless.

@@ -6,6 +6,7 @@
     reason = "a behaviour that does not hold fails its test"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,7 @@ impl ExecutorUnderTest {
             artifacts_dir: None,
             judge: None,
             clock: None,
+            turns: BTreeMap::new(),
         };
         self.executor
             .grade(job, terms(Isolation::Shared, LONG), &cancel)

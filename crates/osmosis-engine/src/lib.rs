@@ -42,6 +42,7 @@ mod regrade;
 mod rollout;
 mod serving;
 mod sessions;
+mod turns;
 
 pub use driver::Engine;
 pub use error::{EngineError, EngineErrorKind};

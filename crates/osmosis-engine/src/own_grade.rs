@@ -87,7 +87,8 @@ fn rewarded(
     let mut by_sample: BTreeMap<&SampleId, Vec<Interaction>> = BTreeMap::new();
     let mut unknown = Vec::new();
     for InteractionReward { completion, reward } in interactions {
-        let mut found = given.iter().filter(|given| given.id == completion);
+        let is_meant = |given: &&GivenAnswer| given.id.as_ref() == Some(&completion);
+        let mut found = given.iter().filter(is_meant);
         let Some(one) = found.next() else {
             unknown.push(completion);
             continue;
@@ -112,7 +113,7 @@ fn rewarded(
 }
 
 /// Rewards of parts are as large as rewards may be.
-fn check_rewards(mut rewards: impl Iterator<Item = Reward>) -> Result<(), Failure> {
+pub(crate) fn check_rewards(mut rewards: impl Iterator<Item = Reward>) -> Result<(), Failure> {
     rewards
         .try_for_each(|reward| Reward::new(reward.get()).map(drop))
         .map_err(|error| {
@@ -173,7 +174,12 @@ fn unknown_completions(unknown: &[String], given: &[GivenAnswer]) -> Failure {
         [] => "it made no model call that was answered".to_owned(),
         given => format!(
             "its completions are {}",
-            listed(given.iter().map(|given| given.id.as_str()).collect())
+            listed(
+                given
+                    .iter()
+                    .filter_map(|given| given.id.as_deref())
+                    .collect()
+            )
         ),
     };
     Failure::new(
@@ -203,9 +209,10 @@ mod tests {
 
     fn given(id: &str, sample: &str, call: u32) -> GivenAnswer {
         GivenAnswer {
-            id: id.to_owned(),
+            id: Some(id.to_owned()),
             sample: SampleId::new(sample).unwrap(),
             calls: vec![call],
+            replaces: vec![],
         }
     }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::execution::{Isolation, Terms};
 use osmosis_core::{RolloutId, Sample};
-use osmosis_store::{Claim, RolloutRecord, Store};
+use osmosis_store::{CallPurpose, CallQuery, Claim, RolloutRecord, Store};
+use osmosis_tokens::TokenRecord;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,8 @@ use crate::driver::{CLAIM_BATCH, Parts};
 use crate::rollout::{
     AttemptRecord, Graded, Grading, clean_artifacts_dir, finish, give_back, grade, try_again,
 };
+use crate::sessions::GivenAnswer;
+use crate::turns::Turns;
 use crate::{EngineError, RunEvent};
 
 /// The run whose samples are graded. It is only read.
@@ -142,6 +145,7 @@ pub(crate) async fn execute(
             grade_limit: rules.grade_limit,
         },
         rules,
+        turns: recorded_turns(recorded, &claim.id).await?,
     };
     let samples = samples.into_iter().map(without_grade).collect();
     let graded = grade(parts, &claim, &grading, samples, &mut attempt, cancel).await;
@@ -154,6 +158,45 @@ pub(crate) async fn execute(
         Graded::Again(again) => try_again(parts, &claim, again, attempt, cancel).await,
         Graded::Stopped { samples } => give_back(parts, &claim, attempt, samples).await,
     }
+}
+
+/// The turns of a rollout by its recorded calls; `None` when there are none, which are another run's then.
+async fn recorded_turns(recorded: &Recorded, id: &RolloutId) -> Result<Option<Turns>, EngineError> {
+    let query = CallQuery {
+        rollout_id: id.clone(),
+        attempt: None,
+    };
+    let mut calls = recorded.store.calls(query).await?;
+    calls.retain(|call| call.purpose == CallPurpose::Policy);
+    if calls.is_empty() {
+        return Ok(None);
+    }
+    let tokens = if calls.iter().any(|call| call.token_records > 0) {
+        recorded.store.token_records(id).await?
+    } else {
+        vec![]
+    };
+    // Both are in the order in which the calls finished.
+    let mut tokens = tokens.into_iter();
+    let mut answers = Vec::new();
+    for call in calls {
+        let own = tokens.by_ref().take(call.token_records as usize);
+        let records: Vec<TokenRecord> = own
+            .filter_map(|(_, bytes)| TokenRecord::decode(&bytes).ok())
+            .collect();
+        if call.error.is_none() && call.status < 400 {
+            answers.push(GivenAnswer {
+                id: None,
+                sample: call.sample_id,
+                calls: records.iter().map(|record| record.call).collect(),
+                replaces: records
+                    .into_iter()
+                    .flat_map(|record| record.replaces)
+                    .collect(),
+            });
+        }
+    }
+    Ok(Some(Turns::of(&answers)))
 }
 
 /// A place among those that may go on; `None` when the run is asked to stop first.

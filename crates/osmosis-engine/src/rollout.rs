@@ -17,6 +17,7 @@ use crate::driver::Parts;
 use crate::own_grade::own_grade;
 use crate::reading::Assigned;
 use crate::sessions::{AgentSession, JudgeSession, Session, SessionCalls};
+use crate::turns::{Turns, credited};
 use crate::{EngineError, RunEvent};
 
 /// Runs one claimed rollout to a durable result, or puts it back.
@@ -53,7 +54,7 @@ pub(crate) async fn execute(
         attempt: claim.attempt,
         alias,
         greedy: measuring.is_greedy(claim.row_index, &claim.id),
-        keeps_answers: self_graded,
+        keeps_details: self_graded,
         clock: Arc::clone(&clock),
     });
     let whole = if self_graded {
@@ -125,6 +126,7 @@ pub(crate) async fn execute(
         artifacts_dir,
         terms,
         rules,
+        turns: Some(Turns::of(&through.answers)),
     };
     match grade(parts, &claim, &grading, samples, &mut attempt, cancel).await {
         Graded::Finished { outcome, samples } => {
@@ -187,6 +189,8 @@ pub(crate) struct Grading<'a> {
     pub(crate) artifacts_dir: Option<Utf8PathBuf>,
     pub(crate) terms: Terms,
     pub(crate) rules: Rules,
+    /// `None` when they are not known.
+    pub(crate) turns: Option<Turns>,
 }
 
 /// What grading came to.
@@ -210,6 +214,7 @@ pub(crate) async fn grade(
     attempt: &mut AttemptRecord,
     cancel: &CancellationToken,
 ) -> Graded {
+    let turns = grading.turns.as_ref();
     let mut so_far = Grades {
         failures: claim.failures,
         ..Grades::default()
@@ -234,6 +239,9 @@ pub(crate) async fn grade(
             artifacts_dir: grading.artifacts_dir.clone(),
             judge: judge.as_ref().map(access),
             clock: Some(clock),
+            turns: turns
+                .map(|turns| turns.counts(&samples))
+                .unwrap_or_default(),
         };
         let mut report = parts.executor.grade(job, terms, cancel).await;
         if let Some(judge) = &judge {
@@ -249,7 +257,7 @@ pub(crate) async fn grade(
         attempt.durations.grade += ms(report.task.took);
         let timed_out = matches!(report.task.result, TaskResult::TimedOut);
         let after = decision::after_grade(
-            report.task.result,
+            credited(report.task.result, turns),
             report.samples,
             asked.fault_behind(timed_out),
             so_far,

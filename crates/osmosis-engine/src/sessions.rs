@@ -51,7 +51,7 @@ pub struct AgentSession {
     /// Answers are decoded at temperature 0, whatever the call says.
     pub greedy: bool,
     /// The ids of answers, and what was sampled, are kept for [`SessionCalls`].
-    pub keeps_answers: bool,
+    pub keeps_details: bool,
     /// The task's own clock: calls are given up in time for its deadline, and what they lose to servers that fail
     /// is lost on it.
     pub clock: Arc<TaskClock>,
@@ -93,9 +93,9 @@ pub struct SessionCalls {
     pub fault: Option<ModelFault>,
     /// The same when the task was late: what it lost so much time to that this explains it.
     pub fault_when_late: Option<ModelFault>,
-    /// The whole answers that were given, in order, when the session keeps them.
+    /// The whole answers that an agent was given, in order.
     pub answers: Vec<GivenAnswer>,
-    /// The calls in tokens, encoded, with the samples they belong to, when the session keeps answers.
+    /// The calls in tokens, encoded, with the samples they belong to, when the session keeps details.
     pub token_records: Vec<(SampleId, Bytes)>,
 }
 
@@ -123,9 +123,11 @@ pub struct ModelFault {
 /// An answer as its caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenAnswer {
-    /// The id that the caller was given.
-    pub id: String,
+    /// The id that the caller was given, when the session keeps details.
+    pub id: Option<String>,
     pub sample: SampleId,
     /// The numbers of its token records within the sample, one for each choice; empty without tokens.
     pub calls: Vec<u32>,
+    /// The token records of an answer to the same request that its caller never got.
+    pub replaces: Vec<u32>,
 }

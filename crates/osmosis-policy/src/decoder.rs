@@ -14,6 +14,8 @@ mod elementwise;
 mod forward;
 mod kernel;
 mod matrix;
+#[cfg(test)]
+mod noise;
 mod packed;
 mod panels;
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod footprint;
 pub mod fuzzing;
 mod learner;
 mod lora;
+mod pace;
 mod processor;
 mod sampler;
 mod start_model;
@@ -34,6 +35,7 @@ pub use osmosis_core::learner::{
     KlEstimator, LossFunction, LossRow, NamedTensor, PolicyGradient, Surrogate, UpdateReport,
     Weights,
 };
+pub use pace::Pace;
 pub use processor::Processor;
 pub use sampler::{Sampler, SamplerOptions, SamplerRate};
 pub use start_model::StartModel;

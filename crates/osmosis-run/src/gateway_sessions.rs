@@ -52,7 +52,7 @@ impl Sessions for GatewaySessions {
             attempt,
             alias,
             greedy,
-            keeps_answers,
+            keeps_details,
             clock,
         } = wanted;
         let endpoint = self.gateway.endpoint_for(&rollout);
@@ -60,8 +60,9 @@ impl Sessions for GatewaySessions {
         if greedy {
             session.decode_greedily();
         }
-        if keeps_answers {
-            session.keep_completions();
+        session.keep_completions();
+        if keeps_details {
+            session.keep_details();
         }
         session.keep_time(clock);
         self.session(session, endpoint)
@@ -129,6 +130,7 @@ fn session_calls(calls: RolloutCalls) -> SessionCalls {
         id: given.id,
         sample: given.sample,
         calls: given.calls,
+        replaces: given.replaces,
     });
     SessionCalls {
         summary: calls.summary,

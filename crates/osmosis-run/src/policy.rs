@@ -301,13 +301,13 @@ pub async fn open_model(
     let opened = match model {
         ModelPath::Builtin(name) => EmbeddedModel::builtin_with(name, settings),
         ModelPath::Run { name, step } => {
+            let folder = checkpoint(name.as_str(), *step, workspace).await?;
             if *step == CheckpointStep::Best {
                 tracing::warn!(
                     "`{model}` was chosen by its score on the run's held-out rows: what it scores on \
                      them is optimistic, so measure it on other rows"
                 );
             }
-            let folder = checkpoint(name.as_str(), *step, workspace).await?;
             EmbeddedModel::open_with(&folder, settings)
         }
         ModelPath::Local(path) => EmbeddedModel::open_with(&local(path, workspace)?, settings),
@@ -369,7 +369,18 @@ pub fn model_error(model: &ModelPath, error: &PolicyError) -> RunError {
         RunErrorKind::ModelInvalid,
         format!("model_path `{model}`: {error}"),
     )
-    .maybe_hint(error.hint())
+    .maybe_hint(error.hint().or_else(|| missing_hint(model, error)))
+}
+
+fn missing_hint(model: &ModelPath, error: &PolicyError) -> Option<String> {
+    let (ModelPath::Local(_), PolicyError::Io { path, .. }) = (model, error) else {
+        return None;
+    };
+    (!path.exists()).then(|| {
+        "give a model folder (`config.json`, `tokenizer.json`, `*.safetensors`) or a GGUF file; a relative path is \
+         read from the workspace, the folder that holds `rollouts/`"
+            .to_owned()
+    })
 }
 
 /// The folder or file of a model that is one.

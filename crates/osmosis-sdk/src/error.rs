@@ -21,6 +21,14 @@ pub enum SdkError {
     NotOneSample { known: Vec<String> },
     #[error(transparent)]
     InvalidReward(#[from] RewardError),
+    #[error("sample `{name}` has {turns} turns, and got rewards for {given}")]
+    WrongTurnCount {
+        name: String,
+        turns: u32,
+        given: usize,
+    },
+    #[error("how many turns sample `{name}` has is not known here")]
+    TurnsUnknown { name: String },
     #[error("no reward for sample {}", listed(.names))]
     Ungraded { names: Vec<String> },
     #[error("{what} can't be said in JSON: {source}")]
@@ -58,6 +66,8 @@ impl SdkError {
             Self::UnknownSample { .. } => "unknown_sample",
             Self::NotOneSample { .. } => "not_one_sample",
             Self::InvalidReward(_) => "invalid_reward",
+            Self::WrongTurnCount { .. } => "wrong_turn_count",
+            Self::TurnsUnknown { .. } => "turns_unknown",
             Self::Ungraded { .. } => "ungraded_sample",
             Self::NotJson { .. } => "not_json",
             Self::NotAMessage { .. } => "invalid_return",
@@ -79,6 +89,8 @@ impl SdkError {
             | Self::UnknownSample { .. }
             | Self::NotOneSample { .. }
             | Self::InvalidReward(_)
+            | Self::WrongTurnCount { .. }
+            | Self::TurnsUnknown { .. }
             | Self::NotJson { .. }
             | Self::NotAMessage { .. }
             | Self::InvalidMetric { .. }
@@ -97,6 +109,12 @@ impl SdkError {
             Self::DuplicateSample { .. } => Some("give each conversation a name of its own"),
             Self::NotOneSample { .. } => {
                 Some("go through `ctx.samples()` and use `ctx.set_sample_reward`")
+            }
+            Self::WrongTurnCount { .. } => Some(
+                "a turn is one answer of the policy, and each needs a reward: `ctx.turn_count` is their number",
+            ),
+            Self::TurnsUnknown { .. } => {
+                Some("regrade the run that made the model calls, and not one that was regraded")
             }
             Self::Ungraded { .. } => Some(
                 "call `ctx.set_sample_reward` for every sample, or `ctx.remove_sample` for one \

@@ -1,9 +1,10 @@
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use osmosis_core::frame::{GradeTask, JudgeAccess};
-use osmosis_core::{Reward, RolloutId, Sample};
+use osmosis_core::frame::{GradeTask, JudgeAccess, TurnRewards};
+use osmosis_core::{Reward, RolloutId, Sample, SampleId};
 use serde_json::{Map, Value};
 
 use crate::sample::{RolloutSample, finite, json_text};
@@ -20,6 +21,8 @@ pub struct GraderContext<C = ()> {
     project_path: PathBuf,
     rollout_id: RolloutId,
     judge: Option<JudgeAccess>,
+    /// Empty when they are not known.
+    turns: BTreeMap<SampleId, u32>,
     /// One for each sample, in the same order.
     grades: Mutex<Vec<Grade>>,
 }
@@ -29,6 +32,7 @@ struct Grade {
     reward: Option<Reward>,
     removed: bool,
     metrics: Map<String, Value>,
+    turns: Option<Vec<Reward>>,
 }
 
 impl<C> GraderContext<C> {
@@ -46,6 +50,7 @@ impl<C> GraderContext<C> {
                 Ok(Grade {
                     reward: None,
                     removed: false,
+                    turns: None,
                     metrics: match metrics {
                         Some(text) => parsed(text, "the sample's metrics")?,
                         None => Map::new(),
@@ -65,6 +70,7 @@ impl<C> GraderContext<C> {
             project_path: task.project_path.into(),
             rollout_id: task.rollout_id,
             judge: task.judge,
+            turns: task.turns,
             grades: Mutex::new(grades),
         })
     }
@@ -109,6 +115,46 @@ impl<C> GraderContext<C> {
     pub fn set_sample_reward(&self, id: &str, reward: impl Into<f64>) -> Result<(), SdkError> {
         let position = self.position(id)?;
         self.grades()[position].reward = Some(Reward::new(reward.into())?);
+        Ok(())
+    }
+
+    /// How many turns a sample has: answers of the policy that the agent was given under its name.
+    pub fn turn_count(&self, id: &str) -> Result<u32, SdkError> {
+        let position = self.position(id)?;
+        let count = self.turns.get(&self.samples[position].given.id);
+        count.copied().ok_or_else(|| SdkError::TurnsUnknown {
+            name: id.to_owned(),
+        })
+    }
+
+    /// [`Self::set_sample_turn_rewards`] for the only sample.
+    pub fn set_turn_rewards(
+        &self,
+        rewards: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<(), SdkError> {
+        let id = self.sample()?.id();
+        self.set_sample_turn_rewards(id, rewards)
+    }
+
+    /// Gives each turn of a sample a reward of its own, in order: as many finite numbers as it has turns. Training uses
+    /// them in place of the sample's reward, which it still needs for everything else.
+    pub fn set_sample_turn_rewards(
+        &self,
+        id: &str,
+        rewards: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<(), SdkError> {
+        let position = self.position(id)?;
+        let turns = self.turn_count(id)?;
+        let rewards = rewards.into_iter().map(|reward| Reward::new(reward.into()));
+        let rewards: Vec<Reward> = rewards.collect::<Result<_, _>>()?;
+        if rewards.len() != turns as usize {
+            return Err(SdkError::WrongTurnCount {
+                name: id.to_owned(),
+                turns,
+                given: rewards.len(),
+            });
+        }
+        self.grades()[position].turns = Some(rewards).filter(|rewards| !rewards.is_empty());
         Ok(())
     }
 
@@ -163,18 +209,22 @@ impl<C> GraderContext<C> {
         output::write_tagged(Some(self.rollout_id()), &text.to_string());
     }
 
-    /// The graded samples; the conversation goes back as the very text it came as.
-    pub(crate) fn finish(self) -> Result<Vec<Sample>, SdkError> {
+    /// The graded samples, and the rewards of their turns; the conversation goes back as the very text it came as.
+    pub(crate) fn finish(self) -> Result<(Vec<Sample>, TurnRewards), SdkError> {
         let grades = self
             .grades
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         let mut graded = Vec::with_capacity(self.samples.len());
         let mut ungraded = Vec::new();
+        let mut turn_rewards = TurnRewards::new();
         for (sample, grade) in self.samples.into_iter().zip(grades) {
             let mut sample = sample.given;
             if grade.reward.is_none() && !grade.removed {
                 ungraded.push(sample.id.to_string());
+            }
+            if let Some(rewards) = grade.turns {
+                turn_rewards.insert(sample.id.clone(), rewards);
             }
             sample.reward = grade.reward;
             sample.remove_sample = grade.removed;
@@ -184,7 +234,7 @@ impl<C> GraderContext<C> {
             graded.push(sample);
         }
         if ungraded.is_empty() {
-            Ok(graded)
+            Ok((graded, turn_rewards))
         } else {
             Err(SdkError::Ungraded { names: ungraded })
         }
@@ -225,7 +275,7 @@ impl<C> fmt::Debug for GraderContext<C> {
 
 #[cfg(test)]
 mod tests {
-    use osmosis_core::{JsonText, SampleId};
+    use osmosis_core::JsonText;
 
     use super::*;
 
@@ -248,6 +298,7 @@ mod tests {
             artifacts_dir: None,
             project_path: String::new(),
             judge: None,
+            turns: BTreeMap::from([(SampleId::main(), 2)]),
         };
         GraderContext::new(task, Arc::new(())).unwrap()
     }
@@ -258,8 +309,31 @@ mod tests {
         assert_eq!(error.kind(), "ungraded_sample");
         let graded = context();
         graded.set_reward(0.5).unwrap();
-        let samples = graded.finish().unwrap();
+        let (samples, turns) = graded.finish().unwrap();
         assert_eq!(samples[0].reward, Some(Reward::new(0.5).unwrap()));
         assert!(!samples[0].remove_sample);
+        assert!(turns.is_empty());
+    }
+
+    #[test]
+    fn turns_have_rewards_of_their_own_as_many_as_there_are_turns() {
+        let graded = context();
+        assert_eq!(graded.turn_count("main").unwrap(), 2);
+        let told = graded.set_turn_rewards([0.5]).unwrap_err();
+        assert_eq!(told.kind(), "wrong_turn_count");
+        assert_eq!(
+            told.to_string(),
+            "sample `main` has 2 turns, and got rewards for 1"
+        );
+        let told = graded.set_turn_rewards([0.5, f64::NAN]).unwrap_err();
+        assert_eq!(told.kind(), "invalid_reward");
+        graded.set_turn_rewards([false, true]).unwrap();
+        graded.set_reward(1).unwrap();
+        let (_, turns) = graded.finish().unwrap();
+        let rewards: Vec<f64> = turns[&SampleId::main()]
+            .iter()
+            .map(|one| one.get())
+            .collect();
+        assert_eq!(rewards, [0.0, 1.0]);
     }
 }

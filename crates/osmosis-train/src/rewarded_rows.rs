@@ -49,7 +49,7 @@ pub async fn rows_of(
     };
     let records = read_records(calls, &rollout.id).await?;
     let why_unknown = why_unknown(rollout, &records);
-    // Only a workflow that is its own grader leaves credit; other fields may have any shape.
+    // Fields of the user's own may have any shape.
     let credits: BTreeMap<SampleId, Credit> = samples
         .iter()
         .filter_map(|sample| {

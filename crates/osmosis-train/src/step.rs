@@ -81,15 +81,10 @@ pub(crate) async fn units_of(
     };
     let records = read_records(store, &rollout.id).await?;
     refuse_untrainable(rollout, scored, &records)?;
-    let credits = if self_graded {
-        read_credits(store, &rollout.id).await?
-    } else {
-        BTreeMap::new()
-    };
     let crediting = Crediting {
         training,
         records,
-        credits,
+        credits: read_credits(store, &rollout.id, self_graded).await?,
     };
     crediting.units(&rollout.id, scored).map(Some)
 }
@@ -280,17 +275,20 @@ pub(crate) async fn read_records(store: &dyn Store, id: &RolloutId) -> Result<Re
     Ok(records)
 }
 
-/// What the parts of a rollout's samples earned, where they have rewards of their own.
+/// What the parts of a rollout's samples earned, where they have rewards of their own. The other fields of a workflow
+/// that does not grade itself may have any shape.
 async fn read_credits(
     store: &dyn Store,
     id: &RolloutId,
+    self_graded: bool,
 ) -> Result<BTreeMap<SampleId, Credit>, TrainError> {
     let samples = store.samples(id).await?.into_iter();
-    let read = samples.map(|sample| {
-        let credit = Credit::read(sample.extra_fields.as_ref()).map_err(|error| {
-            TrainError::Internal(format!("the rewards of `{id}` can't be read: {error}"))
-        })?;
-        Ok((sample.id, credit))
+    let read = samples.map(|sample| match Credit::read(sample.extra_fields.as_ref()) {
+        Ok(credit) => Ok((sample.id, credit)),
+        Err(error) if self_graded => Err(TrainError::Internal(format!(
+            "the rewards of `{id}` can't be read: {error}"
+        ))),
+        Err(_) => Ok((sample.id, Credit::default())),
     });
     read.collect()
 }

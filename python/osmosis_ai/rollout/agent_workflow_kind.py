@@ -102,6 +102,7 @@ class LoadedAgentWorkflow(LoadedWorkflow):
                 artifacts_dir=folder,
                 project_path=job.project_path,
                 judge=job.judge,
+                turn_counts=job.turn_counts,
             )
             started()
             return GradedSamples(await self._grader_runner.grade(context))

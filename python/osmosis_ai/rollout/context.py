@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from osmosis_ai.rollout.types import (
     AgentWorkflowConfig,
     RolloutSample,
     as_reward,
+    as_turn_rewards,
     check_sample_id,
 )
 
@@ -214,6 +215,8 @@ class GraderContext:
     project_path: str | None = None
     # Who may be asked, when the config names a `judge_model`.
     judge: Judge | None = None
+    # How many turns each sample has, where the run knows it.
+    turn_counts: dict[str, int] | None = None
 
     def get_samples(self) -> dict[str, RolloutSample]:
         """The samples by id."""
@@ -221,23 +224,60 @@ class GraderContext:
 
     def set_sample_reward(self, sample_id: str, reward: float) -> None:
         """Gives a sample its reward: a finite number."""
+        self._named(sample_id).reward = as_reward(reward)
+
+    def set_sample_turn_rewards(self, sample_id: str, rewards: Iterable[float]) -> None:
+        """Gives each turn of a sample a reward of its own: as many finite numbers as it has turns.
+
+        A turn is one answer of the policy, in the order in which they were given. Training uses
+        these rewards in place of the sample's own, which it still needs for everything else.
+        """
+        sample = self._named(sample_id)
+        given = as_turn_rewards(rewards)
+        expected = None if self.turn_counts is None else self.turn_counts.get(sample_id, 0)
+        if expected is not None and len(given) != expected:
+            raise ValueError(
+                f"sample `{sample_id}` has {expected} turns, and got rewards for {len(given)}; "
+                "a turn is one answer of the policy (`ctx.turn_count()` is their number)"
+            )
+        sample.turn_rewards = given or None
+
+    def turn_count(self, sample_id: str | None = None) -> int:
+        """How many turns a sample has, the only one unless one is named."""
+        name = self._only_name() if sample_id is None else sample_id
+        self._named(name)
+        if self.turn_counts is None:
+            raise ValueError(
+                "how many turns a sample has is known while osmosis runs the grader; elsewhere, "
+                'pass it: `GraderContext(…, turn_counts={"main": 2})`'
+            )
+        return self.turn_counts.get(name, 0)
+
+    def _named(self, sample_id: str) -> RolloutSample:
         sample = self.samples.get(sample_id)
         if sample is None:
             known = ", ".join(f"`{name}`" for name in self.samples) or "none"
             raise ValueError(f"there is no sample `{sample_id}`; samples here: {known}")
-        sample.reward = as_reward(reward)
+        return sample
 
     @property
     def sample(self) -> RolloutSample:
         """The sample, when there is exactly one."""
+        return self.samples[self._only_name()]
+
+    def _only_name(self) -> str:
         if len(self.samples) != 1:
             names = ", ".join(f"`{name}`" for name in self.samples) or "none"
             raise ValueError(
                 f"`ctx.sample` and `ctx.set_reward` need exactly one sample, here are: {names}; "
                 "use `ctx.samples` and `ctx.set_sample_reward`"
             )
-        return next(iter(self.samples.values()))
+        return next(iter(self.samples))
 
     def set_reward(self, reward: float) -> None:
         """Gives the only sample its reward."""
         self.sample.reward = as_reward(reward)
+
+    def set_turn_rewards(self, rewards: Iterable[float]) -> None:
+        """`set_sample_turn_rewards` for the only sample."""
+        self.set_sample_turn_rewards(self._only_name(), rewards)

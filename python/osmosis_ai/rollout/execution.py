@@ -33,6 +33,9 @@ from osmosis_ai.rollout.types import (
 MAIN_SAMPLE = "main"
 
 logger = logging.getLogger("osmosis_ai.rollout")
+# What a sample has that nobody has graded.
+NO_GRADE: dict[str, Any] = {"reward": None, "remove_sample": False, "turn_rewards": None}
+
 _warned_of_grades = False
 
 
@@ -104,7 +107,7 @@ def graded(expected: Iterable[str], samples: dict[str, RolloutSample]) -> list[R
 def _bare(sample: RolloutSample) -> RolloutSample:
     """The sample without a grade: rewards and removals are the grader's alone."""
     global _warned_of_grades
-    if sample.reward is None and not sample.remove_sample:
+    if sample.reward is None and not sample.remove_sample and sample.turn_rewards is None:
         return sample
     if not _warned_of_grades:
         _warned_of_grades = True
@@ -112,7 +115,7 @@ def _bare(sample: RolloutSample) -> RolloutSample:
             "sample `%s` came with a reward or `remove_sample`; only what a grader sets counts",
             sample.id,
         )
-    return sample.model_copy(update={"reward": None, "remove_sample": False})
+    return sample.model_copy(update=NO_GRADE)
 
 
 async def _awaited(result: Any, method: str) -> Any:

@@ -39,6 +39,8 @@ class GradeJob:
     artifacts_dir: str | None
     project_path: str
     judge: Judge | None
+    # How many turns each sample has, where the run knows it.
+    turn_counts: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
 
 from osmosis_ai.rollout.errors import InvalidRewardError, InvalidSampleIdError
 
@@ -82,6 +91,24 @@ def as_reward(value: Any) -> float:
     return reward
 
 
+def as_turn_rewards(values: Any) -> list[float]:
+    """The rewards of a sample's turns as floats; raises `InvalidRewardError` for what is not a list
+    of rewards, naming the first turn that has none.
+    """
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
+        raise InvalidRewardError(
+            f"rewards of turns must be a list of numbers, one for each turn, not `{values!r:.80}` "
+            f"of type {type(values).__name__}"
+        )
+    rewards = []
+    for turn, value in enumerate(values):
+        try:
+            rewards.append(as_reward(value))
+        except InvalidRewardError as error:
+            raise InvalidRewardError(f"turn {turn}: {error}") from None
+    return rewards
+
+
 def check_sample_id(name: Any) -> str:
     """The name, when it can be a sample's id; raises `InvalidSampleIdError` otherwise."""
     if not isinstance(name, str):
@@ -113,6 +140,18 @@ class RolloutSample(BaseModel):
     remove_sample: bool = False
     metrics: dict[str, Any] = Field(default_factory=dict)
     extra_fields: dict[str, Any] = Field(default_factory=dict)
+    # One for each answer of the policy, in order; training compares single turns by them.
+    turn_rewards: Annotated[
+        list[float] | None, BeforeValidator(lambda r: None if r is None else as_turn_rewards(r))
+    ] = None
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Readers from before there were rewards of turns get what they got.
+        dumped: dict[str, Any] = handler(self)
+        if self.turn_rewards is None:
+            dumped.pop("turn_rewards", None)
+        return dumped
 
     @property
     def truncated(self) -> bool:

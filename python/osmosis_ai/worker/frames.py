@@ -174,6 +174,8 @@ class GradeDone:
 
     task: int
     samples: list[Sample]
+    # Rewards of the single turns of samples, by sample id.
+    turn_rewards: dict[str, list[float]] | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ class Grade:
     artifacts_dir: str | None
     project_path: str
     judge: JudgeAccess | None = field(default=None, metadata=_OMITTED)
+    # How many turns each sample has, by its id.
+    turns: dict[str, int] | None = field(default=None, metadata=_OMITTED)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import assert_never
@@ -92,6 +92,7 @@ def grade_job(task: Grade) -> GradeJob:
         artifacts_dir=task.artifacts_dir,
         project_path=task.project_path,
         judge=None if task.judge is None else _judge(task.judge),
+        turn_counts=task.turns,
     )
 
 
@@ -124,13 +125,24 @@ def grade_answer(task: Grade, result: GradeResult) -> GradeAnswer:
     """The frame for what the grader left."""
     match result:
         case GradedSamples(samples):
-            given = {sample.id: sample for sample in task.samples}
-            return GradeDone(task.task, [graded_frame(one, given[one.id]) for one in samples])
+            return grade_done(task, samples)
         case NoGrader(workflow):
             message = f"`{workflow}` grades itself: there is nothing to grade apart from a run"
             return TaskFailed(task.task, Failure("agent_error", "no_grader", message))
         case _:
             assert_never(result)
+
+
+def grade_done(task: Grade, samples: Iterable[RolloutSample]) -> GradeDone:
+    """The frame for graded samples."""
+    given = {sample.id: sample for sample in task.samples}
+    frames = []
+    turn_rewards = {}
+    for sample in samples:
+        frames.append(graded_frame(sample, given[sample.id]))
+        if sample.turn_rewards is not None:
+            turn_rewards[sample.id] = sample.turn_rewards
+    return GradeDone(task.task, frames, turn_rewards or None)
 
 
 def _judge(access: JudgeAccess) -> Judge:

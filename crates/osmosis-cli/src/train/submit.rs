@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use osmosis_core::config::{ConfigSource, SupervisedConfig};
-use osmosis_run::figures::bytes_text;
+use osmosis_run::figures::{bytes_text, seconds_text};
 use osmosis_run::life::{FrontEnd, Lived, live};
 use osmosis_run::notices::Notices;
 use osmosis_run::reports::{Curve, TrainDryRun};
@@ -142,11 +142,20 @@ async fn dry_run(
     if let Some(memory) = &report.memory {
         output.line(format_args!(
             "Memory: {} for weights, optimizer, gradients and sampler; with the longest rows up to {} more for \
-             activations and {} for KV caches. The time per step is not estimated: it depends on how much the \
-             agent writes. `train info` shows it after the first step.",
+             activations and {} for KV caches.",
             bytes_text(memory.fixed_bytes),
             bytes_text(memory.activations_at_most_bytes),
             bytes_text(memory.kv_cache_at_most_bytes),
+        ));
+    }
+    if let Some(time) = &report.time {
+        output.line(format_args!(
+            "Time: {:.0} tokens/s sampled and {:.0} tokens/s trained, measured now. A step takes up to {}, if every \
+             rollout is one answer as long as the config allows; most are shorter. What agents and graders do \
+             themselves comes on top.",
+            time.sampled_tokens_per_second,
+            time.trained_tokens_per_second,
+            seconds_text(time.longest_step_s),
         ));
     }
     output.operation("valid", &report);

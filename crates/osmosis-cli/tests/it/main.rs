@@ -78,6 +78,7 @@ mod traces;
 mod trained_adapters;
 mod training;
 mod training_interruption;
+mod turn_rewards;
 mod unlearnable;
 mod upstream;
 mod view;

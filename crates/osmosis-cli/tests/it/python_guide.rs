@@ -35,6 +35,7 @@ sections! {
     plain_python_runs: "Plain Python" in python_environment::python;
     a_migrated_agent_runs: "Migration in four steps" in python_environment::python;
     graders_grade: "Graders" in python_environment::python;
+    turns_have_rewards: "Rewards of single turns" in python_environment::python;
     configs_reach_user_code: "Configuration" in python_environment::python;
     one_row_is_debugged: "Debugging one row" in python_environment::python;
     tests_pass_offline: "Testing offline" in python_environment::python;

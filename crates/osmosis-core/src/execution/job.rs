@@ -1,10 +1,11 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
 
 use crate::frame::JudgeAccess;
-use crate::{Attempt, JsonText, RolloutId, Sample, TaskClock};
+use crate::{Attempt, JsonText, RolloutId, Sample, SampleId, TaskClock};
 
 /// Whether a task may share its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,4 +64,6 @@ pub struct GradeJob {
     pub judge: Option<JudgeAccess>,
     /// As for [`RunJob`].
     pub clock: Option<Arc<TaskClock>>,
+    /// How many turns each of the samples has; empty when that is not known.
+    pub turns: BTreeMap<SampleId, u32>,
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::frame::InteractionReward;
+use crate::frame::{InteractionReward, TurnRewards};
 use crate::{Failure, JsonText, Sample};
 
 /// How far it is the task's own doing that its worker is gone.
@@ -65,6 +65,8 @@ pub enum TaskResult {
         metrics: Option<JsonText>,
         /// Rewards of single model calls, from a workflow that is its own grader.
         interactions: Vec<InteractionReward>,
+        /// Rewards of the single turns of samples, from a grader.
+        turn_rewards: TurnRewards,
     },
     Rejected {
         reason: String,

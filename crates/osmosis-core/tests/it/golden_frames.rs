@@ -5,14 +5,14 @@
 //! `OSMOSIS_BLESS=1 cargo nextest run -p osmosis-core golden` rewrites them, which is only right
 //! together with a new `PROTOCOL_VERSION`, or while nobody speaks this one yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
 use std::path::PathBuf;
 
 use osmosis_core::frame::{
     Channel, Found, FromWorker, GradeTask, Hello, InteractionReward, JudgeAccess, Load, Manifest,
-    PROTOCOL_VERSION, Problem, RunTask, ToWorker, decode, encode,
+    PROTOCOL_VERSION, Problem, RunTask, ToWorker, TurnRewards, decode, encode,
 };
 use osmosis_core::{ErrorCategory, Failure, JsonText, Reward, RolloutId, Sample, SampleId};
 use serde::Serialize;
@@ -354,6 +354,18 @@ fn from_worker() -> Vec<(&'static str, FromWorker)> {
             FromWorker::GradeDone {
                 task: 2,
                 samples: vec![whole_reward_sample(), full_sample()],
+                turn_rewards: TurnRewards::new(),
+            },
+        ),
+        (
+            "grade_done_turn_rewards",
+            FromWorker::GradeDone {
+                task: 2,
+                samples: vec![whole_reward_sample()],
+                turn_rewards: TurnRewards::from([(
+                    SampleId::main(),
+                    vec![Reward::new(0.0).unwrap(), Reward::new(-0.5).unwrap()],
+                )]),
             },
         ),
         (
@@ -445,6 +457,7 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
         artifacts_dir: Some(text("/run/artifacts/r3-1")),
         project_path: text("/workspace/rollouts/multiply"),
         judge: None,
+        turns: BTreeMap::new(),
     };
     vec![
         ("welcome", ToWorker::Welcome { worker: 1 }),
@@ -514,6 +527,13 @@ fn to_worker() -> Vec<(&'static str, ToWorker)> {
                     api_key: text("key-2"),
                     model: text("gpt-5"),
                 }),
+                ..grade.clone()
+            }),
+        ),
+        (
+            "grade_turns",
+            ToWorker::Grade(GradeTask {
+                turns: BTreeMap::from([(SampleId::main(), 3), (SampleId::new("b").unwrap(), 0)]),
                 ..grade.clone()
             }),
         ),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use osmosis_core::endpoint_choice::{EndpointChoice, EndpointState, choose_endpoint};
 use osmosis_core::execution::{GradeJob, GradeReport, RunJob, TaskReport, TaskResult, Terms};
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{Attempt, JsonText, Reward, RolloutId, Sample, SampleId, TaskClock};
 use osmosis_engine::{AgentSession, Executor, JudgeSession, Session, SessionCalls, Sessions};
 use osmosis_store::CallSummary;
@@ -201,6 +202,7 @@ fn done(samples: Vec<Sample>) -> TaskResult {
         samples,
         metrics: None,
         interactions: vec![],
+        turn_rewards: TurnRewards::new(),
     }
 }
 

@@ -48,6 +48,8 @@ pub fn after_agent(
                 samples,
                 metrics,
                 interactions,
+                // Only graders give them.
+                turn_rewards: _,
             },
             None,
         ) => AfterAgent::Grade {

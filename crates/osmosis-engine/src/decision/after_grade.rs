@@ -142,6 +142,7 @@ fn blame_judge(
 #[cfg(test)]
 mod tests {
     use osmosis_core::execution::LossCause;
+    use osmosis_core::frame::TurnRewards;
     use osmosis_core::{OutcomeKind, RewardRange};
 
     use super::*;
@@ -294,6 +295,7 @@ mod tests {
                 samples: samples.collect(),
                 metrics: None,
                 interactions: vec![],
+                turn_rewards: TurnRewards::new(),
             };
             let rules = Rules {
                 reward_range: range,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use osmosis_core::config::ModelErrors;
 use osmosis_core::execution::{LossCause, TaskResult};
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{ErrorCategory, Failure, JsonText, Reward, Sample, SampleId};
 
 use super::Rules;
@@ -19,7 +20,7 @@ pub(super) const RULES: Rules = Rules {
     model_errors: ModelErrors::Infrastructure,
 };
 
-pub(super) fn sample(id: &str, reward: Option<f64>, remove_sample: bool) -> Sample {
+pub(crate) fn sample(id: &str, reward: Option<f64>, remove_sample: bool) -> Sample {
     Sample {
         id: SampleId::new(id).unwrap(),
         messages: JsonText::parse("[]").unwrap(),
@@ -56,6 +57,7 @@ pub(super) fn done(samples: Vec<Sample>) -> TaskResult {
         samples,
         metrics: None,
         interactions: vec![],
+        turn_rewards: TurnRewards::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 mod after_agent;
 mod after_grade;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod score;
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+use osmosis_core::credit::Credit;
 use osmosis_core::{ErrorCategory, Failure, Outcome, Reward, RewardRange, Sample};
 
 /// The outcome of graded samples: the mean over the kept ones; it passes when all of them do.
@@ -78,13 +79,14 @@ pub fn without_grade(sample: Sample) -> Sample {
     Sample {
         reward: None,
         remove_sample: false,
+        extra_fields: sample.extra_fields.and_then(Credit::taken_off),
         ..sample
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use osmosis_core::OutcomeKind;
+    use osmosis_core::{JsonText, OutcomeKind};
 
     use super::*;
     use crate::decision::fixtures::sample;
@@ -129,5 +131,16 @@ mod tests {
     fn a_grade_is_taken_off_a_sample_and_nothing_else() {
         let bare = without_grade(sample("a", Some(1.0), true));
         assert_eq!(bare, sample("a", None, false));
+        let fields = |text: &str| Some(JsonText::parse(text).unwrap());
+        let rewarded = Sample {
+            extra_fields: fields(
+                r#"{"interactions":[{"completion":"x","calls":[0],"reward":1.0}],"mine":1}"#,
+            ),
+            ..sample("a", Some(1.0), false)
+        };
+        assert_eq!(
+            without_grade(rewarded).extra_fields,
+            fields(r#"{"mine":1}"#)
+        );
     }
 }

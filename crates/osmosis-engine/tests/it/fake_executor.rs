@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use osmosis_core::execution::{
     GradeJob, GradeReport, Isolation, LossCause, RunJob, TaskReport, TaskResult, Terms,
 };
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{
     Attempt, ErrorCategory, Failure, JsonText, Phase, Reward, RolloutId, Sample, SampleId,
 };
@@ -170,6 +171,7 @@ fn done(samples: Vec<Sample>) -> TaskResult {
         samples,
         metrics: None,
         interactions: vec![],
+        turn_rewards: TurnRewards::new(),
     }
 }
 

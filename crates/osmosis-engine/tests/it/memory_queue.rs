@@ -482,7 +482,7 @@ impl Records for MemoryQueue {
         Err(StoreError::Closed)
     }
     async fn calls(&self, _: CallQuery) -> Result<Vec<CallRecord>, StoreError> {
-        Err(StoreError::Closed)
+        Ok(vec![])
     }
     async fn call_body(&self, _: u64) -> Result<Option<CallBody>, StoreError> {
         Err(StoreError::Closed)

@@ -44,7 +44,7 @@ pub struct RolloutCalls {
     /// The whole answers that were given, in order; empty unless the session was asked to keep them.
     pub completions: Vec<GivenCompletion>,
     /// The calls in tokens, encoded, with the samples they belong to; empty unless the session was asked to
-    /// keep completions.
+    /// keep them.
     pub token_records: Vec<(SampleId, Bytes)>,
 }
 
@@ -64,11 +64,13 @@ impl RolloutCalls {
 /// An answer as its caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenCompletion {
-    /// The id that the caller was given.
-    pub id: String,
+    /// The id that the caller was given, where details are kept and the answer has one.
+    pub id: Option<String>,
     pub sample: SampleId,
     /// The numbers of its token records within the sample, one for each choice; empty without tokens.
     pub calls: Vec<u32>,
+    /// The token records of an answer to the same request that its caller never got.
+    pub replaces: Vec<u32>,
 }
 
 /// A rollout's way in: a key that opens this rollout and nothing else.
@@ -84,9 +86,14 @@ impl RolloutSession {
         &self.key
     }
 
-    /// From now on the ids of answers, and what was sampled, are kept until the session is closed.
+    /// From now on it is kept which answers were given, until the session is closed.
     pub fn keep_completions(&self) {
         self.state.keeps_completions.store(true, Ordering::Relaxed);
+    }
+
+    /// The same for their ids, and for what was sampled.
+    pub fn keep_details(&self) {
+        self.state.keeps_details.store(true, Ordering::Relaxed);
     }
 
     /// From now on what the run's policy is asked through this session is decoded at temperature 0, whatever
@@ -175,6 +182,7 @@ pub(super) struct SessionState {
     pub(super) history: Arc<CallHistory>,
     pub(super) replays: Arc<Replays>,
     pub(super) keeps_completions: AtomicBool,
+    pub(super) keeps_details: AtomicBool,
     pub(super) decodes_greedily: AtomicBool,
     pub(super) clock: OnceLock<Arc<TaskClock>>,
     pub(super) totals: Arc<Totals>,
@@ -212,6 +220,7 @@ impl SessionRegistry {
             history: Arc::new(history),
             replays: Arc::default(),
             keeps_completions: AtomicBool::new(false),
+            keeps_details: AtomicBool::new(false),
             decodes_greedily: AtomicBool::new(false),
             clock: OnceLock::new(),
             totals: Arc::clone(&self.totals),

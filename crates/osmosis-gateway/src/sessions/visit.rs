@@ -78,6 +78,10 @@ impl Visit {
         self.state.keeps_completions.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn keeps_details(&self) -> bool {
+        self.state.keeps_details.load(Ordering::Relaxed)
+    }
+
     /// How the run's policy samples for this rollout.
     pub(crate) fn sampling(&self, of_run: Sampling) -> Sampling {
         if self.decodes_greedily() {

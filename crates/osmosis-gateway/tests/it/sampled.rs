@@ -94,12 +94,19 @@ async fn calls_through_the_second_door_are_apart_from_those_of_the_policy() {
 
 #[tokio::test]
 async fn a_door_that_is_asked_to_keeps_what_was_sampled() {
-    let (house, _) = house(Engine::saying(&["a", "b"])).await;
+    let (house, _) = house(Engine::saying(&["a", "b", "c"])).await;
     house.send(&user("before")).await;
     house.session.keep_completions();
+    house.send(&user("counted")).await;
+    house.session.keep_details();
     house.send(&user("hello")).await;
-    let recorded = house.store.calls()[1].clone();
+    let recorded = house.store.calls()[2].clone();
     let through = house.session.close().await;
+    let given = through.completions.iter();
+    let given: Vec<(bool, &[u32])> = given
+        .map(|one| (one.id.is_some(), &one.calls[..]))
+        .collect();
+    assert_eq!(given, [(false, &[1][..]), (true, &[2])]);
     let kept: Vec<_> = through.token_records.iter().map(|(_, r)| r).collect();
     assert_eq!(kept, recorded.tokens.iter().collect::<Vec<_>>());
     assert_eq!(through.token_records[0].0, recorded.sample_id);

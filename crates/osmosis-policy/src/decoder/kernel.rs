@@ -130,6 +130,7 @@ impl PanelProduct<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decoder::noise::noise;
 
     /// The definition, spelled out.
     fn plain(x: &[f32], x_stride: usize, rows: usize, panel: &[f32], start: f32) -> Vec<f32> {
@@ -143,16 +144,6 @@ mod tests {
             }
         }
         out
-    }
-
-    fn noise(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        (0..count)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 8) as f32 / 8_388_608.0 - 1.0
-            })
-            .collect()
     }
 
     #[test]

@@ -310,6 +310,8 @@ pub(crate) struct HeadNorms {
     pub(crate) keys: Numbers,
 }
 
+const EMBEDDINGS: &str = "model.embed_tokens.weight";
+
 /// One block of the decoder.
 #[derive(Debug)]
 pub(crate) struct Layer {
@@ -367,37 +369,51 @@ impl PackedWeights {
 impl PackedBase {
     /// Weights that others hold too.
     fn pack(config: &ModelConfig, weights: &Weights) -> Result<Self, PolicyError> {
-        let embeddings = values(weights, "model.embed_tokens.weight")?.clone();
-        Self::pack_with(config, weights, LoraBase::F32, Embeddings::Rows(embeddings))
+        let mut shared = |name: &str| values(weights, name).cloned();
+        let embeddings = Embeddings::Rows(shared(EMBEDDINGS)?);
+        Self::pack_with(config, &mut shared, LoraBase::F32, embeddings)
     }
 
-    /// Weights that only this holds, in one type of numbers.
+    /// Weights that only this holds, in one type of numbers. Each is let go as soon as it is packed, so that a model is
+    /// never in memory twice.
     pub(crate) fn pack_alone(
         config: &ModelConfig,
-        weights: &Weights,
+        mut weights: Weights,
         base: LoraBase,
     ) -> Result<Self, PolicyError> {
+        let mut taken = |name: &str| {
+            let numbers = values(&weights, name)?.clone();
+            weights.tensors.remove(name);
+            Ok(numbers)
+        };
         let embeddings = if config.tied_embeddings {
             Embeddings::Head
         } else {
-            let embeddings = values(weights, "model.embed_tokens.weight")?;
-            Embeddings::Packed(Linear::pack(base, config.width, &[embeddings], &[]))
+            let embeddings = taken(EMBEDDINGS)?;
+            Embeddings::Packed(Linear::pack(base, config.width, &[&embeddings], &[]))
         };
-        let mut packed = Self::pack_with(config, weights, base, embeddings)?;
+        let mut packed = Self::pack_with(config, &mut taken, base, embeddings)?;
         packed.own_norms();
         Ok(packed)
     }
 
+    /// Asks for each tensor once.
     fn pack_with(
         config: &ModelConfig,
-        weights: &Weights,
+        tensor: &mut dyn FnMut(&str) -> Result<Numbers, PolicyError>,
         base: LoraBase,
         embeddings: Embeddings,
     ) -> Result<Self, PolicyError> {
         let (width, mlp) = (config.width, config.mlp_width);
+        let head = if config.tied_embeddings {
+            EMBEDDINGS
+        } else {
+            "lm_head.weight"
+        };
+        let head = Linear::pack(base, width, &[&tensor(head)?], &[]);
         let layer = |layer: usize| -> Result<Layer, PolicyError> {
-            let values = |name: &str| values(weights, &format!("model.layers.{layer}.{name}"));
-            let biases: Vec<&[f32]> = match config.architecture {
+            let mut values = |name: &str| tensor(&format!("model.layers.{layer}.{name}"));
+            let biases: Vec<Numbers> = match config.architecture {
                 Architecture::Llama | Architecture::Qwen3 => Vec::new(),
                 Architecture::Qwen2 => vec![
                     values("self_attn.q_proj.bias")?,
@@ -405,22 +421,23 @@ impl PackedBase {
                     values("self_attn.v_proj.bias")?,
                 ],
             };
+            let biases: Vec<&[f32]> = biases.iter().map(|bias| &bias[..]).collect();
             let head_norms = match config.architecture {
                 Architecture::Llama | Architecture::Qwen2 => None,
                 Architecture::Qwen3 => Some(HeadNorms {
-                    queries: values("self_attn.q_norm.weight")?.clone(),
-                    keys: values("self_attn.k_norm.weight")?.clone(),
+                    queries: values("self_attn.q_norm.weight")?,
+                    keys: values("self_attn.k_norm.weight")?,
                 }),
             };
             Ok(Layer {
-                attention_norm: values("input_layernorm.weight")?.clone(),
+                attention_norm: values("input_layernorm.weight")?,
                 qkv: Linear::pack(
                     base,
                     width,
                     &[
-                        values("self_attn.q_proj.weight")?,
-                        values("self_attn.k_proj.weight")?,
-                        values("self_attn.v_proj.weight")?,
+                        &values("self_attn.q_proj.weight")?,
+                        &values("self_attn.k_proj.weight")?,
+                        &values("self_attn.v_proj.weight")?,
                     ],
                     &biases,
                 ),
@@ -428,31 +445,26 @@ impl PackedBase {
                 out: Linear::pack(
                     base,
                     config.heads * config.head_width,
-                    &[values("self_attn.o_proj.weight")?],
+                    &[&values("self_attn.o_proj.weight")?],
                     &[],
                 ),
-                mlp_norm: values("post_attention_layernorm.weight")?.clone(),
+                mlp_norm: values("post_attention_layernorm.weight")?,
                 gate_up: Linear::pack(
                     base,
                     width,
                     &[
-                        values("mlp.gate_proj.weight")?,
-                        values("mlp.up_proj.weight")?,
+                        &values("mlp.gate_proj.weight")?,
+                        &values("mlp.up_proj.weight")?,
                     ],
                     &[],
                 ),
-                down: Linear::pack(base, mlp, &[values("mlp.down_proj.weight")?], &[]),
+                down: Linear::pack(base, mlp, &[&values("mlp.down_proj.weight")?], &[]),
             })
         };
-        let head = if config.tied_embeddings {
-            values(weights, "model.embed_tokens.weight")?
-        } else {
-            values(weights, "lm_head.weight")?
-        };
         Ok(Self {
-            head: Linear::pack(base, width, &[head], &[]),
+            head,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            norm: values(weights, "model.norm.weight")?.clone(),
+            norm: tensor("model.norm.weight")?,
             embeddings,
             widths: (
                 config.heads * config.head_width,
@@ -541,16 +553,7 @@ fn values<'w>(weights: &'w Weights, name: &str) -> Result<&'w Numbers, PolicyErr
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        (0..count)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 8) as f32 / 8_388_608.0 - 1.0
-            })
-            .collect()
-    }
+    use crate::decoder::noise::noise;
 
     #[test]
     fn products_of_some_outputs_are_those_of_all() {

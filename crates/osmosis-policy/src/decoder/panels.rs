@@ -203,22 +203,13 @@ fn quantised(value: f32, scale: f32) -> i8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(count: usize) -> Vec<f32> {
-        let mut state = 7_u32;
-        (0..count)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 8) as f32 / 8_388_608.0 - 1.0
-            })
-            .collect()
-    }
+    use crate::decoder::noise::noise;
 
     #[test]
     fn panels_hold_the_rounded_numbers_whichever_way_they_are_read() {
         // Neither a whole number of panels nor of blocks.
         let (inner, outputs) = (45, 70);
-        let values = noise(inner * outputs);
+        let values = noise(inner * outputs, 7);
         let columns: Vec<&[f32]> = values.chunks_exact(inner).collect();
         for base in LoraBase::ALL {
             let panels = Panels::pack(base, inner, &columns);

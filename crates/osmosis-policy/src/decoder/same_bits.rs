@@ -70,7 +70,7 @@ fn adapted(model_type: &str, base: LoraBase) -> Model {
         ..Lora::default()
     };
     let adapters = random(lora::tensors(&config, &lora).into_iter().collect());
-    let base = Arc::new(PackedBase::pack_alone(&config, &weights, base).unwrap());
+    let base = Arc::new(PackedBase::pack_alone(&config, weights, base).unwrap());
     let adapters = pack(&base, &lora, &adapters).unwrap();
     let weights = PackedWeights { base, adapters };
     Model { config, weights }

@@ -151,7 +151,7 @@ impl Case {
                 .map(|(name, shape)| (name.clone(), tensor(&name, shape)))
                 .collect(),
         };
-        let base = PackedBase::pack_alone(&whole.config, &weights, lora.base).unwrap();
+        let base = PackedBase::pack_alone(&whole.config, weights.clone(), lora.base).unwrap();
         let adapters = lora::tensors(&whole.config, &lora).into_iter();
         let parameters = adapters
             .map(|(name, shape)| {

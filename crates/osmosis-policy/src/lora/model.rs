@@ -38,10 +38,6 @@ pub(crate) struct BaseOrigin {
 impl LoraModel {
     /// Packs the base, whose digest is known, and lets go of the weights it was given. A base that is no model folder is written to
     /// `base_folder` unless it is there already: checkpoints name the folder that their adapters belong to.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "nobody is to hold the weights after this"
-    )]
     pub fn new(
         model: EmbeddedModel,
         digest: String,
@@ -53,10 +49,30 @@ impl LoraModel {
             folder: origin_folder(&model, base_folder)?,
             sha256: digest,
         };
-        let base = PackedBase::pack_alone(&model.config, &model.weights, lora.base)?;
+        Self::of(model, origin, lora, seed)
+    }
+
+    /// For one whose adapters are never written.
+    pub(crate) fn unsaved(model: EmbeddedModel, lora: Lora) -> Result<Self, PolicyError> {
+        let origin = BaseOrigin {
+            folder: Utf8PathBuf::new(),
+            sha256: String::new(),
+        };
+        Self::of(model, origin, lora, 0)
+    }
+
+    fn of(
+        model: EmbeddedModel,
+        origin: BaseOrigin,
+        lora: Lora,
+        seed: u64,
+    ) -> Result<Self, PolicyError> {
+        let parts = model.with(Weights::default());
+        let weights = Arc::unwrap_or_clone(model.weights);
+        let base = PackedBase::pack_alone(&parts.config, weights, lora.base)?;
         Ok(Self {
-            start: Arc::new(initial(&model.config, &lora, seed)),
-            parts: model.with(Weights::default()),
+            start: Arc::new(initial(&parts.config, &lora, seed)),
+            parts,
             frozen: FrozenModel {
                 base: Arc::new(base),
                 lora: Arc::new(lora),

@@ -61,16 +61,22 @@ impl AdapterFiles {
         folder::write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
         let layout = [("format".to_owned(), "pt".to_owned())].into();
         folder::write_tensors(&folder.join(TENSORS), adapters, Some(layout))?;
-        let trainer = folder.join("trainer");
-        fs::create_dir(&trainer).map_err(|error| PolicyError::io(&trainer, &error))?;
-        let base = json!({
-            // From the checkpoint, when the base lies beside it: a run that is moved keeps its base.
-            "folder": relative(&origin.folder, place),
-            "type": lora.base.name(),
-            "model_sha256": origin.sha256,
-        });
-        folder::write_text(&folder.join(BASE), &format!("{base:#}\n"))
+        // From the checkpoint, when the base lies beside it: a run that is moved keeps its base.
+        let base = relative(&origin.folder, place);
+        write_base(folder, &base, lora.base, &origin.sha256)
     }
+}
+
+fn write_base(
+    folder: &Utf8Path,
+    base: &Utf8Path,
+    kind: LoraBase,
+    sha256: &str,
+) -> Result<(), PolicyError> {
+    let trainer = folder.join("trainer");
+    fs::create_dir(&trainer).map_err(|error| PolicyError::io(&trainer, &error))?;
+    let base = json!({ "folder": base, "type": kind.name(), "model_sha256": sha256 });
+    folder::write_text(&folder.join(BASE), &format!("{base:#}\n"))
 }
 
 /// `../base` for a folder beside the checkpoint, else the whole path.
@@ -160,10 +166,14 @@ pub(crate) fn copy(from: &Utf8Path, to: &Utf8Path) -> Result<(), PolicyError> {
     let opened = Adapters::read(from)?;
     // Checked, so that nobody carries away what can't be used.
     let base = opened.base(from)?;
-    let adapters = checked(&base.config, &opened.lora, opened.tensors)?;
+    let adapters = checked(&base.config, &opened.lora, opened.tensors.clone())?;
     let chat = ChatFormat::load(from)?;
-    let config = config_text(&opened.lora, &base_path(&opened.base_path, from));
+    let base_folder = base_path(&opened.base_path, from);
+    let config = config_text(&opened.lora, &base_folder);
     folder::save_with(to, |folder| {
+        if let Some(sha256) = &opened.sha256 {
+            write_base(folder, &base_folder, opened.lora.base, sha256)?;
+        }
         folder::write_chat(&chat, folder)?;
         folder::write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
         let layout = [("format".to_owned(), "pt".to_owned())].into();

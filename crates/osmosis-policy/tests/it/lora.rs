@@ -181,10 +181,35 @@ fn a_base_in_a_folder_is_named_and_not_copied() {
 
     let copy = path.join("copy");
     EmbeddedModel::copy_adapters(&folder, &copy).unwrap();
-    assert!(!copy.join("trainer").exists());
+    let kept: Vec<String> = copy
+        .join("trainer")
+        .read_dir_utf8()
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_owned())
+        .collect();
+    assert_eq!(
+        kept,
+        ["base.json"],
+        "what PEFT has no field for, and no state"
+    );
     let (one, other) = (EmbeddedModel::open(&folder), EmbeddedModel::open(&copy));
     assert_eq!(one.unwrap().digest(), other.unwrap().digest());
     assert!(EmbeddedModel::copy_adapters(&own, &path.join("none")).is_err());
+}
+
+#[test]
+fn copied_adapters_know_the_type_of_their_base() {
+    let (_keep, path) = temporary();
+    for base in [LoraBase::Bf16, LoraBase::Q8] {
+        let path = path.join(base.name());
+        let model = adapted(&path, base);
+        let (_, folder) = trained(&model, &path);
+        let copy = path.join("elsewhere/copy");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        EmbeddedModel::copy_adapters(&folder, &copy).unwrap();
+        let (one, other) = (EmbeddedModel::open(&folder), EmbeddedModel::open(&copy));
+        assert_eq!(one.unwrap().digest(), other.unwrap().digest(), "{base:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use camino::Utf8PathBuf;
 use osmosis_core::RunName;
 use osmosis_core::frame::{Found, Manifest};
 use osmosis_core::learner::LearnerError;
-use osmosis_policy::{Footprint, TrainingSize};
+use osmosis_policy::{Footprint, Pace, TrainingSize};
 use osmosis_train::TrainError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::RunError;
 use crate::eval::check::{CheckedSide, EvalCheck};
 use crate::eval::plan::EvalPlan;
 use crate::eval::probe::ProbeResult;
-use crate::policy::{CACHE_BYTES, MAX_BATCH, TokenLimits};
+use crate::policy::{CACHE_BYTES, TokenLimits};
 use crate::regrade::plan::RegradePlan;
 use crate::regrade::regrading::RegradeCheck;
 use crate::train::TrainedModel;
@@ -126,6 +126,8 @@ pub struct TrainDryRun {
     pub disk: Option<TrainDisk>,
     /// `null` with the torch trainer.
     pub memory: Option<TrainMemory>,
+    /// `null` with the torch trainer.
+    pub time: Option<TrainTime>,
     #[serde(flatten)]
     pub code: CheckedCode,
 }
@@ -154,6 +156,33 @@ pub struct TrainMemory {
     pub kv_cache_at_most_bytes: u64,
 }
 
+/// How long a step takes on this machine, from rates that were measured with the model. What agents and graders do
+/// besides calling the model comes on top.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainTime {
+    pub sampled_tokens_per_second: f64,
+    pub trained_tokens_per_second: f64,
+    /// If every rollout is one answer as long as the config allows.
+    pub longest_step_s: f64,
+}
+
+impl TrainTime {
+    fn of(pace: Pace, plan: &Plan) -> Self {
+        let training = &plan.config.training;
+        let limits = TokenLimits::of(training);
+        let rollouts =
+            f64::from(training.rollout_batch_size) * f64::from(training.n_samples_per_prompt);
+        let answers = rollouts * limits.response as f64;
+        let rows = rollouts * limits.prompt.saturating_add(limits.response) as f64;
+        let updates = f64::from(training.updates_per_batch);
+        Self {
+            sampled_tokens_per_second: pace.sampled,
+            trained_tokens_per_second: pace.trained,
+            longest_step_s: answers / pace.sampled + updates * rows / pace.trained,
+        }
+    }
+}
+
 impl TrainDryRun {
     pub fn of(checked: TrainCheck, plan: &Plan) -> Result<Self, RunError> {
         let (rows, held_out) = plan.row_counts();
@@ -175,6 +204,7 @@ impl TrainDryRun {
                 activations_at_most_bytes: footprint.activations_at_most,
                 kv_cache_at_most_bytes: footprint.cache_at_most,
             }),
+            time: checked.pace.map(|pace| TrainTime::of(pace, plan)),
             code: CheckedCode::of(checked.manifest, checked.program, &plan.code.withheld),
         })
     }
@@ -186,11 +216,10 @@ fn footprint(plan: &Plan) -> Result<Option<Footprint>, RunError> {
         return Ok(None);
     };
     let limits = TokenLimits::of(&plan.config.training);
-    let at_once = usize::try_from(plan.default_in_flight()).unwrap_or(MAX_BATCH);
     let size = TrainingSize {
         longest_row: limits.prompt.saturating_add(limits.response),
         longest_response: limits.response,
-        sequences_at_once: at_once.min(MAX_BATCH),
+        sequences_at_once: plan.sequences_at_once(),
         cache_bytes: CACHE_BYTES,
     };
     let estimated = match model.lora() {

@@ -19,6 +19,7 @@ use crate::builtin_language;
 use crate::checked_dataset::CheckedDataset;
 use crate::judge::ReadyJudge;
 use crate::notices::Notices;
+use crate::policy::MAX_BATCH;
 use crate::runs::{Pinned, Remembered};
 use crate::user_code::{PassedOn, UserCode};
 use crate::workspace::{Workspace, WorkspaceChoice};
@@ -189,6 +190,12 @@ impl<M: PlannedModel> Plan<M> {
             .saturating_mul(training.n_samples_per_prompt)
             .saturating_mul(batches)
             .min(MOST_DEFAULT_IN_FLIGHT)
+    }
+
+    /// Answers that are sampled together.
+    pub fn sequences_at_once(&self) -> usize {
+        let in_flight = usize::try_from(self.default_in_flight());
+        in_flight.unwrap_or(MAX_BATCH).min(MAX_BATCH)
     }
 
     /// `12 rows, 3 held out`.

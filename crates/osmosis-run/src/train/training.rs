@@ -10,7 +10,7 @@ use osmosis_core::learner::{TrainableModel, WeightSink};
 use osmosis_core::{PolicyVersion, Redactor, RunName};
 use osmosis_engine::EngineOptions;
 use osmosis_gateway::{Gateway, Policy};
-use osmosis_policy::{Sampler, StartModel};
+use osmosis_policy::{Pace, Sampler, StartModel};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer};
 use osmosis_worker::WorkerPool;
@@ -57,6 +57,8 @@ pub struct TrainCheck {
     pub manifest: Manifest,
     /// The interpreter or binary.
     pub program: Utf8PathBuf,
+    /// How fast this machine is; `None` with the torch trainer.
+    pub pace: Option<Pace>,
 }
 
 impl<M: PlannedModel + Sync> Training<M> {
@@ -297,9 +299,21 @@ impl Training {
             Ok(TrainCheck {
                 manifest,
                 program: ready.program().to_owned(),
+                pace: self.pace(&**around.notices).await?,
             })
         })
         .await
+    }
+
+    async fn pace(&self, notices: &dyn Notices) -> Result<Option<Pace>, RunError> {
+        let TrainedModel::Embedded(model) = &self.plan.model else {
+            return Ok(None);
+        };
+        notices.step("measuring how fast this machine samples and trains");
+        let (model, at_once) = (Arc::clone(model), self.plan.sequences_at_once());
+        let measured = tokio::task::spawn_blocking(move || model.pace(at_once)).await;
+        let measured = measured.map_err(|error| TrainError::Internal(error.to_string()))?;
+        Ok(Some(measured.map_err(TrainError::from)?))
     }
 
     /// Trains to the end. A database that is lost for a while costs what was under way: then the run is opened again, as

@@ -199,9 +199,11 @@ impl<W: AgentWorkflow, G: Grader> Server<W, G> {
         self.start(number, rollout, outgoing, async move {
             let ctx = GraderContext::new(task, config.ok_or(NotLoaded)?)?;
             grader.grade(&ctx).await?;
+            let (samples, turn_rewards) = ctx.finish()?;
             Ok(FromWorker::GradeDone {
                 task: number,
-                samples: ctx.finish()?,
+                samples,
+                turn_rewards,
             })
         });
     }

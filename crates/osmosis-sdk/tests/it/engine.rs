@@ -1,5 +1,6 @@
 //! The smallest engine that can employ a worker.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -280,6 +281,7 @@ impl Worker {
             artifacts_dir: None,
             project_path: env!("CARGO_MANIFEST_DIR").to_owned(),
             judge: None,
+            turns: BTreeMap::new(),
         }));
         self.hear_started(task);
         self.hear()

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use osmosis_core::execution::TaskResult;
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{Phase, RolloutId, Sample};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -74,6 +75,7 @@ impl Followed {
             samples: vec![],
             metrics: None,
             interactions: vec![],
+            turn_rewards: TurnRewards::new(),
         })
     }
 }

@@ -2,6 +2,7 @@
 //! is only ever what the server sent with a success.
 
 use osmosis_core::execution::TaskResult;
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{ErrorCategory, Failure, Sample};
 
 use super::wire::{RolloutNotice, Word};
@@ -21,6 +22,7 @@ pub(super) fn agent_result(told: &RolloutNotice) -> TaskResult {
             samples: vec![],
             metrics: None,
             interactions: vec![],
+            turn_rewards: TurnRewards::new(),
         },
         Word::Failure => failure(told),
         Word::Cancelled => cancelled(),
@@ -30,9 +32,9 @@ pub(super) fn agent_result(told: &RolloutNotice) -> TaskResult {
 
 /// How the grader ended, from its callback, with the samples as they are without a grade.
 pub(super) fn grade_result(told: &RolloutNotice) -> (TaskResult, Vec<Sample>) {
-    let samples = match told.samples() {
-        Ok(samples) => samples,
-        Err(message) => return (unreadable(&message), vec![]),
+    let (samples, turn_rewards) = match (told.samples(), told.turn_rewards()) {
+        (Ok(samples), Ok(turn_rewards)) => (samples, turn_rewards),
+        (Err(message), _) | (_, Err(message)) => return (unreadable(&message), vec![]),
     };
     match told.status {
         Word::Success if samples.is_empty() => {
@@ -45,6 +47,7 @@ pub(super) fn grade_result(told: &RolloutNotice) -> (TaskResult, Vec<Sample>) {
                 samples,
                 metrics: None,
                 interactions: vec![],
+                turn_rewards,
             };
             (done, ungraded)
         }

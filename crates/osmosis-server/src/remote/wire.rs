@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use osmosis_core::frame::TurnRewards;
 use osmosis_core::{JsonText, Reward, Sample, SampleId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -100,20 +101,39 @@ struct WireSample {
     metrics: Option<Box<RawValue>>,
     #[serde(default)]
     extra_fields: Option<Box<RawValue>>,
+    #[serde(default)]
+    turn_rewards: Option<Vec<f64>>,
 }
 
 impl RolloutNotice {
     /// The samples, with the rewards they were sent with.
     pub(super) fn samples(&self) -> Result<Vec<Sample>, String> {
-        let named = self.samples.iter().flatten();
-        let mut samples = named
-            .map(|(id, sample)| sample.read(id))
-            .collect::<Result<Vec<_>, _>>()?;
-        if let (true, Some(only)) = (samples.is_empty(), &self.sample) {
-            let main = SampleId::main();
-            samples.push(only.read(only.id.as_deref().unwrap_or(main.as_str()))?);
+        let named = self.named().into_iter();
+        named.map(|(id, sample)| sample.read(id)).collect()
+    }
+
+    /// The rewards of their turns, where they were sent with some.
+    pub(super) fn turn_rewards(&self) -> Result<TurnRewards, String> {
+        let mut all = TurnRewards::new();
+        for (id, sample) in self.named() {
+            let Some(rewards) = &sample.turn_rewards else {
+                continue;
+            };
+            let id = SampleId::new(id).map_err(|error| error.to_string())?;
+            let rewards = rewards.iter().map(|reward| Reward::new(*reward));
+            let rewards = rewards.collect::<Result<Vec<_>, _>>();
+            all.insert(id, rewards.map_err(|error| error.to_string())?);
         }
-        Ok(samples)
+        Ok(all)
+    }
+
+    fn named(&self) -> Vec<(&str, &WireSample)> {
+        let named = self.samples.iter().flatten();
+        let mut named: Vec<_> = named.map(|(id, sample)| (id.as_str(), sample)).collect();
+        if let (true, Some(only)) = (named.is_empty(), &self.sample) {
+            named.push((only.id.as_deref().unwrap_or(SampleId::MAIN), only));
+        }
+        named
     }
 
     pub(super) fn has_samples(&self) -> bool {

@@ -246,6 +246,7 @@ impl WorkerPool {
                 artifacts_dir,
                 project_path,
                 judge: job.judge,
+                turns: job.turns,
             })
         };
         let task = self.inner.next_task_id();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use osmosis_core::execution::TaskResult;
-use osmosis_core::frame::{FromWorker, ToWorker};
+use osmosis_core::frame::{FromWorker, ToWorker, TurnRewards};
 use osmosis_core::{ErrorCategory, Failure, RolloutId};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -301,14 +301,20 @@ impl Worker {
                     samples,
                     metrics,
                     interactions,
+                    turn_rewards: TurnRewards::new(),
                 };
                 self.answer(task, Some(Role::Agent), done)
             }
-            FromWorker::GradeDone { task, samples } => {
+            FromWorker::GradeDone {
+                task,
+                samples,
+                turn_rewards,
+            } => {
                 let done = TaskResult::Done {
                     samples,
                     metrics: None,
                     interactions: Vec::new(),
+                    turn_rewards,
                 };
                 self.answer(task, Some(Role::Grader), done)
             }

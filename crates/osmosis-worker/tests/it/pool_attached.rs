@@ -1,5 +1,6 @@
 //! A pool of one process that dials in from outside.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -83,6 +84,7 @@ async fn the_one_process_runs_and_grades_and_leaves_when_it_is_asked_to() {
             artifacts_dir: None,
             judge: None,
             clock: None,
+            turns: BTreeMap::new(),
         };
         let cancel = CancellationToken::new();
         let graded = attached.pool.grade(graded, isolation, LONG, &cancel).await;

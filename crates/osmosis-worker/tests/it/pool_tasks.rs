@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use osmosis_core::execution::{GradeJob, Isolation, TaskResult};
@@ -46,6 +47,7 @@ async fn samples_are_graded_by_a_worker_that_runs_no_agents() {
         artifacts_dir: None,
         judge: None,
         clock: None,
+        turns: BTreeMap::new(),
     };
     let cancel = CancellationToken::new();
     let report = fixture
@@ -259,6 +261,7 @@ async fn nothing_runs_beside_a_task_that_runs_solo() {
                 artifacts_dir: None,
                 judge: None,
                 clock: None,
+                turns: BTreeMap::new(),
             };
             let cancel = CancellationToken::new();
             fixture.pool.grade(job, Isolation::Shared, LONG, &cancel).await;

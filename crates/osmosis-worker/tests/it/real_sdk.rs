@@ -1,5 +1,6 @@
 //! The pool and the environments together with the real Python package.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -159,6 +160,7 @@ async fn a_rollout_is_run_and_graded_by_workers_forked_from_one_import() {
         artifacts_dir: None,
         judge: None,
         clock: None,
+        turns: BTreeMap::new(),
     };
     let cancel = CancellationToken::new();
     let report = rollout

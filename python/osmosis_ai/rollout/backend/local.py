@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend.base import ExecutionBackend, PhaseCallback
 from osmosis_ai.rollout.context import GraderContext, RolloutContext, get_rollout_context
-from osmosis_ai.rollout.execution import GraderRunner, WorkflowRunner
+from osmosis_ai.rollout.execution import NO_GRADE, GraderRunner, WorkflowRunner
 from osmosis_ai.rollout.failure import error_category
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import (
@@ -187,8 +187,7 @@ def _failed(
     samples: dict[str, RolloutSample] | None = None,
 ) -> ExecutionResult:
     # A failed grade carries no reward, and removes nothing.
-    no_grade = {"reward": None, "remove_sample": False}
-    cleared = {name: s.model_copy(update=no_grade) for name, s in (samples or {}).items()}
+    cleared = {name: s.model_copy(update=NO_GRADE) for name, s in (samples or {}).items()}
     return ExecutionResult(
         status=RolloutStatus.FAILURE, samples=cleared, err_message=message, err_category=category
     )

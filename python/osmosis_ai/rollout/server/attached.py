@@ -42,7 +42,6 @@ from osmosis_ai.worker.frames import (
     Found,
     FrameError,
     Grade,
-    GradeDone,
     Hello,
     Load,
     Loaded,
@@ -62,7 +61,7 @@ from osmosis_ai.worker.tasks import (
     GradeAnswer,
     RunAnswer,
     failed,
-    graded_frame,
+    grade_done,
     parse_json,
     sample_frame,
 )
@@ -261,9 +260,8 @@ class AttachedWorker:
         result = await execution.first(execution.graded, "grader")
         if result.status is not RolloutStatus.SUCCESS:
             return _not_done(grade.task, result)
-        given = {sample.id: sample for sample in grade.samples}
-        kept = graded(given, result.samples)
-        return GradeDone(grade.task, [graded_frame(s, given[s.id]) for s in kept])
+        kept = graded([sample.id for sample in grade.samples], result.samples)
+        return grade_done(grade, kept)
 
     def _cancel(self, number: int) -> None:
         task = self._tasks.get(number)

@@ -11,7 +11,7 @@ use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
 
 use self::render::Rendered;
-pub(crate) use self::render::{outcome_text, push_failure};
+pub(crate) use self::render::{outcome_text, push_failure, reward_text};
 use crate::arguments::ShowArguments;
 use crate::error::Exit;
 use crate::output::Output;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use osmosis_core::Outcome;
+use osmosis_core::{Outcome, Reward};
 use osmosis_run::reports::{
     Entry, RolloutDetails, SampleContext, SampleDetails, Speaker, Versions,
 };
@@ -162,12 +162,22 @@ pub(super) fn worth_telling(versions: Option<Versions>, kind: RunKind) -> Option
     versions.filter(|versions| versions.any_new() || kind == RunKind::Training)
 }
 
-fn push_sample(text: &mut String, sample: &SampleDetails, details: &RolloutDetails) {
-    let reward = match (sample.remove_sample, sample.reward) {
-        (true, _) => "removed by the grader".to_owned(),
+/// `reward 1, by turn 0, 0.5, 1`.
+pub(crate) fn reward_text(sample: &SampleDetails) -> String {
+    let whole = match (sample.remove_sample, sample.reward) {
+        (true, _) => return "removed by the grader".to_owned(),
         (false, Some(reward)) => format!("reward {reward}"),
         (false, None) => "no reward".to_owned(),
     };
+    if sample.turn_rewards.is_empty() {
+        return whole;
+    }
+    let turns: Vec<String> = sample.turn_rewards.iter().map(Reward::to_string).collect();
+    format!("{whole}, by turn {}", turns.join(", "))
+}
+
+fn push_sample(text: &mut String, sample: &SampleDetails, details: &RolloutDetails) {
+    let reward = reward_text(sample);
     let title = paint(&format!("sample {}", sample.id), Style::new().bold());
     let context = details.contexts.get(sample.id.as_str());
     let cut = context.is_some_and(|context| context.cut_off);

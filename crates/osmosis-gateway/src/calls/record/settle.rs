@@ -77,14 +77,13 @@ impl Unrecorded {
             &span,
         );
         let fine = draft.error.is_none() && draft.status < 400;
+        let mut replaced = vec![];
         if !draft.tokens.is_empty() {
             let history = visit.history();
             let request = hash_of(&draft);
-            let replaced = if is_retry {
-                history.replaced_by_retry(request)
-            } else {
-                vec![]
-            };
+            if is_retry {
+                replaced = history.replaced_by_retry(request);
+            }
             if !fine || !replaced.is_empty() {
                 for record in &mut draft.tokens {
                     *record = settled(record, fine, &replaced);
@@ -102,10 +101,14 @@ impl Unrecorded {
             streamed: draft.streamed,
             body: draft.response.joined(),
         });
-        let completion = (fine && visit.keeps_completions())
-            .then(|| given_completion(&draft))
-            .flatten();
-        let token_records = if visit.keeps_completions() {
+        let is_detailed = visit.keeps_details();
+        let completion = (fine && visit.keeps_completions()).then(|| GivenCompletion {
+            id: is_detailed.then(|| told_id(&draft)).flatten(),
+            sample: draft.sample_id.clone(),
+            calls: call_numbers(&draft),
+            replaces: replaced,
+        });
+        let token_records = if is_detailed {
             let records = draft.tokens.iter();
             records
                 .map(|record| (draft.sample_id.clone(), record.clone()))
@@ -179,10 +182,6 @@ fn call_numbers(call: &NewCall) -> Vec<u32> {
 }
 
 /// What the caller knows the answer by.
-fn given_completion(call: &NewCall) -> Option<GivenCompletion> {
-    Some(GivenCompletion {
-        id: reply_id(&call.response.joined(), call.streamed)?,
-        sample: call.sample_id.clone(),
-        calls: call_numbers(call),
-    })
+fn told_id(call: &NewCall) -> Option<String> {
+    reply_id(&call.response.joined(), call.streamed)
 }

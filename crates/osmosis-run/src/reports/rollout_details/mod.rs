@@ -98,6 +98,9 @@ pub struct SampleDetails {
     pub transcript: Vec<Entry>,
     pub metrics: Option<JsonText>,
     pub extra_fields: Option<JsonText>,
+    /// Rewards of its single turns, in order; empty when it has one for the whole alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_rewards: Vec<Reward>,
 }
 
 /// The dataset row, as the run has it.
@@ -258,6 +261,12 @@ impl SampleDetails {
             transcript: transcriber.entries(&Conversation::of_messages(&messages)),
             messages,
             metrics: sample.metrics.clone(),
+            turn_rewards: Credit::read(sample.extra_fields.as_ref())
+                .unwrap_or_default()
+                .interactions
+                .into_iter()
+                .map(|one| one.reward)
+                .collect(),
             extra_fields: sample.extra_fields.clone(),
         })
     }
@@ -304,7 +313,8 @@ async fn conversations(
         // Fields of the user's own may have any shape.
         let credit = Credit::read(sample.extra_fields.as_ref()).unwrap_or_default();
         let interactions = credit.interactions.into_iter();
-        let rewards = interactions.map(|one| (one.completion, one.reward.get()));
+        let named = interactions.filter(|one| !one.completion.is_empty());
+        let rewards = named.map(|one| (one.completion, one.reward.get()));
         transcriber.rewards.extend(rewards);
     }
     let with_messages: Vec<&SampleId> = shown
