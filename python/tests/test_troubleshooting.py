@@ -79,7 +79,11 @@ def without(module: str, imported: str) -> str:
     return said.stdout.strip()
 
 
-two = GraderContext(label="1", samples={name: RolloutSample(id=name) for name in "ab"})
+two = GraderContext(
+    label="1",
+    samples={name: RolloutSample(id=name) for name in "ab"},
+    turn_counts={"a": 2, "b": 1},
+)
 ALWAYS += [
     returning(None),
     returning("an answer"),
@@ -87,6 +91,7 @@ ALWAYS += [
     call(lambda: graded(two.samples, two.samples)),
     call(lambda: two.set_sample_reward("c", 1)),
     call(lambda: two.set_reward(1)),
+    call(lambda: two.set_sample_turn_rewards("a", [1])),
     call(lambda: two.set_sample_reward("a", float("nan"))),
     call(lambda: context().register_sample_source("a\n", None)),  # type: ignore[arg-type]
 ]
