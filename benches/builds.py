@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="training steps of the demo; 0: no demo")
     parser.add_argument("--no-calls", action="store_true", help="leave the gateway out")
     arguments = parser.parse_args()
-    comparison = Comparison(arguments.before, arguments.after, arguments.rounds)
+    comparison = Comparison(os.path.abspath(arguments.before), os.path.abspath(arguments.after), arguments.rounds)
     if not arguments.no_calls:
         calls(comparison, arguments.parts)
     rollouts(comparison, arguments.rollouts, arguments.many)
