@@ -39,7 +39,7 @@ impl Site {
     }
 
     pub(super) fn cargo(&self, arguments: &[&str]) -> Result<()> {
-        self.run(Command::new("cargo").args(arguments), &self.root)
+        self.run(cargo_command().args(arguments), &self.root)
     }
 
     pub(super) fn python(&self, arguments: &[&str]) -> Result<()> {
@@ -102,7 +102,21 @@ pub(crate) fn root() -> Result<Utf8PathBuf> {
 }
 
 pub(crate) fn cargo(root: &Utf8Path, arguments: &[&str]) -> Result<()> {
-    command(Command::new("cargo").current_dir(root).args(arguments))
+    command(cargo_command().current_dir(root).args(arguments))
+}
+
+/// Cargo as if it were called by hand. It tells whatever it runs, so this program too, which package that is; build scripts
+/// that read it (`ring`'s) would run again, and all that needs them be built again, whenever somebody changes between
+/// `cargo xtask` and `cargo build`.
+fn cargo_command() -> Command {
+    let mut cargo = Command::new("cargo");
+    for (name, _) in std::env::vars_os() {
+        let told = name.to_string_lossy();
+        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
 }
 
 pub(crate) fn command(command: &mut Command) -> Result<()> {
