@@ -309,7 +309,7 @@ impl Training {
         let TrainedModel::Embedded(model) = &self.plan.model else {
             return Ok(None);
         };
-        notices.step("measuring how fast this machine samples and trains");
+        notices.step("Measuring how fast this machine samples and trains");
         let (model, at_once) = (Arc::clone(model), self.plan.sequences_at_once());
         let measured = tokio::task::spawn_blocking(move || model.pace(at_once)).await;
         let measured = measured.map_err(|error| TrainError::Internal(error.to_string()))?;
