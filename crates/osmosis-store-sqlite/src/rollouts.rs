@@ -3,8 +3,8 @@
 use osmosis_core::{Durations, Outcome, OutcomeKind, Reward, RolloutId, RunName, Sample, SampleId};
 use osmosis_store::encoding::{read_outcome, read_rewards};
 use osmosis_store::{
-    CallSummary, JudgeSummary, OutcomeTally, QueueCounts, RolloutPage, RolloutQuery, RolloutRecord,
-    RowRecord, RunRecord, RunStatus, StoreError,
+    CallSummary, JudgeSummary, OutcomeTally, PageEnd, QueueCounts, RolloutPage, RolloutQuery,
+    RolloutRecord, RowRecord, RunRecord, RunStatus, StoreError,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
@@ -123,15 +123,17 @@ pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlErr
     Ok(tallies)
 }
 
-pub(crate) fn rollouts(
-    connection: &Connection,
-    query: &RolloutQuery,
-) -> Result<RolloutPage, SqlError> {
-    let limit = if query.limit == 0 {
+/// The rollouts of a page, of which there may be fewer.
+fn page_size(query: &RolloutQuery) -> usize {
+    if query.limit == 0 {
         DEFAULT_PAGE
     } else {
         query.limit
-    };
+    }
+}
+
+/// What a query asks for, and the values of its places.
+fn conditions(query: &RolloutQuery) -> Result<(String, Vec<Value>), SqlError> {
     let mut conditions = String::new();
     let mut values: Vec<Value> = Vec::new();
     if let Some(row_index) = query.row_index {
@@ -151,6 +153,30 @@ pub(crate) fn rollouts(
         values.push(to_sql(row_index)?.into());
         values.push(i64::from(run_index).into());
     }
+    Ok((conditions, values))
+}
+
+pub(crate) fn page_end(connection: &Connection, query: &RolloutQuery) -> Result<PageEnd, SqlError> {
+    let (conditions, mut values) = conditions(query)?;
+    let others = i64::try_from(page_size(query) - 1).unwrap_or(i64::MAX);
+    values.push(others.into());
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT row_index, run_index FROM rollouts WHERE true {conditions}
+         ORDER BY row_index, run_index LIMIT 1 OFFSET ?"
+    ))?;
+    let mut rows = select.query(params_from_iter(values))?;
+    match rows.next()? {
+        None => Ok(PageEnd::Last),
+        Some(row) => Ok(PageEnd::At((number(row, 0)?, number(row, 1)?))),
+    }
+}
+
+pub(crate) fn rollouts(
+    connection: &Connection,
+    query: &RolloutQuery,
+) -> Result<RolloutPage, SqlError> {
+    let limit = page_size(query);
+    let (conditions, mut values) = conditions(query)?;
     // One more than asked for tells whether there is a next page.
     let one_more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     values.push(one_more.into());

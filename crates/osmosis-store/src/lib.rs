@@ -50,8 +50,9 @@ pub use integrity::{
 pub use kept_run::{ArchivedRun, RunLabels, RunPlace, RunSize};
 pub use model::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, Claim, Completion,
-    CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, QueueCounts,
-    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord, RunStatus, StepRecord,
+    CompletionReceipt, JudgeSummary, NewCall, NewRollout, NewRow, OutcomeTally, PageEnd,
+    QueueCounts, RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunKind, RunRecord,
+    RunStatus, StepRecord,
 };
 pub use pages::RolloutPages;
 pub use pieces::Pieces;

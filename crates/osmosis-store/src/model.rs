@@ -253,6 +253,17 @@ pub struct RolloutPage {
     pub next: Option<(u64, u32)>,
 }
 
+/// Where a page of rollouts ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageEnd {
+    /// This store does not tell before the page is read.
+    Unknown,
+    /// It is not full: no page follows.
+    Last,
+    /// With this row and run index.
+    At((u64, u32)),
+}
+
 /// How many rollouts are in which state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueCounts {

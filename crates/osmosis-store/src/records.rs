@@ -6,8 +6,8 @@ use osmosis_core::{RolloutId, Sample, SampleId};
 
 use crate::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, OutcomeTally,
-    QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord, RowRecord,
-    RunRecord, RunStatus, StepRecord, StoreError,
+    PageEnd, QueueCounts, RequestNote, RequestRecord, RolloutPage, RolloutQuery, RolloutRecord,
+    RowRecord, RunRecord, RunStatus, StepRecord, StoreError,
 };
 
 /// What is shown calls, on a thread that may block.
@@ -47,6 +47,12 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 
     /// Rollouts in order of row and run index, a page at a time.
     async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError>;
+
+    /// Where the page that [`rollouts`](Self::rollouts) would read now ends, found in a small part of the time: the next
+    /// page can then be read beside it.
+    async fn page_end(&self, _query: &RolloutQuery) -> Result<PageEnd, StoreError> {
+        Ok(PageEnd::Unknown)
+    }
 
     async fn rollout(&self, id: &RolloutId) -> Result<Option<RolloutRecord>, StoreError>;
 

@@ -6,7 +6,7 @@ use camino::Utf8PathBuf;
 use osmosis_core::failure_groups::FailureGroups;
 use osmosis_core::statistics::{RunNumbers, RunTally, definition};
 use osmosis_core::{JsonText, RunName};
-use osmosis_store::{JudgeSummary, RolloutPages, RunRecord, Store};
+use osmosis_store::{JudgeSummary, RolloutPages, RolloutRecord, RunRecord, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -126,17 +126,15 @@ impl RunReport {
         let mut judge = JudgeSummary::default();
         let mut failures = FailureGroups::default();
         let mut worst = WorstRows::default();
-        let mut pages = RolloutPages::finished(store);
-        while let Some(page) = pages.next().await? {
-            for rollout in &page {
-                if let (Some(outcome), Some(fact)) = (&rollout.outcome, rollout.fact()) {
-                    tally.add(&fact);
-                    judge.add(rollout.calls.judge);
-                    failures.add(rollout.row_index, rollout.run_index, outcome);
-                    worst.add(rollout, outcome);
-                }
+        let each = |rollout: &RolloutRecord| {
+            if let (Some(outcome), Some(fact)) = (&rollout.outcome, rollout.fact()) {
+                tally.add(&fact);
+                judge.add(rollout.calls.judge);
+                failures.add(rollout.row_index, rollout.run_index, outcome);
+                worst.add(rollout, outcome);
             }
-        }
+        };
+        RolloutPages::finished(store).for_each(each).await?;
         let again = RunAgain::of(name, &pinned, folder.workspace());
         let failures = failures.into_sorted();
         let mut numbers = tally.numbers();

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
     BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Changes,
-    Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, Queue,
-    QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage, RolloutQuery,
+    Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, PageEnd,
+    Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage, RolloutQuery,
     RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use tokio::sync::oneshot;
@@ -234,6 +234,13 @@ impl Records for SqliteStore {
     async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError> {
         self.readers
             .read(move |connection| rollouts::rollouts(connection, &query))
+            .await
+    }
+
+    async fn page_end(&self, query: &RolloutQuery) -> Result<PageEnd, StoreError> {
+        let query = query.clone();
+        self.readers
+            .read(move |connection| rollouts::page_end(connection, &query))
             .await
     }
 

@@ -6,7 +6,7 @@ use super::calls::{body_of, calls_of};
 use super::{
     Fixture, LEASE, TestResult, call, claim_one, ended, failure, plan, run_record, sample, scored,
 };
-use crate::{RolloutQuery, RunStatus, Store, StoreErrorKind};
+use crate::{RolloutPages, RolloutQuery, RolloutRecord, RunStatus, Store, StoreErrorKind};
 
 /// A run is created once; its status moves, and only a finished one has a finish time.
 pub async fn a_run_has_one_record(fixture: Fixture) -> TestResult {
@@ -155,6 +155,7 @@ async fn all_pages(
     store: &dyn Store,
     query: RolloutQuery,
 ) -> anyhow::Result<(Vec<(u64, u32)>, usize)> {
+    let all = query.clone();
     let mut query = query;
     let mut places = Vec::new();
     let mut pages = 0;
@@ -167,7 +168,13 @@ async fn all_pages(
                 .map(|item| (item.row_index, item.run_index)),
         );
         match page.next {
-            None => return Ok((places, pages)),
+            None => {
+                let mut visited = Vec::new();
+                let visit = |item: &RolloutRecord| visited.push((item.row_index, item.run_index));
+                RolloutPages::new(store, all).for_each(visit).await?;
+                assert_eq!(visited, places, "visited and read page by page");
+                return Ok((places, pages));
+            }
             Some(next) => query.after = Some(next),
         }
     }

@@ -100,23 +100,22 @@ impl RunRows {
 
     pub(super) async fn read_rows(&mut self) -> Result<(), RunError> {
         let mut rows: Vec<RowResult> = vec![];
-        let mut pages = RolloutPages::new(&*self.store, RolloutQuery::default());
-        while let Some(page) = pages.next().await? {
-            for rollout in &page {
-                if rows.last().map(|row| row.row_index) != Some(rollout.row_index) {
-                    rows.push(RowResult {
-                        row_index: rollout.row_index,
-                        ..RowResult::default()
-                    });
-                }
-                if let (Some(row), Some(outcome)) = (rows.last_mut(), &rollout.outcome) {
-                    self.outcomes.add(outcome.kind());
-                    let reward = outcome.reward().map(Reward::get);
-                    self.rewards_are_binary &= reward.is_none_or(|r| RewardRange::UNIT.is_end(r));
-                    row.add(rollout, outcome);
-                }
+        let each = |rollout: &RolloutRecord| {
+            if rows.last().map(|row| row.row_index) != Some(rollout.row_index) {
+                rows.push(RowResult {
+                    row_index: rollout.row_index,
+                    ..RowResult::default()
+                });
             }
-        }
+            if let (Some(row), Some(outcome)) = (rows.last_mut(), &rollout.outcome) {
+                self.outcomes.add(outcome.kind());
+                let reward = outcome.reward().map(Reward::get);
+                self.rewards_are_binary &= reward.is_none_or(|r| RewardRange::UNIT.is_end(r));
+                row.add(rollout, outcome);
+            }
+        };
+        let pages = RolloutPages::new(&*self.store, RolloutQuery::default());
+        pages.for_each(each).await?;
         self.rows = rows;
         Ok(())
     }

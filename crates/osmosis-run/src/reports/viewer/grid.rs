@@ -104,20 +104,19 @@ impl RolloutGrid {
             began_at_ms: record.created_at_ms,
             held_out: vec![],
         };
-        let mut pages = RolloutPages::new(store, RolloutQuery::default());
-        while let Some(page) = pages.next().await? {
-            for rollout in &page {
-                grid.add(rollout);
-                if let Some(held_out) = &held_out {
-                    let measured = match (rollout.id.is_greedy(), held_out.has(rollout.row_index)) {
-                        (true, _) => 2,
-                        (false, true) => 1,
-                        (false, false) => 0,
-                    };
-                    grid.held_out.push(measured);
-                }
+        let each = |rollout: &RolloutRecord| {
+            grid.add(rollout);
+            if let Some(held_out) = &held_out {
+                let measured = match (rollout.id.is_greedy(), held_out.has(rollout.row_index)) {
+                    (true, _) => 2,
+                    (false, true) => 1,
+                    (false, false) => 0,
+                };
+                grid.held_out.push(measured);
             }
-        }
+        };
+        let pages = RolloutPages::new(store, RolloutQuery::default());
+        pages.for_each(each).await?;
         Ok(grid)
     }
 

@@ -2,7 +2,7 @@
 
 use osmosis_core::RunName;
 use osmosis_core::statistics::{Interval, OutcomeCounts, RunTally};
-use osmosis_store::{RolloutPages, RunKind, RunRecord};
+use osmosis_store::{RolloutPages, RolloutRecord, RunKind, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -92,19 +92,17 @@ impl RunOverview {
         let mut tally = RunTally::new(1).within(pinned.reward_range());
         let mut rewards: Vec<(i64, f64)> = vec![];
         let mut last_result_at_ms = None;
-        let mut pages = RolloutPages::finished(store);
-        while let Some(page) = pages.next().await? {
-            for rollout in &page {
-                let Some(fact) = rollout.fact() else {
-                    continue;
-                };
-                tally.add(&fact);
-                last_result_at_ms = last_result_at_ms.max(rollout.finished_at_ms);
-                if let Some(reward) = fact.reward {
-                    rewards.push((rollout.finished_at_ms.unwrap_or_default(), reward.get()));
-                }
+        let each = |rollout: &RolloutRecord| {
+            let Some(fact) = rollout.fact() else {
+                return;
+            };
+            tally.add(&fact);
+            last_result_at_ms = last_result_at_ms.max(rollout.finished_at_ms);
+            if let Some(reward) = fact.reward {
+                rewards.push((rollout.finished_at_ms.unwrap_or_default(), reward.get()));
             }
-        }
+        };
+        RolloutPages::finished(store).for_each(each).await?;
         let numbers = tally.numbers();
         let cost = Money::of(None, None, &pinned)?.cost(store).await?;
         let mut overview = Self {
