@@ -1,5 +1,6 @@
 //! What training takes, with all weights and with adapters:
-//! `cargo run --release -p osmosis-policy --example lora_rate MODEL (full|f32|bf16|q8_0) [RANK] [STEPS]`.
+//! `cargo run --release -p osmosis-policy --example lora_rate MODEL (full|f32|bf16|q8_0) [RANK] [STEPS] [MODULES]`,
+//! where MODULES are names with commas between them, such as `q_proj,v_proj`; all seven without it.
 //!
 //! It does what a training does, but for the agents: a sampler and a learner of one model, and in each step an update
 //! on 16 rows of 256 tokens, half of them trained on, and the new weights in the sampler's place. It prints the time of
@@ -13,7 +14,7 @@ use std::{env, fs};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::PolicyVersion;
-use osmosis_core::config::{Lora, LoraBase};
+use osmosis_core::config::{Lora, LoraBase, LoraModule};
 use osmosis_core::learner::{
     LearnerError, LearnerFiles, LossFunction, LossRow, TrainableModel, WeightSink,
 };
@@ -32,10 +33,20 @@ fn main() -> Result<(), LearnerError> {
     let rank = arguments.next().and_then(|text| text.parse().ok());
     let steps = arguments.next().and_then(|text| text.parse().ok());
     let steps: u32 = steps.unwrap_or(2);
-    let lora = LoraBase::of_name(&kind).map(|base| Lora {
-        rank: rank.unwrap_or(16),
-        base,
-        ..Lora::default()
+    let modules = arguments.next().unwrap_or_default();
+    let modules: Vec<LoraModule> = modules.split(',').filter_map(LoraModule::of_name).collect();
+    let lora = LoraBase::of_name(&kind).map(|base| {
+        let all = Lora::default();
+        Lora {
+            rank: rank.unwrap_or(16),
+            base,
+            target_modules: if modules.is_empty() {
+                all.target_modules.clone()
+            } else {
+                modules
+            },
+            ..all
+        }
     });
     let model = EmbeddedModel::open(&path)?;
     let vocabulary = u32::try_from(model.config.vocabulary).unwrap_or(u32::MAX);

@@ -15,11 +15,12 @@ mod forward;
 mod kernel;
 mod matrix;
 #[cfg(test)]
-mod noise;
+pub(crate) mod noise;
 mod packed;
 mod panels;
 #[cfg(test)]
 mod same_bits;
+mod transposition;
 
 use std::fmt;
 use std::thread;
@@ -32,6 +33,7 @@ pub(crate) use batch::Batch;
 pub(crate) use cache::{KvCache, PAGE, PagePool};
 pub(crate) use elementwise::{exp, max};
 pub(crate) use forward::{Logits, Span};
+pub(crate) use kernel::{Columns, PANEL, PanelProduct, Start};
 pub(crate) use packed::{Linear as PackedLinear, PackedBase, PackedWeights};
 pub(crate) use panels::rounded;
 

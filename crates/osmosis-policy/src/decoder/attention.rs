@@ -4,7 +4,7 @@ use pulp::Arch;
 
 use super::cache::{KvCache, PAGE};
 use super::elementwise::softmax;
-use super::kernel::{PANEL, PanelProduct, Start};
+use super::kernel::{Columns, PANEL, PanelProduct, Start};
 use super::matrix::Matrix;
 use crate::ModelConfig;
 
@@ -57,6 +57,7 @@ impl Attention<'_> {
                     out: &mut scores[page * PAGE..],
                     out_stride: score_stride,
                     start: Start::Zero,
+                    columns: Columns::All,
                 }
                 .run(arch);
             }
@@ -81,6 +82,7 @@ impl Attention<'_> {
                         out: &mut mix[part * PANEL..],
                         out_stride: mix_stride,
                         start: if page == 0 { Start::Zero } else { Start::Out },
+                        columns: Columns::All,
                     }
                     .run(arch);
                 }

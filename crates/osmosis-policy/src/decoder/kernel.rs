@@ -28,6 +28,15 @@ pub(crate) struct PanelProduct<'a> {
     pub(crate) out: &'a mut [f32],
     pub(crate) out_stride: usize,
     pub(crate) start: Start,
+    pub(crate) columns: Columns,
+}
+
+/// Which columns of a panel are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Columns {
+    All,
+    /// The first half; the others are left as they are.
+    Half,
 }
 
 /// Where the chains begin.
@@ -50,11 +59,15 @@ impl WithSimd for PanelProduct<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // The most rows whose accumulators fit the registers; the branches are decided at compile time.
-        match PANEL / S::F32_LANES {
-            2 => self.blocks::<S, 2, 1, 12>(simd),
-            4 => self.blocks::<S, 2, 2, 6>(simd),
-            8 => self.blocks::<S, 4, 2, 6>(simd),
-            _ => self.blocks::<S, 1, { PANEL }, 4>(simd),
+        match (PANEL / S::F32_LANES, self.columns) {
+            (2, Columns::All) => self.blocks::<S, 2, 1, 12>(simd),
+            (2, Columns::Half) => self.blocks::<S, 1, 1, 12>(simd),
+            (4, Columns::All) => self.blocks::<S, 2, 2, 6>(simd),
+            (4, Columns::Half) => self.blocks::<S, 2, 1, 6>(simd),
+            (8, Columns::All) => self.blocks::<S, 4, 2, 6>(simd),
+            (8, Columns::Half) => self.blocks::<S, 4, 1, 6>(simd),
+            (_, Columns::All) => self.blocks::<S, 1, { PANEL }, 4>(simd),
+            (_, Columns::Half) => self.blocks::<S, 1, { PANEL / 2 }, 4>(simd),
         }
     }
 }
@@ -162,6 +175,7 @@ mod tests {
                     out: &mut out,
                     out_stride: PANEL,
                     start,
+                    columns: Columns::All,
                 }
                 .run(Arch::new());
                 let expected = plain(&x, stride, rows, &panel, first);
@@ -172,6 +186,32 @@ mod tests {
                     "{rows} rows, {start:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn half_of_the_columns_are_those_of_all_and_the_others_are_left() {
+        let (inner, rows) = (21, 14);
+        let (panel, x) = (noise(inner * PANEL, 5), noise(rows * inner, 6));
+        let product = |columns: Columns| {
+            let mut out = vec![0.5; rows * PANEL];
+            PanelProduct {
+                x: &x,
+                x_stride: inner,
+                rows,
+                panel: &panel,
+                out: &mut out,
+                out_stride: PANEL,
+                start: Start::Zero,
+                columns,
+            }
+            .run(Arch::new());
+            out
+        };
+        let (all, half) = (product(Columns::All), product(Columns::Half));
+        for (all, half) in all.chunks_exact(PANEL).zip(half.chunks_exact(PANEL)) {
+            assert_eq!(half[..PANEL / 2], all[..PANEL / 2]);
+            assert_eq!(half[PANEL / 2..], [0.5; PANEL / 2]);
         }
     }
 
@@ -188,6 +228,7 @@ mod tests {
                 out,
                 out_stride: PANEL,
                 start: Start::Zero,
+                columns: Columns::All,
             };
             if scalar {
                 pulp::Scalar::new().vectorize(product);

@@ -9,9 +9,10 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::adapters::LayerAdapters;
-use super::kernel::{PANEL, PanelProduct, Start};
+use super::kernel::{Columns, PANEL, PanelProduct, Start};
 use super::matrix::Matrix;
 use super::panels::Panels;
+use super::transposition::{Square, fetch_ahead, transpose};
 use crate::{Architecture, ModelConfig, PolicyError, Weights, weights};
 
 /// A linear layer, its columns in panels.
@@ -125,6 +126,7 @@ impl Linear {
                 out: &mut out[place * PANEL..],
                 out_stride: width,
                 start,
+                columns: Columns::All,
             }
             .run(arch);
         }
@@ -140,33 +142,48 @@ impl Linear {
     ) -> Vec<f32> {
         /// Panels that are added up at a time: a part of the result is read and written once for all of them.
         const DEPTH: usize = 4;
+        /// Rows after which more of the next weights is fetched.
+        const ROWS: usize = 24;
         let gradient = Matrix::of_rows(gradient, outputs.len());
         let (rows, inner) = (gradient.rows(), self.inner);
         let mut out = vec![0.0; rows * inner];
         let mut rooms: [Vec<f32>; DEPTH] = Default::default();
-        let mut tile = vec![0.0; DEPTH * PANEL * PANEL];
+        let mut turned = vec![[[0.0; PANEL]; PANEL]; DEPTH];
         let indices: Vec<usize> = panels_of(outputs).collect();
         for (place, indices) in indices.chunks(DEPTH).enumerate() {
-            let panels: Vec<&[f32]> = indices
+            let panels: Vec<&[Square]> = indices
                 .iter()
                 .zip(&mut rooms)
-                .map(|(index, room)| self.panels.panel(*index, inner, room))
+                .map(|(index, room)| {
+                    let panel = self.panels.panel(*index, inner, room);
+                    panel.as_chunks::<PANEL>().0.as_chunks::<PANEL>().0
+                })
                 .collect();
-            for first in (0..inner).step_by(PANEL) {
-                for (panel, tile) in panels.iter().zip(tile.chunks_exact_mut(PANEL * PANEL)) {
-                    let (numbers, _) = panel[first * PANEL..].as_chunks::<PANEL>();
-                    transpose(&numbers[..PANEL], tile);
+            let turned = &mut turned[..panels.len()];
+            let x = &gradient.values()[place * DEPTH * PANEL..];
+            for square in 0..inner / PANEL {
+                for (panel, turned) in panels.iter().zip(&mut *turned) {
+                    transpose(arch, &panel[square], turned);
                 }
-                PanelProduct {
-                    x: &gradient.values()[place * DEPTH * PANEL..],
-                    x_stride: gradient.stride(),
-                    rows,
-                    panel: &tile[..panels.len() * PANEL * PANEL],
-                    out: &mut out[first..],
-                    out_stride: inner,
-                    start: Start::Out,
+                let next = panels.iter().filter_map(|panel| panel.get(square + 1));
+                let next: Vec<&[f32]> = next.map(|square| square.as_flattened()).collect();
+                for first in (0..rows).step_by(ROWS) {
+                    let part = PANEL * PANEL * first / rows..PANEL * PANEL * (first + ROWS) / rows;
+                    for next in &next {
+                        fetch_ahead(arch, &next[part.start..part.end.min(next.len())]);
+                    }
+                    PanelProduct {
+                        x: &x[first * gradient.stride()..],
+                        x_stride: gradient.stride(),
+                        rows: ROWS.min(rows - first),
+                        panel: turned.as_flattened().as_flattened(),
+                        out: &mut out[first * inner + square * PANEL..],
+                        out_stride: inner,
+                        start: if place == 0 { Start::Zero } else { Start::Out },
+                        columns: Columns::All,
+                    }
+                    .run(arch);
                 }
-                .run(arch);
             }
         }
         out
@@ -290,6 +307,7 @@ impl Linear {
                 out,
                 out_stride,
                 start,
+                columns: Columns::All,
             }
             .run(arch);
         }
@@ -524,20 +542,6 @@ impl PackedBase {
             layer.qkv.bytes() + layer.out.bytes() + layer.gate_up.bytes() + layer.down.bytes()
         });
         embeddings + self.head.bytes() + layers.sum::<usize>()
-    }
-}
-
-/// Columns of a block of a panel as rows. Eight at a time: a cache line of the result is then written at once, nearly.
-fn transpose(block: &[[f32; PANEL]], out: &mut [f32]) {
-    const TOGETHER: usize = 8;
-    let (out, _) = out.as_chunks_mut::<PANEL>();
-    for (group, rows) in block.as_chunks::<TOGETHER>().0.iter().enumerate() {
-        for (lane, out) in out.iter_mut().enumerate() {
-            let out = &mut out[group * TOGETHER..][..TOGETHER];
-            for (out, row) in out.iter_mut().zip(rows) {
-                *out = row[lane];
-            }
-        }
     }
 }
 

@@ -292,10 +292,7 @@ impl<'a, T: Real> Graph<'a, T> {
                 a,
                 b,
             } => {
-                let adapted = AdaptedLinear {
-                    frozen: frozen.clone(),
-                    scale: *scale,
-                };
+                let adapted = AdaptedLinear::new(frozen.clone(), *scale);
                 Ok(self.tape.apply(adapted, [x, a, b])?)
             }
         }

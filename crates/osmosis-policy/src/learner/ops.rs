@@ -47,6 +47,7 @@ mod select;
 mod swiglu;
 #[cfg(test)]
 mod tests;
+mod thin;
 
 pub(super) use attention::Attention;
 pub(super) use frozen::{AdaptedLinear, FrozenLinear, Place};

@@ -5,6 +5,7 @@
 //! has few rows, and laying all weights out anew for each would take as long as the product. In f64, and where a matrix
 //! does not consist of whole panels, a few of its rows at a time are laid out as another matrix product wants them.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use osmosis_core::config::LoraModule;
 use pulp::Arch;
 
 use super::Real;
+use super::thin::ThinAdapter;
 use crate::decoder::PackedBase;
 use crate::learner::matrix::Form::{Plain, Transposed};
 use crate::learner::matrix::Matrix;
@@ -39,8 +41,10 @@ pub(in crate::learner) enum Place {
 /// `x · wᵀ + bias + scale · x · aᵀ · bᵀ` for frozen weights and an adapter, `a` of rank × in and `b` of out × rank.
 #[derive(Debug)]
 pub(in crate::learner) struct AdaptedLinear {
-    pub(in crate::learner) frozen: FrozenLinear,
-    pub(in crate::learner) scale: f32,
+    frozen: FrozenLinear,
+    scale: f32,
+    /// `x · aᵀ` of the forward pass, for the way back.
+    low: OnceCell<Vec<f32>>,
 }
 
 impl FrozenLinear {
@@ -137,8 +141,43 @@ impl<T: Real> Operation<T, 1> for FrozenLinear {
     }
 }
 
+impl AdaptedLinear {
+    pub(in crate::learner) fn new(frozen: FrozenLinear, scale: f32) -> Self {
+        Self {
+            frozen,
+            scale,
+            low: OnceCell::new(),
+        }
+    }
+
+    /// For the sampler's kernel, where it can be used.
+    fn thin<'a, T: Real>(
+        &self,
+        a: &'a Matrix<T>,
+        b: &'a Matrix<T>,
+    ) -> Result<Option<ThinAdapter<'a>>> {
+        let (linear, outputs) = self.frozen.weights();
+        let singles = T::singles(a.values()?).zip(T::singles(b.values()?));
+        let whole = singles.filter(|_| linear.has_whole_panels(&outputs));
+        Ok(whole.map(|(a, b)| ThinAdapter {
+            a,
+            b,
+            inner: linear.inner(),
+            outputs: outputs.len(),
+            scale: self.scale,
+        }))
+    }
+}
+
 impl<T: Real> Operation<T, 3> for AdaptedLinear {
     fn forward(&self, [x, a, b]: [&Matrix<T>; 3]) -> Result<Matrix<T>> {
+        if let (Some(adapter), Some(x)) = (self.thin(a, b)?, T::singles(x.values()?)) {
+            let (linear, outputs) = self.frozen.weights();
+            let mut product = linear.forward(Arch::new(), &outputs, x);
+            let low = self.low.get_or_init(|| adapter.low(Arch::new(), x));
+            adapter.add_product(Arch::new(), low, &mut product);
+            return Ok(Matrix::new(T::of_singles(product), outputs.len()));
+        }
         let mut low = x.product(Plain, a, Transposed)?;
         low.scale(T::of_single(self.scale))?;
         let mut product = self.frozen.product(x)?;
@@ -146,6 +185,22 @@ impl<T: Real> Operation<T, 3> for AdaptedLinear {
         Ok(product)
     }
     fn backward(&self, [x, a, b]: [&Matrix<T>; 3], gradient: Matrix<T>) -> Result<[Matrix<T>; 3]> {
+        if let (Some(adapter), Some(x), Some(gradient)) = (
+            self.thin(a, b)?,
+            T::singles(x.values()?),
+            T::singles(gradient.values()?),
+        ) {
+            let (linear, outputs) = self.frozen.weights();
+            let mut for_x = linear.backward(Arch::new(), &outputs, gradient);
+            let low = self.low.get_or_init(|| adapter.low(Arch::new(), x));
+            let (for_a, for_b) = adapter.add_gradients(Arch::new(), (x, low), gradient, &mut for_x);
+            let matrix = |values, width| Matrix::new(T::of_singles(values), width);
+            return Ok([
+                matrix(for_x, linear.inner()),
+                matrix(for_a, linear.inner()),
+                matrix(for_b, b.width()),
+            ]);
+        }
         let scale = T::of_single(self.scale);
         let mut low = x.product(Plain, a, Transposed)?;
         low.scale(scale)?;
