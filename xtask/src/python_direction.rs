@@ -17,7 +17,7 @@ struct Part {
     packages: &'static [&'static str],
 }
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     // The entry points for users: both load what they name only when it is asked for.
     Part {
         name: "osmosis_ai.__init__",
@@ -59,6 +59,12 @@ const PARTS: [Part; 15] = [
         name: "osmosis_ai.trainer.torch",
         parts: &[],
         packages: &["accelerate", "peft", "safetensors", "torch", "transformers"],
+    },
+    // In the environment of the inference server.
+    Part {
+        name: "osmosis_ai.vllm_worker",
+        parts: &[],
+        packages: &["vllm"],
     },
     // The worker: the protocol around the core.
     Part {

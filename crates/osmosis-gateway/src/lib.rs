@@ -80,8 +80,8 @@ pub use tokens::endpoint::{
     TokenEndpointOptions,
 };
 pub use tokens::engine::{
-    EngineKind, ExchangingEngine, RemoteEngine, RemoteEngineOptions, ServerLogprobs, VllmControl,
-    VllmControlError,
+    EngineKind, ExchangingEngine, RELOADING_CLASS, RemoteEngine, RemoteEngineOptions,
+    ServerLogprobs, VllmControl, VllmControlError,
 };
 pub use tokens::policy::{TokenPolicy, TokenPolicyOptions};
 pub use tokens::reported::ReportedTokens;

@@ -348,7 +348,7 @@ mod tests {
         for part in [
             "step 1: the learner does not confirm",
             "rollout `r4-2`",
-            "bounds: 0.05 and 1",
+            "bounds: 0.002 and 0.05",
         ] {
             assert!(error.contains(part), "{error}");
         }

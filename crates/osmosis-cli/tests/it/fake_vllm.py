@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             state["paused"] = True
             note("pause")
         elif path == "/collective_rpc":
-            assert state["paused"] and asked["method"] == "reload_weights", asked
+            assert state["paused"] and asked["method"] == "osmosis_reload_weights", asked
             state["weights"] = asked["kwargs"]["weights_path"]
             note(f"reload {number_in(state['weights'])}")
         elif path == "/reset_prefix_cache":

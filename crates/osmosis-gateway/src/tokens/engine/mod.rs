@@ -32,7 +32,7 @@ pub use self::exchanging::ExchangingEngine;
 use self::generation::Generation;
 use self::options::Addresses;
 pub use self::options::{EngineKind, RemoteEngineOptions, ServerLogprobs};
-pub use self::vllm_control::{VllmControl, VllmControlError};
+pub use self::vllm_control::{RELOADING_CLASS, VllmControl, VllmControlError};
 pub(crate) use self::wanted::{NotWanted, while_wanted};
 use crate::error::GatewayError;
 use crate::policy::PolicyChange;

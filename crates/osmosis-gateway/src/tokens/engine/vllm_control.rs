@@ -13,6 +13,9 @@ const SHORT: Duration = Duration::from_secs(30);
 /// Loading weights, or waiting for requests under way, takes as long as it takes, within reason.
 const LONG: Duration = Duration::from_mins(30);
 
+/// The class of ours that a server whose weights are all exchanged is started with (`--worker-extension-cls`).
+pub const RELOADING_CLASS: &str = "osmosis_ai.vllm_worker.WeightReloading";
+
 /// The routes of one vLLM server by which weights are exchanged. It needs `VLLM_SERVER_DEV_MODE=1`, and
 /// `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` for adapters.
 #[derive(Debug, Clone)]
@@ -82,9 +85,9 @@ impl VllmControl {
             .await
     }
 
-    /// Reads all weights anew from a folder in Hugging Face layout.
+    /// Reads all weights anew from a folder in Hugging Face layout. The server needs [`RELOADING_CLASS`].
     pub async fn reload_weights(&self, folder: &str) -> Result<(), VllmControlError> {
-        let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
+        let body = json!({"method": "osmosis_reload_weights", "kwargs": {"weights_path": folder}});
         self.post("/collective_rpc", Some(body), LONG).await?;
         // What was computed with the weights before must not be gone on from.
         self.post("/reset_prefix_cache", None, SHORT).await

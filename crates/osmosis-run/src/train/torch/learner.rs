@@ -18,7 +18,7 @@ use super::{Published, failed};
 const OPTIMIZER: &str = "trainer/optimizer.safetensors";
 
 /// With numbers of 16 bits.
-const REDUCED_TOLERANCE: f64 = 5.0;
+const REDUCED_TOLERANCE: f64 = 100.0;
 
 /// Which of the models in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

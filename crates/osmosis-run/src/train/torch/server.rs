@@ -345,6 +345,13 @@ impl Life {
         }
         .build();
         let variable = |name: &str| (name.to_owned(), "1".to_owned());
+        let package = osmosis_worker::environment::sdk_path();
+        let package = package.map_err(|error| unable(error.to_string()))?;
+        // Before the user's own, which the command may need.
+        let python_path = match std::env::var("PYTHONPATH") {
+            Ok(others) if !others.is_empty() => format!("{package}:{others}"),
+            Ok(_) | Err(_) => package.to_string(),
+        };
         let command = ServiceCommand {
             program,
             arguments,
@@ -353,6 +360,7 @@ impl Life {
                 variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
                 variable("VLLM_SERVER_DEV_MODE"),
                 variable("PYTHONUNBUFFERED"),
+                ("PYTHONPATH".to_owned(), python_path),
             ],
             output: plan.log.open().map_err(|error| unable(error.to_string()))?,
             guard: plan.guard.clone(),

@@ -2,7 +2,7 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::TorchDtype;
-use osmosis_gateway::ServerLogprobs;
+use osmosis_gateway::{RELOADING_CLASS, ServerLogprobs};
 
 /// What the server calls the model without adapters.
 pub(super) const SERVED_NAME: &str = "policy";
@@ -87,6 +87,8 @@ impl CommandParts<'_> {
             options.push(("--enable-lora", None));
             options.push(("--max-lora-rank", Some(served_rank(rank).to_string())));
             options.push(("--max-loras", text(ADAPTERS)));
+        } else {
+            options.push(("--worker-extension-cls", text(RELOADING_CLASS)));
         }
         options
     }
@@ -146,7 +148,8 @@ mod tests {
                 None
             ),
             "vllm serve --dtype=bfloat16 --max-model-len 9 --host 0.0.0.0 /models/m --port 81 \
-             --served-model-name policy --logprobs-mode raw_logprobs"
+             --served-model-name policy --logprobs-mode raw_logprobs \
+             --worker-extension-cls osmosis_ai.vllm_worker.WeightReloading"
         );
         let placed = line(Some(&["run.sh", "{model}", "{port}"]), None);
         assert!(
