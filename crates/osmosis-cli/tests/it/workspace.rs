@@ -151,12 +151,17 @@ impl Workspace {
 
     /// A training config of `model_path`, small enough for a test.
     pub(crate) fn training(&self, model_path: &str, training: &str, more: &str) {
+        let rate = if training.contains("lr = ") {
+            ""
+        } else {
+            "lr = 1e-3\n"
+        };
         self.write(
             "configs/training/c.toml",
             &format!(
                 "[experiment]\nrollout = \"r\"\nentrypoint = \"main.py\"\ndataset = \"d\"\n\
                  model_path = \"{model_path}\"\n\
-                 [training]\nrollout_batch_size = 2\nn_samples_per_prompt = 4\nlr = 1e-3\n\
+                 [training]\nrollout_batch_size = 2\nn_samples_per_prompt = 4\n{rate}\
                  seed = 5\n{training}\n{more}"
             ),
         );
