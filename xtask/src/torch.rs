@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
+use osmosis_testkit::python_environment::base_interpreter;
 
 use crate::ci::{cargo, command, root};
 
@@ -25,9 +26,9 @@ pub(crate) struct Options {
     /// Where the two environments are made (gigabytes); those that are there are used
     #[arg(long, value_name = "DIR")]
     environments: Option<Utf8PathBuf>,
-    /// An interpreter of Python 3.12 to make them with
-    #[arg(long, default_value = "python3.12")]
-    python: String,
+    /// The interpreter to make them with [default: the first Python 3.10 to 3.13 in `PATH`]
+    #[arg(long)]
+    python: Option<String>,
     /// Arguments for `benches/torch_trainer.py`
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -41,10 +42,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let home = std::env::var("HOME").context("`HOME` is not set")?;
         Utf8PathBuf::from(home).join(".cache/osmosis-torch")
     };
-    let trainer = environment(&folder.join("torch"), &options.python, |python| {
+    let python = match &options.python {
+        Some(python) => python.clone(),
+        None => base_interpreter()?.0,
+    };
+    let trainer = environment(&folder.join("torch"), &python, |python| {
         install(python, &TRAINER_PACKAGES)
     })?;
-    let server = environment(&folder.join("vllm"), &options.python, install_vllm)?;
+    let server = environment(&folder.join("vllm"), &python, install_vllm)?;
     cargo(
         &root,
         &["build", "--release", "--locked", "-p", "osmosis-cli"],
@@ -52,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let target =
         std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| root.join("target").to_string());
     command(
-        Command::new(&options.python)
+        Command::new(&python)
             .arg(root.join("benches/torch_trainer.py"))
             .args(["--osmosis", &format!("{target}/release/osmosis")])
             .args(["--trainer-python", trainer.as_str()])

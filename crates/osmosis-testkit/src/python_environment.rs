@@ -122,7 +122,7 @@ fn target_folder(workspace: &Utf8Path) -> Utf8PathBuf {
 }
 
 /// The first `python` in `PATH` that our SDK supports, and its version.
-fn base_interpreter() -> Result<(String, String)> {
+pub fn base_interpreter() -> Result<(String, String)> {
     let question = "import sys; print(getattr(sys, '_base_executable', None) or sys.executable); \
         print(sys.version); sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))";
     for name in [
