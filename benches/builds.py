@@ -11,7 +11,7 @@ of a run per rollout or training), which other programs on the machine disturb l
 - throughput: rollouts without model calls, Python workflow and grader, 2 workers.
 - demo: `osmosis demo` with few steps; the held-out numbers of both builds must be equal to the last digit.
 - many: a large run of each build in every round (`--many 100000`), with the peak memory of the engine and the time of
-  `eval info`; medians. It has no second turns: a run of this size takes minutes.
+  `eval info` (the median of 9); medians. It has no second turns: a run of this size takes minutes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tables import print_table
 
 TURNS = ("before", "after", "before again", "after again")
 CALLS = {"plain": 8_000, "logprobs": 3_000}
+# How often a command that takes a fraction of a second is timed.
+LOOKS = 9
 
 Figures = dict[str, dict[str, list[float]]]
 
@@ -129,17 +131,19 @@ def print_large(comparison: Comparison, benches: dict[str, throughput.Bench], co
     for number in range(comparison.rounds):
         for turn in turns[:: -1 if number % 2 else 1]:
             found[turn].append(large(benches[turn], count))
-            shown = ", ".join(f"{value:.1f}" for value in found[turn][-1])
+            shown = ", ".join(f"{value:.3g}" for value in found[turn][-1])
             print(f"{count:,} rollouts, round {number + 1}, {turn}: {shown}", file=sys.stderr, flush=True)
     ratios = [after[1] / before[1] for before, after in zip(*found.values())]
     head = [f"{count:,} rollouts in one run", "seconds", "CPU s", "engine MB", "eval info s"]
     medians = {turn: map(statistics.median, zip(*runs)) for turn, runs in found.items()}
     print_table(head, [[turn, *(f"{value:.4g}" for value in values)] for turn, values in medians.items()])
-    print(f"CPU, after / before: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}\n")
+    print(f"CPU, after / before: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+    looks = [after[3] / before[3] for before, after in zip(*found.values())]
+    print(f"eval info, after / before: median {statistics.median(looks):.3f}, {min(looks):.3f} to {max(looks):.3f}\n")
 
 
 def large(bench: throughput.Bench, count: int) -> list[float]:
-    """Seconds, processor seconds, megabytes of the engine at most, seconds of `eval info`."""
+    """Seconds, processor seconds, megabytes of the engine at most, median seconds of `eval info`."""
     began, used = time.monotonic(), processor_seconds()
     command = bench.command("python", count, 128, 2)
     process = subprocess.Popen(command, cwd=bench.root, env=bench.environment, stdout=subprocess.PIPE, text=True)
@@ -151,10 +155,13 @@ def large(bench: throughput.Bench, count: int) -> list[float]:
     output, _ = process.communicate()
     assert json.loads(output)["resource"]["outcomes"]["scored"] == count
     took, used = time.monotonic() - began, processor_seconds() - used
-    began = time.monotonic()
     info = [bench.osmosis, "eval", "info", f"run-{bench.runs}", "--json"]
-    subprocess.run(info, cwd=bench.root, env=bench.environment, check=True, stdout=subprocess.DEVNULL)
-    looked = time.monotonic() - began
+    looks = []
+    for _ in range(LOOKS):
+        began = time.monotonic()
+        subprocess.run(info, cwd=bench.root, env=bench.environment, check=True, stdout=subprocess.DEVNULL)
+        looks.append(time.monotonic() - began)
+    looked = statistics.median(looks)
     # So that every run finds the disk as the first did.
     shutil.rmtree(pathlib.Path(bench.root) / ".osmosis" / "evals" / f"run-{bench.runs}")
     return [took, used, most, looked]

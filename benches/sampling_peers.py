@@ -265,7 +265,8 @@ def measure(
         reply = program.run(batch, answer)
         assert reply["sampled"] == len(batch) * answer, f"{reply['sampled']} tokens, not {len(batch) * answer}"
         asked = sum(map(len, batch))
-        assert reply["prompt_tokens"] >= 0.99 * asked, f"{reply['prompt_tokens']} prompt tokens were read, not {asked}"
+        # With few different tokens, some prompts begin like an earlier one, and our sampler reads that once.
+        assert reply["prompt_tokens"] >= 0.97 * asked, f"{reply['prompt_tokens']} prompt tokens were read, not {asked}"
         seconds += reply["seconds"]
         batches += 1
         for part in parts:

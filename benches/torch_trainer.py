@@ -93,15 +93,24 @@ def workspace(folder: pathlib.Path, args: argparse.Namespace) -> None:
     (folder / "configs/training/torch.toml").write_text(text)
 
 
+def callers() -> set[str]:
+    """This process and those that started it: they may name the folder."""
+    found, process = set(), str(os.getpid())
+    while process != "0":
+        found.add(process)
+        process = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+    return found
+
+
 def left_running(folder: pathlib.Path) -> list[str]:
     """Command lines of processes that name the folder."""
-    found = []
+    found, not_ours = [], callers()
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if str(folder) in line and process.name != str(os.getpid()):
+        if str(folder) in line and process.name not in not_ours:
             found.append(line)
     return found
 
