@@ -13,6 +13,7 @@ mod cache;
 mod elementwise;
 mod forward;
 mod kernel;
+mod linear;
 mod matrix;
 #[cfg(test)]
 pub(crate) mod noise;
@@ -34,7 +35,8 @@ pub(crate) use cache::{KvCache, PAGE, PagePool};
 pub(crate) use elementwise::{exp, max};
 pub(crate) use forward::{Logits, Span};
 pub(crate) use kernel::{Columns, PANEL, PanelProduct, Start};
-pub(crate) use packed::{Linear as PackedLinear, PackedBase, PackedWeights};
+pub(crate) use linear::Linear as PackedLinear;
+pub(crate) use packed::{PackedBase, PackedWeights};
 pub(crate) use panels::rounded;
 
 use crate::{ModelConfig, PolicyError, Weights};

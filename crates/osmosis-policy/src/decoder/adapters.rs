@@ -9,8 +9,9 @@ use std::sync::Arc;
 use osmosis_core::config::{Lora, LoraBase, LoraModule};
 use pulp::Arch;
 
+use super::linear::Linear;
 use super::matrix::Matrix;
-use super::packed::{Linear, PackedBase};
+use super::packed::PackedBase;
 use crate::lora::{self, Half};
 use crate::{PolicyError, Weights, weights};
 
