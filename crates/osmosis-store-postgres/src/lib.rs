@@ -28,6 +28,7 @@ mod completions;
 mod connection;
 mod error;
 mod locks;
+mod pending;
 mod presence;
 mod queue;
 mod readers;

@@ -19,12 +19,11 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::CallIds;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
+use crate::pending::{self, Message, QueuedCall, call_bytes, is_awaited};
 use crate::presence::{self, Part, Presence, holder_text};
 use crate::readers::{Readers, ReadersOf};
 use crate::transaction::{Transaction, Writing};
-use crate::writer::{
-    self, CALLS_BEYOND_A_BATCH, Message, QueuedCall, Writer, call_bytes, is_awaited,
-};
+use crate::writer::{CALLS_BEYOND_A_BATCH, Writer};
 
 /// The memory that calls may take while they wait to be written, in kilobytes.
 const ROOM_FOR_CALLS_KB: u32 = 64 * 1024;
@@ -322,7 +321,7 @@ impl PostgresStore {
             + Sync
             + 'static,
     {
-        let (message, answered) = writer::job(data, work);
+        let (message, answered) = pending::job(data, work);
         self.writer()?.send(message).await?;
         answered.await.map_err(|_| StoreError::Closed)?
     }

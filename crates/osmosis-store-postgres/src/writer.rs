@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use osmosis_store::encoding::Conversations;
-use osmosis_store::{ChangeSender, Completion, CompletionReceipt, NewCall, StoreError};
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
+use osmosis_store::{ChangeSender, Completion, CompletionReceipt, StoreError};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::calls::{CallIds, Calls, EncodedCall};
 use crate::completions::Completions;
 use crate::connection::{Connection, Connector, Session};
 use crate::error::{Consequence, DbError};
+use crate::pending::{Answer, Batch, Message, QueuedCall, bytes_of, closes, is_awaited};
 use crate::readers::{FIRST_PAUSE, LONGEST_PAUSE};
-use crate::transaction::{Failure, Transaction, Work, Writing, transact, was_committed};
+use crate::transaction::{Failure, Work, Writing, transact, was_committed};
 
 /// Calls that nobody waits for may make a batch so many times as large: a commit costs the same for many.
 pub(crate) const CALLS_BEYOND_A_BATCH: usize = 4;
@@ -37,101 +37,6 @@ const BY_INDEX: &str = "
 
 /// How often a transaction is repeated that got into another's way.
 const REPEATS: u32 = 20;
-
-pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
-
-pub(crate) enum Message {
-    Write(Box<dyn PendingWrite>),
-    Complete(Box<PendingCompletion>),
-    Call(Box<QueuedCall>),
-    Close(Answer<()>),
-}
-
-/// A model call on its way.
-pub(crate) struct QueuedCall {
-    pub(crate) call: NewCall,
-    /// Kept over failed commits, so that none is recorded twice.
-    pub(crate) call_id: Option<i64>,
-    /// Its share of the memory that waiting calls may take.
-    pub(crate) room: Option<OwnedSemaphorePermit>,
-    /// Somebody who waits for the commit. Without one, the call is tried again after a failed commit.
-    pub(crate) answer: Option<Answer<()>>,
-}
-
-pub(crate) struct PendingCompletion {
-    pub(crate) completion: Completion,
-    pub(crate) answer: Answer<CompletionReceipt>,
-}
-
-/// A write that waits for its commit, and can be done again when the first try came to nothing.
-pub(crate) trait PendingWrite: Work {
-    /// Tells the caller what became of it.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
-    fn as_work(&mut self) -> &mut dyn Work;
-}
-
-struct Job<D, T, F> {
-    data: D,
-    work: F,
-    result: Option<T>,
-    answer: Answer<T>,
-}
-
-/// A write out of a function and what it needs, and where its answer will come.
-pub(crate) fn job<D, T, F>(data: D, work: F) -> (Message, oneshot::Receiver<Result<T, StoreError>>)
-where
-    D: Send + Sync + 'static,
-    T: Send + Sync + 'static,
-    F: for<'a> Fn(&'a Transaction<'_>, &'a D) -> BoxFuture<'a, Result<T, DbError>>
-        + Send
-        + Sync
-        + 'static,
-{
-    let (answer, answered) = oneshot::channel();
-    let job = Job {
-        data,
-        work,
-        result: None,
-        answer,
-    };
-    (Message::Write(Box::new(job)), answered)
-}
-
-impl<D, T, F> Work for Job<D, T, F>
-where
-    D: Send + Sync,
-    T: Send + Sync,
-    F: for<'a> Fn(&'a Transaction<'_>, &'a D) -> BoxFuture<'a, Result<T, DbError>> + Send + Sync,
-{
-    fn run<'a>(
-        &'a mut self,
-        transaction: &'a Transaction<'_>,
-    ) -> BoxFuture<'a, Result<(), DbError>> {
-        Box::pin(async move {
-            self.result = Some((self.work)(transaction, &self.data).await?);
-            Ok(())
-        })
-    }
-}
-
-impl<D, T, F> PendingWrite for Job<D, T, F>
-where
-    D: Send + Sync,
-    T: Send + Sync,
-    F: for<'a> Fn(&'a Transaction<'_>, &'a D) -> BoxFuture<'a, Result<T, DbError>> + Send + Sync,
-{
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
-        // A caller that went away does not undo the write.
-        let _ = self.answer.send(match committed {
-            Ok(()) => self.result.ok_or(StoreError::Closed),
-            Err(error) => Err(error),
-        });
-    }
-
-    fn as_work(&mut self) -> &mut dyn Work {
-        self
-    }
-}
 
 /// A write that was not done.
 struct Failed {
@@ -154,37 +59,6 @@ impl Failed {
             error,
             about_one: false,
         }
-    }
-}
-
-/// What is committed together.
-#[derive(Default)]
-struct Batch {
-    calls: Vec<QueuedCall>,
-    completions: Vec<PendingCompletion>,
-    writes: Vec<Box<dyn PendingWrite>>,
-}
-
-impl Batch {
-    fn len(&self) -> usize {
-        self.calls.len() + self.completions.len() + self.writes.len()
-    }
-
-    /// Each part alone, in the order in which they are done.
-    fn one_by_one(self) -> Vec<Self> {
-        let calls = self.calls.into_iter().map(|call| Self {
-            calls: vec![call],
-            ..Self::default()
-        });
-        let completions = self.completions.into_iter().map(|completion| Self {
-            completions: vec![completion],
-            ..Self::default()
-        });
-        let writes = self.writes.into_iter().map(|write| Self {
-            writes: vec![write],
-            ..Self::default()
-        });
-        calls.chain(completions).chain(writes).collect()
     }
 }
 
@@ -581,33 +455,5 @@ fn take_queued(queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Message>, mo
     {
         bytes += bytes_of(&next);
         batch.push(next);
-    }
-}
-
-fn bytes_of(message: &Message) -> usize {
-    match message {
-        Message::Call(call) => call_bytes(&call.call),
-        Message::Complete(pending) => {
-            let samples = pending.completion.samples.iter();
-            samples.map(|sample| sample.messages.as_str().len()).sum()
-        }
-        Message::Write(_) | Message::Close(_) => 0,
-    }
-}
-
-pub(crate) fn call_bytes(call: &NewCall) -> usize {
-    let tokens: usize = call.tokens.iter().map(bytes::Bytes::len).sum();
-    call.request.len() + call.response.len() + tokens
-}
-
-fn closes(message: &Message) -> bool {
-    matches!(message, Message::Close(_))
-}
-
-/// Whether somebody waits for its commit.
-pub(crate) fn is_awaited(message: &Message) -> bool {
-    match message {
-        Message::Write(_) | Message::Complete(_) | Message::Close(_) => true,
-        Message::Call(call) => call.answer.is_some(),
     }
 }

@@ -15,10 +15,10 @@ use osmosis_store::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::PostgresStore;
+use crate::pending::{Message, PendingCompletion};
 use crate::presence::{Part, leave};
 use crate::queue::{Claiming, Enqueued, Released};
 use crate::readers::read;
-use crate::writer::{Message, PendingCompletion};
 use crate::{bodies, calls, queue, records, requests, rollouts};
 
 /// Bodies that wait for a visitor.
