@@ -3,9 +3,9 @@
 use camino::Utf8PathBuf;
 use clap::{Args, ValueEnum};
 
-use osmosis_run::runs::stop::Ask;
 use osmosis_run::settings::{Throughput, Trackers};
 use osmosis_run::tracking::TrackerKind;
+use osmosis_store::StopRequest;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArguments {
@@ -122,11 +122,11 @@ pub(crate) struct StopArguments {
 }
 
 impl StopArguments {
-    pub(crate) fn ask(&self) -> Ask {
+    pub(crate) fn request(&self) -> StopRequest {
         if self.now {
-            Ask::ToStopNow
+            StopRequest::Now
         } else {
-            Ask::ToDrain
+            StopRequest::Drain
         }
     }
 }

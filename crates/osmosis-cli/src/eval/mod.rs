@@ -46,7 +46,7 @@ pub(crate) async fn run(
         EvalCommand::Compare(arguments) => compare::run(&found()?, &arguments, output).await,
         EvalCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         EvalCommand::Stop(arguments) => {
-            stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
+            stop::run(&found()?, KIND, &arguments.run, arguments.request(), output).await
         }
         EvalCommand::Logs(arguments) => logs::run(&found()?, Some(KIND), &arguments, output).await,
     }

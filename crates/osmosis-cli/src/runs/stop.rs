@@ -3,8 +3,8 @@
 use osmosis_run::RunError;
 use osmosis_run::reports::StoppedRun;
 use osmosis_run::runs::record_of;
-use osmosis_run::runs::stop::{Ask, Asked, ask_to_stop, until_stopped};
-use osmosis_store::{RunKind, RunStatus};
+use osmosis_run::runs::stop::{StopTarget, ask_to_stop, until_stopped};
+use osmosis_store::{RunKind, RunStatus, StopRequest};
 
 use crate::error::Exit;
 use crate::output::Output;
@@ -15,7 +15,7 @@ pub(crate) async fn run(
     workspace: &Workspace,
     kind: RunKind,
     run: &str,
-    ask: Ask,
+    request: StopRequest,
     output: &Output,
 ) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, kind, run).await?;
@@ -25,21 +25,21 @@ pub(crate) async fn run(
         pid,
         resume,
     };
-    let asked = ask_to_stop(&folder, ask).await?;
+    let asked = ask_to_stop(&folder, request).await?;
     let pid = match &asked {
-        Asked::Nobody => None,
-        Asked::Process(holder) => {
+        StopTarget::Nobody => None,
+        StopTarget::Process(holder) => {
             output.note(format_args!("Asked {holder} to stop; waiting for it."));
             Some(holder.pid)
         }
-        Asked::Nodes(nodes) => {
+        StopTarget::Nodes(nodes) => {
             output.note(format_args!(
                 "The run's controller is gone. Asked {nodes} nodes to stop; waiting for them."
             ));
             None
         }
     };
-    if asked == Asked::Nobody {
+    if asked == StopTarget::Nobody {
         if is_finished(&folder).await {
             output.line(format_args!(
                 "Run `{run}` is finished: there is nothing to stop."

@@ -49,7 +49,7 @@ pub(crate) async fn run(
         TrainCommand::Info { run } => info::run(&found()?, &run, output).await,
         TrainCommand::Show(arguments) => show::run(&found()?, KIND, arguments, output).await,
         TrainCommand::Stop(arguments) => {
-            stop::run(&found()?, KIND, &arguments.run, arguments.ask(), output).await
+            stop::run(&found()?, KIND, &arguments.run, arguments.request(), output).await
         }
         TrainCommand::Logs(arguments) => logs::run(&found()?, Some(KIND), &arguments, output).await,
     }

@@ -12,18 +12,9 @@ use crate::{RunError, RunErrorKind};
 /// The lock of another process gives no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How a process is asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    /// Like one Ctrl-C: it finishes what it has begun.
-    ToDrain,
-    /// At once; what was under way is run again by a resume.
-    ToStopNow,
-}
-
 /// Who was asked to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum StopTarget {
     /// Nobody works on the run.
     Nobody,
     /// The process that holds it, and its nodes with it.
@@ -33,24 +24,20 @@ pub enum Asked {
 }
 
 /// Asks those who work on a run to end.
-pub async fn ask_to_stop(folder: &RunFolder, ask: Ask) -> Result<Asked, RunError> {
+pub async fn ask_to_stop(folder: &RunFolder, request: StopRequest) -> Result<StopTarget, RunError> {
     let holder = folder.records.holder().await?;
     let store = folder.records.open_read_only().await?;
     let asked = match (holder, store.shared()) {
-        (None, None) => Asked::Nobody,
+        (None, None) => StopTarget::Nobody,
         (Some(holder), None) => {
-            signal(&holder, ask, folder.name())?;
-            Asked::Process(holder)
+            signal(&holder, request, folder.name())?;
+            StopTarget::Process(holder)
         }
         (holder, Some(shared)) => {
             let asked = match (holder, living_nodes(&*store).await.len()) {
-                (None, 0) => return Ok(Asked::Nobody),
-                (None, nodes) => Asked::Nodes(nodes),
-                (Some(holder), _) => Asked::Process(holder),
-            };
-            let request = match ask {
-                Ask::ToDrain => StopRequest::Drain,
-                Ask::ToStopNow => StopRequest::Now,
+                (None, 0) => return Ok(StopTarget::Nobody),
+                (None, nodes) => StopTarget::Nodes(nodes),
+                (Some(holder), _) => StopTarget::Process(holder),
             };
             shared.ask_to_stop(Some(request)).await?;
             asked
@@ -72,10 +59,10 @@ async fn living_nodes(store: &dyn Store) -> Vec<Member> {
 }
 
 /// Waits until those who were asked have ended.
-pub async fn until_stopped(folder: &RunFolder, asked: &Asked) -> Result<(), RunError> {
+pub async fn until_stopped(folder: &RunFolder, asked: &StopTarget) -> Result<(), RunError> {
     match asked {
-        Asked::Nobody => {}
-        Asked::Process(holder) => {
+        StopTarget::Nobody => {}
+        StopTarget::Process(holder) => {
             // A run that is gone is held by nobody.
             while let Ok(Some(now)) = folder.records.holder().await
                 && (now.pid, &now.host) == (holder.pid, &holder.host)
@@ -83,7 +70,7 @@ pub async fn until_stopped(folder: &RunFolder, asked: &Asked) -> Result<(), RunE
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
-        Asked::Nodes(_) => {
+        StopTarget::Nodes(_) => {
             let store = folder.records.open_read_only().await?;
             while !living_nodes(&*store).await.is_empty() {
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -93,7 +80,7 @@ pub async fn until_stopped(folder: &RunFolder, asked: &Asked) -> Result<(), RunE
     Ok(())
 }
 
-fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), RunError> {
+fn signal(holder: &Holder, request: StopRequest, run: &str) -> Result<(), RunError> {
     let here = rustix::system::uname();
     if here.nodename().to_string_lossy() != holder.host {
         return Err(RunError::failed(
@@ -105,9 +92,9 @@ fn signal(holder: &Holder, ask: Ask, run: &str) -> Result<(), RunError> {
             holder.host, holder.pid
         )));
     }
-    let signal = match ask {
-        Ask::ToDrain => Signal::INT,
-        Ask::ToStopNow => Signal::TERM,
+    let signal = match request {
+        StopRequest::Drain => Signal::INT,
+        StopRequest::Now => Signal::TERM,
     };
     let cannot = |why: String| {
         RunError::failed(
