@@ -42,7 +42,7 @@ impl Fingerprint {
 
 /// What is kept of one run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
+pub(crate) struct CachedRun {
     pub(crate) overview: Option<Arc<RunOverview>>,
     /// The run's page, as it is sent.
     pub(crate) page: Option<Bytes>,
@@ -54,12 +54,12 @@ pub(crate) struct RunCache(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    by_folder: HashMap<Utf8PathBuf, (Fingerprint, Kept, u64)>,
+    by_folder: HashMap<Utf8PathBuf, (Fingerprint, CachedRun, u64)>,
     clock: u64,
 }
 
 impl RunCache {
-    pub(crate) fn get(&self, read: &ReadRun, fingerprint: &Fingerprint) -> Kept {
+    pub(crate) fn get(&self, read: &ReadRun, fingerprint: &Fingerprint) -> CachedRun {
         let mut entries = self.0.lock();
         entries.clock += 1;
         let now = entries.clock;
@@ -68,7 +68,7 @@ impl RunCache {
                 *used = now;
                 kept.clone()
             }
-            Some(_) | None => Kept::default(),
+            Some(_) | None => CachedRun::default(),
         }
     }
 
@@ -76,7 +76,7 @@ impl RunCache {
         &self,
         read: &ReadRun,
         fingerprint: Fingerprint,
-        keep: impl FnOnce(&mut Kept),
+        keep: impl FnOnce(&mut CachedRun),
     ) {
         let mut entries = self.0.lock();
         entries.clock += 1;
@@ -84,13 +84,13 @@ impl RunCache {
         let entry = entries
             .by_folder
             .entry(read.folder.path.clone())
-            .or_insert_with(|| (fingerprint.clone(), Kept::default(), now));
+            .or_insert_with(|| (fingerprint.clone(), CachedRun::default(), now));
         if entry.0 != fingerprint {
-            *entry = (fingerprint, Kept::default(), now);
+            *entry = (fingerprint, CachedRun::default(), now);
         }
         entry.2 = now;
         keep(&mut entry.1);
-        let is_large = |kept: &Kept| kept.page.is_some() || kept.grid.is_some();
+        let is_large = |kept: &CachedRun| kept.page.is_some() || kept.grid.is_some();
         let mut large: Vec<u64> = entries
             .by_folder
             .values()

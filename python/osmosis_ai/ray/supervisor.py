@@ -16,7 +16,7 @@ _SILENT_LOOKS = 6
 
 
 @dataclass
-class Kept:
+class TrackedNode:
     """The node on one machine, as last seen."""
 
     machine: Machine
@@ -41,7 +41,7 @@ class Supervisor:
         self._plan = plan
         self._fingerprint = plan.to_actor()["fingerprint"]
         self._sink = sink
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, TrackedNode] = {}
         self._failures: dict[str, str] = {}
 
     @property
@@ -96,7 +96,7 @@ class Supervisor:
                 self._report("failed", machine, why=problem)
             return
         self._failures.pop(machine.id, None)
-        self._kept[machine.id] = Kept(machine)
+        self._kept[machine.id] = TrackedNode(machine)
 
     def _ask(self) -> None:
         since = {i: kept.line for i, kept in self._kept.items()}
@@ -114,7 +114,7 @@ class Supervisor:
                 if kept.silent == _SILENT_LOOKS:
                     self._report("silent", kept.machine, why="its actor does not answer")
 
-    def _take(self, kept: Kept, answer: dict[str, Any]) -> None:
+    def _take(self, kept: TrackedNode, answer: dict[str, Any]) -> None:
         kept.silent = 0
         first = kept.line.instance is None
         if first and (answer["fingerprint"] != self._fingerprint or answer["state"] == "ended"):

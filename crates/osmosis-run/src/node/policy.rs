@@ -19,7 +19,7 @@ use crate::{RunError, RunErrorKind};
 /// the keys of this machine's environment; embedded models are asked at the controller's token endpoint.
 pub async fn open_policy(spec: &NodeSpec) -> Result<ReadyPolicy, RunError> {
     let model = &spec.config.experiment().model_path;
-    let asked = Asked {
+    let asked = ConfiguredModel {
         role: ModelRole::Policy,
         model,
         chat: spec.chat_choice()?,
@@ -44,7 +44,7 @@ pub async fn open_judge(
     {
         return Ok(Some(ReadyJudge::beside(model, policy)));
     }
-    let asked = Asked {
+    let asked = ConfiguredModel {
         role: ModelRole::Judge,
         model,
         chat: ChatChoice::default(),
@@ -55,7 +55,7 @@ pub async fn open_judge(
 }
 
 /// A model of the run's config.
-struct Asked<'a> {
+struct ConfiguredModel<'a> {
     role: ModelRole,
     model: &'a ModelPath,
     chat: ChatChoice,
@@ -63,7 +63,7 @@ struct Asked<'a> {
     known: Option<&'a Value>,
 }
 
-impl Asked<'_> {
+impl ConfiguredModel<'_> {
     async fn open(&self, spec: &NodeSpec) -> Result<ReadyPolicy, RunError> {
         match self.model {
             ModelPath::Script(name) => {

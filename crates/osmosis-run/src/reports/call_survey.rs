@@ -167,7 +167,7 @@ impl KeptCalls {
 
 impl Seen {
     fn add(&mut self, call: &CallRecord, body: &CallBody) {
-        let asked = Asked::read(&body.request);
+        let asked = RequestedSampling::read(&body.request);
         let sampling = &mut self.sampling;
         sampling.calls += 1;
         sampling.temperature.add(asked.temperature);
@@ -182,7 +182,7 @@ impl Seen {
 
 /// What a request says of its sampling.
 #[derive(Debug, Default, PartialEq)]
-struct Asked {
+struct RequestedSampling {
     temperature: Option<f64>,
     top_p: Option<f64>,
     max_tokens: Option<f64>,
@@ -219,7 +219,7 @@ impl Number {
     }
 }
 
-impl Asked {
+impl RequestedSampling {
     fn read(request: &[u8]) -> Self {
         let fields: Fields = serde_json::from_slice(request).unwrap_or_default();
         // Calls in token ids have them one level down.
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_parameters_of_every_dialect_are_read() {
-        let asked = |temperature, top_p, max_tokens| Asked {
+        let asked = |temperature, top_p, max_tokens| RequestedSampling {
             temperature,
             top_p,
             max_tokens,
@@ -270,7 +270,11 @@ mod tests {
             (r#"{"temperature": "hot"}"#, asked(None, None, None)),
             ("not json", asked(None, None, None)),
         ] {
-            assert_eq!(Asked::read(request.as_bytes()), expected, "{request}");
+            assert_eq!(
+                RequestedSampling::read(request.as_bytes()),
+                expected,
+                "{request}"
+            );
         }
     }
 

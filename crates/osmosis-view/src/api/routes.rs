@@ -15,7 +15,7 @@ use crate::response::{self, ListEnvelope};
 
 type Answer = Result<Response, ApiError>;
 type Names<T> = Result<Path<T>, PathRejection>;
-type Asked<T> = Result<Query<T>, QueryRejection>;
+type QueryParameters<T> = Result<Query<T>, QueryRejection>;
 
 fn names<T>(given: Names<T>) -> Result<T, ApiError> {
     given
@@ -23,7 +23,7 @@ fn names<T>(given: Names<T>) -> Result<T, ApiError> {
         .map_err(|error| ApiError::usage(&error.body_text()))
 }
 
-fn asked<T>(given: Asked<T>) -> Result<T, ApiError> {
+fn parameters<T>(given: QueryParameters<T>) -> Result<T, ApiError> {
     given
         .map(|Query(query)| query)
         .map_err(|error| ApiError::usage(&error.body_text()))
@@ -48,22 +48,25 @@ pub(super) async fn grid(State(api): State<Api>, path: Names<String>) -> Answer 
 pub(super) async fn matches(
     State(api): State<Api>,
     path: Names<String>,
-    query: Asked<ListQuery>,
+    query: QueryParameters<ListQuery>,
 ) -> Answer {
     let run = api.documents.open(&names(path)?).await?;
     let grid = api.documents.grid(&run.name).await?;
-    let matches = api.documents.matches(&run, &asked(query)?, &grid).await?;
+    let matches = api
+        .documents
+        .matches(&run, &parameters(query)?, &grid)
+        .await?;
     Ok(response::json(response::data(&matches)?))
 }
 
 pub(super) async fn rollouts(
     State(api): State<Api>,
     path: Names<String>,
-    query: Asked<ListQuery>,
+    query: QueryParameters<ListQuery>,
 ) -> Answer {
     let listed = api
         .documents
-        .rollouts(&names(path)?, &asked(query)?)
+        .rollouts(&names(path)?, &parameters(query)?)
         .await?;
     Ok(response::json(response::list(&listed)?))
 }
@@ -141,9 +144,9 @@ pub(super) struct RowsQuery {
 pub(super) async fn row_texts(
     State(api): State<Api>,
     path: Names<String>,
-    query: Asked<RowsQuery>,
+    query: QueryParameters<RowsQuery>,
 ) -> Answer {
-    let indices = asked(query)?.indices;
+    let indices = parameters(query)?.indices;
     let indices: Result<Vec<u64>, _> = indices.split(',').map(str::parse).collect();
     let indices =
         indices.map_err(|_| ApiError::usage("`indices` are row numbers, separated by commas"))?;
@@ -174,8 +177,11 @@ pub(super) struct CompareQuery {
     runs: String,
 }
 
-pub(super) async fn compare(State(api): State<Api>, query: Asked<CompareQuery>) -> Answer {
-    let runs = asked(query)?.runs;
+pub(super) async fn compare(
+    State(api): State<Api>,
+    query: QueryParameters<CompareQuery>,
+) -> Answer {
+    let runs = parameters(query)?.runs;
     let runs: Vec<&str> = runs.split(',').filter(|run| !run.is_empty()).collect();
     let comparison = api.documents.compare(&runs).await?;
     Ok(response::json(response::data(&comparison)?))

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{Again, Endpoint, FailedTry, Patience, bad_reply};
 use super::lines::LineBuffer;
-use super::wire::{Asked, Event, Failure, Route};
+use super::wire::{Event, Failure, Route, WireRequest};
 use crate::tokens::engine::{NotWanted, while_wanted};
 
 pub(super) struct Generation {
@@ -55,7 +55,7 @@ impl Generation {
             endpoint,
             stop,
             // It holds nothing that JSON has no word for.
-            body: serde_json::to_vec(&Asked::from(request)).unwrap_or_default(),
+            body: serde_json::to_vec(&WireRequest::from(request)).unwrap_or_default(),
             sink,
             given: 0,
         }

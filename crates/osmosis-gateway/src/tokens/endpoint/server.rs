@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use super::outbox::{Outbox, OutboxSink};
 use super::reply::ReplyLines;
-use super::wire::{Asked, Description, EVENTS_TYPE, Route};
+use super::wire::{Description, EVENTS_TYPE, Route, WireRequest};
 use crate::error::GatewayError;
 use crate::options::ConnectionLimits;
 use crate::secret::Secret;
@@ -308,7 +308,7 @@ impl Shared {
                 BodyError::TooSlow => ErrorReply::too_slow("the request body stopped coming"),
                 BodyError::Broken => ErrorReply::bad_request("the request body broke off"),
             })?;
-        let asked: Asked = serde_json::from_slice(&bytes).map_err(|error| {
+        let asked: WireRequest = serde_json::from_slice(&bytes).map_err(|error| {
             ErrorReply::bad_request(format!("the body is not a valid request: {error}"))
         })?;
         let request = asked.checked().map_err(ErrorReply::bad_request)?;

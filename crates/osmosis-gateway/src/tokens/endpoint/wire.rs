@@ -70,7 +70,7 @@ enum LogprobsName {
 /// A [`GenerationRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct WireRequest {
     prompt: Vec<u32>,
     max_tokens: usize,
     temperature_bits: u32,
@@ -85,7 +85,7 @@ pub(super) struct Asked {
     grammar: Option<String>,
 }
 
-impl From<&GenerationRequest> for Asked {
+impl From<&GenerationRequest> for WireRequest {
     fn from(request: &GenerationRequest) -> Self {
         let key = &request.key.0;
         Self {
@@ -109,7 +109,7 @@ impl From<&GenerationRequest> for Asked {
     }
 }
 
-impl Asked {
+impl WireRequest {
     /// The request; an `Err` says what is wrong with it.
     pub(super) fn checked(self) -> Result<GenerationRequest, String> {
         let temperature = f32::from_bits(self.temperature_bits);
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn a_request_arrives_as_it_was() {
-        let sent = serde_json::to_vec(&Asked::from(&request())).unwrap();
-        let asked: Asked = serde_json::from_slice(&sent).unwrap();
+        let sent = serde_json::to_vec(&WireRequest::from(&request())).unwrap();
+        let asked: WireRequest = serde_json::from_slice(&sent).unwrap();
         assert_eq!(asked.checked(), Ok(request()));
     }
 
@@ -341,7 +341,7 @@ mod tests {
     fn a_request_without_a_grammar_is_one_that_older_endpoints_read() {
         let mut free = request();
         free.constraint = None;
-        let sent = serde_json::to_value(Asked::from(&free)).unwrap();
+        let sent = serde_json::to_value(WireRequest::from(&free)).unwrap();
         assert_eq!(sent.get("grammar"), None);
         let older = r#"{"context_length": 8, "version": 1, "logprobs": "tempered"}"#;
         assert!(
@@ -353,8 +353,8 @@ mod tests {
 
     #[test]
     fn numbers_that_no_engine_takes_are_refused() {
-        let refused = |change: &dyn Fn(&mut Asked)| {
-            let mut asked = Asked::from(&request());
+        let refused = |change: &dyn Fn(&mut WireRequest)| {
+            let mut asked = WireRequest::from(&request());
             change(&mut asked);
             asked.checked().unwrap_err()
         };

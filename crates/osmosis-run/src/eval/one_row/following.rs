@@ -26,7 +26,7 @@ pub(super) struct Follower {
     rollout: RolloutId,
     transcriber: Transcriber,
     tell: Mutex<TellRow>,
-    told: tokio::sync::Mutex<Told>,
+    told: tokio::sync::Mutex<Reported>,
     /// What is told once the calls before it are.
     pending: Mutex<VecDeque<Pending>>,
     arrived: Notify,
@@ -39,7 +39,7 @@ struct Pending {
 }
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     calls: usize,
     /// Of them, the policy's in the last attempt.
     of_attempt: usize,
