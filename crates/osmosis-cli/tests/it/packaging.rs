@@ -1,5 +1,6 @@
 //! The wheel, as a user meets it: built, installed into an empty environment, and used.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -64,7 +65,8 @@ asyncio.run(main())
 
 /// What tests of the whole workspace switch on in dependencies. With it the wheel's program is the one
 /// that is built already; without it everything would be compiled again, which takes minutes.
-const AS_TESTED: &str = "tokio/test-util,serde_json/unbounded_depth,rustix/event,rustix/stdio";
+const AS_TESTED: &str = "tokio/test-util,serde_json/unbounded_depth,rustix/event,\
+rustix/stdio,osmosis-engine/conformance,osmosis-store/conformance";
 
 /// Runs a command to its end, away from the checkout and from what the tests are run with.
 #[track_caller]
@@ -266,4 +268,33 @@ fn the_wheel_brings_command_and_package_into_an_empty_environment() {
     assert_eq!(told["resource"]["pass_rate"], 1.0, "{told:#}");
 
     works_on_every_python(&wheel, &folder);
+}
+
+/// The crates of a build with the features that each has, as `cargo tree` lists them.
+fn features(selection: &[&str]) -> BTreeSet<String> {
+    let manifest = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let listed = run(
+        Command::new("cargo")
+            .args(["tree", "--locked", "--offline", "--prefix", "none"])
+            .args(["--format", "{p} with [{f}]"])
+            .args(["--manifest-path", manifest.as_str()])
+            .args(selection),
+        &Utf8PathBuf::from("/"),
+    );
+    // The mark of a crate whose own dependencies are listed elsewhere.
+    let crates = listed.lines().map(|line| line.trim_end_matches(" (*)"));
+    crates.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_wheel_of_the_tests_shares_all_crates_with_them() {
+    let wheel = ["--package=osmosis-cli", "--edges=normal,build"];
+    let wheel = features(&[&wheel[..], &["--features", AS_TESTED]].concat());
+    let tests = features(&["--workspace", "--edges=normal,build,dev"]);
+    let own: Vec<&String> = wheel.difference(&tests).collect();
+    assert!(
+        own.is_empty(),
+        "these are compiled twice, and what depends on them too; \
+         add to AS_TESTED what the tests switch on in them, or take it from the tests: {own:#?}"
+    );
 }

@@ -1,37 +1,35 @@
-//! Responses through a client whose types are strict: what it can't read is an error.
+//! Responses read with the types of `async-openai`, which are strict: what they can't hold is an error.
 
-use async_openai::Client;
-use async_openai::config::OpenAIConfig;
-use async_openai::error::OpenAIError;
-use async_openai::types::responses::{CreateResponse, OutputItem, ResponseStreamEvent, Status};
-use futures_util::StreamExt;
+use async_openai::types::responses::{OutputItem, Response, ResponseStreamEvent, Status};
 use osmosis_testkit::model_server::Behaviour;
 use serde_json::{Value, json};
 
 use crate::fixture::House;
 
-fn client(house: &House) -> Client<OpenAIConfig> {
-    let config = OpenAIConfig::new()
-        .with_api_base(house.gateway.url())
-        .with_api_key(house.session.key());
-    Client::build(house.client.clone(), config)
+/// The status and the body that a request is answered with.
+async fn answer(house: &House, body: &Value) -> (u16, String) {
+    let request = house
+        .client
+        .post(format!("{}/responses", house.gateway.url()))
+        .bearer_auth(house.session.key())
+        .header("content-type", "application/json")
+        .body(body.to_string());
+    let reply = request.send().await.unwrap();
+    (reply.status().as_u16(), reply.text().await.unwrap())
 }
 
-fn request(body: Value) -> CreateResponse {
-    serde_json::from_value(body).unwrap()
+async fn response(house: &House, body: &Value) -> Response {
+    let (status, text) = answer(house, body).await;
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
 }
 
 #[tokio::test]
-async fn async_openai_speaks_responses_with_a_chat_server() {
+async fn the_types_of_async_openai_hold_what_a_chat_server_answers() {
     let (house, _server) = House::upstream(Behaviour::Answers).await;
-    let client = client(&house);
     let tools = json!([{"type": "function", "name": "multiply", "parameters": {"type": "object"}}]);
-    let asked = json!({"model": "m", "input": "What is 6 times 7?", "tools": tools});
-    let reply = client
-        .responses()
-        .create(request(asked.clone()))
-        .await
-        .unwrap();
+    let mut asked = json!({"model": "m", "input": "What is 6 times 7?", "tools": tools});
+    let reply = response(&house, &asked).await;
     assert_eq!(reply.status, Status::Completed);
     let [OutputItem::FunctionCall(call)] = reply.output.as_slice() else {
         unreachable!("{:?}", reply.output)
@@ -42,15 +40,13 @@ async fn async_openai_speaks_responses_with_a_chat_server() {
     );
     assert_eq!(reply.usage.unwrap().total_tokens, 10);
 
-    let mut stream = client
-        .responses()
-        .create_stream(request(asked))
-        .await
-        .unwrap();
+    asked["stream"] = true.into();
+    let (status, text) = answer(&house, &asked).await;
+    assert_eq!(status, 200, "{text}");
     let mut arguments = String::new();
     let mut last = None;
-    while let Some(event) = stream.next().await {
-        match event.unwrap() {
+    for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        match serde_json::from_str(data).unwrap() {
             ResponseStreamEvent::ResponseFunctionCallArgumentsDelta(event) => {
                 arguments.push_str(&event.delta);
             }
@@ -61,17 +57,13 @@ async fn async_openai_speaks_responses_with_a_chat_server() {
     assert_eq!(arguments, r#"{"a":6,"b":7}"#);
     assert_eq!(last.unwrap().output, reply.output);
 
-    let asked = json!({"model": "m", "input": "hi"});
-    let reply = client.responses().create(request(asked)).await.unwrap();
+    let reply = response(&house, &json!({"model": "m", "input": "hi"})).await;
     assert_eq!(reply.output_text().unwrap(), "Hello from the model server.");
 
     let asked = json!({"model": "m", "input": "hi", "previous_response_id": "resp_1"});
-    let refused = client.responses().create(request(asked)).await.unwrap_err();
-    let OpenAIError::ApiError(error) = refused else {
-        unreachable!("{refused:?}")
-    };
-    assert!(
-        error.to_string().contains("previous_response_id"),
-        "{error}"
-    );
+    let (status, text) = answer(&house, &asked).await;
+    assert_eq!(status, 400, "{text}");
+    let error: Value = serde_json::from_str(&text).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("previous_response_id"), "{message}");
 }
