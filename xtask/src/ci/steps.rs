@@ -3,8 +3,6 @@
 use std::process::Command;
 
 use anyhow::Result;
-use camino::Utf8Path;
-use cargo_metadata::MetadataCommand;
 use osmosis_testkit::python_environment;
 
 use super::site::Site;
@@ -110,10 +108,9 @@ pub(super) const STEPS: [Step; 22] = [
     step("ray cluster", Order::Last, super::ray::cluster),
     step("viewer page", Order::Beside, super::viewer::page),
     step("viewer in a browser", Order::Last, super::viewer::browser),
+    // Of the whole workspace: single packages would have other features, and much would be compiled again.
     step("rust doc tests", Order::Last, |site| {
-        let packages = selected(&documented_crates()?);
-        let crates: Vec<&str> = packages.iter().map(String::as_str).collect();
-        site.cargo(&[&["test", "--doc", "--locked"], &crates[..]].concat())
+        site.cargo(&["test", "--doc", "--workspace", "--locked"])
     }),
     step("torture", Order::Last, |_| {
         crate::torture::run(&crate::torture::Options::short())
@@ -186,38 +183,6 @@ fn selected(crates: &[String]) -> Vec<String> {
     crates.iter().map(package).collect()
 }
 
-/// Libraries with an example in a comment: rustdoc need not read the others.
-fn documented_crates() -> Result<Vec<String>> {
-    let metadata = MetadataCommand::new().no_deps().exec()?;
-    let mut found = vec![];
-    for package in metadata.packages {
-        let is_library = package.targets.iter().any(cargo_metadata::Target::is_lib);
-        if is_library && has_example(&package.manifest_path.with_file_name("src"))? {
-            found.push(package.name.to_string());
-        }
-    }
-    Ok(found)
-}
-
-fn has_example(folder: &Utf8Path) -> Result<bool> {
-    for entry in folder.read_dir_utf8()? {
-        let path = entry?.into_path();
-        let found = if path.is_dir() {
-            has_example(&path)?
-        } else {
-            let text = std::fs::read(&path)?;
-            text.split(|byte| *byte == b'\n').any(|line| {
-                let line = line.trim_ascii_start();
-                line.starts_with(b"/// ```") || line.starts_with(b"//! ```")
-            })
-        };
-        if found {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// With nextest when it is installed, which runs each test in a process of its own.
 fn rust_tests(site: &Site, arguments: &[&str]) -> Result<()> {
     let nextest = Command::new("cargo")
@@ -225,23 +190,19 @@ fn rust_tests(site: &Site, arguments: &[&str]) -> Result<()> {
         .output()
         .is_ok_and(|output| output.status.success());
     if nextest {
+        // Many tests wait for deadlines, leases and replies: more of them than processors keep these busy.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = format!("--test-threads={}", (processors + processors / 2).max(2));
         // A crate may have no tests yet. One run tells of every test that fails.
-        let run = ["nextest", "run", "--no-tests=pass", "--no-fail-fast"];
+        let run = [
+            "nextest",
+            "run",
+            "--no-tests=pass",
+            "--no-fail-fast",
+            &threads,
+        ];
         return site.cargo(&[&run, arguments].concat());
     }
     site.say("cargo-nextest is not installed: using cargo test");
     site.cargo(&[&["test"], arguments].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rustdoc_reads_the_crates_with_examples_and_no_others() {
-        let found = documented_crates().unwrap();
-        assert!(found.contains(&"osmosis-core".to_owned()));
-        assert!(!found.contains(&"osmosis-testkit".to_owned()));
-        assert!(!found.contains(&"xtask".to_owned()), "no library");
-    }
 }
