@@ -108,7 +108,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: EvalCommand,
     },
-    /// Train a policy by reinforcement learning, and inspect the runs
+    /// Train a policy by rewards or on conversations, and inspect the runs
     #[command(
         after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n  osmosis train list"
     )]

@@ -32,12 +32,15 @@ pub(crate) async fn run(
     let workspace = workspace.find(None)?;
     let exported = export(&workspace, model_path(&model)?, &absolute(&to)?, format).await?;
     let report = ExportedModelReport::of(&exported);
+    let files = match report.files.len() {
+        1 => "one file".to_owned(),
+        count => format!("{count} files"),
+    };
     output.line(format_args!(
-        "Wrote `{}` as {} to {}: {} files, {}.",
+        "Wrote `{}` as {} to {}: {files}, {}.",
         report.model,
         report.format,
         report.folder,
-        report.files.len(),
         bytes_text(report.bytes)
     ));
     output.operation(status, &report);
