@@ -18,7 +18,7 @@ const EXITS: [(Exit, &str); 6] = [
     (Exit::Usage, "wrong usage"),
     (
         Exit::Incomplete,
-        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that goes on is printed. Of a training: it made no update, and its conclusion says why. It goes before 4: what is incomplete is not judged",
+        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that continues the run is printed. For a training: no update was made, and its conclusion gives the reason. An incomplete evaluation exits with 3 even if it is below a `--fail-under`",
     ),
     (Exit::Gate, "complete, and below a `--fail-under`"),
     (
@@ -29,8 +29,7 @@ const EXITS: [(Exit, &str); 6] = [
 
 fn page() -> String {
     let mut page =
-        "# Exit and error codes\n\nMade from the code; `crates/osmosis-cli/src/error_codes.rs` \
-        says how.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n"
+        "# Exit and error codes\n\nGenerated from the code by `crates/osmosis-cli/src/error_codes.rs`.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n"
             .to_owned();
     for (exit, meaning) in EXITS {
         let _ = writeln!(page, "| {} | {meaning} |", exit.code());

@@ -212,97 +212,105 @@ impl RunErrorKind {
                 "the Ray cluster can't be reached, or no Python with Ray was found"
             }
             Self::ConfigInvalid => {
-                "the config has problems; `details.problems` lists all of them with their places"
+                "the config has errors; `details.problems` lists all of them with their positions"
             }
             Self::DatasetChanged => "the dataset was changed while it was read",
             Self::DatasetInvalid => {
-                "rows of the dataset can't be used; every one is named with its line"
+                "rows of the dataset are invalid; the message names each of them with its line"
             }
             Self::DatasetsDiffer => {
-                "runs that are to be compared have different datasets; `--shared-rows` compares what they share"
+                "the compared runs have different datasets; `--shared-rows` compares the rows that both have"
             }
-            Self::Declined => "you answered no",
+            Self::Declined => "a confirmation prompt was answered with no",
             Self::Engine => {
-                "the run could not go on; what has a result keeps it, and a resume goes on"
+                "the run could not continue; results so far are kept, and a resume runs the rest"
             }
-            Self::EngineUnusable => "the settings of the inference engine do not go together",
+            Self::EngineUnusable => "settings of the inference server contradict each other",
             Self::EntrypointInvalid => {
-                "the rollout's code can't be used: no or several workflows or graders, import errors; `details.problems`"
+                "the project's code can't be used: no or several workflows or graders, or import errors; `details.problems` lists them"
             }
-            Self::EntrypointNotFound => "the entrypoint's file is not there",
-            Self::Environment => "the rollout's Python environment can't be made",
-            Self::FileExists => "a file is there already and is not overwritten",
-            Self::FileNotFound => "a file that was named is not there",
+            Self::EntrypointNotFound => "the entrypoint's file does not exist",
+            Self::Environment => "the project's Python environment can't be created",
+            Self::FileExists => "the file exists already and is not overwritten",
+            Self::FileNotFound => "a named file does not exist",
             Self::Gateway => "the gateway can't listen",
             Self::HeldOutOverlap => {
-                "rows are trained on and held out at once; the first ones are named with both places"
+                "rows are both in the training data and held out; the message names the first ones with file and line of each"
             }
-            Self::Internal => "a fault of this program; please report it",
+            Self::Internal => "a bug in this program; please report it",
             Self::Interrupted => "stopped by a signal before there was anything to resume",
             Self::Io => "a file or folder can't be read or written",
             Self::ModelInvalid => "the model can't be opened",
-            Self::ModelKeyRefused => "the model server turned the key away",
+            Self::ModelKeyRefused => "the model server rejected the API key",
             Self::ModelNotFound => "the model server has no model of that name",
-            Self::ModelNotTrainable => "a model behind an endpoint is trained by its own trainer",
-            Self::ModelUnconfigured => "`model_path` needs an environment variable that is not set",
-            Self::ModelUnreachable => "no model server answers at the address",
-            Self::NoGrader => {
-                "the rollout grades itself, so there is nothing to grade a run again with"
+            Self::ModelNotTrainable => {
+                "`train submit` can't train a model behind an endpoint; an external trainer can (`train serve`)"
             }
-            Self::NoRolloutServer => "the entrypoint makes no rollout server",
-            Self::NoSharedRows => "runs that are to be compared have no row in common",
+            Self::ModelUnconfigured => "`model_path` needs an environment variable that is not set",
+            Self::ModelUnreachable => "no model server responds at the address",
+            Self::NoGrader => {
+                "the project has no grader of its own, so the run can't be graded again"
+            }
+            Self::NoRolloutServer => "the entrypoint creates no rollout server",
+            Self::NoSharedRows => "the compared runs have no row in common",
             Self::NoTrainingRows => {
-                "no rollout of the run has a reward and tokens to train on; `details.left_out`"
+                "no rollout of the run has a reward and tokens to train on; `details.left_out` counts them by reason"
             }
             Self::NoWorkers => "no worker could be started",
-            Self::NothingToGrade => "no rollout of the run, among the rows asked for, has a result",
-            Self::RolloutExists => "a rollout of that name is there already",
-            Self::RolloutNotFound => "there is no such rollout, in the workspace or in the run",
+            Self::NothingToGrade => "no rollout of the requested rows has a result",
+            Self::RolloutExists => "a project of that name exists already",
+            Self::RolloutNotFound => {
+                "the workspace has no such project, or the run has no such rollout"
+            }
             Self::RunAmbiguous => {
                 "runs of two kinds have that name; write `eval/NAME`, `train/NAME` or `serve/NAME`"
             }
             Self::RunDamaged => {
-                "the files of the run are damaged; `osmosis run verify` lists what is, `osmosis run salvage` saves the rest"
+                "the files of the run are damaged; `osmosis run verify` lists the damage, and `osmosis run salvage` copies everything else into a new run"
             }
             Self::RunElsewhere => "the run is held by a process on another machine",
-            Self::RunHeld => "another process has the run",
+            Self::RunHeld => "another process holds the run",
             Self::RunNotFound => "there is no run of that name",
-            Self::RunOver => "the run is finished or was interrupted, and takes no nodes",
+            Self::RunOver => "the run has ended (finished or interrupted), so nodes can't join it",
             Self::RunPinned => {
-                "the run was made with another model, dataset, config or source; `details.differences`"
+                "the run was started with another model, dataset, config or source; `details.differences` lists them"
             }
             Self::Runtime => "the program could not start its threads",
-            Self::ScriptInvalid => "the scripted policy has problems",
-            Self::SdkNotFound => "the Python SDK is not where it should be",
+            Self::ScriptInvalid => "the scripted policy has errors",
+            Self::SdkNotFound => "the Python SDK was not found",
             Self::SecretMissing => "a name in `[secrets]` has no value",
             Self::SecretsFile => "the secrets file can't be read",
             Self::Serve => "the rollout server can't run",
-            Self::Signals => "signals can't be listened to",
-            Self::SourceMismatch => "`branch` or `commit_sha` is not what is checked out",
+            Self::Signals => "signal handlers can't be installed",
+            Self::SourceMismatch => {
+                "the checked-out commit is not the `branch` or `commit_sha` of the config"
+            }
             Self::StateKey => {
-                "the key that `osmosis serve` keeps accepted rollouts with can't be used"
+                "the key with which `osmosis serve` encrypts accepted rollouts can't be used"
             }
             Self::StopFailed => "the run could not be stopped",
             Self::Store => "the run's database can't be read or written",
-            Self::StoreDenied => "the database refuses the role or the password",
-            Self::StoreUnreachable => "no database answers at the address",
+            Self::StoreDenied => "the database rejects the role or the password",
+            Self::StoreUnreachable => "no database responds at the address",
             Self::TokenInvalid => {
-                "the token of `osmosis node --join` can't be read, or is of another run"
+                "the token of `osmosis node --join` can't be read, or belongs to another run"
             }
             Self::TokenizerInvalid => "the tokenizer folder can't be used",
             Self::ToolsIgnored => {
                 "the agent offers tools, and the model's chat template does not show them to the model"
             }
             Self::TrackerUnavailable => {
-                "the package that `--log` needs is not there, or can't be used"
+                "the package that `--log` needs is missing or can't be used"
             }
-            Self::Training => "the training could not go on",
-            Self::Usage => "the command line makes no sense; the exit code is 2",
-            Self::WorkerProtocol => "the worker speaks another version of the protocol",
-            Self::WorkerSocket => "the socket for workers can't be made",
-            Self::WorkerStart => "a worker died or fell silent as it started",
-            Self::WorkspaceInvalid => "the folder is no workspace",
-            Self::WorkspaceNotFound => "no folder above holds `rollouts/`",
+            Self::Training => "the training could not continue",
+            Self::Usage => "the command line is invalid; the exit code is 2",
+            Self::WorkerProtocol => "the worker uses another version of the protocol",
+            Self::WorkerSocket => "the socket for workers can't be created",
+            Self::WorkerStart => "a worker died or stopped responding during its start",
+            Self::WorkspaceInvalid => "the folder is not a workspace",
+            Self::WorkspaceNotFound => {
+                "neither the folder nor any folder above it contains `rollouts/`"
+            }
         }
     }
 }
