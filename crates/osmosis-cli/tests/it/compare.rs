@@ -156,7 +156,7 @@ fn a_run_that_only_raises_on_low_rewards_is_not_better() {
     for told in [
         "failures    0 of 240 → 86 of 240   +35.8 points [",
         "            agent failed 0 → 86\n",
-        "not the same rollouts: decides nothing",
+        "not the same rollouts: not part of the verdict",
         "fails more  78 rows: fail more often",
         "Inconclusive: `b-run` fails more often, 0 of 240 → 86 of 240 (p < 0.001), and the pass rates differ by \
          no more than chance: pass rate +0.0 points (p 1). The reward, +0.1",

@@ -31,7 +31,7 @@ pub const FAILURES: &str = "agent failed, timed out, ungraded or rejected / all 
 pub const REWARD_TEST: &str = "two-sided sign-flip permutation test on the rows' mean rewards, over rows \
     with a scored rollout in both runs; where rows differ as in the pass rate, the test of the pass rate";
 pub const REWARD_DECIDES: &str = "true when every row is scored throughout in both runs, or not at all in \
-    both; otherwise not the same rollouts have a reward, and the reward is shown but decides nothing";
+    both; otherwise not the same rollouts have a reward, and the reward is shown but is not part of the verdict";
 pub const VERDICT: &str = "better or worse: the pass rate differs, or the reward does and decides; \
     inconclusive: they contradict each other, or only failures or a reward that can't decide differ, or no \
     row ran in both; no_difference otherwise. At 5%, by the adjusted p values";

@@ -223,7 +223,7 @@ fn reward_line(reward: &Endpoint, decides: bool) -> String {
     let over = if decides {
         "scored in both"
     } else {
-        "with scored rollouts in both, which are not the same rollouts: decides nothing"
+        "with scored rollouts in both, which are not the same rollouts: not part of the verdict"
     };
     format!(
         "{} → {}   {}{}   {} over {} {over}",

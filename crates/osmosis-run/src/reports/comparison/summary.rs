@@ -25,7 +25,7 @@ pub(super) fn text(compared: &ComparedWith, changed: u64) -> String {
             percent(unseen_share(compared.rows.compared))
         ),
         Finding::NoDifference => {
-            let mut text = format!("No difference that these rows can tell: {}.", evidence());
+            let mut text = format!("No significant difference on these rows: {}.", evidence());
             if changed < LEAST_CHANGED {
                 let _ = write!(
                     text,
@@ -110,7 +110,7 @@ fn survivors(compared: &ComparedWith) -> String {
         return String::new();
     };
     format!(
-        " The reward, {}, is over scored rollouts only and decides nothing: what failed has none.",
+        " The reward, {}, covers scored rollouts only and is not part of the verdict: failed rollouts have no reward.",
         signed(reward.comparison.difference.difference)
     )
 }
