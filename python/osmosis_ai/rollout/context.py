@@ -269,8 +269,8 @@ class GraderContext:
         if len(self.samples) != 1:
             names = ", ".join(f"`{name}`" for name in self.samples) or "none"
             raise ValueError(
-                f"`ctx.sample` and `ctx.set_reward` need exactly one sample, but there are: {names}; "
-                "use `ctx.samples` and `ctx.set_sample_reward`"
+                f"`ctx.sample` and `ctx.set_reward` need exactly one sample, "
+                f"but there are: {names}; use `ctx.samples` and `ctx.set_sample_reward`"
             )
         return next(iter(self.samples))
 
