@@ -127,6 +127,10 @@ fn read_recorded(index: u64, line: u64, body: JsonText, taking: Taking) -> Resul
 
 /// The error of a text that is not JSON, in a row of one line.
 pub(crate) fn not_json(index: u64, line: u64, text: &str, error: &JsonTextError) -> RowError {
+    if let Some((column, word)) = foreign_start(text) {
+        let message = format!("it starts with `{word}`");
+        return RowError::new(index, line, Some(column), RowProblem::NotJson { message });
+    }
     let (message, byte) = plain_message(error);
     let column = byte.map(|byte| {
         // The parser counts bytes up to and including the offending one.
@@ -134,6 +138,19 @@ pub(crate) fn not_json(index: u64, line: u64, text: &str, error: &JsonTextError)
         text[..before].chars().count() as u64 + 1
     });
     RowError::new(index, line, column, RowProblem::NotJson { message })
+}
+
+/// The first word of a text that begins like no JSON value, with its column: more telling than what the parser expected.
+fn foreign_start(text: &str) -> Option<(u64, String)> {
+    const MOST: usize = 20;
+    let start = text.trim_start();
+    let word = start.split_whitespace().next()?;
+    let begins = |c: char| matches!(c, '{' | '[' | '"' | '-') || c.is_ascii_digit();
+    if start.starts_with(begins) || matches!(word, "true" | "false" | "null") {
+        return None;
+    }
+    let column = text[..text.len() - start.len()].chars().count() as u64 + 1;
+    Some((column, word.chars().take(MOST).collect()))
 }
 
 /// The parser's message without its own idea of the place, and the column of that place.

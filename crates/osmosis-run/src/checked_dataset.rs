@@ -147,9 +147,12 @@ pub fn checked(dataset: &Dataset) -> Result<Report, RunError> {
 fn check(report: &Report) -> Result<(), RunError> {
     if report.error_count > 0 {
         let message = format!(
-            "`{}` has {} bad rows:\n{}",
+            "`{}` has {}:\n{}",
             report.path,
-            report.error_count,
+            match report.error_count {
+                1 => "one bad row".to_owned(),
+                count => format!("{count} bad rows"),
+            },
             report.render_errors().trim_end()
         );
         let details = ErrorDetails::Dataset {

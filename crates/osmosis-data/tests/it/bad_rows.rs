@@ -24,6 +24,7 @@ null
 {"user_prompt": "é", "ground_truth": }
 {"user_prompt": "cut
 {"user_prompt": "a", "ground_truth": "1"} trailing
+  not a row
 "#), @r#"
     d.jsonl:3: missing column `ground_truth`
       hint: add `ground_truth` (or `label`); it is optional only in rows with `metadata`
@@ -44,6 +45,8 @@ null
     d.jsonl:11:20: not JSON: EOF while parsing a string
       hint: each line is one JSON object, such as {"user_prompt": "...", "ground_truth": "..."}
     d.jsonl:12:43: not JSON: trailing characters
+      hint: each line is one JSON object, such as {"user_prompt": "...", "ground_truth": "..."}
+    d.jsonl:13:3: not JSON: it starts with `not`
       hint: each line is one JSON object, such as {"user_prompt": "...", "ground_truth": "..."}
     "#);
 }
