@@ -46,10 +46,10 @@ impl Batch {
     /// Runs the tokens and returns the logits that were asked for, one row each, in order.
     pub(crate) fn run(&mut self, weights: &PackedWeights, spans: &mut [Span<'_>]) -> Vec<&[f32]> {
         let rows: usize = spans.iter().map(|span| span.ids.len()).sum();
-        let longest = spans.iter().map(|span| span.ids.len()).max().unwrap_or(0);
         let count = self.most_parts.min(rows / self.least_rows);
-        // A part that is one long piece of a prompt would keep the others waiting.
-        if self.threads == 1 || count < self.threads || longest * count > rows {
+        let lengths = spans.iter().map(|span| span.ids.len());
+        if self.threads == 1 || count < self.threads || !cuts_evenly(lengths, rows.div_ceil(count))
+        {
             return self.whole.run(weights, spans).all_rows().collect();
         }
         let parts = cut(spans, rows.div_ceil(count));
@@ -61,6 +61,16 @@ impl Batch {
             .collect();
         logits.into_iter().flat_map(Matrix::all_rows).collect()
     }
+}
+
+/// Whether no part that [`cut`] makes of spans of these lengths is more than an eighth above `rows`. Threads that are done
+/// wait for the one with the largest part.
+fn cuts_evenly(mut lengths: impl Iterator<Item = usize>, rows: usize) -> bool {
+    let mut sum = 0;
+    lengths.all(|length| {
+        sum = length + if sum < rows { sum } else { 0 };
+        sum * 8 <= rows * 9
+    })
 }
 
 /// Cuts behind the span with which a part comes to have `rows` rows. There are never more parts than rows / `rows`,
@@ -80,4 +90,28 @@ fn cut<'a, 'b>(mut spans: &'a mut [Span<'b>], rows: usize) -> Vec<&'a mut [Span<
         spans = rest;
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cuts_evenly;
+
+    #[test]
+    fn parts_are_even_when_none_keeps_the_others_waiting() {
+        for (lengths, rows, even) in [
+            (vec![128, 128, 128, 128], 256, true),
+            (vec![1; 24], 12, true),
+            (vec![13, 12, 12], 13, true),
+            // One piece of a prompt beside sampled tokens, and the rest of a prompt behind whole ones.
+            (vec![1, 1, 62], 32, false),
+            (vec![128, 128, 4], 130, false),
+            (vec![74], 37, false),
+        ] {
+            assert_eq!(
+                cuts_evenly(lengths.iter().copied(), rows),
+                even,
+                "{lengths:?}"
+            );
+        }
+    }
 }
