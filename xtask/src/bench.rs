@@ -10,6 +10,9 @@ use osmosis_testkit::python_environment;
 use crate::ci::{cargo, command, root};
 use crate::dist::PUBLISHED;
 
+/// The one that measures no program, but the statistics: `docs/compare.md` has its table.
+const VERDICTS: &str = "verdicts";
+
 /// What a program is asked for when it prints its tables as markdown.
 const MARKDOWN: &str = "--markdown";
 
@@ -19,6 +22,9 @@ const MARKDOWN: &str = "--markdown";
 )]
 pub(crate) fn run(name: &str, markdown: bool, arguments: &[String]) -> Result<()> {
     let root = root()?;
+    if name == VERDICTS {
+        return verdicts(&root, arguments);
+    }
     let program = root.join("benches").join(format!("{name}.py"));
     if !program.is_file() {
         bail!("`{program}` is not there; `benches/` holds the programs");
@@ -52,6 +58,15 @@ pub(crate) fn run(name: &str, markdown: bool, arguments: &[String]) -> Result<()
     let measured = command(&mut measure);
     println!("```");
     measured
+}
+
+/// Simulates comparisons of equal policies, and writes how often they get a verdict into the documentation.
+fn verdicts(root: &Utf8Path, arguments: &[String]) -> Result<()> {
+    let example = "run --release --locked -p osmosis-core --example verdicts --";
+    let mut line: Vec<&str> = example.split(' ').collect();
+    line.extend(arguments.iter().map(String::as_str));
+    line.push("docs/compare.md");
+    cargo(root, &line)
 }
 
 /// Where numbers come from. A table without it can't be compared with anything.

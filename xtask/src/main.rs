@@ -41,6 +41,9 @@ enum Command {
         base: String,
     },
     /// Build as for a release (profile `dist`) and run a program of `benches/`
+    #[command(
+        after_help = "Example:\n  cargo xtask bench verdicts\n\n`verdicts` is no program of `benches/`: it simulates comparisons of equal policies and writes its table into\ndocs/compare.md. An argument sets the pairs of runs per cell (1000)."
+    )]
     Bench {
         /// Its name, without `.py`
         name: String,

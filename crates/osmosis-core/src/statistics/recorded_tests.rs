@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
+use super::permutation::Permuted;
 use super::*;
+use crate::RewardRange;
 
 #[derive(Deserialize)]
 struct Recorded {
@@ -12,7 +14,8 @@ struct Recorded {
     rewards: Vec<OfRows>,
     bootstraps: Vec<Bootstrap>,
     paired: Vec<Paired>,
-    paired_t: PairedT,
+    paired_shares: Vec<Paired>,
+    permutations: Vec<Permutation>,
     mcnemar: Vec<(u64, u64, f64)>,
     sign_flip: Vec<Flipped>,
     holm: Vec<Holm>,
@@ -43,17 +46,20 @@ struct Bootstrap {
     bootstrap: (f64, f64),
 }
 
+/// The rewards of each row, in the one run and in the other.
+type Rows = Vec<(Vec<f64>, Vec<f64>)>;
+
 #[derive(Deserialize)]
 struct Paired {
-    pairs: Vec<(u64, f64, u64, f64)>,
+    rows: Rows,
     difference: f64,
     ci95: (f64, f64),
 }
 
 #[derive(Deserialize)]
-struct PairedT {
-    pairs: Vec<(u64, f64, u64, f64)>,
-    ci95: (f64, f64),
+struct Permutation {
+    rows: Rows,
+    p: f64,
 }
 
 #[derive(Deserialize)]
@@ -97,13 +103,9 @@ fn close_interval(found: Option<Interval>, recorded: (f64, f64)) {
     close(found.high, recorded.1);
 }
 
-fn pairs(recorded: &[(u64, f64, u64, f64)]) -> Vec<Pair> {
-    recorded
-        .iter()
-        .map(|(size, sum, other_size, other_sum)| Pair {
-            first: (*size, *sum),
-            second: (*other_size, *other_sum),
-        })
+fn values(rows: Rows) -> Vec<RowValues> {
+    rows.into_iter()
+        .map(|(first, second)| RowValues { first, second })
         .collect()
 }
 
@@ -168,17 +170,47 @@ fn bootstrap_intervals_agree_with_numpy_up_to_the_draws() {
 }
 
 #[test]
-fn paired_differences_agree_with_a_clustered_regression() {
-    for recorded in recorded().paired {
-        let found = PairedDifference::of(&pairs(&recorded.pairs)).unwrap();
+fn paired_differences_agree_with_a_paired_t_test_and_with_newcombes_interval() {
+    let Recorded {
+        paired,
+        paired_shares,
+        ..
+    } = recorded();
+    let unbounded = paired.into_iter().map(|recorded| (None, recorded));
+    let shares = paired_shares
+        .into_iter()
+        .map(|recorded| (Some(RewardRange::UNIT), recorded));
+    for (range, recorded) in unbounded.chain(shares) {
+        let (low, high) = recorded.ci95;
+        // A test that agrees with the interval already.
+        let test = Permuted {
+            p: if low > 0.0 || high < 0.0 { 0.01 } else { 1.0 },
+            test: PairedTest::Permutation,
+            seen: 1.0,
+            critical: f64::INFINITY,
+        };
+        let rows = values(recorded.rows);
+        let found = PairedDifference::new(&rows.iter().collect::<Vec<_>>(), range, &test);
         close(found.difference, recorded.difference);
-        close_interval(found.ci95, recorded.ci95);
+        let found = found.ci95.unwrap();
+        let tolerance = if range.is_some() { 1e-7 } else { 1e-9 };
+        assert!((found.low - low).abs() < tolerance, "{found:?} {low}");
+        assert!((found.high - high).abs() < tolerance, "{found:?} {high}");
     }
-    let PairedT {
-        pairs: single,
-        ci95,
-    } = recorded().paired_t;
-    close_interval(PairedDifference::of(&pairs(&single)).unwrap().ci95, ci95);
+}
+
+#[test]
+fn permutations_agree_with_all_of_them_up_to_the_draws() {
+    for recorded in recorded().permutations {
+        let found = Comparison::of_means(&values(recorded.rows), None).unwrap();
+        assert_eq!(found.test, PairedTest::Permutation);
+        assert!(
+            (found.p - recorded.p).abs() < 0.02,
+            "{} is not {}",
+            found.p,
+            recorded.p
+        );
+    }
 }
 
 #[test]
@@ -187,8 +219,9 @@ fn paired_tests_agree_with_scipy_and_statsmodels() {
         close(mcnemar_exact(up, down), p);
     }
     for Flipped { differences, p } in recorded().sign_flip {
-        let found = sign_flip_test(&differences);
-        assert!(found.exact);
+        let rows = differences.iter().map(|d| (vec![0.0], vec![*d])).collect();
+        let found = Comparison::of_means(&values(rows), None).unwrap();
+        assert_eq!(found.test, PairedTest::SignFlipExact);
         close(found.p, p);
     }
     for Holm { p, adjusted } in recorded().holm {

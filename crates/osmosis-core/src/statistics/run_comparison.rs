@@ -1,109 +1,35 @@
-use serde::{Deserialize, Serialize};
-
-use super::{Comparison, Pair, RowPair, holm, sign_flip};
+use super::endpoint::{Moved, Tests};
+use super::lost::{self, Favoured};
+use super::permutation::{DRAWS, permuted, permuted_shares};
+use super::row_pair::share;
+use super::{Comparison, Endpoint, Finding, RowPair, RowValues, Verdict, holm};
 use crate::RewardRange;
 
-/// A p value at or below this speaks of a difference.
-const LEVEL: f64 = 0.05;
+/// Permutations for each step of the search for the lost rollouts that would turn a verdict.
+const SEARCH_DRAWS: u64 = 999;
 
-/// A number of two runs, compared, with its p value adjusted for all that were tested beside it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Endpoint {
-    #[serde(flatten)]
-    pub comparison: Comparison,
-    /// By Holm's correction; `None` when it is no question of its own and was not tested.
-    pub p_adjusted: Option<f64>,
-    /// Which of the tests it is; endpoints that always agree share one.
-    #[serde(skip)]
-    test: Option<usize>,
+/// Where the rewards of both runs lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RewardBounds {
+    /// As their configs declare.
+    Declared(RewardRange),
+    /// As those that were seen imply, which bounds no reward that was not seen.
+    Implied(RewardRange),
+    Unknown,
 }
 
-/// In which direction a number moved, beyond chance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moved {
-    Not,
-    Up,
-    Down,
-    /// The rows moved one way and the rollouts the other.
-    Unclear,
-}
-
-impl Endpoint {
-    fn new(comparison: Comparison, test: Option<usize>) -> Self {
-        Self {
-            comparison,
-            p_adjusted: Some(comparison.p),
-            test,
-        }
-    }
-
-    fn moved(&self) -> Moved {
-        if self.p_adjusted.is_none_or(|p| p > LEVEL) {
-            return Moved::Not;
-        }
-        let rows = self.comparison.tested_difference;
-        let rollouts = self.comparison.difference.difference;
-        if rows > 0.0 && rollouts > 0.0 {
-            Moved::Up
-        } else if rows < 0.0 && rollouts < 0.0 {
-            Moved::Down
-        } else {
-            Moved::Unclear
-        }
-    }
-
-    /// Whether more than chance makes it larger in the second run.
-    pub fn is_up(&self) -> bool {
-        self.moved() == Moved::Up
-    }
-
-    /// Whether more than chance makes it smaller in the second run.
-    pub fn is_down(&self) -> bool {
-        self.moved() == Moved::Down
-    }
-}
-
-/// What a comparison comes to, in one of four words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    Better,
-    Worse,
-    NoDifference,
-    Inconclusive,
-}
-
-/// The verdict with its reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Finding {
-    /// Every compared row came out the same.
-    Identical,
-    NoDifference,
-    Better,
-    Worse,
-    /// Pass rate and reward moved in opposite directions.
-    Mixed,
-    /// One run fails more often, and the pass rates do not differ.
-    FailuresDiffer,
-    /// The rewards differ, but not the same rollouts have one in both runs; the pass rates do not differ.
-    RewardNotComparable,
-    NothingToCompare,
-}
-
-impl Finding {
-    pub fn verdict(self) -> Verdict {
+impl RewardBounds {
+    fn range(self) -> Option<RewardRange> {
         match self {
-            Self::Better => Verdict::Better,
-            Self::Worse => Verdict::Worse,
-            Self::Identical | Self::NoDifference => Verdict::NoDifference,
-            Self::Mixed
-            | Self::FailuresDiffer
-            | Self::RewardNotComparable
-            | Self::NothingToCompare => Verdict::Inconclusive,
+            Self::Declared(range) | Self::Implied(range) => Some(range),
+            Self::Unknown => None,
+        }
+    }
+
+    fn declared(self) -> Option<RewardRange> {
+        match self {
+            Self::Declared(range) => Some(range),
+            Self::Implied(_) | Self::Unknown => None,
         }
     }
 }
@@ -115,6 +41,11 @@ impl Finding {
 /// other does not, these are different rollouts, and their means differ even if nothing else does. No choice
 /// of rows mends that: rows that a run scored throughout are those where it happened not to fail. So the reward
 /// decides only when every row is scored throughout in both runs, or not at all in both.
+///
+/// Rollouts that failed outside the agent ran in neither sense. If those are others than the rest (the long ones), every
+/// number is of a selection. So the verdict has to be the same with all of them counted for the one run and for the other:
+/// as passed or not, with the highest and the lowest reward. Where rewards have no declared range, one lost rollout
+/// keeps the reward from deciding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunComparison {
     /// Passed / ran.
@@ -127,71 +58,159 @@ pub struct RunComparison {
     pub reward_decides: bool,
     /// The p values of the different tests.
     tests: Vec<f64>,
+    /// The comparison with the lost rollouts counted for the first and for the second run; empty when none was lost.
+    with_lost: Vec<Self>,
+}
+
+/// What does not change with the lost rollouts that are counted.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    range: Option<RewardRange>,
+    reward_decides: bool,
+    /// Whether the reward is the pass rate once more.
+    reward_is_pass: bool,
+    draws: u64,
+}
+
+impl Question {
+    fn new(rows: &[RowPair], rewards: RewardBounds, draws: u64) -> Self {
+        let is_bounded = rewards.declared().is_some() || !rows.iter().any(RowPair::has_lost);
+        Self {
+            range: rewards.range(),
+            reward_decides: is_bounded && rows.iter().all(RowPair::is_scored_alike),
+            reward_is_pass: rows.iter().all(RowPair::rewards_are_passes),
+            draws,
+        }
+    }
 }
 
 impl RunComparison {
-    /// `range` is where the rewards of both runs lie, when that is known. To compare several runs with one,
-    /// see [`RunComparison::adjust`].
-    pub fn of(rows: &[RowPair], range: Option<RewardRange>) -> Self {
-        Self::drawn(rows, range, sign_flip::DRAWS)
+    /// To compare several runs with one, see [`RunComparison::adjust`].
+    pub fn of(rows: &[RowPair], rewards: RewardBounds) -> Self {
+        Self::with_draws(rows, rewards, DRAWS)
     }
 
-    pub(super) fn drawn(rows: &[RowPair], range: Option<RewardRange>, draws: u64) -> Self {
-        let pairs = |cluster| -> Vec<Pair> { rows.iter().map(|row| row.pair(cluster)).collect() };
-        let passes = pairs(|row| (row.ran, row.passed as f64));
-        let failures = pairs(|row| (row.ran, row.failed() as f64));
-        let rewards = pairs(|row| (row.scored, row.reward_sum));
-        let reward_decides = rows.iter().all(RowPair::is_scored_alike);
-        let width = range.map(RewardRange::width);
+    /// With so many permutations for each test, for simulations.
+    pub fn with_draws(rows: &[RowPair], rewards: RewardBounds, draws: u64) -> Self {
+        let question = Question::new(rows, rewards, draws);
+        let mut compared = Self::asked(rows, question);
+        if lost::count(rows) > 0 {
+            compared.with_lost = Favoured::BOTH
+                .map(|favoured| {
+                    let rows = lost::counted(rows, favoured, rewards.declared(), u64::MAX);
+                    Self::asked(&rows, question)
+                })
+                .into();
+        }
+        compared
+    }
 
+    /// How many of the lost rollouts are enough to turn the verdict of these two runs alone, if those of the one had passed
+    /// and those of the other had not; `None` when all of them are not enough.
+    pub fn lost_to_turn(rows: &[RowPair], rewards: RewardBounds) -> Option<u64> {
+        let compared = Self::of(rows, rewards);
+        let verdict = compared.counted().verdict();
+        let question = Question::new(rows, rewards, SEARCH_DRAWS);
+        let turns = |favoured, most| {
+            let rows = lost::counted(rows, favoured, rewards.declared(), most);
+            Self::asked(&rows, question).counted().verdict() != verdict
+        };
+        Favoured::BOTH
+            .into_iter()
+            .zip(&compared.with_lost)
+            .filter(|(_, all)| all.counted().verdict() != verdict)
+            .map(|(favoured, _)| least(lost::count(rows), |most| turns(favoured, most)))
+            .min()
+    }
+
+    fn asked(rows: &[RowPair], question: Question) -> Self {
+        let values = |of| -> Vec<RowValues> { rows.iter().map(|row| row.values(of)).collect() };
+        let passes = values(|row| share(row.passed, row.ran));
+        let failures = values(|row| share(row.failed, row.ran));
+        let rewards = values(|row| row.rewards.clone());
+        let Question {
+            range,
+            reward_decides,
+            reward_is_pass,
+            draws,
+        } = question;
+        let unit = Some(RewardRange::UNIT);
         let mut tests = Tests::default();
-        let pass = Comparison::shares_by(&passes, draws)
-            .map(|found| Endpoint::new(found, Some(tests.add(&found, &passes))));
-        let failed =
-            Comparison::shares_by(&failures, draws).map(|found| tests.endpoint(found, &failures));
-        let reward = Comparison::means_by(&rewards, width, draws).map(|found| {
-            if !reward_decides && rows.iter().all(RowPair::rewards_are_passes) {
-                // The pass rate once more, without the failures that belong to it.
-                return Endpoint {
-                    p_adjusted: None,
-                    ..Endpoint::new(found, None)
-                };
-            }
-            tests.endpoint(found, &rewards)
-        });
+        let pass = tests.endpoint(&passes, unit, |rows| permuted_shares(rows, draws));
+        let failed = tests.endpoint(&failures, unit, |rows| permuted_shares(rows, draws));
+        let reward = if !reward_decides && reward_is_pass {
+            // The pass rate once more, without the failures that belong to it.
+            Comparison::of_means(&rewards, range).map(|found| Endpoint {
+                p_adjusted: None,
+                ..Endpoint::new(found, None)
+            })
+        } else {
+            tests.endpoint(&rewards, range, |rows| permuted(rows, draws))
+        };
         let mut compared = Self {
             pass,
             failures: failed,
             reward,
             reward_decides,
-            tests: tests.0.into_iter().map(|test| test.p).collect(),
+            tests: tests.p_values(),
+            with_lost: vec![],
         };
-        Self::adjust(std::slice::from_mut(&mut compared));
+        let adjusted = holm(&compared.tests);
+        compared.assign(&adjusted);
         compared
     }
 
     /// Adjusts the p values of several comparisons with one run for each other: one Holm correction over every
     /// test of every comparison, so that the chance of any false alarm among all of them is at most 5%.
     pub fn adjust(compared: &mut [Self]) {
-        let p_values: Vec<f64> = compared
-            .iter()
-            .flat_map(|one| &one.tests)
-            .copied()
-            .collect();
-        let adjusted = holm(&p_values);
-        let mut before = 0;
-        for one in compared {
-            let endpoints = [&mut one.pass, &mut one.failures, &mut one.reward];
-            for endpoint in endpoints.into_iter().flatten() {
-                if let Some(test) = endpoint.test {
-                    endpoint.p_adjusted = Some(adjusted[before + test]);
+        let adjusted = Self::adjusted(compared, |one| one);
+        for (one, adjusted) in compared.iter_mut().zip(adjusted) {
+            one.assign(&adjusted);
+        }
+        for place in 0..Favoured::BOTH.len() {
+            let adjusted = Self::adjusted(compared, |one| one.with_lost.get(place).unwrap_or(one));
+            for (one, adjusted) in compared.iter_mut().zip(adjusted) {
+                if let Some(with_lost) = one.with_lost.get_mut(place) {
+                    with_lost.assign(&adjusted);
                 }
             }
-            before += one.tests.len();
+        }
+    }
+
+    /// The adjusted p values of each.
+    fn adjusted(compared: &[Self], of: impl Fn(&Self) -> &Self) -> Vec<Vec<f64>> {
+        let p_values: Vec<f64> = compared
+            .iter()
+            .flat_map(|one| of(one).tests.iter().copied())
+            .collect();
+        let mut adjusted = holm(&p_values).into_iter();
+        let each = compared.iter().map(|one| of(one).tests.len());
+        each.map(|tests| adjusted.by_ref().take(tests).collect())
+            .collect()
+    }
+
+    fn assign(&mut self, adjusted: &[f64]) {
+        let endpoints = [&mut self.pass, &mut self.failures, &mut self.reward];
+        for endpoint in endpoints.into_iter().flatten() {
+            if let Some(test) = endpoint.test {
+                endpoint.adjust(adjusted[test]);
+            }
         }
     }
 
     pub fn finding(&self) -> Finding {
+        let found = self.counted();
+        let verdict = found.verdict();
+        let turned = |with: &Self| with.counted().verdict() != verdict;
+        if verdict != Verdict::Inconclusive && self.with_lost.iter().any(turned) {
+            Finding::LostRollouts
+        } else {
+            found
+        }
+    }
+
+    /// Without a thought of what was lost.
+    fn counted(&self) -> Finding {
         let Some(pass) = &self.pass else {
             return Finding::NothingToCompare;
         };
@@ -209,13 +228,10 @@ impl RunComparison {
                 Moved::Not
             },
         ];
-        let up = decisive
-            .iter()
-            .any(|m| matches!(m, Moved::Up | Moved::Unclear));
-        let down = decisive
-            .iter()
-            .any(|m| matches!(m, Moved::Down | Moved::Unclear));
-        match (up, down) {
+        match (
+            decisive.contains(&Moved::Up),
+            decisive.contains(&Moved::Down),
+        ) {
             (true, true) => Finding::Mixed,
             (true, false) => Finding::Better,
             (false, true) => Finding::Worse,
@@ -240,61 +256,18 @@ impl RunComparison {
     }
 }
 
-/// The different tests of a comparison. Two numbers whose rows differ in proportion (0/1 rewards and passes)
-/// are one question: correcting for two would only cost power.
-#[derive(Debug, Default)]
-struct Tests(Vec<Test>);
-
-#[derive(Debug)]
-struct Test {
-    p: f64,
-    kind: super::PairedTest,
-    differences: Vec<f64>,
-}
-
-impl Tests {
-    fn add(&mut self, found: &Comparison, pairs: &[Pair]) -> usize {
-        self.0.push(Test {
-            p: found.p,
-            kind: found.test,
-            differences: pairs.iter().map(Pair::difference).collect(),
-        });
-        self.0.len() - 1
-    }
-
-    fn endpoint(&mut self, mut found: Comparison, pairs: &[Pair]) -> Endpoint {
-        if found.is_same() {
-            return Endpoint::new(found, None);
+/// The smallest number up to `most` that does; `most` does.
+fn least(most: u64, does: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, most);
+    while high - low > 1 {
+        let middle = u64::midpoint(low, high);
+        if does(middle) {
+            high = middle;
+        } else {
+            low = middle;
         }
-        let differences: Vec<f64> = pairs.iter().map(Pair::difference).collect();
-        let same = self
-            .0
-            .iter()
-            .position(|test| are_proportional(&test.differences, &differences));
-        if let Some(test) = same {
-            found.p = self.0[test].p;
-            found.test = self.0[test].kind;
-            return Endpoint::new(found, Some(test));
-        }
-        let test = self.add(&found, pairs);
-        Endpoint::new(found, Some(test))
     }
-}
-
-/// Whether one is the other times a number that is not 0.
-fn are_proportional(first: &[f64], second: &[f64]) -> bool {
-    let Some(largest) = (0..first.len()).max_by(|a, b| first[*a].abs().total_cmp(&first[*b].abs()))
-    else {
-        return false;
-    };
-    let factor = second[largest] / first[largest];
-    let scale = second.iter().fold(0.0, |most: f64, d| most.max(d.abs()));
-    factor.is_finite()
-        && factor != 0.0
-        && first
-            .iter()
-            .zip(second)
-            .all(|(one, other)| (other - factor * one).abs() <= 1e-9 * scale)
+    high
 }
 
 #[cfg(test)]
@@ -308,8 +281,8 @@ mod tests {
         RowOutcome {
             ran: rewards.len() as u64,
             passed: scored.iter().filter(|r| **r >= 1.0).count() as u64,
-            scored: scored.len() as u64,
-            reward_sum: scored.iter().sum(),
+            failed: (rewards.len() - scored.len()) as u64,
+            rewards: scored,
             lost: 0,
         }
     }
@@ -319,11 +292,11 @@ mod tests {
             .into_iter()
             .map(|(first, second)| RowPair { first, second })
             .collect();
-        RunComparison::of(&rows, None)
+        RunComparison::of(&rows, RewardBounds::Unknown)
     }
 
     fn back(rows: &[(RowOutcome, RowOutcome)]) -> RunComparison {
-        compared(rows.iter().map(|(one, other)| (*other, *one)))
+        compared(rows.iter().cloned().map(|(one, other)| (other, one)))
     }
 
     #[track_caller]
@@ -349,7 +322,7 @@ mod tests {
     #[test]
     fn a_run_that_only_raises_on_low_rewards_is_not_better() {
         let rows = raises_on_low_rewards();
-        let failed: u64 = rows.iter().map(|(_, second)| second.failed()).sum();
+        let failed: u64 = rows.iter().map(|(_, second)| second.failed).sum();
         assert_eq!(failed, 86);
         let found = compared(rows.clone());
         // What made it better: over those that are left, the reward is higher beyond any doubt.
@@ -375,21 +348,78 @@ mod tests {
             compared(rows.clone()).finding(),
             Finding::RewardNotComparable
         );
-        // A failure outside the agent leaves a gap just the same.
-        rows[7].1 = RowOutcome {
-            lost: 1,
-            ..RowOutcome::default()
-        };
-        assert_eq!(
-            compared(rows.clone()).finding(),
-            Finding::RewardNotComparable
-        );
         // What fails in both is compared in neither.
         rows[7] = (row(&[None]), row(&[None]));
         assert_eq!(compared(rows.clone()).verdict(), Verdict::Better);
         // The same number of failures, of other rollouts.
         rows[7] = (row(&[Some(0.9), None]), row(&[None, Some(0.9)]));
         assert_eq!(compared(rows).finding(), Finding::RewardNotComparable);
+    }
+
+    fn lost(count: u64) -> RowOutcome {
+        RowOutcome {
+            lost: count,
+            ..RowOutcome::default()
+        }
+    }
+
+    fn bounded(rows: &[(RowOutcome, RowOutcome)], rewards: RewardBounds) -> (Finding, Option<u64>) {
+        let rows: Vec<RowPair> = rows
+            .iter()
+            .cloned()
+            .map(|(first, second)| RowPair { first, second })
+            .collect();
+        let finding = RunComparison::of(&rows, rewards).finding();
+        (finding, RunComparison::lost_to_turn(&rows, rewards))
+    }
+
+    #[test]
+    fn a_lost_rollout_keeps_a_reward_without_bounds_from_deciding_and_no_other() {
+        let mut rows: Vec<_> = (0..40)
+            .map(|_| (row(&[Some(0.2)]), row(&[Some(0.4)])))
+            .collect();
+        rows[7].1 = lost(1);
+        let declared = RewardBounds::Declared(RewardRange::UNIT);
+        assert_eq!(bounded(&rows, declared), (Finding::Better, None));
+        // The rewards that were seen bound none that was lost.
+        for seen in [
+            RewardBounds::Unknown,
+            RewardBounds::Implied(RewardRange::UNIT),
+        ] {
+            assert_eq!(bounded(&rows, seen).0, Finding::RewardNotComparable);
+        }
+        // A range that is wide enough for one reward to outweigh the others.
+        let wide = RewardBounds::Declared(RewardRange::new(-1e3, 1e3).unwrap());
+        assert_eq!(bounded(&rows, wide), (Finding::LostRollouts, Some(1)));
+    }
+
+    #[test]
+    fn lost_rollouts_that_could_turn_the_verdict_leave_it_open() {
+        // 8 rows pass that did not, and 32 pass in both: p 0.008.
+        let mut rows = vec![(row(&[Some(0.0)]), row(&[Some(1.0)])); 8];
+        rows.extend(vec![(row(&[Some(1.0)]), row(&[Some(1.0)])); 32]);
+        let implied = RewardBounds::Implied(RewardRange::UNIT);
+        assert_eq!(bounded(&rows, implied), (Finding::Better, None));
+        // One more row of 9 that goes down: p 0.04. Two of 10: p 0.11.
+        rows[20].1 = lost(1);
+        assert_eq!(bounded(&rows, implied), (Finding::Better, None));
+        for row in &mut rows[21..25] {
+            row.1 = lost(1);
+        }
+        assert_eq!(bounded(&rows, implied), (Finding::LostRollouts, Some(2)));
+        // The other way around: those that were lost may have passed.
+        let back: Vec<_> = rows
+            .iter()
+            .cloned()
+            .map(|(one, other)| (other, one))
+            .collect();
+        assert_eq!(bounded(&back, implied), (Finding::LostRollouts, Some(2)));
+        // Nothing is found, and six rows that passed could all have been better.
+        let mut rows = vec![(row(&[Some(1.0)]), row(&[Some(1.0)])); 34];
+        rows.extend(vec![(row(&[Some(0.0)]), lost(1)); 5]);
+        assert_eq!(bounded(&rows, implied), (Finding::Identical, None));
+        rows.push((row(&[Some(0.0)]), lost(1)));
+        assert_eq!(bounded(&rows, implied), (Finding::LostRollouts, Some(6)));
     }
 
     #[test]
@@ -444,12 +474,6 @@ mod tests {
         let mut rows = vec![(row(&[Some(1.0)]), row(&[Some(0.99)])); 12];
         rows.extend(vec![(row(&[Some(0.1)]), row(&[Some(0.9)])); 40]);
         assert_eq!(compared(rows).finding(), Finding::Mixed);
-        // Most rows pass less often, but the one with most rollouts passes more often.
-        let mut rows = vec![(row(&[Some(1.0)]), row(&[Some(0.0)])); 10];
-        rows.push((row(&[Some(0.0); 2]), row(&[Some(1.0); 200])));
-        let found = compared(rows);
-        assert!(found.pass.unwrap().p_adjusted.unwrap() < 0.05);
-        assert_eq!(found.finding(), Finding::Mixed);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! `cargo run -p osmosis-core --example coverage` looks at more scenarios.
 
 use super::bootstrap::replicated;
-use super::sign_flip::flipped;
+use super::permutation::permuted;
 use super::{
-    Cluster, ClusteredMean, Generator, Interval, Pair, PairedDifference, Spread, mcnemar_exact,
-    reward_numbers,
+    Cluster, ClusteredMean, Comparison, Generator, Interval, RowValues, Spread, mcnemar_exact,
+    pass_hat_k, reward_numbers,
 };
 use crate::RewardRange;
 
@@ -98,6 +98,24 @@ fn intervals_of_the_pass_rate_cover_it_in_93_to_97_percent_of_runs() {
 }
 
 #[test]
+fn intervals_of_the_chance_that_all_of_k_pass_cover_it_where_that_is_rare() {
+    // The mean of u^(4 k) is 1 / (4 k + 1).
+    for (count, n, k) in [(10, 16, 8), (50, 16, 15), (20, 8, 4), (20, 8, 2)] {
+        let covered = coverage(22, 1.0 / f64::from(4 * k + 1), |generator| {
+            let rows: Vec<Cluster> = (0..count)
+                .map(|_| {
+                    let chance = Rows::MostlyHard.draw(generator);
+                    let passed = (0..n).map(|_| u32::from(generator.unit() < chance)).sum();
+                    (1, pass_hat_k(n, passed, k).unwrap())
+                })
+                .collect();
+            ClusteredMean::of(rows)?.share_interval()
+        });
+        assert!(covered >= 0.89, "{count} rows, pass^{k} of {n}: {covered}");
+    }
+}
+
+#[test]
 fn with_few_rows_of_one_rollout_the_pass_rate_is_covered_at_least_as_often() {
     for rows in [Rows::EasyOrHard, Rows::MostlyHard, Rows::MostlyEasy] {
         let covered = coverage(12, rows.mean(), |generator| {
@@ -185,41 +203,68 @@ fn intervals_of_rewards_in_a_range_cover_the_mean_in_93_to_97_percent_of_runs_an
     }
 }
 
+/// Rollouts that passed with this chance, as 0 and 1.
+fn tosses(n: u64, chance: f64, generator: &mut Generator) -> Vec<f64> {
+    (0..n)
+        .map(|_| f64::from(u8::from(generator.unit() < chance)))
+        .collect()
+}
+
 /// Two runs over the same rows; the second passes more often by `gain` of what is missing.
-fn two_runs(rows: Rows, count: usize, n: u64, gain: f64, generator: &mut Generator) -> Vec<Pair> {
+fn two_runs(
+    rows: Rows,
+    count: usize,
+    n: (u64, u64),
+    gain: f64,
+    generator: &mut Generator,
+) -> Vec<RowValues> {
     (0..count)
         .map(|_| {
             let chance = rows.draw(generator);
-            Pair {
-                first: passes(n, chance, generator),
-                second: passes(n, chance + gain * (1.0 - chance), generator),
+            RowValues {
+                first: tosses(n.0, chance, generator),
+                second: tosses(n.1, chance + gain * (1.0 - chance), generator),
             }
         })
         .collect()
 }
 
+fn p(rows: &[RowValues], draws: u64) -> f64 {
+    permuted(&rows.iter().collect::<Vec<_>>(), draws).p
+}
+
 #[test]
-fn intervals_of_the_difference_cover_it_in_93_to_97_percent_of_runs() {
+fn intervals_of_the_difference_cover_it_in_92_to_98_percent_of_runs() {
     for (rows, count, n, gain) in [
-        (Rows::EasyOrHard, 20, 4, 0.0),
-        (Rows::MostlyHard, 50, 4, 0.2),
-        (Rows::MostlyEasy, 50, 1, 0.3),
-        (Rows::EasyOrHard, 100, 1, 0.1),
-        (Rows::MostlyHard, 40, 2, 0.9),
+        (Rows::EasyOrHard, 20, (4, 4), 0.0),
+        (Rows::MostlyHard, 50, (4, 4), 0.2),
+        (Rows::MostlyEasy, 50, (1, 1), 0.3),
+        (Rows::EasyOrHard, 100, (1, 1), 0.1),
+        (Rows::MostlyHard, 40, (2, 2), 0.9),
+        (Rows::EasyOrHard, 40, (1, 8), 0.1),
+        (Rows::MostlyHard, 40, (8, 1), 0.2),
+        (Rows::MostlyEasy, 40, (2, 5), 0.3),
     ] {
         let truth = gain * (1.0 - rows.mean());
-        for width in [None, Some(1.0)] {
-            let covered = coverage(15, truth, |generator| {
-                let pairs = two_runs(rows, count, n, gain, generator);
-                let found = PairedDifference::within(&pairs, width)?.ci95?;
-                assert!(width.is_none() || (found.low >= -1.0 && found.high <= 1.0));
-                Some(found)
-            });
-            assert!(
-                (0.93..=0.97).contains(&covered),
-                "{rows:?}, {count} rows of {n}, gain {gain}, width {width:?}: {covered}"
-            );
-        }
+        let mut generator = Generator::new(15);
+        let runs = 1_000;
+        let covered = (0..runs)
+            .filter(|_| {
+                let rows = two_runs(rows, count, n, gain, &mut generator);
+                let whole: Vec<&RowValues> = rows.iter().collect();
+                let range = Some(RewardRange::UNIT);
+                let found = Comparison::tested(&whole, range, &permuted(&whole, 119));
+                found.difference.ci95.is_some_and(|found| {
+                    assert!(found.low >= -1.0 && found.high <= 1.0);
+                    found.low <= truth && truth <= found.high
+                })
+            })
+            .count();
+        let covered = covered as f64 / f64::from(runs);
+        assert!(
+            (0.92..=0.985).contains(&covered),
+            "{rows:?}, {count} rows of {n:?}, gain {gain}: {covered}"
+        );
     }
 }
 
@@ -233,68 +278,54 @@ fn false_alarms(seed: u64, mut p: impl FnMut(&mut Generator) -> f64) -> f64 {
 #[test]
 fn paired_tests_hold_their_level() {
     let mcnemar = false_alarms(16, |generator| {
-        let pairs = two_runs(Rows::EasyOrHard, 60, 1, 0.0, generator);
-        let count = |sign: f64| pairs.iter().filter(|p| sign * p.difference() > 0.0).count() as u64;
+        let rows = two_runs(Rows::EasyOrHard, 60, (1, 1), 0.0, generator);
+        let count = |sign: f64| rows.iter().filter(|p| sign * p.difference() > 0.0).count() as u64;
         mcnemar_exact(count(1.0), count(-1.0))
     });
     assert!((0.01..=0.06).contains(&mcnemar), "{mcnemar}");
 
     // With few rows that differ there are few patterns of signs, and the test is the more careful.
     for (rows, count, n, least) in [
-        (Rows::EasyOrHard, 12, 4, 0.005),
-        (Rows::MostlyHard, 40, 4, 0.025),
+        (Rows::EasyOrHard, 12, (4, 4), 0.005),
+        (Rows::MostlyHard, 40, (4, 4), 0.025),
+        (Rows::MostlyHard, 40, (1, 4), 0.01),
     ] {
-        let sign_flip = false_alarms(17, |generator| {
-            let pairs = two_runs(rows, count, n, 0.0, generator);
-            let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
-            flipped(&apart, 399).p
+        let found = false_alarms(17, |generator| {
+            p(&two_runs(rows, count, n, 0.0, generator), 199)
         });
-        assert!(
-            (least..=0.062).contains(&sign_flip),
-            "{rows:?}: {sign_flip}"
-        );
+        assert!((least..=0.062).contains(&found), "{rows:?} {n:?}: {found}");
     }
-
-    // Another number of rollouts in each run: the differences lean a little, which must not count.
-    let unequal = false_alarms(20, |generator| {
-        let apart: Vec<f64> = (0..40)
-            .map(|_| {
-                let chance = Rows::MostlyHard.draw(generator);
-                let (first, second) = (passes(1, chance, generator), passes(4, chance, generator));
-                Pair { first, second }.difference()
-            })
-            .collect();
-        flipped(&apart, 399).p
-    });
-    assert!((0.02..=0.062).contains(&unequal), "{unequal}");
 
     // Rows that truly changed, half of them for the better and half for the worse.
     let rewards_moved = false_alarms(18, |generator| {
-        let apart: Vec<f64> = (0..40)
+        let rows: Vec<RowValues> = (0..40)
             .map(|_| {
                 let moved = generator.unit() - 0.5;
-                let (first, second) = (rewards(2, 0.0, generator), rewards(2, moved, generator));
-                Pair { first, second }.difference()
+                let mut reward = |level| rewards(1, level, generator).1;
+                RowValues {
+                    first: vec![reward(0.0), reward(0.0)],
+                    second: vec![reward(moved), reward(moved)],
+                }
             })
             .collect();
-        flipped(&apart, 399).p
+        p(&rows, 199)
     });
-    assert!((0.038..=0.062).contains(&rewards_moved), "{rewards_moved}");
+    assert!((0.035..=0.062).contains(&rewards_moved), "{rewards_moved}");
 }
 
 /// The share of simulated comparisons that find a gain: the power, and with no gain the level.
-fn found(gain: f64) -> f64 {
+fn found(gain: f64, n: (u64, u64)) -> f64 {
     false_alarms(19, |generator| {
-        let pairs = two_runs(Rows::MostlyHard, 100, 4, gain, generator);
-        let apart: Vec<f64> = pairs.iter().map(Pair::difference).collect();
-        flipped(&apart, 199).p
+        p(&two_runs(Rows::MostlyHard, 100, n, gain, generator), 199)
     })
 }
 
 #[test]
 fn a_planted_improvement_is_found_and_none_where_there_is_none() {
-    let power = found(0.15);
+    let power = found(0.15, (4, 4));
     assert!(power > 0.8, "{power}");
-    let level = found(0.0);
+    let level = found(0.0, (4, 4));
     assert!((0.035..=0.065).contains(&level), "{level}");
+    let unequal = found(0.15, (2, 8));
+    assert!(unequal > 0.7, "{unequal}");
 }

@@ -5,3 +5,4 @@
 )]
 
 mod golden_frames;
+mod verdicts;

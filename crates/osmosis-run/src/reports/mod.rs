@@ -45,8 +45,8 @@ pub use call_survey::{ParameterReport, SamplingReport, TruncationReport};
 pub use commands::suggested_command;
 pub use comparison::{
     ChangedRow, ChangedRows, ComparedRun, ComparedWith, Comparison, ComparisonDefinitions,
-    Difference, FoundBy, PairedRows, RowSide, UsageDifference, failed_counts, p_text, points,
-    signed, signed_one,
+    Difference, FoundBy, LostRollouts, PairedRows, RowSide, UsageDifference, failed_counts, p_text,
+    points, signed, signed_one,
 };
 pub use copied_run::CopiedRunReport;
 pub use cost::CostReport;

@@ -66,7 +66,7 @@ export async function comparePage([list], signal) {
                 ['failures', other.failures, percent, definitions.failures],
               ]
                 .filter(([, endpoint]) => endpoint)
-                .map(([name, endpoint, show, says]) => endpointRow(name, endpoint, show, says)),
+                .map(([name, endpoint, show, says]) => endpointRow(other, name, endpoint, show, says)),
             ),
           ),
         ),
@@ -110,8 +110,8 @@ export async function comparePage([list], signal) {
   const show = (value) =>
     value === null || value === undefined ? 'none' : typeof value === 'string' ? value : JSON.stringify(value);
 
-  /** @param {string} name @param {any} endpoint @param {(value: number) => string} as @param {string} says */
-  function endpointRow(name, endpoint, as, says) {
+  /** @param {any} other @param {string} name @param {any} endpoint @param {(value: number) => string} as @param {string} says */
+  function endpointRow(other, name, endpoint, as, says) {
     const pair = endpoint;
     const low = pair.ci95;
     const p = endpoint.p_adjusted ?? endpoint.p;
@@ -124,8 +124,8 @@ export async function comparePage([list], signal) {
       h(
         'td',
         {
-          // A colour says that there is a difference: not where chance explains it.
-          class: `right ${!((p ?? 1) < 0.05) ? '' : pair.difference > 0 === (name !== 'failures') ? 'good' : 'bad'}`,
+          // A colour says that there is a difference: not where chance or lost rollouts explain it.
+          class: `right ${!((p ?? 1) <= 0.05) || other.finding === 'lost_rollouts' ? '' : pair.difference > 0 === (name !== 'failures') ? 'good' : 'bad'}`,
         },
         name === 'reward' ? signed(pair.difference) : `${signed(100 * pair.difference, 1)} points`,
       ),

@@ -319,6 +319,7 @@ fn test_text(test: PairedTest) -> &'static str {
         PairedTest::McnemarExact => "McNemar, exact",
         PairedTest::SignFlipExact => "sign flips by row, exact",
         PairedTest::SignFlip => "sign flips by row",
+        PairedTest::Permutation => "permutations by row",
     }
 }
 
@@ -338,12 +339,12 @@ mod tests {
 
     #[test]
     fn an_interval_that_is_missing_is_no_certainty() {
-        use osmosis_core::statistics::Pair;
-        let pair = |first: f64, second: f64| Pair {
-            first: (2, first),
-            second: (2, second),
+        use osmosis_core::statistics::RowValues;
+        let pair = |first: f64, second: f64| RowValues {
+            first: vec![first / 2.0; 2],
+            second: vec![second / 2.0; 2],
         };
-        let told = |pairs: &[Pair]| interval(&Comparison::of_shares(pairs).unwrap(), signed);
+        let told = |rows: &[RowValues]| interval(&Comparison::of_shares(rows).unwrap(), signed);
         assert_eq!(told(&[pair(0.0, 2.0)]), " (one row: no interval)");
         assert_eq!(
             told(&[pair(0.0, 2.0), pair(0.0, 2.0)]),

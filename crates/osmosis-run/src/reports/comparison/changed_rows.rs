@@ -48,9 +48,9 @@ impl RowSide {
     fn of(row: &RowResult) -> Self {
         Self {
             passed: row.passed,
-            ran: row.ran,
-            failed: row.tested().failed(),
-            reward: (row.scored > 0).then(|| row.reward_sum / row.scored as f64),
+            ran: row.ran(),
+            failed: row.outcomes.failed(),
+            reward: row.reward(),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use osmosis_core::RewardRange;
 use osmosis_core::statistics::{
-    Cluster, Endpoint, Finding, OutcomeCounts, Pair, PairedDifference, RowPair, RunComparison,
-    Verdict,
+    Comparison, Endpoint, Finding, OutcomeCounts, PairedDifference, RewardBounds, RowPair,
+    RowValues, RunComparison, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::changed_rows::{ChangedRows, Shown};
 use super::facts::{Difference, differences};
 use super::pairing::Paired;
-use super::run_rows::{ComparedRun, RowResult, RunRows};
+use super::run_rows::{ComparedRun, RowResult, RunRows, Usage};
 use super::summary;
 use crate::workspace::Workspace;
 
@@ -32,6 +32,8 @@ pub struct ComparedWith {
     pub reward: Option<Endpoint>,
     /// Whether the reward can decide between the runs.
     pub reward_decides: bool,
+    /// Rollouts of the shared rows that failed outside the agent or were cancelled; `null` without any.
+    pub lost: Option<LostRollouts>,
     pub usage: UsageDifference,
     /// Rows that pass more often in this run.
     pub fixed: ChangedRows,
@@ -48,6 +50,16 @@ pub struct ComparedWith {
     /// How the rollouts of the shared rows ended, in the first run and in this one.
     #[serde(skip)]
     pub shared_outcomes: (OutcomeCounts, OutcomeCounts),
+}
+
+/// Rollouts that failed outside the agent or were cancelled: they are in no number, and may be others than the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LostRollouts {
+    pub first: u64,
+    pub second: u64,
+    /// So many of them would turn the verdict, if those of the one run had passed and those of the other had not;
+    /// `null` when all of them would not.
+    pub turn_verdict: Option<u64>,
 }
 
 /// Which rows were compared.
@@ -85,14 +97,16 @@ pub struct UsageDifference {
     pub agent_ms: Option<PairedDifference>,
 }
 
-/// A number of a row, as how many rollouts it is over and its sum.
-type OfRow = fn(&RowResult) -> Cluster;
+/// A number of a rollout.
+type OfUsage = fn(&Usage) -> f64;
 
 /// A comparison whose p values do not yet pay for those of the others.
 #[derive(Debug)]
 pub(super) struct Findings {
     /// Pass rate, failures and reward, tested.
     pub(super) tested: RunComparison,
+    rows: Vec<RowPair>,
+    rewards: RewardBounds,
     compared: ComparedWith,
 }
 
@@ -103,32 +117,26 @@ impl Findings {
         paired: &Paired,
         workspace: &Workspace,
     ) -> Self {
-        let pairs = |value: OfRow| -> Vec<Pair> {
-            let both = paired.rows(first, second);
-            both.map(|(one, other)| Pair {
-                first: value(one),
-                second: value(other),
-            })
-            .collect()
-        };
         let tested = |one: &RowResult, other: &RowResult| RowPair {
             first: one.tested(),
             second: other.tested(),
         };
-        let failed = |row: &RowResult| row.tested().failed() as f64 / row.ran as f64;
-        let rate = |row: &RowResult| row.passed as f64 / row.ran as f64;
-        let mean = |row: &RowResult| row.reward_sum / row.scored as f64;
+        let failed = |row: &RowResult| row.outcomes.failed() as f64 / row.ran() as f64;
+        let rate = |row: &RowResult| row.passed as f64 / row.ran() as f64;
+        let mean = |row: &RowResult| row.reward().unwrap_or_default();
         let ran = || {
             paired
                 .rows(first, second)
-                .filter(|(one, other)| one.ran > 0 && other.ran > 0)
+                .filter(|(one, other)| one.ran() > 0 && other.ran() > 0)
         };
         // Those whose passes changed are listed already; where not the same rollouts were scored, means tell nothing.
         let scored = || {
             ran().filter(|(one, other)| {
-                let pair = tested(one, other);
-                let scored = one.scored > 0 && other.scored > 0 && pair.is_scored_alike();
-                scored && (rate(one) - rate(other)).abs() < 1e-12
+                let sides = [one, other];
+                let throughout = sides
+                    .iter()
+                    .all(|row| !row.rewards.is_empty() && row.outcomes.failed() + row.lost() == 0);
+                throughout && (rate(one) - rate(other)).abs() < 1e-12
             })
         };
         // Sums in another order differ in their last digits.
@@ -160,13 +168,21 @@ impl Findings {
         // A run that only grades has no calls and times of its own.
         let has_usage =
             first.pinned.regraded_from.is_none() && second.pinned.regraded_from.is_none();
-        let usage = |of_row: OfRow| {
-            has_usage
-                .then(|| PairedDifference::of(&pairs(of_row)))
-                .flatten()
+        let usage = |of: OfUsage| {
+            let values = |row: &RowResult| row.usage.iter().map(of).collect();
+            let rows: Vec<RowValues> = paired
+                .rows(first, second)
+                .map(|(one, other)| RowValues {
+                    first: values(one),
+                    second: values(other),
+                })
+                .collect();
+            let compared = has_usage.then(|| Comparison::of_means(&rows, None));
+            compared.flatten().map(|compared| compared.difference)
         };
         let differences = differences(&first.pinned, &second.pinned);
-        let tested = RunComparison::of(&rows, reward_range(first, second));
+        let rewards = reward_bounds(first, second);
+        let tested = RunComparison::of(&rows, rewards);
         let compared = ComparedWith {
             run: second.report(),
             verdict: tested.verdict(),
@@ -187,11 +203,12 @@ impl Findings {
             failures: tested.failures,
             reward: tested.reward,
             reward_decides: tested.reward_decides,
+            lost: None,
             usage: UsageDifference {
-                model_calls: usage(|row| (row.ran, row.model_calls as f64)),
-                prompt_tokens: usage(|row| (row.ran, row.prompt_tokens as f64)),
-                completion_tokens: usage(|row| (row.ran, row.completion_tokens as f64)),
-                agent_ms: usage(|row| (row.ran, row.agent_ms)),
+                model_calls: usage(|usage| usage.model_calls as f64),
+                prompt_tokens: usage(|usage| usage.prompt_tokens as f64),
+                completion_tokens: usage(|usage| usage.completion_tokens as f64),
+                agent_ms: usage(|usage| usage.agent_ms),
             },
             fixed: changed(&|one, other| apart(rate(one), rate(other))),
             broken: changed(&|one, other| apart(rate(other), rate(one))),
@@ -203,7 +220,12 @@ impl Findings {
             differences,
             shared_outcomes: outcomes,
         };
-        Self { tested, compared }
+        Self {
+            tested,
+            rows,
+            rewards,
+            compared,
+        }
     }
 
     /// Several runs beside the first: each p value pays for the others.
@@ -218,6 +240,7 @@ impl Findings {
                 failures: tested.failures,
                 reward: tested.reward,
                 reward_decides: tested.reward_decides,
+                lost: findings.lost(&tested),
                 ..findings.compared
             };
             compared.summary = summary::text(&compared, tested.rows_changed());
@@ -225,12 +248,38 @@ impl Findings {
         });
         adjusted.collect()
     }
+
+    fn lost(&self, tested: &RunComparison) -> Option<LostRollouts> {
+        let (first, second) = &self.compared.shared_outcomes;
+        let lost = |outcomes: &OutcomeCounts| outcomes.total() - outcomes.ran();
+        let turns = tested.finding() == Finding::LostRollouts;
+        (lost(first) + lost(second) > 0).then(|| LostRollouts {
+            first: lost(first),
+            second: lost(second),
+            turn_verdict: turns
+                .then(|| RunComparison::lost_to_turn(&self.rows, self.rewards))
+                .flatten(),
+        })
+    }
 }
 
-/// Where the rewards of both runs lie: the smallest range that holds the ranges of both.
-fn reward_range(first: &RunRows, second: &RunRows) -> Option<RewardRange> {
-    let (one, other) = (first.reward_range()?, second.reward_range()?);
-    RewardRange::new(one.low().min(other.low()), one.high().max(other.high())).ok()
+/// Where the rewards of both runs lie: in the smallest range that holds the declared ranges of both.
+fn reward_bounds(first: &RunRows, second: &RunRows) -> RewardBounds {
+    let declared = |run: &RunRows| run.pinned.reward_range();
+    let both = |one: RewardRange, other: RewardRange| {
+        RewardRange::new(one.low().min(other.low()), one.high().max(other.high())).ok()
+    };
+    let implied = |run: &RunRows| {
+        let binary = run.has_binary_rewards();
+        declared(run).or(binary.then_some(RewardRange::UNIT))
+    };
+    if let (Some(one), Some(other)) = (declared(first), declared(second)) {
+        both(one, other).map_or(RewardBounds::Unknown, RewardBounds::Declared)
+    } else if let (Some(one), Some(other)) = (implied(first), implied(second)) {
+        both(one, other).map_or(RewardBounds::Unknown, RewardBounds::Implied)
+    } else {
+        RewardBounds::Unknown
+    }
 }
 
 fn cautions(
@@ -253,7 +302,7 @@ fn cautions(
         let lost = run.outcomes.infrastructure_failed + run.outcomes.cancelled;
         if lost > 0 {
             cautions.push(format!(
-                "{lost} rollouts of `{}` failed outside the agent or were cancelled, and count for nothing; \
+                "{lost} rollouts of `{}` failed outside the agent or were cancelled, and are in no number; \
                  `osmosis eval resume {}` runs them again",
                 run.name, run.name
             ));

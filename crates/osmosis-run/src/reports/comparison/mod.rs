@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use changed_rows::{ChangedRow, ChangedRows, RowSide};
-pub use compared_with::{ComparedWith, FoundBy, PairedRows, UsageDifference};
+pub use compared_with::{ComparedWith, FoundBy, LostRollouts, PairedRows, UsageDifference};
 pub use facts::Difference;
 pub use run_rows::ComparedRun;
 pub use summary::{failed_counts, p_text, points, signed, signed_one};
@@ -60,12 +60,9 @@ impl Default for ComparisonDefinitions {
             reward_test: definition::REWARD_TEST.to_owned(),
             reward_decides: definition::REWARD_DECIDES.to_owned(),
             verdict: definition::VERDICT.to_owned(),
-            ci95: "95% interval of the difference, clustered by dataset row, Student's t with rows - 1 \
-                   degrees of freedom; of rates, and of rewards with a range, the score interval, which stays \
-                   inside what is possible; none where all rows differ by the same amount"
-                .to_owned(),
+            ci95: definition::COMPARED_CI95.to_owned(),
             p_adjusted: definition::HOLM.to_owned(),
-            usage: "means per rollout that ran, over the compared rows".to_owned(),
+            usage: "means over the compared rows of the mean per rollout that ran".to_owned(),
         }
     }
 }

@@ -31,22 +31,26 @@ pub(super) struct RunRows {
     pub(super) counts: QueueCounts,
     pub(super) outcomes: OutcomeCounts,
     pub(super) store: Arc<dyn Store>,
-    /// Whether every reward is 0 or 1.
     rewards_are_binary: bool,
     /// In order of the index.
     pub(super) rows: Vec<RowResult>,
 }
 
-/// The rollouts of one row, added up: less than two hundred bytes, however long they were.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// The rollouts of one row: some dozen bytes each, however long they were.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct RowResult {
     pub(super) row_index: u64,
     pub(super) outcomes: OutcomeCounts,
-    /// Rollouts that ran; all below are over these.
-    pub(super) ran: u64,
+    /// Of the rollouts that ran.
     pub(super) passed: u64,
-    pub(super) scored: u64,
-    pub(super) reward_sum: f64,
+    /// Of the scored ones.
+    pub(super) rewards: Vec<f64>,
+    /// What each that ran took.
+    pub(super) usage: Vec<Usage>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Usage {
     pub(super) model_calls: u64,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
@@ -59,25 +63,38 @@ impl RowResult {
         if !outcome.kind().ran() {
             return;
         }
-        self.ran += 1;
         self.passed += u64::from(outcome.passed());
-        if let Some(reward) = outcome.reward() {
-            self.scored += 1;
-            self.reward_sum += reward.get();
-        }
-        self.model_calls += rollout.calls.model_calls;
-        self.prompt_tokens += rollout.calls.prompt_tokens;
-        self.completion_tokens += rollout.calls.completion_tokens;
-        self.agent_ms += rollout.durations.agent;
+        self.rewards.extend(outcome.reward().map(Reward::get));
+        self.usage.push(Usage {
+            model_calls: rollout.calls.model_calls,
+            prompt_tokens: rollout.calls.prompt_tokens,
+            completion_tokens: rollout.calls.completion_tokens,
+            agent_ms: rollout.durations.agent,
+        });
+    }
+
+    pub(super) fn ran(&self) -> u64 {
+        self.outcomes.ran()
+    }
+
+    /// Rollouts that failed outside the agent or were cancelled.
+    pub(super) fn lost(&self) -> u64 {
+        self.outcomes.total() - self.outcomes.ran()
+    }
+
+    /// The mean reward of the scored rollouts.
+    pub(super) fn reward(&self) -> Option<f64> {
+        let count = self.rewards.len() as f64;
+        (count > 0.0).then(|| self.rewards.iter().sum::<f64>() / count)
     }
 
     pub(super) fn tested(&self) -> RowOutcome {
         RowOutcome {
-            ran: self.ran,
+            ran: self.ran(),
             passed: self.passed,
-            scored: self.scored,
-            reward_sum: self.reward_sum,
-            lost: self.outcomes.total() - self.outcomes.ran(),
+            failed: self.outcomes.failed(),
+            rewards: self.rewards.clone(),
+            lost: self.lost(),
         }
     }
 }
@@ -124,10 +141,9 @@ impl RunRows {
         self.rows = vec![];
     }
 
-    /// Where its rewards lie: as its config states, or as rewards that are all 0 or 1 imply.
-    pub(super) fn reward_range(&self) -> Option<RewardRange> {
-        let implied = self.rewards_are_binary.then_some(RewardRange::UNIT);
-        self.pinned.reward_range().or(implied)
+    /// Whether every reward is 0 or 1.
+    pub(super) fn has_binary_rewards(&self) -> bool {
+        self.rewards_are_binary
     }
 
     /// Rollouts without a result.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use osmosis_core::statistics::{Endpoint, Finding};
+use osmosis_core::statistics::{Endpoint, Finding, Verdict};
 
 use super::ComparedWith;
 use crate::figures::{number, percent};
@@ -12,6 +12,20 @@ const LEAST_CHANGED: u64 = 6;
 
 /// `changed` is how many rows moved.
 pub(super) fn text(compared: &ComparedWith, changed: u64) -> String {
+    let mut text = sentence(compared, changed);
+    if let Some(lost) = compared.lost
+        && compared.verdict != Verdict::Inconclusive
+    {
+        let _ = write!(
+            text,
+            " The verdict is the same however the {} would have ended.",
+            lost_text(lost.first + lost.second)
+        );
+    }
+    text
+}
+
+fn sentence(compared: &ComparedWith, changed: u64) -> String {
     let second = &compared.run.run_name;
     let evidence = || evidence(compared);
     match compared.finding {
@@ -55,6 +69,7 @@ pub(super) fn text(compared: &ComparedWith, changed: u64) -> String {
             evidence(),
             survivors(compared)
         ),
+        Finding::LostRollouts => format!("Inconclusive: {}", lost(compared, &evidence())),
         Finding::RewardNotComparable => format!(
             "Inconclusive: the rewards differ, but not the same rollouts were scored in both runs, and the pass \
              rates differ by no more than chance: {}.{}",
@@ -62,6 +77,28 @@ pub(super) fn text(compared: &ComparedWith, changed: u64) -> String {
             survivors(compared)
         ),
     }
+}
+
+/// How many lost rollouts would turn the verdict.
+fn lost(compared: &ComparedWith, evidence: &str) -> String {
+    let lost = compared.lost.map_or(0, |lost| lost.first + lost.second);
+    let turn = compared.lost.and_then(|lost| lost.turn_verdict);
+    let many = turn.map_or_else(
+        || "they would turn the verdict".to_owned(),
+        |turn| format!("{turn} of them would turn the verdict"),
+    );
+    format!(
+        "{} (failed outside the agent, or cancelled) could decide: {many} if those of one run had passed and those of the \
+         other had not. Without them: {evidence}.",
+        lost_text(lost)
+    )
+}
+
+fn lost_text(count: u64) -> String {
+    format!(
+        "{count} lost {}",
+        if count == 1 { "rollout" } else { "rollouts" }
+    )
 }
 
 /// The largest share of rows that may differ in truth although none was seen to: with that share, 5% of
