@@ -78,8 +78,13 @@ def test_settings_have_the_defaults_of_the_config() -> None:
     assert Settings.read({"model": "/m", "lr": 1e-4, "lora": None}).lora is None
     with pytest.raises(LearnerError, match="dtype"):
         Settings.read({"model": "/m", "lr": 1e-4, "dtype": "int4"})
-    with pytest.raises(LearnerError, match="objective"):
-        Loss.read({"objective": "ppo"})
+    for loss, unknown in [
+        ({"objective": "ppo"}, "objective `ppo`"),
+        ({"objective": "clipped", "kl_estimator": "k1"}, "estimator `k1`"),
+        ({"objective": "clipped", "of_tomorrow": 1.0}, "`of_tomorrow`"),
+    ]:
+        with pytest.raises(LearnerError, match=unknown):
+            Loss.read(loss)
 
 
 def test_messages_go_both_ways_until_the_other_side_has_gone(tmp_path: Path) -> None:

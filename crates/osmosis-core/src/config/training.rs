@@ -9,6 +9,7 @@ use super::evaluation::{
 use super::objective::{self, LossNormalization, Objective, Overlong, RowChoice};
 use super::range::NumberRange;
 use super::reader::Reader;
+use super::recipe::{self, Recipe};
 use super::section::Section;
 use super::{DatasetRef, DatasetRefError, Lora, error::listed};
 use crate::RewardRange;
@@ -94,6 +95,9 @@ pub struct Training {
     /// `[training.lora]`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
+    /// What the keys that the config leaves out are, where they are not the defaults: the other fields have it already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Recipe>,
 }
 
 /// What becomes of a group whose rewards are all equal, so that it teaches nothing.
@@ -243,6 +247,7 @@ impl Default for Training {
             max_extra_rows: 0,
             rows: RowChoice::default(),
             lora: None,
+            recipe: None,
         }
     }
 }
@@ -250,8 +255,22 @@ impl Default for Training {
 pub(super) fn read(reader: &mut Reader<'_>) -> Training {
     let section = reader.section("training");
     let default = Training::default();
+    let max_response_length = reader
+        .small_integer(section, "max_response_length", 1)
+        .unwrap_or(default.max_response_length);
+    let rollout_batch_size = reader
+        .small_integer(section, "rollout_batch_size", 1)
+        .unwrap_or(default.rollout_batch_size);
+    let max_staleness = reader
+        .small_integer(section, "max_staleness", 0)
+        .unwrap_or(default.max_staleness);
+    let recipe = recipe::read(reader);
+    let default = recipe.map_or(default, |recipe| {
+        recipe.defaults(max_response_length, rollout_batch_size, max_staleness)
+    });
     let (agent, grader) = read_timeouts(reader, section);
-    let (objective, clip_low, clip_ratio_high) = objective::read_objective(reader);
+    let objective = objective::read_objective(reader).unwrap_or(default.objective);
+    let (clip_ratio, clip_ratio_high) = objective::read_clip(reader, objective, &default);
     let algorithm = choice(
         reader,
         "algorithm",
@@ -274,10 +293,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         | Algorithm::Rloo
         | Algorithm::ReinforcePlusPlusBaseline => 2,
     };
-    let max_response_length = reader
-        .small_integer(section, "max_response_length", 1)
-        .unwrap_or(default.max_response_length);
-    let training = Training {
+    let mut training = Training {
         lr: reader
             .number(section, "lr", NumberRange::POSITIVE)
             .unwrap_or(default.lr),
@@ -287,9 +303,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         n_samples_per_prompt: reader
             .small_integer(section, "n_samples_per_prompt", fewest_samples)
             .unwrap_or(default.n_samples_per_prompt),
-        rollout_batch_size: reader
-            .small_integer(section, "rollout_batch_size", 1)
-            .unwrap_or(default.rollout_batch_size),
+        rollout_batch_size,
         max_prompt_length: reader
             .small_integer(section, "max_prompt_length", 1)
             .unwrap_or(default.max_prompt_length),
@@ -297,10 +311,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         agent_workflow_timeout_s: agent,
         grader_timeout_s: grader,
         algorithm,
-        max_staleness: reader
-            .small_integer(section, "max_staleness", 0)
-            .unwrap_or(default.max_staleness),
-        clip_ratio: clip_low.unwrap_or(default.clip_ratio),
+        max_staleness,
+        clip_ratio,
         kl_coef: reader
             .number(section, "kl_coef", NumberRange::NOT_NEGATIVE)
             .unwrap_or(default.kl_coef),
@@ -368,14 +380,21 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Training {
         entropy_coef: reader
             .number(section, "entropy_coef", NumberRange::NOT_NEGATIVE)
             .unwrap_or(default.entropy_coef),
-        loss_normalization: objective::read_loss_normalization(reader),
-        overlong: objective::read_overlong(reader, max_response_length),
+        loss_normalization: objective::read_loss_normalization(reader)
+            .or(default.loss_normalization),
+        overlong: objective::read_overlong(reader, max_response_length, default.overlong),
         max_extra_rows: reader
             .small_integer(section, "max_extra_rows", 0)
             .unwrap_or(default.max_extra_rows),
         rows: objective::read_rows(reader),
         lora: super::lora::read(reader, "training.lora"),
+        recipe,
     };
+    if section.entry("max_extra_rows").is_none()
+        && objective::why_no_extra_rows(&training).is_some()
+    {
+        training.max_extra_rows = 0;
+    }
     objective::refuse_combinations(reader, &training);
     training
 }

@@ -7,9 +7,9 @@ use osmosis_tokens::TokenGrammars;
 use super::constrained;
 use super::graph::Graph;
 use super::matrix::Matrix;
-use super::objective::{Tally, Token};
+use super::objective::{ScoredToken, Tally, Token};
 use super::ops::{Real, RopeTable, TokenLogprob};
-use super::pieces::{Piece, Wanted};
+use super::pieces::Piece;
 use super::tape::{Tape, Value};
 use super::{LossFunction, LossRow};
 use crate::lora::FrozenModel;
@@ -108,35 +108,20 @@ impl<T: Real> Batch<'_, T> {
         for row in piece.wanted.chunk_by(|one, other| one.row == other.row) {
             let places = at..at + row.len();
             at = places.end;
-            let sequence_gap = self.sequence_gap(row, &logprobs[places.clone()]);
-            let (mut by_token, mut by_sequence) = (Vec::with_capacity(row.len()), 0.0);
-            for (index, wanted) in places.clone().zip(row) {
-                let token = Token {
-                    sequence_gap,
-                    ..Token::of(&self.rows[wanted.row], wanted.token)
-                };
-                let (logprob, entropy) = (logprobs[index].to_f64(), entropies[index].to_f64());
-                let slope = tally.add(objective, token, logprob, entropy);
-                by_token.push(slope.logprob);
-                by_sequence += slope.sequence_gap;
+            let tokens: Vec<_> = places
+                .clone()
+                .zip(row)
+                .map(|(index, wanted)| ScoredToken {
+                    token: Token::of(&self.rows[wanted.row], wanted.token),
+                    logprob: logprobs[index].to_f64(),
+                    entropy: entropies[index].to_f64(),
+                })
+                .collect();
+            for (index, slope) in places.zip(tally.add_row(objective, &tokens)) {
+                slopes[index] = T::from_f64(slope.logprob);
                 slopes[count + index] = T::from_f64(slope.entropy);
-            }
-            // The gap of the sequence is the mean of its tokens' gaps: each has the same part in it.
-            let each = by_sequence / row.len() as f64;
-            for (index, own) in places.zip(by_token) {
-                let slope = if by_sequence == 0.0 { own } else { own + each };
-                slopes[index] = T::from_f64(slope);
             }
         }
         Ok((tally, Matrix::new(slopes, count)))
-    }
-
-    /// The mean of logprob - sampled_logprob over the wanted tokens of a row.
-    fn sequence_gap(&self, row: &[Wanted], logprobs: &[T]) -> f64 {
-        let gaps = row.iter().zip(logprobs).map(|(wanted, logprob)| {
-            let sampled = self.rows[wanted.row].sampled_logprobs[wanted.token];
-            logprob.to_f64() - f64::from(sampled)
-        });
-        gaps.sum::<f64>() / row.len() as f64
     }
 }

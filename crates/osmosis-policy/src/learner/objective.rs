@@ -12,8 +12,17 @@ pub(super) struct Token {
     pub(super) sampled_logprob: f64,
     pub(super) proximal_logprob: Option<f64>,
     pub(super) reference_logprob: Option<f64>,
-    /// The mean of logprob - sampled_logprob over the weighted tokens of the row, for objectives of whole sequences.
-    pub(super) sequence_gap: f64,
+    /// The mean of logprob - sampled_logprob over the weighted tokens of the row, for objectives of whole sequences:
+    /// [`Tally::add_row`] sets it.
+    sequence_gap: f64,
+}
+
+/// A token with what the weights say of it now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ScoredToken {
+    pub(super) token: Token,
+    pub(super) logprob: f64,
+    pub(super) entropy: f64,
 }
 
 impl Token {
@@ -35,8 +44,8 @@ impl Token {
 pub(super) struct Slopes {
     /// With the token's logprob.
     pub(super) logprob: f64,
-    /// With the row's `sequence_gap`, a mean over the row's tokens.
-    pub(super) sequence_gap: f64,
+    /// With the row's `sequence_gap`, a mean over the row's tokens. [`Tally::add_row`] makes it a part of `logprob`.
+    sequence_gap: f64,
     /// With the entropy at the token.
     pub(super) entropy: f64,
 }
@@ -61,14 +70,39 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a token and returns the derivatives of the loss by what it said.
-    pub(super) fn add(
+    /// Adds the weighted tokens of a row and returns the derivatives of the loss by what each said.
+    pub(super) fn add_row(
         &mut self,
         objective: LossFunction,
-        token: Token,
-        logprob: f64,
-        entropy: f64,
-    ) -> Slopes {
+        tokens: &[ScoredToken],
+    ) -> Vec<Slopes> {
+        let count = tokens.len() as f64;
+        let gaps = tokens
+            .iter()
+            .map(|scored| scored.logprob - scored.token.sampled_logprob);
+        let sequence_gap = gaps.sum::<f64>() / count;
+        let mut slopes: Vec<Slopes> = tokens
+            .iter()
+            .map(|scored| {
+                let token = Token {
+                    sequence_gap,
+                    ..scored.token
+                };
+                self.add(objective, token, scored.logprob, scored.entropy)
+            })
+            .collect();
+        let by_sequence: f64 = slopes.iter().map(|slope| slope.sequence_gap).sum();
+        if by_sequence != 0.0 {
+            // The gap of the sequence is the mean of its tokens' gaps: each has the same part in it.
+            for slope in &mut slopes {
+                slope.logprob += by_sequence / count;
+            }
+        }
+        slopes
+    }
+
+    /// Adds a token and returns the derivatives of the loss by what it said.
+    fn add(&mut self, objective: LossFunction, token: Token, logprob: f64, entropy: f64) -> Slopes {
         let weight = token.weight;
         let size = weight.abs();
         self.tokens += 1;

@@ -2,6 +2,7 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
+use osmosis_core::config::RecipeReport;
 use osmosis_core::frame::{Found, Manifest};
 use osmosis_core::learner::LearnerError;
 use osmosis_policy::{Footprint, Pace, TrainingSize};
@@ -122,6 +123,9 @@ pub struct TrainDryRun {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter_parameters: Option<usize>,
     pub steps: u64,
+    /// `[training] recipe`, with the keys that the config sets otherwise; left out without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<RecipeReport>,
     /// `null` with the torch trainer, which decides by itself.
     pub disk: Option<TrainDisk>,
     /// `null` with the torch trainer.
@@ -194,6 +198,7 @@ impl TrainDryRun {
             parameters: plan.model.parameters(),
             adapter_parameters: plan.model.adapter_parameters(),
             steps,
+            recipe: plan.config.training.recipe_report(),
             disk: footprint.as_ref().map(|footprint| TrainDisk {
                 checkpoint_bytes: footprint.checkpoint,
                 checkpoints_kept,

@@ -85,7 +85,8 @@ fn refuse_chosen_rows(training: &Training) -> Result<(), RunError> {
     if training.max_extra_rows > 0 {
         return refused(
             "`max_extra_rows` in [training] works with `train submit` only",
-            "leave it out: `train serve` replaces groups with equal rewards without a bound (`flat_groups`)",
+            "leave it out, or write `max_extra_rows = 0` beside the recipe that sets it: `train serve` replaces \
+             groups with equal rewards without a bound (`flat_groups`)",
         );
     }
     Ok(())

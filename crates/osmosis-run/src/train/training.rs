@@ -109,6 +109,9 @@ impl<M: PlannedModel + Sync> Training<M> {
         {
             around.notices.note(note);
         }
+        if let Some(recipe) = self.plan.config.training.recipe_report() {
+            around.notices.note(format_args!("Recipe: {recipe}"));
+        }
         self.nodes.connect(around.parts, around.notices).await?;
         self.code_start().prepare(around).await
     }

@@ -84,14 +84,17 @@ class Learner:
             if number % self.ranks.count != self.ranks.rank:
                 continue
             batch = [rows[place] for place in places]
-            logprobs, entropy = self._logprobs_of(self.policy.model, batch)
+            logprobs, entropy = self._logprobs_of(
+                self.policy.model, batch, entropy_gradient=tally.needs_entropy_gradient
+            )
             weights = _padded([row.weights for row in batch], self.ranks.device)
             weighted = weights != 0
             columns = [self._column(batch, name, weighted) for name in _COLUMNS]
             advantages, sampled, proximal, reference = columns
             if advantages is None or sampled is None:
                 raise LearnerError("invalid", "rows have no advantages")
-            tokens = Tokens(weights[weighted], advantages, sampled, proximal, reference)
+            of_rows = weighted.nonzero()[:, 0]
+            tokens = Tokens(of_rows, weights[weighted], advantages, sampled, proximal, reference)
             added = tally.add(tokens, logprobs[weighted].double(), entropy[weighted].double())
             added.backward()
             shown = torch.where(weighted, logprobs.detach(), 0.0).tolist()
@@ -146,7 +149,9 @@ class Learner:
             for row, values in zip(rows, logprobs, strict=True)
         ]
 
-    def _logprobs_of(self, model: Any, batch: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _logprobs_of(
+        self, model: Any, batch: list[Row], entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logprob and entropy at each place of padded rows; 0 at the first."""
         device = self.ranks.device
         length = max(len(row.ids) for row in batch)
@@ -160,7 +165,7 @@ class Learner:
         logits = self.policy.logits(model, ids, attention)[:, :-1]
         distribution = torch.log_softmax(logits / temperatures[:, 1:, None], dim=-1)
         chosen = distribution.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
             entropy = -(distribution.exp() * distribution).sum(-1)
         first = torch.zeros(len(batch), 1, device=device)
         return torch.cat([first, chosen], 1), torch.cat([first, entropy], 1)

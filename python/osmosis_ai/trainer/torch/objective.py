@@ -28,11 +28,21 @@ _SUMS = (
 class Tokens:
     """The weighted tokens of a microbatch: one entry each, in double precision."""
 
+    rows: torch.Tensor
+    """Which row of the microbatch each is of: a sequence is in one microbatch as a whole."""
     weights: torch.Tensor
     advantages: torch.Tensor
     sampled: torch.Tensor
     proximal: torch.Tensor | None
     reference: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """What advantages add to the loss, before the weights of the tokens."""
+
+    terms: torch.Tensor
+    clipped: torch.Tensor
 
 
 def k3(gap: torch.Tensor) -> torch.Tensor:
@@ -48,10 +58,15 @@ class Tally:
         self._sums = dict.fromkeys(_SUMS, 0.0)
         self._mismatch_max = 0.0
 
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        """Whether `add` must be given entropies that can be differentiated."""
+        return self._loss.entropy_coef != 0
+
     def add(self, tokens: Tokens, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
         """Adds tokens; returns what they add to the loss, to be differentiated."""
         size = tokens.weights.abs()
-        terms = self._terms(tokens, logprobs, size)
+        terms = self._terms(tokens, logprobs, entropy, size)
         added = (tokens.weights * terms).sum()
         self._note("loss", added)
         self._sums["tokens"] += float(tokens.weights.numel())
@@ -59,7 +74,13 @@ class Tally:
         self._note("entropy", (size * entropy).sum())
         return added
 
-    def _terms(self, tokens: Tokens, logprobs: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    def _terms(
+        self,
+        tokens: Tokens,
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        size: torch.Tensor,
+    ) -> torch.Tensor:
         if self._loss.objective == "likelihood":
             return -logprobs
         with torch.no_grad():
@@ -68,28 +89,58 @@ class Tally:
             self._note("mismatch", (size * apart).sum())
             if apart.numel():
                 self._mismatch_max = max(self._mismatch_max, float(apart.max()))
-        near, kept = tokens.sampled, torch.ones_like(size)
-        behaviour = kept
-        if self._loss.objective == "decoupled" and tokens.proximal is not None:
-            near = tokens.proximal
-            behaviour = torch.exp(near - tokens.sampled)
+        kept = torch.ones_like(size)
+        if self._loss.objective == "cispo":
+            surrogate = self._constant_weight(tokens, logprobs)
+        elif self._loss.objective == "gspo":
+            gaps = _sequence_gaps(tokens, logprobs)
+            surrogate = self._held(tokens.advantages, gaps)
+        elif self._loss.objective == "decoupled" and tokens.proximal is not None:
+            behaviour = torch.exp(tokens.proximal - tokens.sampled)
             kept = (behaviour <= self._loss.behaviour_weight_cap).to(size.dtype)
             behaviour = torch.where(kept > 0, behaviour, torch.zeros_like(behaviour))
             self._note("kept", (size * kept).sum())
             self._note("behaviour", (size * behaviour).sum())
             self._note("capped", (size * (1 - kept)).sum())
-        ratio = torch.exp(logprobs - near)
-        low, high = 1 - self._loss.clip_low, 1 + self._loss.clip_high
-        free = ratio * tokens.advantages
-        held = ratio.clamp(low, high) * tokens.advantages
-        self._note("clipped", (size * kept * (held < free)).sum())
-        terms = -torch.minimum(free, held) * behaviour
+            near = self._held(tokens.advantages, logprobs - tokens.proximal)
+            surrogate = Surrogate(near.terms * behaviour, near.clipped)
+        else:
+            surrogate = self._held(tokens.advantages, logprobs - tokens.sampled)
+        self._note("clipped", (size * kept * surrogate.clipped).sum())
+        terms = surrogate.terms
         if tokens.reference is not None:
             gap = tokens.reference - logprobs
-            terms = terms + self._loss.kl_coef * k3(gap) * kept
+            kl = 0.5 * gap.square() if self._loss.kl_estimator == "k2" else k3(gap)
+            terms = terms + self._loss.kl_coef * kl * kept
             self._note("kl_to_reference", (size * kept * k3(gap)).sum())
             self._note("reference_weight", (size * kept).sum())
+        if self._loss.entropy_coef != 0:
+            terms = terms - self._loss.entropy_coef * entropy * kept
         return terms
+
+    def _held(self, advantages: torch.Tensor, gap: torch.Tensor) -> Surrogate:
+        """PPO's: the ratio, of which `gap` is the logarithm, earns nothing beyond its bounds."""
+        ratio = torch.exp(gap)
+        free = ratio * advantages
+        held = ratio.clamp(*self._bounds) * advantages
+        worth, clipped = torch.minimum(free, held), held < free
+        most = self._loss.dual_clip
+        if most is not None:
+            # A token that must become rarer and became much likelier: its pull is bounded.
+            bounded = (advantages < 0) & (worth < most * advantages)
+            worth = torch.where(bounded, most * advantages, worth)
+            clipped = clipped | bounded
+        return Surrogate(-worth, clipped)
+
+    def _constant_weight(self, tokens: Tokens, logprobs: torch.Tensor) -> Surrogate:
+        """CISPO's: the clipped ratio is a constant, so that no token loses its gradient."""
+        ratio = torch.exp(logprobs.detach() - tokens.sampled)
+        constant = ratio.clamp(*self._bounds)
+        return Surrogate(-constant * tokens.advantages * logprobs, constant != ratio)
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        return 1 - self._loss.clip_low, 1 + self._loss.clip_high
 
     def _note(self, name: str, value: torch.Tensor) -> None:
         self._sums[name] += float(value.detach())
@@ -125,3 +176,12 @@ class Tally:
             "gradient_norm": gradient_norm,
             "tokens": int(of["tokens"]),
         }
+
+
+def _sequence_gaps(tokens: Tokens, logprobs: torch.Tensor) -> torch.Tensor:
+    """Of each token: the mean of logprob - sampled logprob over the tokens of its row."""
+    count = int(tokens.rows.max()) + 1 if tokens.rows.numel() else 0
+    sums = torch.zeros(count, dtype=logprobs.dtype, device=logprobs.device)
+    sums = sums.index_add(0, tokens.rows, logprobs - tokens.sampled)
+    lengths = torch.bincount(tokens.rows, minlength=count).clamp(min=1)
+    return (sums / lengths)[tokens.rows]

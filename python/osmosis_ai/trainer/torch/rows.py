@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 from .errors import LearnerError
 
-Objective = Literal["clipped", "decoupled", "likelihood"]
+Objective = Literal["clipped", "decoupled", "gspo", "cispo", "likelihood"]
+KlEstimator = Literal["k2", "k3"]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised: see "Objectives" in docs/training.md."""
+    """What is minimised: see "Algorithms" in docs/training.md."""
 
     objective: Objective
     clip_low: float = 0.0
     clip_high: float = 0.0
+    dual_clip: float | None = None
     kl_coef: float = 0.0
+    kl_estimator: KlEstimator = "k3"
+    entropy_coef: float = 0.0
     behaviour_weight_cap: float = math.inf
 
     @classmethod
     def read(cls, message: dict[str, Any]) -> Loss:
-        """From a request; an objective that is not known here is refused."""
-        objective = message.get("objective")
-        if objective not in ("clipped", "decoupled", "likelihood"):
-            raise LearnerError("invalid", f"unknown objective `{objective}`")
-        return cls(**message)
+        """From a request; whatever is not known here is refused."""
+        unknown = set(message) - {field.name for field in fields(cls)}
+        if unknown:
+            raise LearnerError("invalid", f"unknown part of the loss `{min(unknown)}`")
+        loss = cls(**message)
+        if loss.objective not in get_args(Objective):
+            raise LearnerError("invalid", f"unknown objective `{loss.objective}`")
+        if loss.kl_estimator not in get_args(KlEstimator):
+            raise LearnerError("invalid", f"unknown KL estimator `{loss.kl_estimator}`")
+        return loss
 
 
 @dataclass(frozen=True)

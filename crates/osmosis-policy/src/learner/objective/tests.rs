@@ -37,16 +37,6 @@ fn a_good_token_is_held_only_above_and_a_bad_one_only_below() {
 }
 
 #[test]
-fn the_reference_pulls_back() {
-    let token = Token {
-        reference_logprob: Some(-1.0 - 2.0_f64.ln()),
-        ..token(0.0)
-    };
-    let k3 = 0.5 + 2.0_f64.ln() - 1.0;
-    check(token, -1.0, 2.0 * 0.5 * k3, 2.0 * 0.5 * (1.0 - 0.5), false);
-}
-
-#[test]
 fn means_are_weighted() {
     let mut tally = Tally::default();
     tally.add(
@@ -162,87 +152,123 @@ fn what_the_proximal_policy_sampled_is_decoupled_and_clipped_the_same_to_the_bit
     }
 }
 
-fn gradient(surrogate: Surrogate) -> PolicyGradient {
-    PolicyGradient {
-        surrogate,
-        clip_low: 0.2,
-        clip_high: 0.3,
-        ..PolicyGradient::CLIPPED
+/// A case of `objectives.json`, which the tests of the torch trainer read too.
+#[derive(Debug, serde::Deserialize)]
+struct Case {
+    name: String,
+    loss: CaseLoss,
+    rows: Vec<Vec<CaseToken>>,
+    value: f64,
+    slopes: Vec<Vec<f64>>,
+    #[serde(default)]
+    entropy_slopes: Option<Vec<Vec<f64>>>,
+    clip_fraction: f64,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct CaseLoss {
+    objective: String,
+    clip_low: f64,
+    clip_high: f64,
+    dual_clip: Option<f64>,
+    behaviour_weight_cap: Option<f64>,
+    kl_coef: f64,
+    kl_estimator: String,
+    entropy_coef: f64,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct CaseToken {
+    weight: f64,
+    advantage: f64,
+    p_sampled: f64,
+    p_now: f64,
+    p_proximal: Option<f64>,
+    p_reference: Option<f64>,
+    #[serde(default)]
+    entropy: f64,
+}
+
+impl CaseLoss {
+    fn gradient(&self) -> PolicyGradient {
+        let dual_clip = self.dual_clip;
+        PolicyGradient {
+            surrogate: match self.objective.as_str() {
+                "clipped" => Surrogate::Clipped { dual_clip },
+                "decoupled" => Surrogate::Decoupled {
+                    behaviour_weight_cap: self.behaviour_weight_cap.unwrap(),
+                    dual_clip,
+                },
+                "gspo" => Surrogate::Sequence,
+                "cispo" => Surrogate::ConstantWeight,
+                other => panic!("objective `{other}`"),
+            },
+            clip_low: self.clip_low,
+            clip_high: self.clip_high,
+            kl_coef: self.kl_coef,
+            kl_estimator: match self.kl_estimator.as_str() {
+                "k2" => KlEstimator::K2,
+                "k3" => KlEstimator::K3,
+                other => panic!("estimator `{other}`"),
+            },
+            entropy_coef: self.entropy_coef,
+        }
     }
 }
 
-#[test]
-fn dual_clip_bounds_what_a_bad_token_that_became_likelier_costs() {
-    let dual = gradient(Surrogate::Clipped {
-        dual_clip: Some(3.0),
-    });
-    for (advantage, ratio, loss, slope, clipped) in [
-        (-1.0, 2.0, 4.0, 4.0, false),
-        (-1.0, 5.0, 6.0, 0.0, true),
-        (-1.0, 0.5, 1.6, 0.0, true),
-        (1.0, 5.0, -2.6, 0.0, true),
-    ] {
-        let mut tally = Tally::default();
-        let logprob = -1.0 + f64::ln(ratio);
-        let objective = LossFunction::PolicyGradient(dual);
-        let found = tally.add(objective, token(advantage), logprob, 0.0);
-        assert!((tally.loss - loss).abs() < 1e-12, "{ratio}: {}", tally.loss);
-        assert!((found.logprob - slope).abs() < 1e-12, "{ratio}: {found:?}");
-        assert_eq!(tally.report(0.0).clip_fraction > 0.5, clipped);
-    }
-}
-
-#[test]
-fn a_sequence_is_clipped_as_a_whole_and_passes_its_slope_to_all_of_it() {
-    let objective = LossFunction::PolicyGradient(gradient(Surrogate::Sequence));
-    for (ratio, loss, slope) in [(1.1, -2.2, -2.2), (1.5, -2.6, 0.0), (0.5, -1.0, -1.0)] {
+impl CaseToken {
+    fn scored(&self) -> ScoredToken {
         let token = Token {
-            sequence_gap: f64::ln(ratio),
-            ..token(1.0)
+            weight: self.weight,
+            advantage: self.advantage,
+            sampled_logprob: self.p_sampled.ln(),
+            proximal_logprob: self.p_proximal.map(f64::ln),
+            reference_logprob: self.p_reference.map(f64::ln),
+            sequence_gap: 0.0,
         };
-        let mut tally = Tally::default();
-        // Its own ratio is of no importance.
-        let found = tally.add(objective, token, -4.0, 0.0);
-        assert!((tally.loss - loss).abs() < 1e-12, "{}", tally.loss);
-        assert!((found.sequence_gap - slope).abs() < 1e-12, "{found:?}");
-        assert!(found.logprob == 0.0, "{found:?}");
+        ScoredToken {
+            token,
+            logprob: self.p_now.ln(),
+            entropy: self.entropy,
+        }
     }
 }
 
-#[test]
-fn a_constant_weight_is_clipped_and_the_token_keeps_its_gradient() {
-    let objective = LossFunction::PolicyGradient(PolicyGradient {
-        clip_low: 1.0,
-        ..gradient(Surrogate::ConstantWeight)
-    });
-    for (ratio, constant) in [(1.0, 1.0), (5.0, 1.3), (0.1, 0.1)] {
-        let logprob = -1.0 + f64::ln(ratio);
-        let mut tally = Tally::default();
-        let found = tally.add(objective, token(-1.0), logprob, 0.0).logprob;
-        assert!((found - 2.0 * constant).abs() < 1e-12, "{found}");
-        assert!((tally.loss - 2.0 * constant * logprob).abs() < 1e-12);
-        let clipped = tally.report(0.0).clip_fraction > 0.5;
-        assert_eq!(clipped, ratio > 1.3);
-    }
+#[track_caller]
+fn close(name: &str, found: f64, expected: f64) {
+    let apart = (found - expected).abs();
+    assert!(apart < 1e-12, "{name}: {found}, by hand {expected}");
 }
 
 #[test]
-fn k2_is_half_the_square_and_the_entropy_earns_its_coefficient() {
-    let objective = LossFunction::PolicyGradient(PolicyGradient {
-        kl_coef: 0.5,
-        kl_estimator: KlEstimator::K2,
-        entropy_coef: 0.25,
-        ..gradient(Surrogate::Clipped { dual_clip: None })
-    });
-    let token = Token {
-        reference_logprob: Some(-3.0),
-        ..token(0.0)
-    };
-    let mut tally = Tally::default();
-    let found = tally.add(objective, token, -1.0, 1.5);
-    assert!((tally.loss - 2.0 * (0.5 * 2.0 - 0.25 * 1.5)).abs() < 1e-12);
-    assert!((found.logprob - 2.0 * 0.5 * 2.0).abs() < 1e-12, "{found:?}");
-    assert!((found.entropy + 2.0 * 0.25).abs() < 1e-12, "{found:?}");
+fn losses_and_their_slopes_are_those_computed_by_hand() {
+    #[derive(serde::Deserialize)]
+    struct Cases {
+        losses: Vec<Case>,
+    }
+    let text = include_str!("../../../../osmosis-core/fixtures/objectives.json");
+    let cases: Cases = serde_json::from_str(text).unwrap();
+    for case in &cases.losses {
+        let (name, mut tally) = (&case.name, Tally::default());
+        let objective = LossFunction::PolicyGradient(case.loss.gradient());
+        for (at, (row, expected)) in case.rows.iter().zip(&case.slopes).enumerate() {
+            let tokens: Vec<ScoredToken> = row.iter().map(CaseToken::scored).collect();
+            let slopes = tally.add_row(objective, &tokens);
+            assert_eq!(slopes.len(), expected.len(), "{name}");
+            for (place, (slope, expected)) in slopes.iter().zip(expected).enumerate() {
+                close(name, slope.logprob, *expected);
+                let entropy = case.entropy_slopes.as_ref();
+                close(
+                    name,
+                    slope.entropy,
+                    entropy.map_or(0.0, |all| all[at][place]),
+                );
+            }
+        }
+        let report = tally.report(0.0);
+        close(name, report.loss, case.value);
+        close(name, report.clip_fraction, case.clip_fraction);
+    }
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunName;
+use osmosis_core::config::{RecipeReport, TrainConfig};
 use osmosis_core::staleness::StalenessHistogram;
-use osmosis_store::{RunStatus, Store};
+use osmosis_store::{RunRecord, RunStatus, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct TrainingReport {
     pub run_name: RunName,
     #[schemars(with = "String")]
     pub output_path: Utf8PathBuf,
+    /// `[training] recipe`, with the keys that the config sets otherwise; left out without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<RecipeReport>,
     /// The last step so far.
     pub steps: u64,
     pub steps_without_update: u64,
@@ -227,7 +231,8 @@ impl TrainingReport {
         let curve = Curve::of(store).await?;
         let attempts = Attempts::of(store).await?;
         let conclusion = conclude(store, &curve, &attempts, name, folder).await?;
-        let pinned = match store.run().await? {
+        let run = store.run().await?;
+        let pinned = match &run {
             Some(run) => Pinned::read(&run.pinned)?,
             None => Pinned::default(),
         };
@@ -238,6 +243,7 @@ impl TrainingReport {
         Ok(Self {
             run_name: name.clone(),
             output_path: folder.path.clone(),
+            recipe: run.as_ref().and_then(recipe_of),
             steps: curve.last_step(),
             steps_without_update: curve
                 .trained()
@@ -344,6 +350,12 @@ impl TrainingReport {
             .filter_map(|step| Some((step.step, step.pass_rate?)))
             .collect()
     }
+}
+
+/// By the config that the run recorded; one of an older version, which can't be read, has none.
+fn recipe_of(run: &RunRecord) -> Option<RecipeReport> {
+    let config = TrainConfig::parse("config.toml".into(), &run.config_toml).ok()?;
+    config.training.recipe_report()
 }
 
 impl TrainedStep {

@@ -106,7 +106,7 @@ impl Learner for TorchLearner {
         };
         let request = Request::Update {
             rows: wire::rows(rows),
-            loss: wire::loss(loss)?,
+            loss: wire::loss(loss),
             state: state.as_str(),
         };
         let answer = self.trainer.ask_with(&request, &mut accept)?;

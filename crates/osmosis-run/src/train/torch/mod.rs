@@ -24,8 +24,7 @@ use osmosis_core::config::{
     CheckpointStep, Lora, LoraBase, ModelPath, Sampling, TorchSettings, TrainConfig, Training,
 };
 use osmosis_core::learner::{
-    Learner, LearnerError, LearnerErrorKind, LossFunction, ModelFiles, TrainableModel, WeightSink,
-    Weights,
+    Learner, LearnerError, LearnerErrorKind, ModelFiles, TrainableModel, WeightSink, Weights,
 };
 use osmosis_gateway::{ExchangingEngine, ServerLogprobs};
 use osmosis_tokens::ChatFormat;
@@ -80,24 +79,8 @@ fn refuse_base(training: &Training) -> Result<(), RunError> {
     }
 }
 
-/// Refuses what only the learner of embedded models computes.
-fn refuse_parts_of_loss(training: &Training) -> Result<(), RunError> {
-    let LossFunction::PolicyGradient(gradient) = osmosis_train::loss_function(training) else {
-        return Ok(());
-    };
-    match wire::refused(&gradient) {
-        None => Ok(()),
-        Some(part) => Err(RunError::failed(
-            RunErrorKind::ConfigInvalid,
-            format!("the torch trainer has no {part}"),
-        )
-        .hint("leave it out, or train an embedded model (no `[trainer]`)")),
-    }
-}
-
 impl TorchModel {
     pub async fn open(config: &TrainConfig, workspace: &Workspace) -> Result<Self, RunError> {
-        refuse_parts_of_loss(&config.training)?;
         refuse_base(&config.training)?;
         let model = &config.experiment.model_path;
         let path = folder_of(model, workspace).await?;

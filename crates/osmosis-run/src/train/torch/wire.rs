@@ -4,8 +4,7 @@
 use camino::Utf8PathBuf;
 use osmosis_core::config::Lora;
 use osmosis_core::learner::{
-    KlEstimator, LearnerError, LearnerErrorKind, LossFunction, LossRow, PolicyGradient, Surrogate,
-    UpdateReport,
+    LearnerError, LearnerErrorKind, LossFunction, LossRow, Surrogate, UpdateReport,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -126,51 +125,33 @@ pub(super) fn rows(rows: &[LossRow]) -> Value {
         .collect()
 }
 
-/// The loss as the trainer reads it. Of what [`refused`] names nothing arrives here.
-pub(super) fn loss(loss: LossFunction) -> Result<Value, LearnerError> {
+/// The loss as the trainer reads it.
+pub(super) fn loss(loss: LossFunction) -> Value {
     let LossFunction::PolicyGradient(gradient) = loss else {
-        return Ok(json!({"objective": "likelihood"}));
+        return json!({"objective": "likelihood"});
     };
-    if let Some(part) = refused(&gradient) {
-        return Err(LearnerError {
-            kind: LearnerErrorKind::Invalid,
-            message: format!("the torch trainer has no {part}"),
-            hint: None,
-        });
-    }
     let mut sent = json!({
-        "objective": "clipped",
         "clip_low": gradient.clip_low,
         "clip_high": gradient.clip_high,
         "kl_coef": gradient.kl_coef,
+        "kl_estimator": gradient.kl_estimator,
+        "entropy_coef": gradient.entropy_coef,
     });
-    if let Surrogate::Decoupled {
-        behaviour_weight_cap,
-        ..
-    } = gradient.surrogate
-    {
-        sent["objective"] = json!("decoupled");
-        sent["behaviour_weight_cap"] = json!(behaviour_weight_cap);
-    }
-    Ok(sent)
-}
-
-/// What of a loss the trainer does not compute.
-pub(super) fn refused(gradient: &PolicyGradient) -> Option<&'static str> {
-    match gradient.surrogate {
-        Surrogate::Sequence => return Some("`objective = \"gspo\"`"),
-        Surrogate::ConstantWeight => return Some("`objective = \"cispo\"`"),
-        Surrogate::Clipped { dual_clip } | Surrogate::Decoupled { dual_clip, .. } => {
-            if dual_clip.is_some() {
-                return Some("`dual_clip`");
-            }
+    let (objective, dual_clip) = match gradient.surrogate {
+        Surrogate::Clipped { dual_clip } => ("clipped", dual_clip),
+        Surrogate::Decoupled {
+            behaviour_weight_cap,
+            dual_clip,
+        } => {
+            sent["behaviour_weight_cap"] = json!(behaviour_weight_cap);
+            ("decoupled", dual_clip)
         }
-    }
-    if gradient.entropy_coef != 0.0 {
-        return Some("`entropy_coef`");
-    }
-    (gradient.kl_coef != 0.0 && gradient.kl_estimator != KlEstimator::K3)
-        .then_some("`kl_estimator` but `k3`")
+        Surrogate::Sequence => ("gspo", None),
+        Surrogate::ConstantWeight => ("cispo", None),
+    };
+    sent["objective"] = json!(objective);
+    sent["dual_clip"] = json!(dual_clip);
+    sent
 }
 
 /// The report of an update; `None` when it was not accepted.
@@ -220,4 +201,37 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(ok: Value) -> Result<T, Learn
         message: format!("the torch trainer answered with something else: {error}"),
         hint: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use osmosis_core::config::TrainConfig;
+
+    use super::*;
+
+    #[test]
+    fn the_trainer_is_sent_what_the_config_says() {
+        #[derive(Deserialize)]
+        struct Cases {
+            losses: Vec<Case>,
+        }
+        #[derive(Deserialize)]
+        struct Case {
+            name: String,
+            config: String,
+            loss: Value,
+        }
+        let text = include_str!("../../../../osmosis-core/fixtures/objectives.json");
+        let cases: Cases = serde_json::from_str(text).unwrap();
+        for case in cases.losses {
+            let text = format!(
+                "[experiment]\nrollout = 'multiply'\nentrypoint = 'main.py'\nmodel_path = './models/one'\n\
+                 dataset = 'multiply'\n[training]\n{}\n[trainer]\nkind = 'torch'\n",
+                case.config
+            );
+            let config = TrainConfig::parse("train.toml".into(), &text).unwrap();
+            let sent = loss(osmosis_train::loss_function(&config.training));
+            assert_eq!(sent, case.loss, "{}", case.name);
+        }
+    }
 }
