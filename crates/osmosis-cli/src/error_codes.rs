@@ -18,7 +18,7 @@ const EXITS: [(Exit, &str); 6] = [
     (Exit::Usage, "wrong usage"),
     (
         Exit::Incomplete,
-        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that continues the run is printed. For a training: no update was made, and its conclusion gives the reason. An incomplete evaluation exits with 3 even if it is below a `--fail-under`",
+        "incomplete: infrastructure failures or rollouts without a result remain, or `--max-cost` is reached; the command that continues the run is printed. For a training: no update was made, or it ended before its planned steps were done, and its conclusion gives the reason. An incomplete evaluation exits with 3 even if it is below a `--fail-under`",
     ),
     (Exit::Gate, "complete, and below a `--fail-under`"),
     (

@@ -26,25 +26,3 @@ pub enum TrainEvent {
     /// Something a person should know; training goes on.
     Warning { message: String },
 }
-
-/// How training ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TrainEnd {
-    Complete {
-        steps: u64,
-    },
-    /// Stopped on request after this many steps; resume goes on.
-    Stopped {
-        steps: u64,
-    },
-    /// Ended early, because the rewards of so many groups in a row did not differ.
-    NothingToLearn {
-        steps: u64,
-        groups: u64,
-    },
-    /// Stopped before the first step, because every one of so many rollouts failed in the same way. A resume runs
-    /// them again.
-    FailedAlike {
-        rollouts: u64,
-    },
-}

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::metrics_file::MetricsFile;
 use crate::tensorboard::EventFile;
-use crate::{StepReport, TrainError, clock};
+use crate::{StepReport, TrainError, clock, ending};
 
 /// The store is the truth; the files are what people and tools read, and are made of it.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ impl Journal {
         step: u64,
         tensorboard: bool,
     ) -> Result<Self, TrainError> {
+        ending::forget(&*store).await?;
         let mut records = store.steps().await?;
         let settled = records.last().map_or(0, |record| record.step);
         records.retain(|record| record.step <= step);
@@ -100,11 +101,7 @@ impl Journal {
 
     /// Whether any step so far has changed the weights.
     pub(crate) fn any_update(&self) -> bool {
-        let mut steps = self.records.iter().filter(|record| record.step > 0);
-        steps.any(|record| {
-            let read = record.metrics.read::<Map<String, Value>>();
-            read.is_ok_and(|metrics| !metrics.contains_key("skipped"))
-        })
+        any_update(&self.records)
     }
 
     /// Whether the evaluation after `step` is recorded.
@@ -137,9 +134,18 @@ impl Journal {
     }
 }
 
+/// Whether any of these steps has changed the weights.
+pub fn any_update(steps: &[StepRecord]) -> bool {
+    let mut steps = steps.iter().filter(|record| record.step > 0);
+    steps.any(|record| {
+        let read = record.metrics.read::<Map<String, Value>>();
+        read.is_ok_and(|metrics| !metrics.contains_key("skipped"))
+    })
+}
+
 /// One object of two, as text: numbers that are read and written again may come back with another last
 /// digit.
-fn joined(one: &JsonText, other: &JsonText) -> Result<JsonText, TrainError> {
+pub(crate) fn joined(one: &JsonText, other: &JsonText) -> Result<JsonText, TrainError> {
     let text = match (
         one.as_str().strip_suffix('}'),
         other.as_str().strip_prefix('{'),

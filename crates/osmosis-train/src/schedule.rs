@@ -256,24 +256,37 @@ impl EvaluationSchedule {
     /// as in training, and greedily.
     pub fn rollouts(&self, step: u64, rows: &[u64]) -> Option<Vec<NewRollout>> {
         let ordinal = self.ordinal(step)?;
-        let sampled = rows.iter().map(|row| rollout(*row, ordinal));
         // After the sampled ones of all evaluations, which have the numbers they always had: a run from
         // before there were greedy ones goes on.
-        let run = self.count() + ordinal;
-        let greedy = rows.iter().map(|row| {
-            let planned = rollout(*row, run);
-            NewRollout {
-                id: RolloutId::greedy(planned.row_index, planned.run_index),
-                ..planned
-            }
-        });
-        Some(sampled.chain(greedy).collect())
+        Some(decoded_twice(rows, ordinal, self.count() + ordinal))
+    }
+
+    /// The rollouts of the evaluation after `step` when training ends with it. Where none is due, they have numbers of
+    /// their own, after all others: a resume that gets further evaluates other weights.
+    pub fn rollouts_at_end(&self, step: u64, rows: &[u64]) -> Vec<NewRollout> {
+        self.rollouts(step, rows).unwrap_or_else(|| {
+            let run = 2 * (self.count() + step);
+            decoded_twice(rows, run, run + 1)
+        })
     }
 
     /// How many evaluations the run has.
     fn count(&self) -> u64 {
         self.steps.div_ceil(self.interval) + 1
     }
+}
+
+/// Each row sampled as this run, and greedily as that one.
+fn decoded_twice(rows: &[u64], sampled: u64, greedy: u64) -> Vec<NewRollout> {
+    let greedy = rows.iter().map(|row| {
+        let planned = rollout(*row, greedy);
+        NewRollout {
+            id: RolloutId::greedy(planned.row_index, planned.run_index),
+            ..planned
+        }
+    });
+    let sampled = rows.iter().map(|row| rollout(*row, sampled));
+    sampled.chain(greedy).collect()
 }
 
 fn rollout(row_index: u64, run_index: u64) -> NewRollout {

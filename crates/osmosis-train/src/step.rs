@@ -225,7 +225,8 @@ pub(crate) fn why_flat(all_identical: bool, attempts: u32) -> String {
              certain of its answers (look at `entropy`)"
         )
     } else {
-        "the task may be too easy or too hard for this model, or the grader gives every rollout the same"
+        "answers may be cut at the token limit, the task may be too easy or too hard for this model, or the grader \
+         gives every rollout the same"
             .to_owned()
     }
 }

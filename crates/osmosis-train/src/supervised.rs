@@ -22,13 +22,14 @@ use tokio::sync::mpsc;
 
 use crate::batch::{Batch, RowOrigin, trained_tokens};
 use crate::checkpoints::{self, Checkpoint};
+use crate::ending::Ending;
 use crate::frontier::RowRecords;
 use crate::journal::Journal;
 use crate::learning::Learning;
 use crate::rollout_phase::stop_requested;
 use crate::schedule::{EvaluationSchedule, Schedule};
 use crate::trainer::restore_newest;
-use crate::{TrainEnd, TrainError};
+use crate::{EndCause, FinalEvaluation, TrainEnd, TrainError, UnusedGroups};
 
 /// Held-out tokens whose logprobs are computed at once.
 const MEASURED_AT_ONCE: usize = 1 << 16;
@@ -54,6 +55,25 @@ pub struct SupervisedPlan {
     pub settings: Supervised,
     pub checkpoints: Checkpoints,
     pub seed: u64,
+}
+
+impl SupervisedPlan {
+    /// Steps that the run has.
+    pub fn steps(&self) -> Result<u64, TrainError> {
+        Ok(self.schedule()?.steps())
+    }
+
+    fn schedule(&self) -> Result<Schedule, TrainError> {
+        let rows: Vec<u64> = self.rows.iter().map(|row| row.row_index).collect();
+        let visits = Training {
+            rollout_batch_size: self.settings.batch_size,
+            n_samples_per_prompt: 1,
+            total_epochs: self.settings.total_epochs,
+            steps: self.settings.steps,
+            ..Training::default()
+        };
+        Schedule::new(&rows, &visits, self.seed)
+    }
 }
 
 /// What a trainer works with.
@@ -141,23 +161,9 @@ pub struct SupervisedTrainer {
 impl SupervisedTrainer {
     /// Makes ready: a fresh run, or the state after the last good checkpoint of an earlier one.
     pub async fn open(plan: SupervisedPlan, parts: SupervisedParts) -> Result<Self, TrainError> {
-        let rows: Vec<u64> = plan.rows.iter().map(|row| row.row_index).collect();
-        let Supervised {
-            batch_size,
-            total_epochs,
-            steps,
-            lr,
-            ..
-        } = plan.settings;
-        let visits = Training {
-            rollout_batch_size: batch_size,
-            n_samples_per_prompt: 1,
-            total_epochs,
-            steps,
-            ..Training::default()
-        };
-        let schedule = Schedule::new(&rows, &visits, plan.seed)?;
+        let schedule = plan.schedule()?;
         let mut warnings = Vec::new();
+        let lr = plan.settings.lr;
         let mut learning = Learning::begin_supervised(lr, Arc::clone(&parts.model)).await?;
         parts.model.begun();
         let saved = restore_newest(&mut learning, &parts.folder, plan.seed, &mut warnings).await?;
@@ -196,13 +202,31 @@ impl SupervisedTrainer {
                     self.save(&events).await?;
                     self.retain_checkpoints();
                 }
-                return Ok(TrainEnd::Stopped { steps: self.step });
+                return self.end(EndCause::Stopped).await;
             }
             self.train_step(&events).await?;
         }
         // A process that was killed after its last step may not have come to it.
         self.retain_checkpoints();
-        Ok(TrainEnd::Complete { steps: self.step })
+        self.end(EndCause::Complete).await
+    }
+
+    async fn end(&mut self, cause: EndCause) -> Result<TrainEnd, TrainError> {
+        let evaluation = if self.plan.held_out.is_empty() {
+            FinalEvaluation::NoHeldOutRows
+        } else if self.journal.newest_has(self.step, HELD_OUT_LOSS) {
+            FinalEvaluation::Done
+        } else {
+            FinalEvaluation::Missing
+        };
+        let ending = Ending {
+            cause,
+            step: self.step,
+            planned_steps: self.schedule.steps(),
+            evaluation,
+            unused: UnusedGroups::default(),
+        };
+        TrainEnd::pass(&*self.parts.store, ending).await
     }
 
     async fn train_step(

@@ -3,6 +3,7 @@
 mod asynchronous;
 mod completion;
 mod dropped_groups;
+mod ending;
 mod evaluating;
 mod further_rows;
 mod replay;
@@ -29,8 +30,8 @@ use crate::rollout_phase::{PhaseResults, stop_requested};
 use crate::schedule::{EvaluationSchedule, PlannedStep, Schedule};
 use crate::step::{StepInput, why_flat};
 use crate::{
-    EvaluationReport, SkipReason, StepReport, TrainEnd, TrainError, TrainEvent, TrainParts,
-    TrainPlan,
+    EndCause, EvaluationReport, SkipReason, StepReport, TrainEnd, TrainError, TrainEvent,
+    TrainParts, TrainPlan,
 };
 
 /// After so many steps in a row without an update somebody should be told.
@@ -170,28 +171,34 @@ impl Trainer {
         for message in std::mem::take(&mut self.warnings) {
             tell(&events, TrainEvent::Warning { message }).await;
         }
-        if self.plan.training.max_staleness > 0 {
-            return self.run_asynchronously(stop, &events).await;
-        }
-        if self.evaluation_missing() && !self.evaluate_again(stop, &events).await? {
-            return self.stopped(&events).await;
+        let came_to = if self.plan.training.max_staleness > 0 {
+            self.run_asynchronously(stop, &events).await?
+        } else {
+            self.run_in_turns(stop, &events).await?.into()
+        };
+        self.end(came_to, stop, &events).await
+    }
+
+    /// Rollouts and updates take turns.
+    async fn run_in_turns(
+        &mut self,
+        stop: &Stop,
+        events: &mpsc::Sender<TrainEvent>,
+    ) -> Result<EndCause, TrainError> {
+        if self.evaluation_missing() && !self.evaluate_again(stop, events).await? {
+            return Ok(EndCause::Stopped);
         }
         while self.step < self.steps() {
             if stop_requested(stop) {
-                return self.stopped(&events).await;
+                return Ok(EndCause::Stopped);
             }
-            match self.train_step(stop, &events).await? {
+            match self.train_step(stop, events).await? {
                 StepEnd::Done => {}
-                StepEnd::Stopped => return self.stopped(&events).await,
-                StepEnd::FailedAlike(failed) => return Ok(failed_end(&failed, &events).await),
+                StepEnd::Stopped => return Ok(EndCause::Stopped),
+                StepEnd::FailedAlike(failed) => return Ok(failed_end(&failed, events).await),
             }
         }
-        Ok(TrainEnd::Complete { steps: self.step })
-    }
-
-    async fn stopped(&mut self, events: &mpsc::Sender<TrainEvent>) -> Result<TrainEnd, TrainError> {
-        self.save_if_new(events).await?;
-        Ok(TrainEnd::Stopped { steps: self.step })
+        Ok(EndCause::Complete)
     }
 
     async fn train_step(
@@ -238,13 +245,13 @@ impl Trainer {
         let report = self
             .complete_step(report, update, times, None, events)
             .await?;
-        let due = self.evaluation_due();
-        let evaluation = if due {
-            self.evaluate(stop, events).await?
-        } else {
-            None
+        let due = self.evaluation_rollouts();
+        let is_due = due.is_some();
+        let evaluation = match due {
+            Some(rollouts) => self.evaluate(rollouts, stop, events).await?,
+            None => None,
         };
-        let finished = !due || evaluation.is_some();
+        let finished = !is_due || evaluation.is_some();
         self.publish_step(report, evaluation).await?;
         Ok(if finished {
             StepEnd::Done
@@ -358,7 +365,10 @@ impl Trainer {
     ) -> Result<bool, TrainError> {
         let (step, steps) = (self.step, self.steps());
         tell(events, TrainEvent::StepBegan { step, steps }).await;
-        let Some(report) = self.evaluate(stop, events).await? else {
+        let Some(rollouts) = self.evaluation_rollouts() else {
+            return Ok(true);
+        };
+        let Some(report) = self.evaluate(rollouts, stop, events).await? else {
             return Ok(false);
         };
         self.evaluates_again = false;
@@ -366,14 +376,13 @@ impl Trainer {
         Ok(true)
     }
 
+    /// Evaluates the weights as they stand; `None` when stopped.
     async fn evaluate(
         &mut self,
+        rollouts: Vec<NewRollout>,
         stop: &Stop,
         events: &mpsc::Sender<TrainEvent>,
     ) -> Result<Option<EvaluationReport>, TrainError> {
-        let Some(rollouts) = self.evaluation_rollouts() else {
-            return Ok(None);
-        };
         let due = DueEvaluation {
             step: self.step,
             held_out: &self.held_out,
@@ -385,8 +394,15 @@ impl Trainer {
 
     /// The rollouts of the evaluation after the step that is done, when one is due.
     fn evaluation_rollouts(&self) -> Option<Vec<NewRollout>> {
-        let rows: Vec<u64> = self.held_out.rows.iter().map(|row| row.row_index).collect();
+        let rows = self.held_out_indices();
+        if rows.is_empty() {
+            return None;
+        }
         self.evaluations.rollouts(self.step, &rows)
+    }
+
+    fn held_out_indices(&self) -> Vec<u64> {
+        self.held_out.rows.iter().map(|row| row.row_index).collect()
     }
 }
 
@@ -418,14 +434,14 @@ pub(crate) async fn restore_newest(
 }
 
 /// Training ends before its first step, with the error by name.
-async fn failed_end(failed: &FailedAlike, events: &mpsc::Sender<TrainEvent>) -> TrainEnd {
+async fn failed_end(failed: &FailedAlike, events: &mpsc::Sender<TrainEvent>) -> EndCause {
     let FailedAlike { rollouts, error } = failed;
     let message = format!(
         "all {rollouts} attempts of the first step failed in the same way, so training stops: {error}"
     );
     tracing::warn!("{message}");
     tell(events, TrainEvent::Warning { message }).await;
-    TrainEnd::FailedAlike {
+    EndCause::FailedAlike {
         rollouts: *rollouts,
     }
 }

@@ -53,7 +53,7 @@ pub(crate) enum TrainCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nWith other settings than the config's, and without a config:\n  osmosis train submit configs/training/calculator.toml --steps 5 --set training.lr=1e-4\n  osmosis train submit --rollout calculator --dataset data/calculator.jsonl --model builtin/tiny --steps 5\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 no update was made, 130 interrupted"
+    after_help = "Example:\n  osmosis train submit configs/training/calculator.toml\n\nWith other settings than the config's, and without a config:\n  osmosis train submit configs/training/calculator.toml --steps 5 --set training.lr=1e-4\n  osmosis train submit --rollout calculator --dataset data/calculator.jsonl --model builtin/tiny --steps 5\n\nExit codes: 0 complete, 1 failed, 2 usage, 3 no update was made or planned steps are missing, 130 interrupted"
 )]
 pub(crate) struct TrainSubmitArguments {
     #[command(flatten)]

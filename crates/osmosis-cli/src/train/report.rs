@@ -45,17 +45,15 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
     };
     match (&report.before, &report.after) {
         (Some(before), after) => {
-            let labels = if after.is_some() {
-                ["before", "after"]
-            } else {
-                ["held out", ""]
-            };
-            for (label, point) in labels.into_iter().zip([Some(before), after.as_ref()]) {
+            for (label, point) in [("before", Some(before)), ("after", after.as_ref())] {
                 let scores = point.into_iter().flat_map(HeldOutPoint::all);
                 for (place, one) in scores.enumerate() {
                     let label = if place == 0 { label } else { "" };
                     row(label, format!("{}: {}", one.name, numbers_text(&one.score)));
                 }
+            }
+            if let Some(text) = not_evaluated(report, after.as_ref().unwrap_or(before)) {
+                row("", text);
             }
         }
         (None, _) => row(
@@ -108,25 +106,41 @@ pub(crate) fn render(report: &TrainingReport, workspace: &Workspace) -> String {
         command_line::suggest(&["train", "show", name, "ROW"], workspace),
     );
     failures::render_groups(&mut text, &report.failures, ["train", name], workspace);
-    if report.made_no_update() {
-        text.push_str(&no_update(report));
-    } else if !report.checkpoints.is_empty() {
+    text.push_str(&conclusion(report));
+    if !report.made_no_update() && !report.checkpoints.is_empty() {
         text.push_str(&next(report, workspace));
     }
     text
 }
 
-/// Why the policy is the one that training started with, and what to do about it.
-fn no_update(report: &TrainingReport) -> String {
+/// Why planned steps are missing, or why the policy is the one that training started with, and what to do about it.
+fn conclusion(report: &TrainingReport) -> String {
     let mut text = String::new();
-    if let Some(conclusion) = &report.conclusion {
-        let summary = paint(&conclusion.summary, Style::new().yellow().bold());
-        let _ = writeln!(text, "\n  {summary}");
-        for advice in &conclusion.advice {
-            let _ = writeln!(text, "  - {advice}");
+    let early = report.end.as_ref().filter(|end| end.is_early());
+    let (summary, advice) = match (&report.conclusion, early) {
+        (Some(conclusion), early) if early.is_some() || conclusion.cause.is_some() => {
+            (&conclusion.summary, conclusion.advice.as_slice())
         }
+        (None, Some(early)) => (&early.summary, [].as_slice()),
+        (_, _) => return text,
+    };
+    let summary = paint(summary, Style::new().yellow().bold());
+    let _ = writeln!(text, "\n  {summary}");
+    for advice in advice {
+        let _ = writeln!(text, "  - {advice}");
     }
     text
+}
+
+/// The last evaluation is of other weights than the last ones.
+fn not_evaluated(report: &TrainingReport, last: &HeldOutPoint) -> Option<String> {
+    (last.step < report.steps).then(|| {
+        format!(
+            "the last evaluation is {}, not of the weights after step {}",
+            last.when(),
+            report.steps
+        )
+    })
 }
 
 /// Training and evaluations over the steps.
@@ -162,14 +176,28 @@ fn training_text(report: &TrainingReport) -> Option<String> {
         let (first, last) = (points.first()?.1, points.last()?.1);
         Some(format!("{} → {}", show(first), show(last)))
     };
-    let pass = ends(&report.pass_rates(), percent)?;
-    let reward = ends(&report.rewards(), number).unwrap_or_else(|| "none".to_owned());
-    let steps = || report.reward_curve.iter();
-    let failed = thousands(steps().map(|step| step.failed).sum());
-    let ran = thousands(steps().map(|step| step.ran).sum());
-    Some(format!(
-        "reward {reward} · pass {pass} · {failed} of {ran} rollouts failed"
-    ))
+    let all = &report.rollouts.training;
+    let mean = |of_all: Option<f64>, show: fn(f64) -> String| {
+        of_all.map_or_else(|| "none".to_owned(), show)
+    };
+    if all.ran == 0 {
+        return None;
+    }
+    // Without a step, the numbers of all rollouts.
+    let pass = ends(&report.pass_rates(), percent).unwrap_or_else(|| mean(all.pass_rate, percent));
+    let reward = ends(&report.rewards(), number).unwrap_or_else(|| mean(all.reward_mean, number));
+    let (failed, ran) = (thousands(all.failed), thousands(all.ran));
+    let mut text = format!("reward {reward} · pass {pass} · {failed} of {ran} rollouts failed");
+    let in_no_step = report.rollouts.in_no_step;
+    if in_no_step > 0 {
+        let of = thousands(all.finished());
+        let _ = write!(
+            text,
+            " · {} of {of} are part of no step",
+            thousands(in_no_step)
+        );
+    }
+    Some(text)
 }
 
 /// What to type next.
@@ -184,9 +212,12 @@ fn next(report: &TrainingReport, workspace: &Workspace) -> String {
 }
 
 fn steps_text(report: &TrainingReport) -> String {
+    let steps = match report.end.as_ref().filter(|end| end.is_early()) {
+        Some(end) => format!("{} of {}", report.steps, end.planned_steps),
+        None => report.steps.to_string(),
+    };
     let mut text = format!(
-        "{} · groups: {} used, {} without variance, {} incomplete",
-        report.steps,
+        "{steps} · groups: {} used, {} without variance, {} incomplete",
         thousands(report.groups.used),
         thousands(report.groups.no_variance),
         thousands(report.groups.incomplete),

@@ -12,7 +12,7 @@ use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
 use osmosis_server::{ServedTraining, TrainerAddress};
-use osmosis_train::delivery::OutsideEnd;
+use osmosis_train::{EndCause, TrainEnd};
 
 use super::view::TrainView;
 use crate::arguments::TrainServeArguments;
@@ -76,19 +76,23 @@ pub(crate) async fn serve(
         fresh: arguments.fresh,
     };
     let Lived { end, report, .. } = Box::pin(live(&work, front)).await?;
-    Ok(conclude(end, &report, &again, output))
+    Ok(conclude(&end, &report, &again, output))
 }
 
-fn conclude(end: OutsideEnd, report: &TrainingReport, again: &str, output: &Output) -> Exit {
-    match end {
-        OutsideEnd::Complete { batches } => {
+fn conclude(end: &TrainEnd, report: &TrainingReport, again: &str, output: &Output) -> Exit {
+    let batches = end.steps();
+    match end.cause() {
+        EndCause::Complete => {
             output.operation_line("completed", report);
             output.note(format_args!(
                 "All {batches} batches are acknowledged, and the trainer knows."
             ));
             Exit::Ok
         }
-        OutsideEnd::Stopped { batches } => {
+        EndCause::NoVariance { .. }
+        | EndCause::FailedAlike { .. }
+        | EndCause::Stopped
+        | EndCause::Failed { .. } => {
             output.operation_line("interrupted", report);
             output.note(format_args!(
                 "Stopped with {batches} batches acknowledged. Go on with:\n  {again}"

@@ -13,7 +13,7 @@ use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::train::supervised_plan::CheckedSupervised;
 use osmosis_run::train::supervised_training::SupervisedTraining;
 use osmosis_store::RunRecord;
-use osmosis_train::{SupervisedEvent, TrainEnd};
+use osmosis_train::{EndCause, SupervisedEvent};
 
 use crate::arguments::{TrainResumeArguments, TrainSftArguments};
 use crate::command_line;
@@ -99,14 +99,16 @@ async fn run_and_tell(
         ));
     }
     output.line(render(&lived.report, workspace));
-    Ok(match lived.end {
-        TrainEnd::Complete { .. }
-        | TrainEnd::NothingToLearn { .. }
-        | TrainEnd::FailedAlike { .. } => {
+    let steps = lived.end.steps();
+    Ok(match lived.end.cause() {
+        EndCause::Complete => {
             output.operation("completed", &lived.report);
             Exit::Ok
         }
-        TrainEnd::Stopped { steps } => {
+        EndCause::NoVariance { .. }
+        | EndCause::FailedAlike { .. }
+        | EndCause::Stopped
+        | EndCause::Failed { .. } => {
             output.operation("interrupted", &lived.report);
             output.note(format_args!(
                 "Stopped after step {steps}. Resume with:\n  {resume}"
@@ -137,6 +139,10 @@ pub(super) fn render(report: &SupervisedTrainingReport, workspace: &Workspace) -
     if let Some(best) = &report.best {
         let (step, note) = (best.step, &best.note);
         let _ = write!(text, "\n  best        step {step} (`@best`), {note}");
+    }
+    let early = report.end.as_ref().filter(|end| end.is_early());
+    if let Some(end) = early {
+        let _ = write!(text, "\n  ended       {}", end.summary);
     }
     let _ = write!(text, "\n  tokens      {}", report.tokens);
     if report.duration_ms > 0 {

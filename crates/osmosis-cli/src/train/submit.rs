@@ -12,7 +12,7 @@ use osmosis_run::train::plan::{Plan, Request};
 use osmosis_run::train::training::Training;
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_store::RunKind;
-use osmosis_train::TrainEnd;
+use osmosis_train::EndCause;
 use serde::Serialize;
 
 use super::view::TrainView;
@@ -170,9 +170,13 @@ async fn run_and_tell(
 ) -> Result<Exit, RunError> {
     let trained = run(training, start, output).await?;
     if trained.already_complete {
+        let name = &training.name;
+        let ended = match trained.report.end.as_ref().filter(|end| end.is_early()) {
+            Some(end) => format!("ended after step {} of {}", end.step, end.planned_steps),
+            None => "is already complete".to_owned(),
+        };
         output.line(format_args!(
-            "`{}` is already complete: nothing was run. {again} runs it again.",
-            training.name
+            "`{name}` {ended}: nothing was run. {again} runs it again."
         ));
     }
     output.line(report::render(&trained.report, &training.plan.workspace));
@@ -206,30 +210,31 @@ pub(crate) fn conclude(
     output: &Output,
 ) -> Exit {
     let no_update = trained.report.made_no_update();
-    match trained.end {
-        TrainEnd::FailedAlike { .. } => {
+    let end = &trained.end;
+    match end.cause() {
+        EndCause::FailedAlike { .. } => {
             output.operation("no_update", resource);
             Exit::Incomplete
         }
-        TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } if no_update => {
+        EndCause::Complete | EndCause::NoVariance { .. } if no_update => {
             output.operation("no_update", resource);
             Exit::Incomplete
         }
-        TrainEnd::Complete { .. } => {
+        EndCause::Complete => {
             output.operation("completed", resource);
             Exit::Ok
         }
-        TrainEnd::NothingToLearn { steps, .. } => {
-            output.operation("completed", resource);
-            output.note(format_args!(
-                "Ended after step {steps}: there is nothing more to learn from these rewards."
-            ));
-            Exit::Ok
+        // The report says why.
+        EndCause::NoVariance { .. } => {
+            output.operation("incomplete", resource);
+            Exit::Incomplete
         }
-        TrainEnd::Stopped { steps } => {
+        // A run that failed is told of by its error.
+        EndCause::Stopped | EndCause::Failed { .. } => {
             output.operation("interrupted", resource);
             output.note(format_args!(
-                "Stopped after step {steps}. Resume with:\n  {}",
+                "Stopped after step {}. Resume with:\n  {}",
+                end.steps(),
                 resume_command(training)
             ));
             Exit::Interrupted

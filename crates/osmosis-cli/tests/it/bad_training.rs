@@ -160,6 +160,15 @@ class Coin(Grader):
     workspace.training("builtin/tiny", "steps = 1\n", "");
     let ran = workspace.train(&[]).expect(1);
     assert!(ran.stderr.contains("policy"), "{}", ran.stderr);
+    let info = workspace.osmosis(&["train", "info", "t", "--json"]);
+    let end = &info.expect(0).json()["data"]["end"];
+    assert_eq!(end["cause"], "failed");
+    assert_eq!(
+        (&end["step"], &end["planned_steps"]),
+        (&0.into(), &1.into())
+    );
+    let summary = end["summary"].as_str().unwrap();
+    assert!(summary.contains("never called the policy"), "{summary}");
 }
 
 #[test]

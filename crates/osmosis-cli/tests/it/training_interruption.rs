@@ -186,7 +186,13 @@ fn ctrl_c_stops_with_a_checkpoint_and_the_printed_command_goes_on() {
     );
     let listed = workspace.osmosis(&["train", "list"]).expect(0);
     assert!(listed.stdout.contains("interrupted"), "{}", listed.stdout);
+    let end = || {
+        let info = workspace.osmosis(&["train", "info", "t", "--json"]);
+        info.expect(0).json()["data"]["end"]["cause"].clone()
+    };
+    assert_eq!(end(), "stopped");
     resume(&workspace).expect(0);
+    assert_eq!(end(), "complete");
     check_equal(&workspace, &expected);
     // A run that is complete has nothing left to do.
     resume(&workspace).expect(0);

@@ -151,3 +151,99 @@ fn a_training_that_learned_something_says_how_many_steps_did() {
     assert!(resource["conclusion"]["updates"].as_u64().unwrap() > 0);
     assert_eq!(resource["failures"], serde_json::json!([]));
 }
+
+/// The rollouts of run `t` that are trained on, as its database has them: all of them, and those that ran.
+fn stored(workspace: &Workspace) -> (i64, i64) {
+    let folder = workspace.training_folder("t");
+    let database = rusqlite::Connection::open(folder.join("run.db")).unwrap();
+    let ran = "'scored', 'agent_failed', 'timed_out', 'ungraded', 'rejected'";
+    let query = format!(
+        "SELECT count(*), count(*) FILTER (WHERE outcome IN ({ran})) FROM rollouts WHERE row_index NOT IN \
+         (SELECT row_index FROM rollouts WHERE rollout_id LIKE '%greedy%')"
+    );
+    let counts = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    database.query_row(&query, [], counts).unwrap()
+}
+
+/// Ends early with this status, and says the same each time; what it said at first.
+fn ends_early(workspace: &Workspace, status: &str) -> Value {
+    let submitted = workspace.train(&["--json"]).expect(3).json();
+    assert_eq!(submitted["status"], status);
+    let resource = &submitted["resource"];
+    assert_eq!(resource["end"]["cause"], "no_variance");
+    assert_eq!(resource["end"]["evaluation"], "done");
+    assert_eq!(resource["end"]["planned_steps"], 40);
+    let evaluations = resource["held_out_curve"].as_array().unwrap();
+    assert_eq!(evaluations.last().unwrap()["step"], resource["steps"]);
+    let counts = &resource["rollouts"]["training"];
+    let (rollouts, ran) = stored(workspace);
+    assert_eq!(counts["rollouts"], rollouts, "{counts}");
+    assert_eq!(counts["ran"], ran, "{counts}");
+
+    let info = workspace
+        .osmosis(&["train", "info", "t", "--json"])
+        .expect(0);
+    let python = osmosis_testkit::python_environment::python();
+    let resume = [
+        "train",
+        "resume",
+        "t",
+        "--python",
+        python.as_str(),
+        "--json",
+    ];
+    let again = workspace.osmosis(&resume).expect(3).json();
+    assert_eq!(again["status"], status);
+    assert_eq!(
+        again["resource"]["already_complete"], true,
+        "nothing was run"
+    );
+    for key in ["end", "conclusion", "rollouts", "groups", "held_out_curve"] {
+        assert_eq!(info.json()["data"][key], resource[key], "{key}");
+        assert_eq!(again["resource"][key], resource[key], "{key}");
+    }
+    resource.clone()
+}
+
+const ASYNCHRONOUS: &str = "max_staleness = 1\nsteps = 40\neval_fraction = 0.25\n";
+
+#[test]
+fn an_asynchronous_training_without_variance_names_the_cut_answers_and_exits_as_incomplete() {
+    let workspace = with_agent(&answering(1, "0.0"), ASYNCHRONOUS);
+    let resource = ends_early(&workspace, "no_update");
+    assert_eq!(resource["conclusion"]["cause"], "answers_cut");
+    let info = workspace.osmosis(&["train", "info", "t"]).expect(0);
+    // How many groups and answers there are is chance: rollouts go on while held-out rows are evaluated.
+    for told in [
+        "\n  Training ended after step 0 of 40, because the rewards of ",
+        " groups in a row did not differ. No update was made: ",
+        " answers were cut at the token limit, and all attempts at each row got the same reward.\n  - Raise \
+         `max_response_length` in [training]",
+        " 0 of 40 · groups: 0 used, ",
+    ] {
+        assert!(info.stdout.contains(told), "{told}: {}", info.stdout);
+    }
+    assert!(resource["groups"]["no_variance"].as_u64().unwrap() >= 20);
+}
+
+#[test]
+fn a_training_that_ends_early_after_some_updates_is_incomplete() {
+    // The grader does not see the number of a rollout: its agent leaves a mark.
+    let agent = answering(200, "0.0 if len(ctx.sample.messages) > 2 else random.random()")
+        .replace("import httpx", "import random\n\nimport httpx")
+        .replace(
+            "return [*ctx.prompt,",
+            "late = int(rollout.rollout_id.rsplit(\"-\", 1)[1]) >= 8\n            \
+             return [*ctx.prompt, *([{\"role\": \"user\", \"content\": \"late\"}] if late else []),",
+        );
+    let workspace = with_agent(&agent, ASYNCHRONOUS);
+    let resource = ends_early(&workspace, "incomplete");
+    assert!(resource["conclusion"]["updates"].as_u64().unwrap() > 0);
+    assert!(resource["rollouts"]["in_no_step"].as_u64().unwrap() >= 80);
+    assert_eq!(resource["after"]["step"], resource["steps"]);
+    let summary = resource["conclusion"]["summary"].as_str().unwrap();
+    assert!(
+        summary.contains(" of 40, because the rewards of "),
+        "{summary}"
+    );
+}

@@ -175,6 +175,11 @@ pub trait Work: Send + Sync {
     /// What the run is marked as.
     fn status(&self, end: &Self::End) -> RunStatus;
 
+    /// Leaves in the store that an error ended the run, before its numbers so far are read from it.
+    async fn record_failure(&self, _run: &OpenRun, _error: &RunError) -> Result<(), RunError> {
+        Ok(())
+    }
+
     /// The numbers of the run so far.
     async fn report(&self, run: &OpenRun) -> Result<Self::Report, RunError>;
 
@@ -260,7 +265,8 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         Ok(end) if run.was_finished => look_again(work, &run, end).await,
         Ok(end) => settle(work, &run, end).await,
         Err(error) => {
-            let metrics = tokio::time::timeout(LAST_FILES, leave_files(work, &run)).await;
+            let leaving = leave_files(work, &run, &error);
+            let metrics = tokio::time::timeout(LAST_FILES, leaving).await;
             Err(Unsettled {
                 error,
                 metrics: metrics.ok().flatten(),

@@ -78,9 +78,14 @@ pub(super) async fn look_again<W: Work>(
 }
 
 /// Marks a run that failed, and leaves what files it can: whoever looks at it finds its numbers so far.
-pub(super) async fn leave_files<W: Work>(work: &W, run: &OpenRun) -> Option<Value> {
+pub(super) async fn leave_files<W: Work>(
+    work: &W,
+    run: &OpenRun,
+    error: &RunError,
+) -> Option<Value> {
     let left = async {
         run.store.set_status(RunStatus::Interrupted).await?;
+        work.record_failure(run, error).await?;
         let report = work.report(run).await?;
         let metrics = metrics(&report)?;
         write_results(work, run, metrics.as_ref()).await?;

@@ -88,9 +88,10 @@ pub use shared::{HistogramBar, ReportedRollout, SharedReport, WrittenReport};
 pub use stopped_run::StoppedRun;
 pub use supervised_training::{LossPoint, SupervisedDryRun, SupervisedTrainingReport};
 pub use training::{
-    BestCheckpoint, Curve, DemoReport, GroupCounts, HeldOutPoint, HeldOutScore, HeldOutScores,
-    NamedScore, NoUpdateCause, PhaseSeconds, SavedCheckpoint, SecondsWaiting, StalenessReport,
-    StepNumbers, TokenCounts, TrainedStep, TrainingConclusion, TrainingInfo, TrainingReport,
+    BestCheckpoint, Curve, DemoReport, EndCauseWord, FinalEvaluationWord, GroupCounts,
+    HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore, NoUpdateCause, PhaseSeconds,
+    RolloutCounts, SavedCheckpoint, SecondsWaiting, StalenessReport, StepNumbers, TokenCounts,
+    TrainedStep, TrainingConclusion, TrainingEnd, TrainingInfo, TrainingReport, TrainingRollouts,
     begun_on,
 };
 pub use verified::{CheckedCounts, DamageReport, VerifiedRun};

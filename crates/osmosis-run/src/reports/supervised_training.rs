@@ -7,7 +7,8 @@ use osmosis_train::checkpoints;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BestCheckpoint, SavedCheckpoint};
+use super::training::recorded_end;
+use super::{BestCheckpoint, SavedCheckpoint, TrainingEnd};
 use crate::life::OpenRun;
 use crate::run_folder::RunFolder;
 use crate::train::supervised_plan::CheckedSupervised;
@@ -21,6 +22,9 @@ pub struct SupervisedTrainingReport {
     pub output_path: Utf8PathBuf,
     /// The last step so far.
     pub steps: u64,
+    /// How it ended; `null` while it goes on, after a `kill -9`, and for runs of older versions.
+    #[serde(default)]
+    pub end: Option<TrainingEnd>,
     /// The mean negative logprob of the tokens of each step, before its update.
     pub loss_curve: Vec<LossPoint>,
     /// The same of held-out conversations, where it was measured; step 0 is before training.
@@ -96,6 +100,7 @@ impl SupervisedTrainingReport {
             run_name: name.clone(),
             output_path: folder.path.clone(),
             steps: 0,
+            end: recorded_end(store).await?.as_ref().map(TrainingEnd::of),
             loss_curve: vec![],
             held_out_curve: vec![],
             best: BestCheckpoint::of(folder),

@@ -9,7 +9,7 @@ use osmosis_core::{Redactor, RunName};
 use osmosis_store::{RunKind, RunStatus};
 use osmosis_train::{SupervisedEvent, SupervisedParts, SupervisedTrainer, TrainEnd};
 
-use super::learning_run;
+use super::learning_run::{self, Planned};
 use super::supervised_plan::CheckedSupervised;
 use super::trained_model::freeze;
 use crate::RunError;
@@ -39,6 +39,13 @@ impl SupervisedTraining {
             folder,
             tensorboard: false,
             trackers: Trackers::default(),
+        })
+    }
+
+    fn planned(&self) -> Result<Planned, RunError> {
+        Ok(Planned {
+            steps: self.plan.train_plan().steps()?,
+            has_held_out_rows: self.plan.row_counts().1 > 0,
         })
     }
 }
@@ -89,7 +96,7 @@ impl Work for SupervisedTraining {
     }
 
     async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
-        learning_run::ended_before(run, &self.folder).await
+        learning_run::ended_before(run, &self.folder, self.planned()?).await
     }
 
     async fn opened(
@@ -123,6 +130,10 @@ impl Work for SupervisedTraining {
 
     fn status(&self, end: &TrainEnd) -> RunStatus {
         learning_run::status(end)
+    }
+
+    async fn record_failure(&self, run: &OpenRun, error: &RunError) -> Result<(), RunError> {
+        learning_run::record_failure(run, error, self.planned()?, &self.redactor()).await
     }
 
     async fn report(&self, run: &OpenRun) -> Result<SupervisedTrainingReport, RunError> {

@@ -31,6 +31,7 @@ use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, named_folder};
 use crate::settings::{Throughput, Trackers};
 use crate::stop_signals::StopSignals;
+use crate::train::learning_run::Planned;
 use crate::train::plan::{Plan, PlannedModel};
 use crate::train::torch::{TorchRuntime, TorchStart};
 use crate::train::trained_model::freeze;
@@ -183,6 +184,23 @@ impl<M: PlannedModel + Sync> Training<M> {
             .with_withheld(&self.plan.code.withheld))
     }
 
+    /// What the run is marked as.
+    pub fn status(&self, end: &TrainEnd) -> RunStatus {
+        learning_run::status(end)
+    }
+
+    /// Leaves in the store that an error ended the run.
+    pub async fn record_failure(&self, run: &OpenRun, error: &RunError) -> Result<(), RunError> {
+        learning_run::record_failure(run, error, self.planned()?, &self.redactor()).await
+    }
+
+    fn planned(&self) -> Result<Planned, RunError> {
+        Ok(Planned {
+            steps: self.plan.steps()?.0,
+            has_held_out_rows: self.plan.row_counts().1 > 0,
+        })
+    }
+
     pub fn token_limits(&self) -> TokenLimits {
         TokenLimits::of(&self.plan.config.training)
     }
@@ -229,7 +247,7 @@ impl Work for Training {
     }
 
     async fn ended_before(&self, run: &OpenRun) -> Result<Option<TrainEnd>, RunError> {
-        learning_run::ended_before(run, &self.folder).await
+        learning_run::ended_before(run, &self.folder, self.planned()?).await
     }
 
     async fn opened(
@@ -276,7 +294,11 @@ impl Work for Training {
     }
 
     fn status(&self, end: &TrainEnd) -> RunStatus {
-        learning_run::status(end)
+        Self::status(self, end)
+    }
+
+    async fn record_failure(&self, run: &OpenRun, error: &RunError) -> Result<(), RunError> {
+        Self::record_failure(self, run, error).await
     }
 
     async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {

@@ -18,10 +18,8 @@ use osmosis_run::train::outside_model::OutsideModel;
 use osmosis_run::train::training::Training;
 use osmosis_run::{GatewaySessions, RunError};
 use osmosis_store::RunStatus;
-use osmosis_train::TrainEvent;
-use osmosis_train::delivery::{
-    AnnouncedVersion, OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining,
-};
+use osmosis_train::delivery::{AnnouncedVersion, OutsideParts, OutsidePlan, OutsideTraining};
+use osmosis_train::{TrainEnd, TrainEvent};
 
 use crate::{BatchService, Listening};
 
@@ -60,7 +58,7 @@ struct ServedPolicy {
 impl Work for ServedTraining {
     type Event = TrainEvent;
     type Ready = ReadyCode;
-    type End = OutsideEnd;
+    type End = TrainEnd;
     type Report = TrainingReport;
 
     fn identity(&self) -> RunIdentity<'_> {
@@ -112,7 +110,7 @@ impl Work for ServedTraining {
         ready: ReadyCode,
         run: &OpenRun,
         around: &Surroundings<'_, TrainEvent>,
-    ) -> Result<OutsideEnd, RunError> {
+    ) -> Result<TrainEnd, RunError> {
         let plan = self.training.plan.train_plan()?;
         let workers = self.training.workers(&ready, around)?;
         let served = self.serve_policy(run, around).await?;
@@ -143,11 +141,12 @@ impl Work for ServedTraining {
         Ok(training.run(stop, around.events.run_events()).await?)
     }
 
-    fn status(&self, end: &OutsideEnd) -> RunStatus {
-        match end {
-            OutsideEnd::Complete { .. } => RunStatus::Finished,
-            OutsideEnd::Stopped { .. } => RunStatus::Interrupted,
-        }
+    fn status(&self, end: &TrainEnd) -> RunStatus {
+        self.training.status(end)
+    }
+
+    async fn record_failure(&self, run: &OpenRun, error: &RunError) -> Result<(), RunError> {
+        self.training.record_failure(run, error).await
     }
 
     async fn report(&self, run: &OpenRun) -> Result<TrainingReport, RunError> {

@@ -20,7 +20,7 @@ use osmosis_tokens::TrainingRow;
 use serde::{Deserialize, Serialize};
 
 pub use self::arrow::to_arrow;
-pub use self::outside::{OutsideEnd, OutsideParts, OutsidePlan, OutsideTraining};
+pub use self::outside::{OutsideParts, OutsidePlan, OutsideTraining};
 pub use self::version::AnnouncedVersion;
 pub use self::weights::AnnouncedWeights;
 use crate::TrainError;

@@ -18,14 +18,15 @@ use super::{
     Acknowledged, AnnouncedVersion, BatchSource, DeliveredBatch, DeliveredRow, RowOwner, WaitingFor,
 };
 use crate::batch::AdvantagedSample;
+use crate::ending::Ending;
 use crate::journal::Journal;
 use crate::rollout_phase::stop_requested;
 use crate::rollout_stream::{
-    Happening, Recent, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
+    GivenUp, Happening, RolloutStream, StreamParts, StreamPlan, TakenBatch, Trained,
 };
 use crate::schedule::Schedule;
 use crate::step::StepInput;
-use crate::{StepReport, TrainError, TrainEvent, clock};
+use crate::{EndCause, FinalEvaluation, StepReport, TrainEnd, TrainError, TrainEvent, clock};
 
 /// Groups in a row without anything to learn, after which somebody should be told; at least an epoch.
 const FLAT_BATCHES: u64 = 10;
@@ -51,18 +52,6 @@ pub struct OutsideParts {
     pub folder: Utf8PathBuf,
     /// Where the version is kept of a policy that does not keep it itself.
     pub version: Option<AnnouncedVersion>,
-}
-
-/// How it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutsideEnd {
-    /// All batches are acknowledged, and the trainer knows.
-    Complete {
-        batches: u64,
-    },
-    Stopped {
-        batches: u64,
-    },
 }
 
 /// Runs rollouts and forms batches of them.
@@ -143,8 +132,9 @@ impl OutsideTraining {
         for record in &batches {
             if record.acknowledged_at_ms.is_some() && record.number > recorded {
                 // The process ended between the acknowledgement and its line of numbers.
-                let (taken, recent) = stream.form_again(record).await?;
-                let mut report = batch_report(&taken, &recent, Duration::ZERO, asynchronous);
+                let taken = stream.form_again(record).await?;
+                let nothing = GivenUp::new();
+                let mut report = batch_report(&taken, &nothing, Duration::ZERO, asynchronous);
                 report.version = version.0;
                 journal.record_report(&report).await?;
                 journal.publish()?;
@@ -192,7 +182,7 @@ impl OutsideTraining {
         mut self,
         stop: &Stop,
         events: mpsc::Sender<TrainEvent>,
-    ) -> Result<OutsideEnd, TrainError> {
+    ) -> Result<TrainEnd, TrainError> {
         self.tell_step(&events).await;
         let told_the_end = self.behind.told_the_end.clone();
         loop {
@@ -222,14 +212,14 @@ impl OutsideTraining {
                         Happening::Look => {}
                         Happening::Ended(result) => {
                             result?;
-                            return self.ended(stop);
+                            return self.ended(stop).await;
                         }
                     }
                 }
                 () = told_the_end.cancelled(), if !stopping => {
-                    let batches = self.acknowledged;
+                    let ending = self.ending(EndCause::Complete);
                     self.stream.finish().await?;
-                    return Ok(OutsideEnd::Complete { batches });
+                    return TrainEnd::pass(&*self.store, ending).await;
                 }
                 () = stop.drain.cancelled(), if !stopping => {}
                 () = stop.now.cancelled(), if !stopping => {}
@@ -237,15 +227,24 @@ impl OutsideTraining {
         }
     }
 
-    fn ended(&self, stop: &Stop) -> Result<OutsideEnd, TrainError> {
+    async fn ended(&mut self, stop: &Stop) -> Result<TrainEnd, TrainError> {
         if stop_requested(stop) {
-            return Ok(OutsideEnd::Stopped {
-                batches: self.acknowledged,
-            });
+            let ending = self.ending(EndCause::Stopped);
+            return TrainEnd::pass(&*self.store, ending).await;
         }
         Err(TrainError::Internal(
             "the engine ended before its trainer did".to_owned(),
         ))
+    }
+
+    fn ending(&mut self, cause: EndCause) -> Ending {
+        Ending {
+            cause,
+            step: self.acknowledged,
+            planned_steps: self.steps,
+            evaluation: FinalEvaluation::NoHeldOutRows,
+            unused: self.stream.unused_groups(),
+        }
     }
 
     fn shown(&self, stopping: bool) -> Shown {
@@ -271,8 +270,8 @@ impl OutsideTraining {
             return Ok(());
         };
         let waited = self.since.elapsed();
-        let recent = self.stream.take_recent();
-        let report = batch_report(&taken, &recent, waited, self.asynchronous);
+        let given_up = self.stream.take_given_up();
+        let report = batch_report(&taken, &given_up, waited, self.asynchronous);
         let batch = delivered(&*self.store, taken.number, taken.version, &taken.input).await?;
         let step = taken.number;
         self.outstanding = Some(Outstanding {
@@ -357,11 +356,11 @@ impl OutsideTraining {
 /// What is known of a batch before it is acknowledged.
 fn batch_report(
     taken: &TakenBatch,
-    recent: &Recent,
+    given_up: &GivenUp,
     waited: Duration,
     asynchronous: bool,
 ) -> StepReport {
-    let report = taken.report(recent, waited);
+    let report = taken.report(given_up, waited);
     StepReport {
         version: taken.version.0,
         time_rollout: waited.as_secs_f64(),

@@ -32,7 +32,7 @@ use self::content::{GroupContent, MemberContent, mask};
 use self::numbering::Numbering;
 pub(crate) use self::resumption::Trained;
 use self::stragglers::Stragglers;
-pub(crate) use self::taken::{Recent, TakenBatch};
+pub(crate) use self::taken::{GivenUp, TakenBatch};
 use crate::TrainError;
 use crate::crediting::Unit;
 use crate::failed_alike::{AlikeFailures, FailedAlike};
@@ -100,7 +100,7 @@ pub(crate) struct RolloutStream {
     /// `None` when nobody does anything about them.
     stragglers: Option<Stragglers>,
     trained_batches: u64,
-    recent: Recent,
+    given_up: GivenUp,
     /// The batch that an earlier process took.
     left_taken: Option<TakenBatch>,
     /// Given up since the last batch.
@@ -253,7 +253,6 @@ impl RolloutStream {
                 MemberEnd::Scored { tokens }
             }
         };
-        self.recent.rollouts.push(record);
         let decisions = self.admission.finished(member, end).map_err(internal)?;
         self.act(decisions).await
     }
@@ -298,7 +297,7 @@ impl RolloutStream {
             stragglers.forget(group);
         }
         self.discarded.push(group);
-        *self.recent.discarded.entry(reason).or_default() += 1;
+        *self.given_up.entry(reason).or_default() += 1;
     }
 
     /// Whether the rewards of a complete group differ somewhere.
@@ -385,6 +384,7 @@ impl RolloutStream {
         let number = self.trained_batches + 1;
         let record = content.record(number, batch.version)?;
         self.store.record_batch(record).await?;
+        let rollouts = self.ended_of(&content).await?;
         let epoch = batch.groups.first().map(|group| group.id);
         Ok(Some(TakenBatch {
             number,
@@ -394,6 +394,7 @@ impl RolloutStream {
             staleness: batch.staleness,
             masked_tokens: batch.masked_tokens,
             stale_rollouts: batch.stale_rollouts.0,
+            rollouts,
         }))
     }
 
@@ -441,8 +442,8 @@ impl RolloutStream {
         u64::from(self.training.rollout_batch_size) * u64::from(self.training.n_samples_per_prompt)
     }
 
-    pub(crate) fn take_recent(&mut self) -> Recent {
-        std::mem::take(&mut self.recent)
+    pub(crate) fn take_given_up(&mut self) -> GivenUp {
+        std::mem::take(&mut self.given_up)
     }
 
     /// Rollouts of which not one can be run say nothing, and the next ones would not be better.

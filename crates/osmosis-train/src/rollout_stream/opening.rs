@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::numbering::Numbering;
 use super::resumption::{self, Left, Trained};
 use super::stragglers::Stragglers;
-use super::taken::Recent;
+use super::taken::GivenUp;
 use super::{RolloutStream, StreamParts, StreamPlan};
 use crate::TrainError;
 use crate::failed_alike::AlikeFailures;
@@ -113,7 +113,7 @@ impl RolloutStream {
             running: HashMap::new(),
             scored: BTreeMap::new(),
             stragglers,
-            recent: Recent::default(),
+            given_up: GivenUp::new(),
             left_taken: None,
             discarded,
             flat: 0,
@@ -122,9 +122,7 @@ impl RolloutStream {
             alike: AlikeFailures::default(),
         };
         if let Some(record) = outstanding {
-            let (taken, recent) = stream.form_again(&record).await?;
-            stream.left_taken = Some(taken);
-            stream.recent = recent;
+            stream.left_taken = Some(stream.form_again(&record).await?);
         }
         Ok(stream)
     }

@@ -11,7 +11,7 @@ use super::RolloutStream;
 use super::content::{BatchContent, RepeatedInput};
 use crate::report::numbers_of;
 use crate::step::StepInput;
-use crate::{AsyncReport, StepReport, TrainError};
+use crate::{AsyncReport, StepReport, TrainError, UnusedGroups};
 
 /// A batch to train on.
 #[derive(Debug)]
@@ -26,14 +26,19 @@ pub(crate) struct TakenBatch {
     pub(crate) staleness: StalenessHistogram,
     pub(crate) masked_tokens: u64,
     pub(crate) stale_rollouts: u64,
+    /// What ended of its groups, and of those that were given up since the batch before: every group is in one step, so
+    /// every rollout is counted once, over resumes too.
+    pub(crate) rollouts: Vec<RolloutRecord>,
 }
 
+/// Groups that were given up since the last batch.
+pub(crate) type GivenUp = BTreeMap<DiscardReason, u64>;
+
 impl TakenBatch {
-    /// What is known of a step when its batch is taken. Rewards and outcomes are those of all rollouts that
-    /// ended since the batch before, not of the chosen ones alone.
-    pub(crate) fn report(&self, recent: &Recent, waited: Duration) -> StepReport {
-        let numbers = numbers_of(&recent.rollouts, None);
-        let given_up = |reason| recent.discarded.get(&reason).copied().unwrap_or_default();
+    /// What is known of a step when its batch is taken.
+    pub(crate) fn report(&self, given_up: &GivenUp, waited: Duration) -> StepReport {
+        let numbers = numbers_of(&self.rollouts, None);
+        let given_up = |reason| given_up.get(&reason).copied().unwrap_or_default();
         let groups = &self.input.groups;
         StepReport {
             step: self.number,
@@ -67,21 +72,12 @@ impl TakenBatch {
     }
 }
 
-/// What ended since it was asked the last time.
-#[derive(Debug, Default)]
-pub(crate) struct Recent {
-    /// Trained on or not.
-    pub(crate) rollouts: Vec<RolloutRecord>,
-    pub(crate) discarded: BTreeMap<DiscardReason, u64>,
-}
-
 impl RolloutStream {
-    /// A recorded batch, the same as when it was formed, with the rollouts of its groups and of those that
-    /// were given up before it. Why these were given up, and what else ended by then, nobody knows any more.
+    /// A recorded batch, the same as when it was formed. Why groups were given up before it is not recorded.
     pub(crate) async fn form_again(
         &mut self,
         record: &BatchRecord,
-    ) -> Result<(TakenBatch, Recent), TrainError> {
+    ) -> Result<TakenBatch, TrainError> {
         let content = BatchContent::read(record)?;
         let again = content
             .repeat_input(
@@ -91,6 +87,30 @@ impl RolloutStream {
                 record.version,
             )
             .await?;
+        let rollouts = self.ended_of(&content).await?;
+        let epoch = content.groups.first().map(|group| group.id);
+        let RepeatedInput {
+            input,
+            staleness,
+            masked_tokens,
+        } = again;
+        Ok(TakenBatch {
+            number: record.number,
+            version: record.version,
+            epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
+            input,
+            staleness,
+            masked_tokens,
+            stale_rollouts: content.stale_rollouts,
+            rollouts,
+        })
+    }
+
+    /// The rollouts with a result of the groups that a batch trains on or gives up.
+    pub(super) async fn ended_of(
+        &mut self,
+        content: &BatchContent,
+    ) -> Result<Vec<RolloutRecord>, TrainError> {
         let groups = content.groups.iter().map(|group| group.id);
         let mut ids = Vec::new();
         for group in groups.chain(content.discarded.iter().copied()) {
@@ -100,25 +120,18 @@ impl RolloutStream {
         }
         let mut rollouts = self.store.rollouts_by_id(&ids).await?;
         rollouts.retain(|rollout| rollout.outcome.is_some());
-        let epoch = content.groups.first().map(|group| group.id);
-        let RepeatedInput {
-            input,
-            staleness,
-            masked_tokens,
-        } = again;
-        let taken = TakenBatch {
-            number: record.number,
-            version: record.version,
-            epoch: epoch.map_or(0, |group| self.numbering.epoch(group)),
-            input,
-            staleness,
-            masked_tokens,
-            stale_rollouts: content.stale_rollouts,
-        };
-        let recent = Recent {
-            rollouts,
-            discarded: BTreeMap::new(),
-        };
-        Ok((taken, recent))
+        Ok(rollouts)
+    }
+
+    /// Groups that ended in no batch so far.
+    pub(crate) fn unused_groups(&mut self) -> UnusedGroups {
+        let given_up = self.take_given_up();
+        let count = |reason| given_up.get(&reason).copied().unwrap_or_default();
+        UnusedGroups {
+            no_variance: count(DiscardReason::NoVariance),
+            identical: self.flat_identical,
+            incomplete: count(DiscardReason::Incomplete),
+            stale: count(DiscardReason::Stale),
+        }
     }
 }

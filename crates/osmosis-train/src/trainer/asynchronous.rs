@@ -14,13 +14,14 @@ use osmosis_core::PolicyVersion;
 use osmosis_engine::{RunEvent, Stop};
 use tokio::sync::mpsc;
 
+use super::ending::LoopEnd;
 use super::evaluating::Evaluating;
 use super::{FLAT_STEPS, Trainer, failed_end, tell};
 use crate::learning::{Learning, StepUpdate};
 use crate::phase_clock::PhaseClock;
 use crate::rollout_phase::stop_requested;
 use crate::rollout_stream::{Happening, RolloutStream, StreamParts, StreamPlan, Trained};
-use crate::{StepReport, TrainEnd, TrainError, TrainEvent};
+use crate::{EndCause, StepReport, TrainError, TrainEvent};
 
 /// Where the learner stands.
 enum LearnerState {
@@ -73,10 +74,9 @@ impl Trainer {
         &mut self,
         stop: &Stop,
         events: &mpsc::Sender<TrainEvent>,
-    ) -> Result<TrainEnd, TrainError> {
+    ) -> Result<LoopEnd, TrainError> {
         if self.step >= self.steps() && !self.evaluation_missing() {
-            self.save_if_new(events).await?;
-            return Ok(TrainEnd::Complete { steps: self.step });
+            return Ok(EndCause::Complete.into());
         }
         let parts = StreamParts {
             store: self.parts.store.clone(),
@@ -110,32 +110,31 @@ impl Trainer {
         }
         let driven = training.drive(stop).await;
         let AsyncTraining {
-            trainer,
-            stream,
+            mut stream,
             ended,
+            learner,
             ..
         } = training;
-        let end = match driven {
-            Ok(end) => end,
+        let cause = match driven {
+            Ok(cause) => cause,
             Err(error) => {
                 // The run may be opened again by this process: nothing of it must still go on then.
                 stream.abandon().await;
                 return Err(error);
             }
         };
+        let unused = stream.unused_groups();
+        // A resume repeats the evaluation with the weights that it is of, which it makes of the last checkpoint and the
+        // recorded batches.
+        let learner_is_ahead = matches!(learner, LearnerState::Updated { .. });
         if !ended {
             stream.finish().await?;
         }
-        let complete = trainer.step == trainer.steps();
-        match end {
-            // The last step has saved it.
-            TrainEnd::Complete { .. } if complete => {}
-            TrainEnd::Complete { .. } | TrainEnd::NothingToLearn { .. } => {
-                trainer.save_if_new(events).await?;
-            }
-            TrainEnd::Stopped { .. } | TrainEnd::FailedAlike { .. } => {}
-        }
-        Ok(end)
+        Ok(LoopEnd {
+            cause,
+            unused,
+            learner_is_ahead,
+        })
     }
 
     /// So many groups without anything to learn in a row that going on is of no use.
@@ -146,14 +145,13 @@ impl Trainer {
 }
 
 impl AsyncTraining<'_> {
-    async fn drive(&mut self, stop: &Stop) -> Result<TrainEnd, TrainError> {
+    async fn drive(&mut self, stop: &Stop) -> Result<EndCause, TrainError> {
         self.tell_step().await;
         loop {
             let stopping = stop_requested(stop);
             if matches!(self.learner, LearnerState::Updated { .. }) && self.evaluating.is_none() {
                 self.settle(stopping).await?;
             }
-            let steps = self.trainer.step;
             if !stopping {
                 self.stream.admit().await?;
                 self.update_when_there_is_a_batch().await?;
@@ -162,7 +160,7 @@ impl AsyncTraining<'_> {
                 }
             } else if self.ended && !matches!(self.learner, LearnerState::Updating(_)) {
                 self.leave().await?;
-                return Ok(TrainEnd::Stopped { steps });
+                return Ok(EndCause::Stopped);
             }
             let (held_back, since) = (self.stream.held_back(), Instant::now());
             tokio::select! {
@@ -179,13 +177,13 @@ impl AsyncTraining<'_> {
     }
 
     // `&mut`, so that the future can be sent between threads: an update is not `Sync`.
-    async fn end(&mut self) -> Option<TrainEnd> {
+    async fn end(&mut self) -> Option<EndCause> {
         if !matches!(self.learner, LearnerState::Resting) || self.evaluating.is_some() {
             return None;
         }
         let (steps, groups) = (self.trainer.step, self.stream.flat());
         if steps >= self.trainer.steps() {
-            return Some(TrainEnd::Complete { steps });
+            return Some(EndCause::Complete);
         }
         if let Some(failed) = self.stream.failed_alike() {
             return Some(failed_end(&failed, self.events).await);
@@ -195,12 +193,12 @@ impl AsyncTraining<'_> {
         }
         let message = format!(
             "{groups} groups in a row had rewards that don't differ, so there is nothing to learn from \
-             them: {}. Training ends after step {steps}",
-            self.stream.why_flat()
+             them: training ends after step {steps} of {}",
+            self.trainer.steps()
         );
         tracing::warn!("{message}");
         tell(self.events, TrainEvent::Warning { message }).await;
-        Some(TrainEnd::NothingToLearn { steps, groups })
+        Some(EndCause::NoVariance { groups })
     }
 
     async fn tell_step(&mut self) {
@@ -250,7 +248,7 @@ impl AsyncTraining<'_> {
         tell(self.events, TrainEvent::Updating { step }).await;
         let report = StepReport {
             lr: self.trainer.plan.training.lr,
-            ..taken.report(&self.stream.take_recent(), self.rests_since.elapsed())
+            ..taken.report(&self.stream.take_given_up(), self.rests_since.elapsed())
         };
         let batch = taken.input.batch;
         let mut learning = self.trainer.learning.lend();
@@ -311,18 +309,11 @@ impl AsyncTraining<'_> {
         Ok(())
     }
 
-    /// Saves what can be saved when asked to stop.
+    /// Publishes the step whose evaluation is given up, when asked to stop.
     async fn leave(&mut self) -> Result<(), TrainError> {
-        if let Some(report) = self.evaluating.take().and_then(|e| e.report) {
-            self.trainer.publish_step(*report, None).await?;
-        }
-        match self.learner {
-            // The learner is one step ahead of what is recorded. A resume repeats the evaluation with the
-            // weights that it is of, which it makes of the last checkpoint and the recorded batches.
-            LearnerState::Updated { .. } => Ok(()),
-            LearnerState::Resting | LearnerState::Updating(_) => {
-                self.trainer.save_if_new(self.events).await
-            }
+        match self.evaluating.take().and_then(|e| e.report) {
+            Some(report) => self.trainer.publish_step(*report, None).await,
+            None => Ok(()),
         }
     }
 }

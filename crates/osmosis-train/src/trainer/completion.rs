@@ -86,7 +86,7 @@ impl Trainer {
 
     /// Deletes the checkpoints that the config does not keep. The evaluation of the newest one is recorded by
     /// now, so that it is known which one is the best.
-    fn retain_checkpoints(&self) {
+    pub(super) fn retain_checkpoints(&self) {
         checkpoints::retain_or_log(&self.parts.folder, &self.plan.checkpoints, self.saved);
     }
 

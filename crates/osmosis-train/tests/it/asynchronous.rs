@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use osmosis_core::config::{FlatGroups, IncompleteGroups};
 use osmosis_core::staleness::{StaleRows, Straggler};
 use osmosis_engine::RunEvent;
-use osmosis_train::{TrainEnd, TrainEvent};
+use osmosis_train::{EndCause, TrainEvent};
 
 use crate::run::{Ended, Fate, Run};
 
@@ -48,14 +48,14 @@ fn the_reward_rises_with_tokens_that_are_a_version_old() {
         training.rollout_batch_size = 4;
         training.steps = Some(20);
     });
-    let ended = run.live_to_the_end();
-    let steps = match ended {
-        // A policy that is always right has nothing left to learn.
-        Ended::Trained(Ok(
-            TrainEnd::Complete { steps } | TrainEnd::NothingToLearn { steps, .. },
-        )) => steps,
-        other => panic!("{other:?}"),
-    };
+    let end = run.live_to_the_end().end();
+    // A policy that is always right has nothing left to learn.
+    let ends = matches!(
+        end.cause(),
+        EndCause::Complete | EndCause::NoVariance { .. }
+    );
+    assert!(ends, "{end:?}");
+    let steps = end.steps();
     let rewards = run.numbers("reward/mean");
     assert_eq!(rewards.len() as u64, steps);
     let last = rewards.last().unwrap().1;
@@ -190,10 +190,9 @@ fn a_run_that_is_stopped_goes_on_where_it_was() {
         TrainEvent::Stepped(report) if report.step == 2 => Fate::Drain,
         _ => Fate::GoOn,
     });
-    let Ended::Trained(Ok(TrainEnd::Stopped { steps })) = ended else {
-        panic!("{ended:?}");
-    };
-    assert!((2..4).contains(&steps));
+    let end = ended.end();
+    assert_eq!(*end.cause(), EndCause::Stopped);
+    assert!((2..4).contains(&end.steps()));
     let done = run.batches().len();
     let mut ran = 0;
     run.live(|event| {
@@ -242,14 +241,9 @@ fn a_task_without_anything_to_learn_comes_to_an_end() {
         }
         Fate::GoOn
     });
-    let end = TrainEnd::NothingToLearn {
-        steps: 0,
-        groups: 20,
-    };
-    assert!(
-        matches!(&ended, Ended::Trained(Ok(found)) if *found == end),
-        "{ended:?}"
-    );
+    let end = ended.end();
+    assert_eq!(*end.cause(), EndCause::NoVariance { groups: 20 });
+    assert_eq!((end.steps(), end.planned_steps()), (0, 4));
     assert!(warnings[0].contains("20 groups in a row"), "{warnings:?}");
 }
 

@@ -50,6 +50,12 @@ impl AgentWorkflow for Speaker {
                 ctx.add_sample("here", &messages)?;
                 return Ok(().into());
             }
+            // Later ones are told so, because a grader does not see their number.
+            "climb, then the same" if run_index(ctx.rollout().rollout_id()) >= 16 => {
+                let reply = ask(ctx, "main", &messages).await?;
+                messages.push(json!({"role": "user", "content": "same"}));
+                messages.push(reply);
+            }
             "two turns" => {
                 let reply = ask(ctx, "main", &messages).await?;
                 messages.push(reply);
@@ -74,12 +80,21 @@ impl Grader for Judge {
         let wanted_letter = ctx.label().unwrap_or_default();
         match wanted(ctx.metadata()) {
             "always the same" => ctx.set_reward(0.5)?,
+            "climb, then the same"
+                if ctx
+                    .sample()?
+                    .messages()
+                    .iter()
+                    .any(|message| message["content"] == "same") =>
+            {
+                ctx.set_reward(0.5)?;
+            }
             // About half of all answers.
             "even" => {
                 ctx.set_reward(answer.bytes().map(u64::from).sum::<u64>().is_multiple_of(2))?;
             }
             // The later in the alphabet the better, so that hardly any two rewards are equal.
-            "climb" | "hang every eighth" => ctx.set_reward(
+            "climb" | "climb, then the same" | "hang every eighth" => ctx.set_reward(
                 answer
                     .bytes()
                     .map(|b| f64::from(b.saturating_sub(b'a')))

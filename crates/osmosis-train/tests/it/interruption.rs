@@ -1,7 +1,7 @@
 //! A run that was interrupted ends as one that was not: the same rewards, the same bits.
 
 use osmosis_engine::RunEvent;
-use osmosis_train::{TrainEnd, TrainEvent};
+use osmosis_train::{EndCause, TrainEvent};
 
 use crate::run::{Ended, Fate, Run};
 
@@ -160,7 +160,7 @@ fn a_run_killed_again_and_again_gets_there() {
         match ended {
             Ended::Died => {}
             Ended::Trained(end) => {
-                assert_eq!(end.unwrap(), TrainEnd::Complete { steps: 4 });
+                assert_eq!(Ended::Trained(end).complete(), 4);
                 break;
             }
         }
@@ -177,10 +177,8 @@ fn stopping_saves_what_is_done() {
         TrainEvent::StepBegan { step: 3, .. } => Fate::Drain,
         _ => Fate::GoOn,
     });
-    assert!(
-        matches!(ended, Ended::Trained(Ok(TrainEnd::Stopped { steps: 2 }))),
-        "{ended:?}"
-    );
+    let end = ended.end();
+    assert_eq!((end.cause(), end.steps()), (&EndCause::Stopped, 2));
     assert_eq!(run.saved_steps(), [2]);
     run.live_to_the_end().complete();
     assert_same(&run, &expected, "stopped in step 3");
@@ -200,10 +198,8 @@ fn stopping_in_an_evaluation_loses_neither_the_step_nor_the_evaluation() {
         TrainEvent::Evaluating { step: 2 } => Fate::Drain,
         _ => Fate::GoOn,
     });
-    assert!(
-        matches!(ended, Ended::Trained(Ok(TrainEnd::Stopped { steps: 2 }))),
-        "{ended:?}"
-    );
+    let end = ended.end();
+    assert_eq!((end.cause(), end.steps()), (&EndCause::Stopped, 2));
     assert_eq!(run.numbers("eval/reward_mean").len(), 1);
     assert_eq!(run.numbers("reward/mean").len(), 2);
     run.live_to_the_end().complete();

@@ -12,6 +12,7 @@ mod asynchronous;
 mod changes;
 mod checkpoint_files;
 mod chosen_rows;
+mod early_end;
 mod gate;
 mod guest;
 mod held_out;

@@ -19,7 +19,8 @@ use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::unigram::{UnigramModel, UnigramSampler};
 use osmosis_tokens::ChatFormat;
 use osmosis_train::{
-    NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer, checkpoints,
+    EndCause, NodeGate, TrainEnd, TrainError, TrainEvent, TrainParts, TrainPlan, Trainer,
+    checkpoints,
 };
 use osmosis_worker::{Launch, Limits, PoolOptions, WorkerPool};
 use serde_json::{Map, Value, json};
@@ -55,8 +56,15 @@ pub(crate) enum Ended {
 impl Ended {
     pub(crate) fn complete(self) -> u64 {
         match self {
-            Self::Trained(Ok(TrainEnd::Complete { steps })) => steps,
+            Self::Trained(Ok(end)) if *end.cause() == EndCause::Complete => end.steps(),
             other => panic!("training was not completed: {other:?}"),
+        }
+    }
+
+    pub(crate) fn end(self) -> TrainEnd {
+        match self {
+            Self::Trained(Ok(end)) => end,
+            other => panic!("training did not come to an end: {other:?}"),
         }
     }
 

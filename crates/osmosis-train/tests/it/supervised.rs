@@ -13,8 +13,8 @@ use osmosis_testkit::unigram::UnigramModel;
 use osmosis_tokens::supervised_rows;
 use osmosis_train::checkpoints::Which;
 use osmosis_train::{
-    SupervisedEvent, SupervisedParts, SupervisedPlan, SupervisedRow, SupervisedTrainer, TrainEnd,
-    checkpoints,
+    EndCause, SupervisedEvent, SupervisedParts, SupervisedPlan, SupervisedRow, SupervisedTrainer,
+    TrainEnd, checkpoints,
 };
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -198,13 +198,23 @@ impl Sft {
 }
 
 #[track_caller]
+fn assert_complete(end: Option<TrainEnd>, moment: &str) {
+    let end = end.unwrap();
+    assert_eq!(
+        (end.cause(), end.steps(), end.planned_steps()),
+        (&EndCause::Complete, 7, 7),
+        "{moment}"
+    );
+}
+
+#[track_caller]
 fn check_learning(trained: Trained) -> Sft {
     let sft = Sft {
         trained,
         ..Sft::new()
     };
     let (_, end) = sft.live(None);
-    assert_eq!(end, Some(TrainEnd::Complete { steps: 7 }));
+    assert_complete(end, "to its end");
     let loss = sft.numbers("loss");
     assert_eq!(loss.len(), 7);
     assert!(loss[6].1 < loss[0].1 - 0.5, "{loss:?}");
@@ -277,7 +287,7 @@ fn adapters_killed_at_any_event_end_with_the_same_bits() {
 fn check_kills(new: impl Fn() -> Sft) {
     let expected = new();
     let (events, end) = expected.live(None);
-    assert_eq!(end, Some(TrainEnd::Complete { steps: 7 }));
+    assert_complete(end, "to its end");
     for moment in 1..events {
         let sft = new();
         let (_, died) = sft.live(Some(moment));
@@ -286,7 +296,7 @@ fn check_kills(new: impl Fn() -> Sft) {
             "it was to be killed at event {moment} of {events}"
         );
         let (_, end) = sft.live(None);
-        assert_eq!(end, Some(TrainEnd::Complete { steps: 7 }), "{moment}");
+        assert_complete(end, &moment.to_string());
         for name in ["loss", "eval/loss", "gradient_norm", "tokens/trained"] {
             assert_eq!(
                 sft.numbers(name),

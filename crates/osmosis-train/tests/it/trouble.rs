@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use osmosis_core::config::{IncompleteGroups, Training};
-use osmosis_train::{TrainEnd, TrainErrorKind, TrainEvent, checkpoints};
+use osmosis_train::{EndCause, TrainErrorKind, TrainEvent, checkpoints};
 
 use crate::model;
-use crate::run::{Ended, Fate, Model, Run};
+use crate::run::{Fate, Model, Run};
 
 #[test]
 fn equal_rewards_make_no_update_and_training_goes_on() {
@@ -50,8 +50,9 @@ fn a_first_step_that_fails_alike_stops_training_and_runs_again_after_a_resume() 
             }
             Fate::GoOn
         });
-        let Ended::Trained(Ok(TrainEnd::FailedAlike { rollouts })) = ended else {
-            panic!("{ended:?}");
+        let end = ended.end();
+        let EndCause::FailedAlike { rollouts } = *end.cause() else {
+            panic!("{end:?}");
         };
         // 3 rows with 8 attempts each; without waiting, a few more may have ended.
         assert!(rollouts >= 24, "{rollouts}");
@@ -65,10 +66,10 @@ fn a_first_step_that_fails_alike_stops_training_and_runs_again_after_a_resume() 
         assert!(checkpoints::list(&run.folder).unwrap().is_empty());
 
         // Without a cure it fails again, and so it stops again.
-        let ended = run.live_to_the_end();
+        let end = run.live_to_the_end().end();
         assert!(
-            matches!(ended, Ended::Trained(Ok(TrainEnd::FailedAlike { .. }))),
-            "{ended:?}"
+            matches!(end.cause(), EndCause::FailedAlike { .. }),
+            "{end:?}"
         );
 
         std::fs::write(&file, "").unwrap();

@@ -10,7 +10,7 @@ import { filtered, linesOf, sorted } from '../parts/grid_filter.js';
 import { searchExport } from '../parts/export_search.js';
 import { rolloutTable, rowTexts } from '../parts/rollout_table.js';
 import { rewardColor, rewardRange, rolloutGrid } from '../parts/rollout_grid.js';
-import { durations, failures, headlines, histogram, outcomes } from '../parts/run_numbers.js';
+import { conclusion, durations, failures, headlines, histogram, outcomes } from '../parts/run_numbers.js';
 import { trainingCurves } from '../parts/training_curves.js';
 import { fold, longText } from '../parts/text.js';
 
@@ -126,7 +126,7 @@ export async function runPage([run], signal) {
       ),
       durations(page),
     );
-    fill(failed, failures(page));
+    fill(failed, conclusion(page), failures(page));
   }
 
   /** What each filter leaves. */

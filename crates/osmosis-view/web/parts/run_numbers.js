@@ -9,6 +9,25 @@ import { card, copyButton, headline, stateColor, stateDot, withTip } from './bit
 
 const OUTCOMES = ['scored', 'agent_failed', 'timed_out', 'ungraded', 'rejected', 'infrastructure_failed', 'cancelled'];
 
+/** Why a training ended early or learned nothing, and what to do. @param {RunPage} page */
+export function conclusion({ training }) {
+  const end = training?.end;
+  const early = end && end.step < end.planned_steps;
+  const said = training?.conclusion;
+  if (!early && !said?.cause) return null;
+  const advice = said?.advice ?? [];
+  return card(early ? 'Ended early' : 'No update', [
+    h('p', null, said?.summary ?? end.summary),
+    advice.length
+      ? h(
+          'ul',
+          null,
+          advice.map((/** @type {string} */ text) => h('li', null, text)),
+        )
+      : null,
+  ]);
+}
+
 /** @param {RunPage} page */
 export function headlines({ overview, report, training }) {
   const says = report.definitions;
@@ -19,20 +38,30 @@ export function headlines({ overview, report, training }) {
       : (overview.finished_at_ms ?? overview.last_result_at_ms ?? overview.created_at_ms)) - overview.created_at_ms;
   if (training) {
     const before = training.before?.sampled;
-    const after = (training.after ?? training.before)?.sampled;
+    const last = training.after ?? training.before;
+    const after = last?.sampled;
+    const { end } = training;
+    const notes = [
+      end && end.step < end.planned_steps ? `of ${count(end.planned_steps)} planned` : null,
+      training.steps_without_update ? `${count(training.steps_without_update)} without an update` : null,
+    ].filter(Boolean);
     return h(
       'dl',
       { class: 'numbers' },
       headline(
         'steps',
         count(training.steps),
-        training.steps_without_update ? `${training.steps_without_update} without an update` : null,
+        notes.join(', ') || null,
         'A step samples a batch of rollouts, grades them and updates the weights once or several times. Its number is the version of the weights after it.',
       ),
       headline(
         'held-out reward',
         number(after?.mean ?? null),
-        before && after !== before ? `${number(before.mean)} before training` : interval(after?.ci95, number),
+        last && last.step < training.steps
+          ? `step ${last.step}: the last evaluation`
+          : before && after !== before
+            ? `${number(before.mean)} before training`
+            : interval(after?.ci95, number),
         `${says.reward}. Over rows that are never trained on, sampled as in training.`,
       ),
       headline(

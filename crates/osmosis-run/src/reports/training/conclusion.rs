@@ -2,21 +2,22 @@
 
 use osmosis_core::RunName;
 use osmosis_core::failure_groups::{FailureGroup, FailureGroups};
+use osmosis_train::TrainEnd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::attempts::{Attempts, CutAnswers};
-use super::{Curve, GroupCounts};
+use super::stored_rollouts::{Attempts, CutAnswers};
+use super::{Curve, EndCauseWord, GroupCounts, TrainingEnd, ended_flat};
 use crate::figures::{number, thousands};
 use crate::reports::suggested_command;
 use crate::workspace::Workspace;
 
-/// Whether a training updated its policy, and why not.
+/// Whether a training updated its policy, and why it did not or ended early.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrainingConclusion {
     /// Steps that changed the weights.
     pub updates: u64,
-    /// Why no step did; `null` when at least one did.
+    /// Why no step did, or why the attempts after the last step taught nothing, so that training ended early; else `null`.
     pub cause: Option<NoUpdateCause>,
     /// The same in a sentence, with the error or the numbers behind it.
     pub summary: String,
@@ -24,7 +25,7 @@ pub struct TrainingConclusion {
     pub advice: Vec<String>,
 }
 
-/// Why a training made no update.
+/// Why there was nothing to learn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoUpdateCause {
@@ -54,10 +55,10 @@ pub(super) struct Evidence<'a> {
     pub(super) attempts: &'a Attempts,
     pub(super) steps: u64,
     pub(super) updates: u64,
+    pub(super) end: Option<&'a TrainEnd>,
     pub(super) groups: GroupCounts,
     /// Of those without variance.
     pub(super) identical: u64,
-    pub(super) all_passed: bool,
     pub(super) cut: CutAnswers,
 }
 
@@ -65,41 +66,60 @@ impl<'a> Evidence<'a> {
     pub(super) fn of(
         curve: &Curve,
         attempts: &'a Attempts,
+        end: Option<&'a TrainEnd>,
         cut: CutAnswers,
         run: &'a RunName,
         workspace: &'a Workspace,
     ) -> Self {
-        let steps = curve.trained().count() as u64;
+        let updates = updates(curve);
+        let unused = end.map(TrainEnd::unused).unwrap_or_default();
+        let of_steps = curve.count(|step| step.groups_identical);
+        let (groups, identical) = if updates > 0 {
+            (GroupCounts::from(unused), unused.identical)
+        } else {
+            (GroupCounts::of(curve, end), of_steps + unused.identical)
+        };
         Self {
             run,
             workspace,
             attempts,
-            steps,
-            updates: updates(curve),
-            groups: GroupCounts::of(curve),
-            identical: curve.count(|step| step.groups_identical),
-            all_passed: steps > 0
-                && curve
-                    .trained()
-                    .all(|step| step.pass_rate.is_some_and(|rate| rate >= 1.0)),
+            steps: curve.trained().count() as u64,
+            updates,
+            end,
+            groups,
+            identical,
             cut,
         }
     }
 
+    fn all_passed(&self) -> bool {
+        self.attempts.ran > 0 && self.attempts.passed == self.attempts.ran
+    }
+
     pub(super) fn conclusion(&self) -> TrainingConclusion {
-        if self.updates > 0 {
+        let end = self.end.map(TrainingEnd::of);
+        // That all attempts failed alike is the cause of both, and stands once.
+        let early = end.filter(|end| end.is_early() && end.cause != EndCauseWord::FailedAlike);
+        let early = early.map_or_else(String::new, |end| format!("{} ", end.summary));
+        let made = format!("{} of {} steps made an update.", self.updates, self.steps);
+        if self.updates > 0 && !ended_flat(self.end) {
             return TrainingConclusion {
                 updates: self.updates,
                 cause: None,
-                summary: format!("{} of {} steps made an update.", self.updates, self.steps),
+                summary: format!("{early}{made}"),
                 advice: vec![],
             };
         }
         let (cause, why) = self.why();
+        let summary = if self.updates > 0 {
+            format!("{early}{made} After the last step, {why}.")
+        } else {
+            format!("{early}No update was made: {why}.")
+        };
         TrainingConclusion {
-            updates: 0,
+            updates: self.updates,
             cause: Some(cause),
-            summary: format!("No update was made: {why}."),
+            summary,
             advice: self.advice(cause),
         }
     }
@@ -138,7 +158,7 @@ impl<'a> Evidence<'a> {
         }
         // Answers of very few tokens are easily identical, too: that they were cut explains both.
         let CutAnswers { cut, of } = self.cut;
-        if of > 0 && cut * 2 >= of && !self.all_passed {
+        if self.cut.are_typical() && !self.all_passed() {
             return (
                 NoUpdateCause::AnswersCut,
                 format!(
@@ -157,7 +177,7 @@ impl<'a> Evidence<'a> {
         }
         match attempts.rewards {
             Some((low, high)) if (high - low).abs() < f64::EPSILON => {
-                let cause = if self.all_passed {
+                let cause = if self.all_passed() {
                     NoUpdateCause::TooEasy
                 } else {
                     NoUpdateCause::TooHard
@@ -186,7 +206,7 @@ impl<'a> Evidence<'a> {
             let row = example.map_or_else(|| "ROW".to_owned(), |(row, run)| format!("{row}.{run}"));
             command(&["train", "show", run, &row])
         };
-        let words: Vec<String> = match cause {
+        let mut words: Vec<String> = match cause {
             NoUpdateCause::FailedAlike => vec![
                 format!("Look at one of them: {}", show()),
                 "Fix the error, then submit again. If its cause was outside of your code, run them again with: "
@@ -230,6 +250,17 @@ impl<'a> Evidence<'a> {
                     .to_owned(),
             ],
         };
+        let failed = [NoUpdateCause::Failed, NoUpdateCause::FailedAlike].contains(&cause);
+        if failed && self.cut.are_typical() {
+            let CutAnswers { cut, of } = self.cut;
+            let cut = format!(
+                "{} of {} answers were cut at the token limit, which may be why: raise `max_response_length` in \
+                 [training].",
+                thousands(cut),
+                thousands(of)
+            );
+            words.insert(0, cut);
+        }
         words
     }
 }

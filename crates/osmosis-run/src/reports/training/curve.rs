@@ -54,6 +54,8 @@ pub struct StepNumbers {
     pub rejected: u64,
     #[serde(rename = "rollouts/infrastructure_failed")]
     pub infrastructure_failed: u64,
+    #[serde(rename = "rollouts/cancelled")]
+    pub cancelled: u64,
     /// Of the tokens that were trained on; none where nothing can be stale. So are the next three.
     #[serde(rename = "staleness/mean")]
     pub staleness_mean: Option<f64>,
@@ -183,16 +185,9 @@ impl StepNumbers {
         self.scored + self.failed()
     }
 
-    /// Of training and of the evaluation after it.
-    pub fn all_infrastructure_failed(&self) -> u64 {
-        let held_out = self.evaluation.as_ref().map_or(0, |evaluation| {
-            let greedy = evaluation
-                .all
-                .greedy
-                .map_or(0, |it| it.infrastructure_failed);
-            evaluation.all.sampled.infrastructure_failed + greedy
-        });
-        self.infrastructure_failed + held_out
+    /// Rollouts to learn from that are part of the step.
+    pub fn rollouts(&self) -> u64 {
+        self.ran() + self.infrastructure_failed + self.cancelled
     }
 
     pub fn eval_seconds(&self) -> f64 {
@@ -274,6 +269,7 @@ mod tests {
                 agent_failed: 1,
                 timed_out: 2,
                 infrastructure_failed: 3,
+                cancelled: 4,
                 ..OutcomeCounts::default()
             },
             evaluation: Some(evaluation.clone()),
@@ -297,7 +293,7 @@ mod tests {
         assert!((numbers.swap_seconds - 4.0).abs() < 1e-9);
         assert_eq!(numbers.mismatch, Some(1e-6));
         assert_eq!((numbers.ran(), numbers.failed()), (8, 3));
-        assert_eq!(numbers.all_infrastructure_failed(), 4);
+        assert_eq!(numbers.rollouts(), report.rollouts.total());
         assert!((numbers.eval_seconds() - 2.5).abs() < 1e-9);
         let point = numbers.held_out().unwrap();
         assert_eq!(point, HeldOutPoint::of(3, &evaluation));

@@ -1,10 +1,11 @@
 //! What a training came to.
 
-mod attempts;
 mod conclusion;
 mod curve;
 mod demo;
+mod ending;
 mod held_out;
+mod stored_rollouts;
 
 use std::time::Duration;
 
@@ -14,16 +15,20 @@ use osmosis_core::config::{RecipeReport, TrainConfig};
 use osmosis_core::staleness::StalenessHistogram;
 use osmosis_store::{RunRecord, RunStatus, Store};
 use osmosis_train::checkpoints::{self, Checkpoint, Which};
+use osmosis_train::{EndCause, TrainEnd, UnusedGroups};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use conclusion::{NoUpdateCause, TrainingConclusion};
 pub use curve::{Curve, StepNumbers};
 pub use demo::DemoReport;
+pub(super) use ending::recorded_end;
+pub use ending::{EndCauseWord, FinalEvaluationWord, TrainingEnd};
 pub use held_out::{HeldOutPoint, HeldOutScore, HeldOutScores, NamedScore};
+pub use stored_rollouts::{RolloutCounts, TrainingRollouts};
 
-use self::attempts::{Attempts, CutAnswers};
 use self::conclusion::Evidence;
+use self::stored_rollouts::{CutAnswers, StoredRollouts};
 use super::call_survey::{CallSurvey, KeptCalls};
 use super::{FailureReport, RunRecordReport, TruncationReport};
 use crate::RunError;
@@ -45,6 +50,9 @@ pub struct TrainingReport {
     pub recipe: Option<RecipeReport>,
     /// The last step so far.
     pub steps: u64,
+    /// How it ended; `null` while it goes on, after a `kill -9`, and for runs of older versions.
+    #[serde(default)]
+    pub end: Option<TrainingEnd>,
     pub steps_without_update: u64,
     /// The first evaluation on held-out rows; `null` without any.
     pub before: Option<HeldOutPoint>,
@@ -54,14 +62,17 @@ pub struct TrainingReport {
     pub held_out_curve: Vec<HeldOutPoint>,
     /// The checkpoint with the highest pass rate on held-out rows; `null` without held-out rows.
     pub best: Option<BestCheckpoint>,
+    /// Counted in the store, over all rollouts, those that are part of no step too.
+    pub rollouts: TrainingRollouts,
     pub tokens: TokenCounts,
+    /// Those after the last step too.
     pub groups: GroupCounts,
     /// Rollouts of training and of evaluations that failed for reasons outside the agent.
     pub infrastructure_failed: u64,
     /// Rollouts of training and of evaluations that failed alike, the most frequent first.
     #[serde(default)]
     pub failures: Vec<FailureReport>,
-    /// Whether the policy was updated, if not why, and what to do; left out before there is something to conclude from, and
+    /// Whether the policy was updated, why it was not or why training ended early, and what to do; left out before there is something to conclude from, and
     /// when another process trains the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<TrainingConclusion>,
@@ -179,27 +190,48 @@ pub struct PhaseSeconds {
 async fn conclude(
     store: &dyn Store,
     curve: &Curve,
-    attempts: &Attempts,
-    name: &RunName,
-    folder: &RunFolder,
+    stored: &StoredRollouts,
+    end: Option<&TrainEnd>,
+    (name, folder): (&RunName, &RunFolder),
 ) -> Result<Option<TrainingConclusion>, RunError> {
     let Some(record) = store.run().await? else {
         return Ok(None);
     };
+    let attempts = &stored.attempts;
     let trained_outside = Pinned::read(&record.pinned)?.trainer.is_some();
     // Before the first step there is something to say only when training gave up.
-    let gave_up = record.status != RunStatus::Running && attempts.ran > 0 && attempts.scored == 0;
+    let failed = record.status != RunStatus::Running && attempts.ran > 0 && attempts.scored == 0;
+    let gave_up = failed || ended_flat(end);
     if trained_outside || (curve.last_step() == 0 && !gave_up) {
         return Ok(None);
     }
-    let cut = if conclusion::updates(curve) == 0 {
+    let cut = if conclusion::updates(curve) == 0 || ended_flat(end) {
         attempts.cut_answers(store).await?
     } else {
         CutAnswers::default()
     };
     let workspace = folder.workspace();
-    let evidence = Evidence::of(curve, attempts, cut, name, &workspace);
+    let evidence = Evidence::of(curve, attempts, end, cut, name, &workspace);
     Ok(Some(evidence.conclusion()))
+}
+
+/// Whether training ended because there was nothing more to learn.
+fn ended_flat(end: Option<&TrainEnd>) -> bool {
+    end.is_some_and(|end| matches!(end.cause(), EndCause::NoVariance { .. }))
+}
+
+/// The moment after which attempts tell why there was nothing to learn: any, or when the last update is what was learned
+/// before, after the last batch.
+async fn evidence_since(
+    store: &dyn Store,
+    curve: &Curve,
+    end: Option<&TrainEnd>,
+) -> Result<i64, RunError> {
+    if conclusion::updates(curve) == 0 || !ended_flat(end) {
+        return Ok(i64::MIN);
+    }
+    let batches = store.batches().await?;
+    Ok(batches.last().map_or(i64::MIN, |batch| batch.formed_at_ms))
 }
 
 /// The kind of processor that a run was begun on.
@@ -229,14 +261,24 @@ impl TrainingReport {
         folder: &RunFolder,
     ) -> Result<Self, RunError> {
         let curve = Curve::of(store).await?;
-        let attempts = Attempts::of(store).await?;
-        let conclusion = conclude(store, &curve, &attempts, name, folder).await?;
+        let end = recorded_end(store).await?;
+        let end = end.as_ref();
+        let since = evidence_since(store, &curve, end).await?;
+        let stored = StoredRollouts::of(store, since).await?;
+        let conclusion = conclude(store, &curve, &stored, end, (name, folder)).await?;
+        let infrastructure_failed = stored.infrastructure_failed();
+        let in_steps = curve.count(StepNumbers::rollouts);
+        let rollouts = TrainingRollouts {
+            in_no_step: stored.training.finished().saturating_sub(in_steps),
+            training: stored.training,
+            held_out: stored.held_out,
+        };
         let run = store.run().await?;
         let pinned = match &run {
             Some(run) => Pinned::read(&run.pinned)?,
             None => Pinned::default(),
         };
-        let failures = attempts.all_failures.clone().into_sorted();
+        let failures = stored.failures.into_sorted();
         let held_out_curve = curve.held_out();
         let after = (held_out_curve.len() > 1).then(|| held_out_curve.last().cloned());
         let saved = checkpoints::list(&folder.path)?.into_iter();
@@ -245,6 +287,7 @@ impl TrainingReport {
             output_path: folder.path.clone(),
             recipe: run.as_ref().and_then(recipe_of),
             steps: curve.last_step(),
+            end: end.map(TrainingEnd::of),
             steps_without_update: curve
                 .trained()
                 .filter(|step| step.skipped.is_some())
@@ -255,18 +298,21 @@ impl TrainingReport {
             held_out_curve,
             best: BestCheckpoint::of(folder),
             tokens: TokenCounts {
-                sampled: curve.count(|step| step.tokens_sampled),
+                sampled: rollouts.training.completion_tokens,
                 trained: curve.count(|step| step.tokens_trained),
             },
-            groups: GroupCounts::of(&curve),
-            infrastructure_failed: curve.count(StepNumbers::all_infrastructure_failed),
+            rollouts,
+            groups: GroupCounts::of(&curve, end),
+            infrastructure_failed,
             failures: failures
                 .iter()
                 .map(|group| FailureReport::in_training(group, name, &pinned, &folder.workspace()))
                 .collect(),
             conclusion,
             truncated: KeptCalls::read(folder).truncated,
-            staleness: curve.is_asynchronous().then(|| StalenessReport::of(&curve)),
+            staleness: curve
+                .is_asynchronous()
+                .then(|| StalenessReport::of(&curve, end)),
             seconds: PhaseSeconds {
                 rollout: curve.sum(|step| step.rollout_seconds),
                 grade: curve.sum(|step| step.grade_seconds),
@@ -374,23 +420,35 @@ impl TrainedStep {
 }
 
 impl GroupCounts {
-    fn of(curve: &Curve) -> Self {
+    fn of(curve: &Curve, end: Option<&TrainEnd>) -> Self {
+        let unused = end.map(TrainEnd::unused).unwrap_or_default();
         Self {
             used: curve.count(|step| step.groups_used),
-            no_variance: curve.count(|step| step.groups_without_variance),
-            incomplete: curve.count(|step| step.groups_incomplete),
+            no_variance: curve.count(|step| step.groups_without_variance) + unused.no_variance,
+            incomplete: curve.count(|step| step.groups_incomplete) + unused.incomplete,
+        }
+    }
+}
+
+impl From<UnusedGroups> for GroupCounts {
+    fn from(unused: UnusedGroups) -> Self {
+        Self {
+            used: 0,
+            no_variance: unused.no_variance,
+            incomplete: unused.incomplete,
         }
     }
 }
 
 impl StalenessReport {
-    fn of(curve: &Curve) -> Self {
+    fn of(curve: &Curve, end: Option<&TrainEnd>) -> Self {
         let tokens = curve.staleness();
+        let unused = end.map(TrainEnd::unused).unwrap_or_default();
         Self {
             mean: tokens.mean(),
             max: tokens.max(),
             tokens,
-            groups_discarded: curve.count(|step| step.groups_stale),
+            groups_discarded: curve.count(|step| step.groups_stale) + unused.stale,
             rollouts_dropped: curve.count(|step| step.rollouts_stale),
             tokens_masked: curve.count(|step| step.tokens_masked),
             seconds_waiting: SecondsWaiting {
