@@ -17,7 +17,7 @@ struct Part {
     packages: &'static [&'static str],
 }
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     // The entry points for users: both load what they name only when it is asked for.
     Part {
         name: "osmosis_ai.__init__",
@@ -33,10 +33,16 @@ const PARTS: [Part; 16] = [
         ],
         packages: &[],
     },
+    // Where modules of a project are read from, in every process that imports them.
+    Part {
+        name: "osmosis_ai.project_snapshot",
+        parts: &[],
+        packages: &[],
+    },
     // The core: it builds on nothing else of ours, and names no workflow kind but its own.
     Part {
         name: "osmosis_ai.rollout",
-        parts: &[],
+        parts: &["osmosis_ai.project_snapshot"],
         packages: &["pydantic", "typing_extensions"],
     },
     Part {
@@ -76,6 +82,7 @@ const PARTS: [Part; 16] = [
         name: "osmosis_ai.worker",
         parts: &[
             "osmosis_ai.__init__",
+            "osmosis_ai.project_snapshot",
             "osmosis_ai.rollout",
             "osmosis_ai.worker.process",
         ],
@@ -104,7 +111,11 @@ const PARTS: [Part; 16] = [
     // Workflow kinds: they register themselves, and only the program of a worker imports them.
     Part {
         name: "osmosis_ai.areal",
-        parts: &["osmosis_ai.rollout", "osmosis_ai.worker.process"],
+        parts: &[
+            "osmosis_ai.project_snapshot",
+            "osmosis_ai.rollout",
+            "osmosis_ai.worker.process",
+        ],
         packages: &["aiohttp", "httpx", "typing_extensions"],
     },
     Part {

@@ -219,6 +219,7 @@ impl From<WorkerError> for RunError {
                 "the rollout's environment holds another version of this SDK; remove its `.venv`",
             ),
             WorkerError::Socket { .. } => Self::failed(RunErrorKind::WorkerSocket, headline),
+            WorkerError::CodeChanged(changed) => changed.into(),
         }
     }
 }

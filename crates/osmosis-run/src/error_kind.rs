@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunErrorKind {
     ClusterUnusable,
+    CodeChanged,
     ConfigInvalid,
     DatasetChanged,
     DatasetInvalid,
@@ -70,8 +71,9 @@ pub enum RunErrorKind {
 
 impl RunErrorKind {
     /// In the order of their codes.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::ClusterUnusable,
+        Self::CodeChanged,
         Self::ConfigInvalid,
         Self::DatasetChanged,
         Self::DatasetInvalid,
@@ -140,6 +142,7 @@ impl RunErrorKind {
     pub fn code(self) -> &'static str {
         match self {
             Self::ClusterUnusable => "cluster_unusable",
+            Self::CodeChanged => "code_changed",
             Self::ConfigInvalid => "config_invalid",
             Self::DatasetChanged => "dataset_changed",
             Self::DatasetInvalid => "dataset_invalid",
@@ -210,6 +213,9 @@ impl RunErrorKind {
         match self {
             Self::ClusterUnusable => {
                 "the Ray cluster can't be reached, or no Python with Ray was found"
+            }
+            Self::CodeChanged => {
+                "files that the run executes were changed while it was active; the message names them"
             }
             Self::ConfigInvalid => {
                 "the config has errors; `details.problems` lists all of them with their positions"

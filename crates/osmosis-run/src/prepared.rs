@@ -4,6 +4,7 @@ use camino::Utf8Path;
 use osmosis_core::config::{Entrypoint, Language};
 use osmosis_worker::Launch;
 use osmosis_worker::environment::{self, BuiltRollout, PreparedEnvironment};
+use osmosis_worker::seal::Sealed;
 
 use crate::RunError;
 use crate::notices::{Notice, Notices};
@@ -69,6 +70,15 @@ impl Prepared {
         match self {
             Self::Python(prepared) => Some(&prepared.python),
             Self::Rust(_) => None,
+        }
+    }
+
+    /// What of it has to stay as it is while workers run.
+    pub fn sealed(&self) -> Vec<Sealed> {
+        match self {
+            Self::Python(prepared) => prepared.sealed(),
+            // Its binary is in a snapshot.
+            Self::Rust(_) => vec![],
         }
     }
 

@@ -8,7 +8,7 @@ use osmosis_worker::{PoolOptions, WorkerPool};
 
 use crate::execution::pool_options;
 use crate::life::Surroundings;
-use crate::prepared::Prepared;
+use crate::run_code::RunCode;
 use crate::settings::Throughput;
 use crate::user_code::UserCode;
 use crate::{RunError, RunErrorKind};
@@ -32,20 +32,22 @@ pub enum WorkerRoles {
 /// User code whose environment is made, with its workers once they are started.
 #[derive(Debug)]
 pub struct ReadyCode {
-    prepared: Prepared,
+    code: Arc<RunCode>,
     workers: Option<Arc<WorkerPool>>,
 }
 
 impl CodeStart<'_> {
-    /// Makes the environment of the project, or builds it.
+    /// Makes the environment of the project, or builds it, and takes the snapshot that the run executes.
     pub async fn prepare<E: Send + 'static>(
         &self,
         around: &Surroundings<'_, E>,
     ) -> Result<ReadyCode, RunError> {
         let python = self.throughput.python.as_deref();
         let prepared = self.code.prepare(python, &**around.notices).await?;
+        let code = self.code.take(prepared).await?;
+        around.parts.add_code(Arc::clone(&code), around.notices);
         Ok(ReadyCode {
-            prepared,
+            code,
             workers: None,
         })
     }
@@ -64,7 +66,7 @@ impl CodeStart<'_> {
         let events = around.events.worker_events();
         let starting = self
             .code
-            .start_workers(&ready.prepared, self.pool_options(), events);
+            .start_workers(&ready.code, self.pool_options(), events);
         let workers = around.parts.add_workers(starting.await?);
         ready.workers = Some(Arc::clone(&workers));
         Ok(workers)
@@ -87,17 +89,17 @@ impl CodeStart<'_> {
 impl ReadyCode {
     /// A digest of the environment.
     pub fn digest(&self) -> &str {
-        self.prepared.digest()
+        self.code.prepared().digest()
     }
 
     /// The interpreter or binary.
     pub fn program(&self) -> &Utf8Path {
-        self.prepared.program()
+        self.code.prepared().program()
     }
 
     /// The project's Python, when it is written in Python.
     pub fn interpreter(&self) -> Option<&Utf8Path> {
-        self.prepared.interpreter()
+        self.code.prepared().interpreter()
     }
 
     /// The workers, which [`CodeStart::start`] has started.

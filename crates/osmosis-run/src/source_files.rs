@@ -4,10 +4,12 @@
 //! project's own `.osmosisignore` lists. `docs/runs.md` describes both.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use sha2::{Digest, Sha256};
 
+use crate::digested_files::DigestedFile;
 use crate::source_digest::{bytes_digest, hex};
 use crate::{RunError, io_error as io};
 
@@ -37,7 +39,7 @@ pub const IGNORED: &[&str] = &[
 ];
 
 /// Folders that are not even looked into.
-const SKIPPED: [&str; 6] = [
+pub(crate) const SKIPPED: [&str; 6] = [
     ".venv",
     "__pycache__",
     ".git",
@@ -57,6 +59,8 @@ pub struct ProjectSource {
     pub sha256: String,
     /// Of each file that counts, by its path from the project's folder.
     pub files: BTreeMap<String, String>,
+    /// The files that the project needs to be run: those that count, and what its build may ask for.
+    pub packed: BTreeMap<String, DigestedFile>,
 }
 
 impl ProjectSource {
@@ -67,6 +71,7 @@ impl ProjectSource {
         let ignored = Ignored::of_project(folder)?;
         let mut hash = Sha256::new();
         let mut files = BTreeMap::new();
+        let mut packed = BTreeMap::new();
         for file in paths {
             let name = file.strip_prefix(folder).unwrap_or(&file);
             let bytes = std::fs::read(&file).map_err(|error| io(&file, &error))?;
@@ -74,15 +79,24 @@ impl ProjectSource {
             hash.update(name.as_str());
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(&bytes);
-            if !ignored.contains(folder, name) {
-                let mut digest = bytes_digest(&bytes);
-                digest.truncate(DIGITS);
-                files.insert(name.to_string(), digest);
+            let counts = !ignored.contains(folder, name);
+            if !counts && !is_packed_too(name) {
+                continue;
             }
+            let metadata = file.metadata().map_err(|error| io(&file, &error))?;
+            let digested = DigestedFile {
+                sha256: bytes_digest(&bytes),
+                executable: metadata.permissions().mode() & 0o100 != 0,
+            };
+            if counts {
+                files.insert(name.to_string(), digested.sha256[..DIGITS].to_owned());
+            }
+            packed.insert(name.to_string(), digested);
         }
         Ok(Self {
             sha256: hex(&hash.finalize()),
             files,
+            packed,
         })
     }
 }
@@ -98,26 +112,11 @@ const PACKED_TOO: &[&str] = &[
     "CHANGELOG*",
 ];
 
-/// The files that a project needs on another machine, by their paths from its folder: those that count, and what its
-/// build may ask for.
-pub fn files_to_pack(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, RunError> {
-    let mut paths = Vec::new();
-    collect(folder, &mut paths)?;
-    paths.sort();
-    let ignored = Ignored::of_project(folder)?;
-    let names = paths.iter().map(|path| {
-        let name = path.strip_prefix(folder).unwrap_or(path);
-        name.to_owned()
-    });
-    let packed_too = |name: &Utf8Path| {
-        let name = name.as_str().as_bytes();
-        PACKED_TOO
-            .iter()
-            .any(|pattern| fits(pattern.as_bytes(), name))
-    };
-    Ok(names
-        .filter(|name| packed_too(name) || !ignored.contains(folder, name))
-        .collect())
+fn is_packed_too(name: &Utf8Path) -> bool {
+    let name = name.as_str().as_bytes();
+    PACKED_TOO
+        .iter()
+        .any(|pattern| fits(pattern.as_bytes(), name))
 }
 
 fn collect(folder: &Utf8Path, files: &mut Vec<Utf8PathBuf>) -> Result<(), RunError> {
@@ -139,7 +138,7 @@ fn collect(folder: &Utf8Path, files: &mut Vec<Utf8PathBuf>) -> Result<(), RunErr
 
 /// What does not count in one project.
 #[derive(Debug)]
-struct Ignored(Vec<Rule>);
+pub(crate) struct Ignored(Vec<Rule>);
 
 /// One line: later ones win over earlier ones.
 #[derive(Debug, PartialEq, Eq)]
@@ -154,7 +153,7 @@ struct Rule {
 }
 
 impl Ignored {
-    fn of_project(folder: &Utf8Path) -> Result<Self, RunError> {
+    pub(crate) fn of_project(folder: &Utf8Path) -> Result<Self, RunError> {
         let path = folder.join(IGNORE_FILE);
         let own = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -169,6 +168,11 @@ impl Ignored {
 
     /// Whether a file, or a folder that it is in, does not count.
     fn contains(&self, folder: &Utf8Path, file: &Utf8Path) -> bool {
+        self.contains_folder_of(folder, file) || self.matches(file, false)
+    }
+
+    /// Whether a folder that a file is in does not count.
+    pub(crate) fn contains_folder_of(&self, folder: &Utf8Path, file: &Utf8Path) -> bool {
         let mut parents: Vec<&Utf8Path> = file
             .ancestors()
             .skip(1)
@@ -179,7 +183,6 @@ impl Ignored {
         parents
             .iter()
             .any(|parent| is_environment(parent) || self.matches(parent, true))
-            || self.matches(file, false)
     }
 
     fn matches(&self, path: &Utf8Path, is_folder: bool) -> bool {
@@ -307,9 +310,9 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        let packed = files_to_pack(root).unwrap();
+        let source = ProjectSource::read(root).unwrap();
         assert_eq!(
-            packed,
+            source.packed.into_keys().collect::<Vec<_>>(),
             [
                 ".cargo/config.toml",
                 ".osmosisignore",

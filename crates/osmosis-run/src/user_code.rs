@@ -1,6 +1,7 @@
 //! The user's side of a run: a rollout with everything it is started with.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::notices::Notices;
 use crate::prepared::Prepared;
+use crate::run_code::RunCode;
 use crate::secrets;
 use crate::source_files::ProjectSource;
 use crate::withheld::{IN_CONFIG, Withheld};
@@ -32,6 +34,8 @@ pub struct UserCode {
     /// User code that raises opens its debugger on this terminal.
     pub debugger: bool,
     passed_on: PassedOn,
+    /// Set once it is prepared.
+    run_code: OnceLock<Arc<RunCode>>,
 }
 
 /// The sections of a config that are for user code.
@@ -138,12 +142,26 @@ impl UserCode {
             withheld,
             debugger: false,
             passed_on,
+            run_code: OnceLock::new(),
         })
     }
 
-    /// Digests of the project's files.
+    /// Digests of the project's files, as they are executed.
     pub fn source(&self) -> Result<ProjectSource, RunError> {
-        ProjectSource::read(&self.rollout_dir)
+        self.run_code().map(|code| code.source().clone())
+    }
+
+    /// What the run executes, once it is prepared.
+    pub fn run_code(&self) -> Result<&Arc<RunCode>, RunError> {
+        self.run_code.get().ok_or_else(|| {
+            RunError::failed(RunErrorKind::Internal, "the user's code was never prepared")
+        })
+    }
+
+    /// Takes the snapshot that the run executes.
+    pub async fn take(&self, prepared: Prepared) -> Result<Arc<RunCode>, RunError> {
+        let code = Arc::new(RunCode::take(&self.rollout_dir, prepared).await?);
+        Ok(Arc::clone(self.run_code.get_or_init(|| code)))
     }
 
     /// `[workers] isolation`.
@@ -167,7 +185,7 @@ impl UserCode {
 
     pub async fn start_workers(
         &self,
-        prepared: &Prepared,
+        code: &RunCode,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<WorkerPool, RunError> {
@@ -184,15 +202,17 @@ impl UserCode {
             variables.push((DEBUG_VARIABLE.to_owned(), "1".to_owned()));
         }
         let load = Load {
-            project_path: self.rollout_dir.to_string(),
+            project_path: code.folder().to_string(),
             entrypoint: self.experiment.entrypoint.to_string(),
             workflow: JsonText::of(&self.passed_on.workflow).map_err(internal)?,
             grader: JsonText::of(&self.passed_on.grader).map_err(internal)?,
         };
-        let launch = prepared.launch(&self.rollout_dir, variables);
-        WorkerPool::start(launch, load, options, events)
+        let starting = WorkerPool::start(code.launch(variables), load, options, events);
+        let pool = starting
             .await
-            .map_err(|error| self.withheld.explain(error.into(), IN_CONFIG))
+            .map_err(|error| self.withheld.explain(error.into(), IN_CONFIG))?;
+        code.imported().await?;
+        Ok(pool)
     }
 
     /// Says what was found in the user's code; `amount` says how much of it will be run.

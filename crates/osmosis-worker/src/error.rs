@@ -3,6 +3,8 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::frame::Problem;
 
+use crate::seal::Unsealed;
+
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -25,6 +27,8 @@ pub enum WorkerError {
     },
     #[error("worker speaks protocol {found}, this program speaks {expected}")]
     Protocol { found: u32, expected: u32 },
+    #[error("the code that workers run is not what it was: {0}")]
+    CodeChanged(#[from] Unsealed),
     #[error("{message}")]
     Socket { message: String },
 }
@@ -38,6 +42,8 @@ pub enum WorkerErrorKind {
     Process,
     /// The SDK in the environment does not fit this program.
     Version,
+    /// Somebody wrote to the files that workers import.
+    Code,
 }
 
 impl WorkerError {
@@ -49,13 +55,14 @@ impl WorkerError {
             | Self::NotReady { .. }
             | Self::Socket { .. } => WorkerErrorKind::Process,
             Self::Protocol { .. } => WorkerErrorKind::Version,
+            Self::CodeChanged(_) => WorkerErrorKind::Code,
         }
     }
 
     /// The remedy, when one is known. The problems of `LoadFailed` carry hints of their own.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::LoadFailed { .. } | Self::Socket { .. } => None,
+            Self::LoadFailed { .. } | Self::Socket { .. } | Self::CodeChanged(_) => None,
             Self::Spawn { program, .. } => Some(format!(
                 "check that `{program}` exists and can be executed, or name another interpreter with `--python`"
             )),

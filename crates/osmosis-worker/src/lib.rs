@@ -36,6 +36,7 @@ mod launcher;
 mod options;
 mod pool;
 mod process_group;
+pub mod seal;
 mod service;
 pub mod variables;
 

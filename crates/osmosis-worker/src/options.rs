@@ -1,9 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use osmosis_core::config::WorkerIsolation;
 
 use crate::guard::GuardProgram;
+use crate::seal::Seal;
 
 /// How to start a worker process.
 #[derive(Debug, Clone)]
@@ -15,6 +17,8 @@ pub struct Launch {
     pub environment: Vec<(String, String)>,
     /// What ends everything that the process starts; without it only its process group is ended.
     pub guard: Option<GuardProgram>,
+    /// Files that must be as they were whenever a process is started.
+    pub seal: Option<Arc<Seal>>,
 }
 
 /// How many workers, and how patient we are with them.

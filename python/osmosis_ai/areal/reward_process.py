@@ -39,6 +39,8 @@ HELLO, STARTED, VALUE, RAISED, FAILED, EXITED, UNLOADABLE = range(7)
 _CHUNK = 256 * 1024
 _REAP_SECONDS = 0.02
 _PR_SET_PDEATHSIG = 1
+# Says in a worker that modules of the project come from a snapshot.
+_SNAPSHOT = "_OSMOSIS_SNAPSHOT"
 
 # Also true for a user's module that is imported in here and reaches for this one.
 inside = False
@@ -231,6 +233,8 @@ def prepare(setup: dict[str, Any]) -> tuple[str, str] | None:
     with contextlib.suppress(OSError):
         os.chdir(setup["folder"])
     _Files.known.update(setup["files"])
+    if _SNAPSHOT in os.environ:
+        import_module("osmosis_ai.project_snapshot").install()
     if _Files not in sys.meta_path:
         sys.meta_path.insert(0, _Files)
     if setup["alias"]:
@@ -249,6 +253,8 @@ class _Files:
         file = cls.known.get(name)
         if file is None:
             return None
+        if _SNAPSHOT in os.environ:
+            return import_module("osmosis_ai.project_snapshot").spec_of_file(name, file)
         return import_module("importlib.util").spec_from_file_location(name, file)
 
 

@@ -16,6 +16,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from osmosis_ai import project_snapshot
 from osmosis_ai.areal import http_clients, rollout_environ, workflow_context
 from osmosis_ai.areal.alias import install_alias
 from osmosis_ai.areal.arrays import plain
@@ -167,6 +168,7 @@ def main() -> None:
     _leave_guard(answer_fd, lifeline)
     request = json.loads(sys.stdin.read())
     runtime.enter_worker()
+    project_snapshot.install()
     install_alias()
     load = request["load"]
     answer: dict[str, Any]

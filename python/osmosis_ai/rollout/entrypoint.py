@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from osmosis_ai import project_snapshot
 from osmosis_ai.rollout.failure import user_traceback
 
 
@@ -48,7 +49,7 @@ class Entrypoint:
 def show_path(file: str | Path, project: Path) -> str:
     """The path relative to the project when it is inside."""
     try:
-        return str(Path(file).resolve().relative_to(project))
+        return str(Path(project_snapshot.run_folder(str(file))).resolve().relative_to(project))
     except ValueError:
         return str(file)
 
@@ -85,7 +86,8 @@ def parse_entrypoint(project_path: str, entrypoint: str) -> Entrypoint:
 def parse_source(entrypoint: Entrypoint) -> ast.Module:
     """The syntax tree of the entrypoint."""
     try:
-        return ast.parse(entrypoint.file.read_bytes(), filename=str(entrypoint.file))
+        file = project_snapshot.shown(str(entrypoint.file))
+        return ast.parse(entrypoint.file.read_bytes(), filename=file)
     except (SyntaxError, ValueError) as error:
         raise EntrypointError([_syntax_problem(error, entrypoint)]) from None
 
@@ -125,7 +127,7 @@ def _import(entrypoint: Entrypoint) -> ModuleType:
     name = entrypoint.file.stem
     if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
         name = f"osmosis_entrypoint_{name}"
-    spec = importlib.util.spec_from_file_location(name, entrypoint.file)
+    spec = project_snapshot.spec_of_file(name, str(entrypoint.file))
     if spec is None or spec.loader is None:
         raise ImportError(f"`{entrypoint.shown}` can't be imported")
     module = importlib.util.module_from_spec(spec)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from osmosis_ai import project_snapshot
 from osmosis_ai.rollout.failure import is_our_code, user_traceback
 
 # Set by the engine for the workers of a run that is debugged.
@@ -59,6 +60,11 @@ class TerminalPdb(pdb.Pdb):
     def __init__(self) -> None:
         super().__init__(nosigint=True)
         self.introduction = ""
+
+    def lookupmodule(self, filename: str) -> str | None:
+        """A file as frames name it, for breakpoints."""
+        found: str | None = super().lookupmodule(filename)
+        return None if found is None else project_snapshot.shown(found)
 
     def interaction(self, *args: Any, **kwargs: Any) -> None:
         """Talks to the user, on the terminal."""

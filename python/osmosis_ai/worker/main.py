@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
+from osmosis_ai import project_snapshot
 from osmosis_ai.rollout import runtime, workflow_kinds
 from osmosis_ai.worker import debugging
 from osmosis_ai.worker.children import Children
@@ -45,6 +46,7 @@ def main() -> NoReturn:
         _give_up(f"{ADDRESS_VARIABLE} and {TOKEN_VARIABLE} must be set", _EXIT_USAGE)
     debugging.enable_if_asked()
     runtime.enter_worker()
+    project_snapshot.install()
     for kind in workflow_kinds.registered():
         kind.prepare_process()
     die_with_parent(parent)

@@ -26,7 +26,7 @@ def exact(answer, expected):
 
 class Obedient:
     def __init__(self, reward_fn, bonus=0.0):
-        with open("built", "a") as file:
+        with open("../../built", "a") as file:
             file.write("once\n")
         self.reward = AsyncRewardWrapper(reward_fn)
         self.bonus = bonus
@@ -183,7 +183,7 @@ fn check_all_kinds_of_results(mode: &str) -> Workspace {
 #[test]
 fn an_agent_workflow_is_evaluated_with_every_sdk_and_every_kind_of_result() {
     let workspace = check_all_kinds_of_results("");
-    assert_eq!(workspace.read("rollouts/r/built"), "once\n");
+    assert_eq!(workspace.read("built"), "once\n");
     check_metrics(&workspace);
     check_conversations(&workspace);
 }
@@ -248,7 +248,7 @@ fn check_metrics(workspace: &Workspace) {
 fn an_agent_workflow_in_processes_of_its_own_gives_the_same() {
     let workspace = check_all_kinds_of_results("mode = \"subproc\"\n");
     // Once to see whether it can be built, and once for each rollout.
-    assert_eq!(workspace.read("rollouts/r/built").lines().count(), 10);
+    assert_eq!(workspace.read("built").lines().count(), 10);
     check_metrics(&workspace);
 }
 

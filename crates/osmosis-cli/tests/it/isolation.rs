@@ -20,7 +20,7 @@ fn curious() -> String {
 import gc, os
 
 def note(what):
-    with open('notes.txt', 'a') as notes:
+    with open('../../notes.txt', 'a') as notes:
         notes.write(f'{{what}} {{os.getpid()}}\n')
 
 def keys():
@@ -32,7 +32,7 @@ def keys():
 
 fn notes(workspace: &Workspace, what: &str) -> Vec<String> {
     workspace
-        .read("rollouts/r/notes.txt")
+        .read("notes.txt")
         .lines()
         .filter_map(|line| line.strip_prefix(what))
         .map(|pid| pid.trim().to_owned())

@@ -17,6 +17,7 @@ mod bad_configs;
 mod bad_training;
 mod bad_user_code;
 mod closed_pipes;
+mod code_on_disk;
 mod compare;
 mod completion;
 mod culprits;

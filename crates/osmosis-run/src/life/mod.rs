@@ -236,7 +236,7 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         Ok(begun) => begun,
         Err(error) => {
             notices.notice(Notice::StepsDone);
-            parts.shut_down().await;
+            parts.shut_down().await?;
             return Err(error);
         }
     };
@@ -259,7 +259,8 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
         }
     };
     // The same for every way out from here on.
-    parts.shut_down().await;
+    // Whatever else went wrong: results may be of other code.
+    let driven = parts.shut_down().await.and(driven);
     events.finish().await;
     let settled = match driven {
         Ok(end) if run.was_finished => look_again(work, &run, end).await,
@@ -310,7 +311,7 @@ pub async fn rehearse<E: Send + 'static, T>(
     };
     let done = stop.unless_stopped(part(&around)).await;
     notices.notice(Notice::StepsDone);
-    parts.shut_down().await;
+    parts.shut_down().await?;
     done
 }
 

@@ -11,6 +11,10 @@ use osmosis_policy::Sampler;
 use osmosis_worker::WorkerPool;
 use parking_lot::Mutex;
 
+use crate::RunError;
+use crate::notices::Notices;
+use crate::run_code::RunCode;
+
 /// How long workers and gateways may take to end.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -61,11 +65,21 @@ impl Part for Sampler {
 
 /// The running parts of one run.
 #[derive(Default)]
-pub struct RunningParts(Mutex<Vec<(Stage, Arc<dyn Part>)>>);
+pub struct RunningParts {
+    parts: Mutex<Vec<(Stage, Arc<dyn Part>)>>,
+    /// What workers execute.
+    code: Mutex<Vec<Executed>>,
+}
+
+/// Code that workers execute, and who is told of it at the end.
+struct Executed {
+    code: Arc<RunCode>,
+    notices: Arc<dyn Notices>,
+}
 
 impl fmt::Debug for RunningParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stages: Vec<Stage> = self.0.lock().iter().map(|(stage, _)| *stage).collect();
+        let stages: Vec<Stage> = self.parts.lock().iter().map(|(stage, _)| *stage).collect();
         f.debug_tuple("RunningParts").field(&stages).finish()
     }
 }
@@ -80,7 +94,7 @@ impl RunningParts {
 
     /// The same for a part that others have already.
     pub fn share(&self, stage: Stage, part: Arc<dyn Part>) {
-        self.0.lock().push((stage, part));
+        self.parts.lock().push((stage, part));
     }
 
     pub fn add_workers(&self, workers: WorkerPool) -> Arc<WorkerPool> {
@@ -95,12 +109,24 @@ impl RunningParts {
         self.share(Stage::Policy, Arc::<Sampler>::clone(sampler));
     }
 
-    /// Brings everything down, and lets go of it.
-    pub async fn shut_down(&self) {
-        let mut parts = std::mem::take(&mut *self.0.lock());
+    /// Takes care of what workers execute.
+    pub fn add_code(&self, code: Arc<RunCode>, notices: &Arc<dyn Notices>) {
+        let notices = Arc::clone(notices);
+        self.code.lock().push(Executed { code, notices });
+    }
+
+    /// Brings everything down, and lets go of it. Fails when what workers executed is not what it was.
+    pub async fn shut_down(&self) -> Result<(), RunError> {
+        let mut parts = std::mem::take(&mut *self.parts.lock());
         parts.sort_by_key(|(stage, _)| *stage);
         for (_, part) in parts {
             part.shut_down().await;
         }
+        let mut unchanged = Ok(());
+        let executed = std::mem::take(&mut *self.code.lock());
+        for one in executed {
+            unchanged = unchanged.and(one.code.finish(&*one.notices).await);
+        }
+        unchanged
     }
 }

@@ -168,7 +168,7 @@ async fn work(
         Ok((ready, folder)) => ready.drive(request, store, &folder, &around).await,
         Err(error) => Err(error),
     };
-    parts.shut_down().await;
+    let worked = parts.shut_down().await.and(worked);
     events.finish().await;
     let end = worked?;
     let done = shared(store)?.members().await?;

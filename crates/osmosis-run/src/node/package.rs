@@ -7,6 +7,7 @@ use osmosis_core::JsonText;
 use osmosis_store::{PackageFile, SharedRun};
 use serde::{Deserialize, Serialize};
 
+use crate::digested_files::DigestedFile;
 use crate::source_digest::bytes_digest;
 use crate::{RunError, RunErrorKind};
 
@@ -35,18 +36,10 @@ pub struct NodePackage {
     pub seed: u64,
     /// The files of a node's workspace, by their path in it.
     #[serde(default)]
-    pub files: BTreeMap<String, PackedFile>,
+    pub files: BTreeMap<String, DigestedFile>,
     /// Other contents by name, each with its SHA-256: scripts, chat templates, tokenizers.
     #[serde(default)]
     pub attachments: BTreeMap<String, String>,
-}
-
-/// A file of the package.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PackedFile {
-    pub sha256: String,
-    #[serde(default)]
-    pub executable: bool,
 }
 
 /// A package in the making.
@@ -71,7 +64,7 @@ impl PackageBuilder {
     /// Adds a file of the workspace, by its path from the workspace's folder.
     pub fn add_file(&mut self, path: &str, content: Bytes, executable: bool) {
         let sha256 = self.keep(content);
-        let packed = PackedFile { sha256, executable };
+        let packed = DigestedFile { sha256, executable };
         self.package.files.insert(path.to_owned(), packed);
     }
 

@@ -1,13 +1,10 @@
 //! What of a run's workspace goes into its package.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use bytes::Bytes;
 use camino::Utf8Path;
 use osmosis_core::config::{Experiment, ModelPath};
 
 use super::package::{CHAT_TEMPLATE, JUDGE_SCRIPT, MODEL_SCRIPT, PackageBuilder};
-use crate::source_files::files_to_pack;
 use crate::user_code::UserCode;
 use crate::workspace::Workspace;
 use crate::{RunError, io_error as io};
@@ -36,12 +33,11 @@ pub fn pack(
 
 fn pack_project(package: &mut PackageBuilder, code: &UserCode) -> Result<(), RunError> {
     let project = code.experiment.rollout.as_str();
-    for name in files_to_pack(&code.rollout_dir)? {
-        let path = code.rollout_dir.join(&name);
-        let metadata = path.metadata().map_err(|error| io(&path, &error))?;
-        let executable = metadata.permissions().mode() & 0o100 != 0;
+    // As the snapshot has them, so that nodes run what is run here.
+    let run_code = code.run_code()?;
+    for (name, file) in &run_code.source().packed {
         let place = format!("rollouts/{project}/{name}");
-        package.add_file(&place, read(&path)?, executable);
+        package.add_file(&place, read(&run_code.file(name))?, file.executable);
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use osmosis_engine::{Engine, EngineOptions, Measuring, RunEvent};
 use osmosis_gateway::{AddressRules, Policy, RelayPolicy, Sampling, Secret};
 use osmosis_run::execution::{self, DriveSettings};
 use osmosis_run::life::{OpenRun, RunIdentity, Surroundings, Work};
-use osmosis_run::prepared::Prepared;
+use osmosis_run::run_code::RunCode;
 use osmosis_run::run_folder::RunFolder;
 use osmosis_run::runs::Pinned;
 use osmosis_run::stop_signals::StopSignals;
@@ -74,7 +74,7 @@ pub struct ServerAddress<'a> {
 /// Everything that is needed to take the first request but workers.
 #[derive(Debug)]
 pub struct ReadyServer {
-    prepared: Option<Prepared>,
+    code: Option<Arc<RunCode>>,
     listening: Listening,
     /// Those that are started here. The one that comes by itself does so when it is told where we are.
     workers: Option<Arc<WorkerPool>>,
@@ -125,8 +125,12 @@ impl Work for Serving {
     }
 
     async fn prepare(&self, around: &Surroundings<'_, RunEvent>) -> Result<ReadyServer, RunError> {
+        let code = self.side.prepare(&**around.notices).await?;
+        if let Some(code) = &code {
+            around.parts.add_code(Arc::clone(code), around.notices);
+        }
         Ok(ReadyServer {
-            prepared: self.side.prepare(&**around.notices).await?,
+            code,
             listening: Listening::on(self.address).await?,
             workers: None,
         })
@@ -137,12 +141,12 @@ impl Work for Serving {
         ready: &mut ReadyServer,
         around: &Surroundings<'_, RunEvent>,
     ) -> Result<(), RunError> {
-        if let Some(prepared) = &ready.prepared {
+        if let Some(code) = &ready.code {
             let events = around.events.worker_events();
             let notices = &**around.notices;
-            let starting =
-                self.side
-                    .start_workers(prepared, self.most_in_flight(), events, notices);
+            let starting = self
+                .side
+                .start_workers(code, self.most_in_flight(), events, notices);
             ready.workers = Some(around.parts.add_workers(starting.await?));
         }
         Ok(())

@@ -1,15 +1,17 @@
 //! Whose workflow is served: a rollout of the workspace, or the process that started us.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use osmosis_core::config::{Entrypoint, WorkerIsolation};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
 use osmosis_run::execution::pool_options;
 use osmosis_run::notices::Notices;
 use osmosis_run::prepared::Prepared;
+use osmosis_run::run_code::RunCode;
 use osmosis_run::run_folder::RunFolder;
 use osmosis_run::settings::Throughput;
 use osmosis_run::user_code::rollout_dir;
@@ -152,8 +154,8 @@ impl UserSide {
         }
     }
 
-    /// Makes the rollout's environment; there is none to make for the process that started us.
-    pub async fn prepare(&self, notices: &dyn Notices) -> Result<Option<Prepared>, RunError> {
+    /// Makes the rollout's environment and takes its snapshot; there is none to make for the process that started us.
+    pub async fn prepare(&self, notices: &dyn Notices) -> Result<Option<Arc<RunCode>>, RunError> {
         let ServedCode::Rollout(rollout) = &self.code else {
             return Ok(None);
         };
@@ -162,7 +164,8 @@ impl UserSide {
         if let Some(text) = rollout.withheld().text(BY_ARGUMENT) {
             notices.note(text);
         }
-        Ok(Some(prepared))
+        let code = RunCode::take(&rollout.dir, prepared).await?;
+        Ok(Some(Arc::new(code)))
     }
 
     /// What a run that goes on must have in common with its beginning.
@@ -179,7 +182,7 @@ impl UserSide {
     /// Starts workers of a rollout, which import its code.
     pub async fn start_workers(
         &self,
-        prepared: &Prepared,
+        code: &RunCode,
         max_in_flight: u32,
         events: mpsc::Sender<WorkerEvent>,
         notices: &dyn Notices,
@@ -195,7 +198,7 @@ impl UserSide {
             rollout.name, rollout.entrypoint.file
         ));
         let options = pool_options(&self.throughput, max_in_flight, self.isolation);
-        rollout.start_workers(prepared, options, events).await
+        rollout.start_workers(code, options, events).await
     }
 
     /// Waits for the one worker that comes by itself. `tell` is called when requests can be sent, with the
@@ -226,23 +229,24 @@ impl UserSide {
 impl Rollout {
     async fn start_workers(
         &self,
-        prepared: &Prepared,
+        code: &RunCode,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<WorkerPool, RunError> {
         let internal =
             |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
         let load = Load {
-            project_path: self.dir.to_string(),
+            project_path: code.folder().to_string(),
             entrypoint: self.entrypoint.to_string(),
             workflow: JsonText::parse("{}").map_err(internal)?,
             grader: JsonText::parse("{}").map_err(internal)?,
         };
-        let dir: &Utf8Path = &self.dir;
-        let launch = prepared.launch(dir, self.passed.clone().into_iter().collect());
-        WorkerPool::start(launch, load, options, events)
+        let launch = code.launch(self.passed.clone().into_iter().collect());
+        let pool = WorkerPool::start(launch, load, options, events)
             .await
-            .map_err(|error| self.withheld().explain(error.into(), BY_ARGUMENT))
+            .map_err(|error| self.withheld().explain(error.into(), BY_ARGUMENT))?;
+        code.imported().await?;
+        Ok(pool)
     }
 
     fn withheld(&self) -> Withheld {

@@ -352,6 +352,7 @@ fn launch(folder: &Utf8Path) -> Launch {
         working_directory: folder.to_owned(),
         environment: vec![],
         guard: None,
+        seal: None,
     }
 }
 

@@ -501,6 +501,7 @@ fn launch(folder: &Utf8Path) -> Launch {
         working_directory: folder.to_owned(),
         environment: vec![],
         guard: None,
+        seal: None,
     }
 }
 

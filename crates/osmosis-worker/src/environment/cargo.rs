@@ -30,6 +30,7 @@ impl BuiltRollout {
             working_directory: rollout_dir.to_owned(),
             environment,
             guard: GuardProgram::this(),
+            seal: None,
         }
     }
 }

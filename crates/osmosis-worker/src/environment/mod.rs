@@ -33,6 +33,7 @@ pub use self::sdk::sdk_path;
 use self::venv::{BuildLock, Found};
 use crate::Launch;
 use crate::guard::GuardProgram;
+use crate::seal::Sealed;
 
 /// Where things that can be made again are kept; before `XDG_CACHE_HOME/osmosis` and
 /// `~/.cache/osmosis`.
@@ -86,9 +87,20 @@ pub struct PreparedEnvironment {
     worker_script: Utf8PathBuf,
     /// Set when the interpreter is that of an environment.
     environment: Option<Utf8PathBuf>,
+    /// Where its packages are.
+    package_folders: Vec<Utf8PathBuf>,
 }
 
 impl PreparedEnvironment {
+    /// The SDK, the packages and the interpreter: what has to stay as it is while workers import it.
+    pub fn sealed(&self) -> Vec<Sealed> {
+        let interpreter = self.python.canonicalize_utf8().ok();
+        let folders = self.package_folders.iter().chain([&self.sdk_path]);
+        let mut sealed: Vec<Sealed> = folders.cloned().map(Sealed::Packages).collect();
+        sealed.push(Sealed::Files(interpreter.into_iter().collect()));
+        sealed
+    }
+
     /// How to start a worker for the rollout, with `environment` beside what workers inherit.
     pub fn launch(&self, rollout_dir: &Utf8Path, environment: Vec<(String, String)>) -> Launch {
         let mut variables = Vec::new();
@@ -105,6 +117,7 @@ impl PreparedEnvironment {
             working_directory: interpreter::absolute(rollout_dir),
             environment: variables,
             guard: GuardProgram::this(),
+            seal: None,
         }
     }
 }
@@ -263,8 +276,13 @@ impl<'a> Preparation<'a> {
             named.and_then(|_| environment_of(&interpreter.path))
         };
         let clash = Clash::look(&interpreter.path, &interpreter.import_path);
+        let package_folders = match &environment {
+            Some(folder) => vec![folder.clone()],
+            None => package_folders(&interpreter.import_path),
+        };
         Ok(PreparedEnvironment {
             clash,
+            package_folders,
             ..self.done(
                 interpreter.path.clone(),
                 environment,
@@ -400,6 +418,7 @@ impl<'a> Preparation<'a> {
             sdk_path: self.sdk.path.clone(),
             worker_script: self.sdk.worker_script(),
             python,
+            package_folders: environment.iter().cloned().collect(),
             environment,
             notes,
         }
@@ -424,6 +443,15 @@ fn require_modules(
         packages: interpreter.missing.clone(),
         remedy,
     })
+}
+
+/// Where packages are installed, of the folders that an interpreter imports from.
+fn package_folders(import_path: &[Utf8PathBuf]) -> Vec<Utf8PathBuf> {
+    let holds_packages = |folder: &&Utf8PathBuf| {
+        let name = folder.file_name().unwrap_or_default();
+        matches!(name, "site-packages" | "dist-packages") && folder.is_dir()
+    };
+    import_path.iter().filter(holds_packages).cloned().collect()
 }
 
 /// The virtual environment that an interpreter belongs to.

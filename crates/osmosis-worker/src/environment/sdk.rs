@@ -99,12 +99,29 @@ pub(super) fn locate(surroundings: &Surroundings) -> Result<Sdk, EnvironmentErro
     })
 }
 
+/// Whether it is what was unpacked: every file, and none beside them that could be imported.
 pub(super) fn is_whole(path: &Utf8Path) -> bool {
-    Files::iter().all(|name| {
-        let expected = Files::get(&name).map_or(0, |file| file.data.len() as u64);
-        std::fs::metadata(path.join(PACKAGE).join(&*name))
-            .is_ok_and(|metadata| metadata.len() == expected)
-    })
+    let is_as_unpacked = |name: &str| {
+        let expected = Files::get(name);
+        std::fs::read(path.join(PACKAGE).join(name))
+            .is_ok_and(|found| expected.is_some_and(|file| *file.data == *found))
+    };
+    Files::iter().all(|name| is_as_unpacked(&name))
+        && count_files(path).is_ok_and(|count| count == Files::iter().count())
+}
+
+/// All files but the bytecode that interpreters keep.
+fn count_files(folder: &Utf8Path) -> std::io::Result<usize> {
+    let mut count = 0;
+    for entry in folder.read_dir_utf8()? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            count += 1;
+        } else if entry.file_name() != "__pycache__" {
+            count += count_files(entry.path())?;
+        }
+    }
+    Ok(count)
 }
 
 fn content_hash() -> String {
@@ -164,9 +181,16 @@ mod tests {
         let sdk = unpack(&surroundings).unwrap();
         let script = sdk.worker_script();
         assert!(script.exists());
-        std::fs::write(&script, "broken").unwrap();
+        let whole = std::fs::read_to_string(&script).unwrap();
+        let forged = whole.replace("main()", "mine()");
+        assert_eq!(forged.len(), whole.len());
+        std::fs::write(&script, forged).unwrap();
         assert_eq!(unpack(&surroundings).unwrap(), sdk);
-        assert_ne!(std::fs::read_to_string(&script).unwrap(), "broken");
+        assert_eq!(std::fs::read_to_string(&script).unwrap(), whole);
+        // It would be found before the standard library's.
+        std::fs::write(sdk.path.join("json.py"), "").unwrap();
+        assert_eq!(unpack(&surroundings).unwrap(), sdk);
+        assert!(!sdk.path.join("json.py").exists());
         let left: Vec<_> = std::fs::read_dir(folder.path().join("sdk"))
             .unwrap()
             .collect();

@@ -75,6 +75,20 @@ impl LocalLauncher {
         })
     }
 
+    /// Compares what the process will import with what it was.
+    async fn check_seal(&self) -> Result<(), WorkerError> {
+        let Some(seal) = &self.launch.seal else {
+            return Ok(());
+        };
+        let seal = Arc::clone(seal);
+        let checked = tokio::task::spawn_blocking(move || seal.check()).await;
+        let checked = checked.map_err(|error| WorkerError::Spawn {
+            program: self.launch.program.clone(),
+            message: error.to_string(),
+        })?;
+        Ok(checked?)
+    }
+
     fn unguarded(&self, mut child: Child) -> Result<LocalProcess, String> {
         let pid = child.id().and_then(checked_pid);
         let pid = pid.ok_or_else(|| "it has no process id".to_owned())?;
@@ -199,6 +213,7 @@ impl LocalLauncher {
 #[async_trait]
 impl Launcher for LocalLauncher {
     async fn launch(&self, invitation: Invitation) -> Result<LaunchedProcess, WorkerError> {
+        self.check_seal().await?;
         let program = &self.launch.program;
         let failed = |message: String| WorkerError::Spawn {
             program: program.clone(),

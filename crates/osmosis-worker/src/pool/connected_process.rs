@@ -102,7 +102,14 @@ impl Inner {
             token: invited.expectation.token().to_owned(),
             until: deadline.at,
         };
-        let held = match self.launcher.launch(invitation).await?.0 {
+        let launched = self.launcher.launch(invitation).await.inspect_err(|error| {
+            if let WorkerError::CodeChanged(_) = error {
+                // No other process would run the code that the run began with.
+                self.close(&error.to_string());
+                self.stop.cancel();
+            }
+        });
+        let held = match launched?.0 {
             Launched::Elsewhere => None,
             Launched::Here(started) => {
                 let process = self.processes.admit(invited.id, started.pid, started.guard);

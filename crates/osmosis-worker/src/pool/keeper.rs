@@ -271,9 +271,10 @@ pub(super) fn describe(error: &WorkerError) -> String {
         WorkerError::LoadFailed { problems, .. } => {
             problems.first().map(|problem| &problem.message)
         }
-        WorkerError::Spawn { .. } | WorkerError::Protocol { .. } | WorkerError::Socket { .. } => {
-            None
-        }
+        WorkerError::Spawn { .. }
+        | WorkerError::Protocol { .. }
+        | WorkerError::CodeChanged(_)
+        | WorkerError::Socket { .. } => None,
     };
     match last_line {
         Some(line) => format!("could not be started ({error}; {line})"),

@@ -67,6 +67,7 @@ impl Setup {
             working_directory: working_directory.clone(),
             environment: self.environment,
             guard: guard(),
+            seal: None,
         };
         let load = Load {
             project_path: working_directory.to_string(),

@@ -103,6 +103,7 @@ async fn a_missing_program_is_named() {
             working_directory: path.clone(),
             environment: Vec::new(),
             guard: harness::guard(),
+            seal: None,
         };
         let load = osmosis_core::frame::Load {
             project_path: path.to_string(),
