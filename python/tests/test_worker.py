@@ -553,6 +553,39 @@ async def test_a_refused_worker_says_why_and_leaves(tmp_path: Path):
         assert b"wrong protocol" in errors
 
 
+async def test_a_token_on_standard_input_is_taken_before_user_code_runs(tmp_path: Path):
+    source = workflow("return [{'in': EMPTY, 'env': TOKENS}]", before=READS_INPUT)
+    (tmp_path / "main.py").write_text(source)
+    async with Engine(tmp_path) as engine:
+        arrival = engine.expect_worker("the token")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).parent.parent / "osmosis_ai" / "worker" / "__main__.py"),
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "OSMOSIS_WORKER_ADDR": engine.address,
+                "OSMOSIS_WORKER_TOKEN": "stdin",
+            },
+            stdin=asyncio.subprocess.PIPE,
+        )
+        engine.processes.append(process)
+        assert process.stdin is not None
+        process.stdin.write(b"the token")
+        process.stdin.close()
+        worker = await asyncio.wait_for(arrival, 30)
+        await worker.load(tmp_path)
+        done = await worker.run()
+        assert json.loads(done.samples[0].messages) == [{"in": True, "env": []}]
+
+
+READS_INPUT = """
+import os, sys
+EMPTY = sys.stdin.read() == "" and os.read(0, 1) == b""
+TOKENS = [name for name in os.environ if name.startswith("OSMOSIS_WORKER")]
+"""
+
+
 async def test_a_worker_reaches_its_engine_over_tcp(tmp_path: Path):
     (tmp_path / "main.py").write_text(ECHO)
     async with Engine(tmp_path) as engine:
@@ -634,6 +667,17 @@ async def test_the_guard_of_a_worker_adopts_its_orphans_and_holds_nothing(tmp_pa
 def parent_of(pid: int) -> int:
     """Whose child a process is."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@linux
+async def test_a_worker_can_not_be_traced_unless_it_is_debugged(tmp_path: Path):
+    note = "open('dumpable', 'a').write(str(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)))"
+    source = workflow("return ctx.prompt", before=f"import ctypes\n{note}")
+    async with loaded_worker(tmp_path, source) as (_, _, engine):
+        assert (tmp_path / "dumpable").read_text() == "0"
+        debugged, _ = await engine.start(tmp_path, _OSMOSIS_DEBUG="1")
+        await debugged.load(tmp_path)
+        assert (tmp_path / "dumpable").read_text() == "01"
 
 
 @linux

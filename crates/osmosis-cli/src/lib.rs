@@ -43,8 +43,8 @@ use error::Exit;
 // Under their names in this crate, too.
 use osmosis_run::{RunError, RunErrorKind};
 use osmosis_run::{
-    checked_dataset, events, execution, figures, inference_server, policy, private_files,
-    run_folder, run_log, source_digest, stop_signals, template_trial, workspace,
+    checked_dataset, events, execution, figures, inference_server, own_environment, policy,
+    private_files, run_folder, run_log, source_digest, stop_signals, template_trial, workspace,
 };
 use output::Output;
 
@@ -58,6 +58,11 @@ pub fn run() -> ExitCode {
     }
     if let Some(code) = template_trial::run_if_asked() {
         return code;
+    }
+    if let Err(error) = own_environment::hide() {
+        terminal::write_err(&format!(
+            "warning: other processes can read the variables of this one: {error}\n"
+        ));
     }
     template_trial::install();
     completions::answer_if_asked();

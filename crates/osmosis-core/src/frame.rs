@@ -27,6 +27,10 @@ pub const ADDRESS_VARIABLE: &str = "OSMOSIS_WORKER_ADDR";
 /// The unguessable text by which the engine recognises the worker.
 pub const TOKEN_VARIABLE: &str = "OSMOSIS_WORKER_TOKEN";
 
+/// The value of [`TOKEN_VARIABLE`] that says that the token is to be read from standard input, to its end. A
+/// worker of this machine gets it so: other processes can read an environment.
+pub const TOKEN_ON_STDIN: &str = "stdin";
+
 /// What a worker says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

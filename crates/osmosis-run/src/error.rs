@@ -4,8 +4,8 @@ use osmosis_core::config::ConfigErrors;
 use osmosis_engine::EngineError;
 use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_train::TrainError;
-use osmosis_worker::WorkerError;
 use osmosis_worker::environment::EnvironmentError;
+use osmosis_worker::{INTRUSION_HINT, WorkerError};
 use serde_json::Value;
 
 use crate::RunErrorKind;
@@ -220,6 +220,9 @@ impl From<WorkerError> for RunError {
             ),
             WorkerError::Socket { .. } => Self::failed(RunErrorKind::WorkerSocket, headline),
             WorkerError::CodeChanged(changed) => changed.into(),
+            WorkerError::Intrusion(_) => {
+                Self::failed(RunErrorKind::WorkerIntrusion, headline).hint(INTRUSION_HINT)
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ mod log_budget;
 pub mod model_export;
 pub mod node;
 pub mod notices;
+pub mod own_environment;
 pub mod policy;
 pub mod prepared;
 pub mod private_files;

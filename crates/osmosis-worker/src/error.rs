@@ -3,6 +3,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use osmosis_core::frame::Problem;
 
+use crate::Intrusion;
 use crate::seal::Unsealed;
 
 /// Why there is no pool.
@@ -31,6 +32,8 @@ pub enum WorkerError {
     CodeChanged(#[from] Unsealed),
     #[error("{message}")]
     Socket { message: String },
+    #[error(transparent)]
+    Intrusion(#[from] Intrusion),
 }
 
 /// What callers branch on.
@@ -53,7 +56,8 @@ impl WorkerError {
             Self::Spawn { .. }
             | Self::DiedAtStart { .. }
             | Self::NotReady { .. }
-            | Self::Socket { .. } => WorkerErrorKind::Process,
+            | Self::Socket { .. }
+            | Self::Intrusion(_) => WorkerErrorKind::Process,
             Self::Protocol { .. } => WorkerErrorKind::Version,
             Self::CodeChanged(_) => WorkerErrorKind::Code,
         }
@@ -63,6 +67,7 @@ impl WorkerError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::LoadFailed { .. } | Self::Socket { .. } | Self::CodeChanged(_) => None,
+            Self::Intrusion(_) => Some(INTRUSION_HINT.to_owned()),
             Self::Spawn { program, .. } => Some(format!(
                 "check that `{program}` exists and can be executed, or name another interpreter with `--python`"
             )),
@@ -82,3 +87,7 @@ impl WorkerError {
         }
     }
 }
+
+/// What to do about an [`Intrusion`].
+pub const INTRUSION_HINT: &str =
+    "find out what that process is and what started it; rewards that were recorded before stand";

@@ -15,6 +15,8 @@ pub(crate) enum Departure {
     Unobserved(String),
     /// It went with the process that it was forked from, which ended like this.
     WithParent(Box<Departure>),
+    /// Its guard ended first, like this, and it was ended for that.
+    LostGuard(Box<Departure>),
     /// What it sent is against the protocol.
     BrokeProtocol(String),
     /// Its connection ended, and nothing more is known.
@@ -41,7 +43,7 @@ impl Departure {
     pub(crate) fn may_be_anybodys(&self) -> bool {
         match self {
             Self::Exited(status) => status.may_be_anybodys(),
-            Self::Unobserved(_) | Self::WithParent(_) => true,
+            Self::Unobserved(_) | Self::WithParent(_) | Self::LostGuard(_) => true,
             Self::BrokeProtocol(_)
             | Self::ClosedConnection
             | Self::Killed { .. }
@@ -61,6 +63,7 @@ impl fmt::Display for Departure {
                 f,
                 "went with the process that it was forked from, which {parent}"
             ),
+            Self::LostGuard(guard) => write!(f, "was ended because its guard process {guard}"),
             Self::BrokeProtocol(what) => write!(f, "broke the protocol: {what}"),
             Self::ClosedConnection => f.write_str("closed its connection"),
             Self::Killed { reason: None } => f.write_str("was killed"),

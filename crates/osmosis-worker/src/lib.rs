@@ -41,9 +41,9 @@ mod service;
 pub mod variables;
 
 pub use endpoint::{Endpoint, Listen};
-pub use error::{WorkerError, WorkerErrorKind};
+pub use error::{INTRUSION_HINT, WorkerError, WorkerErrorKind};
 pub use event::{Role, WorkerEvent};
 pub use launcher::{Invitation, JoinedProcess, LaunchedProcess, Launcher, LocalLauncher};
 pub use options::{Launch, Limits, PoolOptions};
-pub use pool::{Attachment, WorkerPool, end_leftovers};
+pub use pool::{Attachment, Intrusion, WorkerPool, end_leftovers};
 pub use service::{ServiceCommand, ServiceProcess};

@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::exit::Departure;
 use crate::guard::{
-    GuardProgram, MARKER_VARIABLE, Marker, Report, SUBCOMMAND, Settings, end_marked,
+    GuardProgram, MARKER_VARIABLE, Marker, Report, SUBCOMMAND, Settings, Watched, adopt_orphans,
 };
-use crate::launcher::{GuardHandle, Spawner};
+use crate::launcher::{GuardHandle, Spawner, end_what_is_left};
 use crate::process_group::{checked_pid, kill_with_descendants};
 use crate::{WorkerError, variables};
 
@@ -33,7 +33,7 @@ pub struct ServiceCommand {
     pub program: Utf8PathBuf,
     pub arguments: Vec<String>,
     pub working_directory: Utf8PathBuf,
-    /// On top of our own environment, without the variables that are ours.
+    /// On top of [`variables::for_programs`].
     pub environment: Vec<(String, String)>,
     /// Takes what it prints.
     pub output: File,
@@ -61,12 +61,17 @@ impl ServiceProcess {
         };
         let spawner = Spawner::start().map_err(|error| failed(error.to_string()))?;
         let guard = command.guard.clone();
+        if guard.is_some() {
+            adopt_orphans();
+        }
         let (news, ended) = watch::channel(None);
         let tasks = TaskTracker::new();
         let (pid, handle) = match guard {
             None => {
-                let plain = prepared(Command::new(&program), &command)
+                let mut plain = prepared(Command::new(&program), &command)
                     .map_err(|e| failed(e.to_string()))?;
+                // Ctrl-C is for the run.
+                plain.process_group(0);
                 let child = spawner.spawn(plain).await;
                 let mut child = child.map_err(|error| failed(error.to_string()))?;
                 let pid = child.id().and_then(checked_pid);
@@ -110,7 +115,8 @@ impl ServiceProcess {
                     }
                 };
                 let pid = pid.ok_or_else(|| failed("it has no process id".to_owned()))?;
-                tasks.spawn(watch_guard(child, reports, marker, news));
+                let watched = child.id().and_then(Watched::new);
+                tasks.spawn(watch_guard(child, reports, marker, watched, news));
                 (pid, Some(handle))
             }
         };
@@ -161,6 +167,7 @@ async fn watch_guard(
     mut child: Child,
     mut reports: tokio::io::Lines<BufReader<tokio::net::UnixStream>>,
     marker: Marker,
+    watched: Option<Watched>,
     news: watch::Sender<Option<String>>,
 ) {
     let told = loop {
@@ -181,21 +188,18 @@ async fn watch_guard(
     if told.is_none() {
         news.send_replace(Some(Departure::of_status(status).to_string()));
         // Somebody killed it; the kernel kills the program, and nobody the rest.
-        drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
+        end_what_is_left(watched, marker).await;
     }
 }
 
 fn prepared(mut command: Command, service: &ServiceCommand) -> std::io::Result<Command> {
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_str().is_some_and(variables::is_ours) {
-            command.env_remove(variable);
-        }
-    }
     let output = OwnedFd::from(service.output.try_clone()?);
     let errors = output.try_clone()?;
     command
         .args(&service.arguments)
         .current_dir(&service.working_directory)
+        .env_clear()
+        .envs(variables::for_programs(&[]))
         .envs(
             service
                 .environment
@@ -205,8 +209,6 @@ fn prepared(mut command: Command, service: &ServiceCommand) -> std::io::Result<C
         .stdin(Stdio::null())
         .stdout(Stdio::from(output))
         .stderr(Stdio::from(errors))
-        // Ctrl-C is for the run.
-        .process_group(0)
         .kill_on_drop(true);
     Ok(command)
 }

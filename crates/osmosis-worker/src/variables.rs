@@ -151,13 +151,40 @@ fn chosen(
 
 /// Whether a worker inherits the variable of this name.
 pub fn reaches_workers(name: &str) -> bool {
-    ALLOWED.contains(&name)
-        || (begins(name, ALLOWED_PREFIXES)
-            && !SECRET_ENDINGS.iter().any(|ending| name.ends_with(ending)))
+    ALLOWED.contains(&name) || (begins(name, ALLOWED_PREFIXES) && !is_secret(name))
 }
 
 fn reaches_tools(name: &str) -> bool {
     reaches_workers(name) || TOOL_NAMES.contains(&name) || begins(name, TOOL_PREFIXES)
+}
+
+/// Read by the loader and by runtimes before `main`, so that they have to stand in the environment.
+const READ_BEFORE_MAIN: &[&str] = &[
+    "GLIBC_TUNABLES",
+    "LLVM_PROFILE_FILE",
+    "MALLOC_CONF",
+    "RUST_MIN_STACK",
+    "_RJEM_MALLOC_CONF",
+];
+
+/// Whether the variable of this name may stand in the environment of the engine, which workers can read. What
+/// they inherit may.
+pub fn may_be_shown(name: &str) -> bool {
+    reaches_workers(name) || READ_BEFORE_MAIN.contains(&name)
+}
+
+/// The variables of this process for a program beside the workers: all but ours and secrets, because workers can read
+/// its environment. Secrets whose names begin with one of `own` are for the program itself.
+pub fn for_programs(own: &[&str]) -> Vec<(OsString, OsString)> {
+    chosen(std::env::vars_os(), |name| reaches_programs(name, own))
+}
+
+fn reaches_programs(name: &str, own: &[&str]) -> bool {
+    !is_ours(name) && (!is_secret(name) || begins(name, own))
+}
+
+fn is_secret(name: &str) -> bool {
+    SECRET_ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// Whether a variable is a setting or a key of ours.

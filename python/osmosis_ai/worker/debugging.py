@@ -32,12 +32,13 @@ _LET_ENGINE_PRINT_SECONDS = 0.2
 _enabled = False
 
 
-def enable_if_asked() -> None:
+def enable_if_asked() -> bool:
     """Reads the engine's wish, before user code is imported. `breakpoint()` works from then on."""
     global _enabled
     if os.environ.pop(DEBUG_VARIABLE, ""):
         _enabled = True
         sys.breakpointhook = _break_here
+    return _enabled
 
 
 def examine(error: BaseException) -> None:

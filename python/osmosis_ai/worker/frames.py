@@ -21,6 +21,8 @@ PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "OSMOSIS_WORKER_ADDR"
 TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
+# The token is on standard input: other processes can read an environment.
+TOKEN_ON_STDIN = "stdin"
 
 _LENGTH = struct.Struct(">I")
 # Fields that are left out, rather than nil, when they are None.

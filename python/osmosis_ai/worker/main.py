@@ -18,7 +18,12 @@ from osmosis_ai.worker.connection import (
     dial_control,
     dial_output,
 )
-from osmosis_ai.worker.frames import ADDRESS_VARIABLE, TOKEN_VARIABLE, FrameError
+from osmosis_ai.worker.frames import (
+    ADDRESS_VARIABLE,
+    TOKEN_ON_STDIN,
+    TOKEN_VARIABLE,
+    FrameError,
+)
 from osmosis_ai.worker.guard import go_on_behind_guard
 from osmosis_ai.worker.loading import Rollout
 from osmosis_ai.worker.output import Output
@@ -26,7 +31,9 @@ from osmosis_ai.worker.process import (
     IS_LINUX,
     close_input,
     die_with_parent,
+    hide_from_other_processes,
     ignore_interrupts,
+    read_input,
     reseed,
 )
 from osmosis_ai.worker.serving import Server
@@ -39,19 +46,21 @@ _EXIT_NO_ENGINE = 3
 def main() -> NoReturn:
     """Runs the worker; never returns."""
     parent = os.getppid()
-    # Not for user code: whoever holds the token is a worker to the engine.
     address = os.environ.pop(ADDRESS_VARIABLE, "")
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if not address or not token:
         _give_up(f"{ADDRESS_VARIABLE} and {TOKEN_VARIABLE} must be set", _EXIT_USAGE)
-    debugging.enable_if_asked()
+    if not debugging.enable_if_asked():
+        hide_from_other_processes()
+    if token == TOKEN_ON_STDIN:
+        token = read_input()
+    close_input()
     runtime.enter_worker()
     project_snapshot.install()
     for kind in workflow_kinds.registered():
         kind.prepare_process()
     die_with_parent(parent)
     ignore_interrupts()
-    close_input()
     try:
         connection, frames = dial_control(address, token, ["fork"] if IS_LINUX else [])
         output = Output(dial_output(address, token))

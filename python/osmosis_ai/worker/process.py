@@ -14,6 +14,7 @@ from typing import Any
 
 IS_LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 # Loaded before any fork, so that a child needs no import for it.
@@ -33,6 +34,15 @@ def adopt_orphans() -> None:
     """Asks the kernel to make this process the parent of orphans among its descendants."""
     if IS_LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def hide_from_other_processes() -> None:
+    """Other processes of this user can't trace this one any more, nor read its memory.
+
+    What it forks is hidden too; another program that it starts is not.
+    """
+    if IS_LINUX:
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def lead_group() -> None:
@@ -60,6 +70,14 @@ def reseed() -> None:
     if numpy_random is not None:
         with contextlib.suppress(Exception):
             numpy_random.seed()
+
+
+def read_input() -> str:
+    """What is on standard input, past Python's own buffer, which user code may look into."""
+    text = b""
+    while piece := os.read(0, 4096):
+        text += piece
+    return text.decode()
 
 
 def close_input() -> None:

@@ -29,7 +29,7 @@ impl Serving {
         Self::serve(command.env("OPENAI_API_KEY", key))
     }
 
-    fn serve(command: &mut Command) -> Self {
+    pub(crate) fn serve(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -29,6 +29,7 @@ mod ends;
 mod evaluation_guide;
 mod exports;
 mod failures_guide;
+mod false_graders;
 mod file_modes;
 mod finding_rollouts;
 mod first_path;

@@ -1,10 +1,12 @@
 //! Which variables user code sees: an allow list, and what the config passes.
 
+use std::process::Command;
 use std::time::Duration;
 
 use osmosis_testkit::waiting;
 use serde_json::Value;
 
+use crate::gateway_command::Serving;
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Workspace, cache_dir, echo_rows};
 
 /// Writes down the environment at import, in a rollout and in its grader.
@@ -82,6 +84,89 @@ fn workers_see_none_of_our_keys_and_the_report_names_what_was_withheld() {
         "{text}"
     );
     assert!(!text.contains("not-for-agents"), "{text}");
+}
+
+/// Writes down what the processes above an agent were started with.
+const LOOKS_UP: &str = r#"
+import json, os, pathlib
+from osmosis_ai.rollout import AgentWorkflow, Grader
+
+class Looks(AgentWorkflow):
+    async def run(self, ctx):
+        found, pid = [], os.getpid()
+        while pid > 1:
+            found.append(pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace"))
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pathlib.Path("../../above").write_text(json.dumps(found))
+        return ctx.prompt
+
+class Any(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(1.0)
+"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_process_above_a_worker_shows_our_keys_even_to_root() {
+    let workspace = workspace(LOOKS_UP, "");
+    // The run has them all the same.
+    assert_eq!(
+        workspace.submit_json(&[])["withheld_variables"][1],
+        "OPENAI_API_KEY"
+    );
+    let above: Vec<String> = serde_json::from_str(&workspace.read("above")).unwrap();
+    // Worker, its own guard, the template, the guard of all of them, the engine, this process.
+    assert!(above.len() >= 6, "{}", above.len());
+    for (name, value) in SECRETS {
+        assert!(!above.iter().any(|it| it.contains(value)), "{name}");
+    }
+    assert!(above[4].contains("_OSMOSIS_HANDED_ON="), "{}", above[4]);
+}
+
+/// Root may read everything: the engine and the attacker are another user then.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_of_the_same_user_can_read_nothing_of_the_engine() {
+    use std::os::unix::process::CommandExt as _;
+
+    let workspace = workspace(SEES, "");
+    let user = match rustix::process::getuid() {
+        root if root.is_root() => 65534,
+        user => user.as_raw(),
+    };
+    chown(workspace.root.as_std_path(), user);
+    let mut command = workspace.command(&["gateway", "--json", "--model", "builtin/tiny"]);
+    command.uid(user).env("HOME", &workspace.root);
+    command.env("OSMOSIS_CACHE_DIR", workspace.root.join("cache"));
+    command.env("XDG_STATE_HOME", workspace.root.join("state"));
+    let tried = Command::new(env!("CARGO_BIN_EXE_osmosis"))
+        .arg("--version")
+        .uid(user)
+        .output();
+    if tried.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        // The build is where that user can't go.
+        return;
+    }
+    let serving = Serving::serve(&mut command);
+    let read = |file: &str| {
+        let mut cat = Command::new("cat");
+        cat.arg(format!("/proc/{}/{file}", serving.child.id()));
+        cat.uid(user).output().unwrap()
+    };
+    let (environment, line) = (read("environ"), read("cmdline"));
+    serving.stop().expect(0);
+    assert!(!environment.status.success(), "{environment:?}");
+    assert!(line.status.success(), "{line:?}");
+}
+
+#[cfg(target_os = "linux")]
+fn chown(path: &std::path::Path, user: u32) {
+    std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    if path.is_dir() {
+        for entry in path.read_dir().unwrap() {
+            chown(&entry.unwrap().path(), user);
+        }
+    }
 }
 
 #[test]

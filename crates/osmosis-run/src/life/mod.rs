@@ -245,7 +245,12 @@ pub async fn live<W: Work>(work: &W, front: FrontEnd<'_, W::Event>) -> Result<Li
     let (driven, tracking) = match opening {
         Ok(Opening::Ready(tracking)) => {
             run.was_finished = false;
-            let driven = work.drive(ready, &run, &around).await;
+            let stopping = || {
+                stop.stop.drain.cancel();
+                stop.stop.now.cancel();
+            };
+            let driving = work.drive(ready, &run, &around);
+            let driven = parts.unless_intruded(driving, stopping).await;
             let hinted = driven.map_err(|error| with_resume_hint(error, resume.as_deref()));
             (hinted, Some(tracking))
         }

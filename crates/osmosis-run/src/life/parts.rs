@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use osmosis_gateway::{Gateway, TokenEndpoint};
 use osmosis_policy::Sampler;
-use osmosis_worker::WorkerPool;
+use osmosis_worker::{Intrusion, WorkerError, WorkerPool};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::RunError;
 use crate::notices::Notices;
@@ -33,10 +34,19 @@ pub enum Stage {
 #[async_trait]
 pub trait Part: Send + Sync {
     async fn shut_down(&self);
+
+    /// Why nothing that it answered can be trusted any more.
+    fn intrusion(&self) -> Option<Intrusion> {
+        None
+    }
 }
 
 #[async_trait]
 impl Part for WorkerPool {
+    fn intrusion(&self) -> Option<Intrusion> {
+        Self::intrusion(self)
+    }
+
     async fn shut_down(&self) {
         Self::shut_down(self, SHUTDOWN_GRACE).await;
     }
@@ -69,6 +79,8 @@ pub struct RunningParts {
     parts: Mutex<Vec<(Stage, Arc<dyn Part>)>>,
     /// What workers execute.
     code: Mutex<Vec<Executed>>,
+    /// Cancelled when one of them can't be trusted any more.
+    alarm: CancellationToken,
 }
 
 /// Code that workers execute, and who is told of it at the end.
@@ -98,7 +110,34 @@ impl RunningParts {
     }
 
     pub fn add_workers(&self, workers: WorkerPool) -> Arc<WorkerPool> {
+        workers.alarm(self.alarm.clone());
         self.add(Stage::Execution, workers)
+    }
+
+    /// Does something, for which `stop` is called when a process gets in among the workers. Then that is the error,
+    /// whatever became of the rest.
+    pub async fn unless_intruded<T>(
+        &self,
+        work: impl Future<Output = Result<T, RunError>>,
+        stop: impl FnOnce(),
+    ) -> Result<T, RunError> {
+        let mut work = std::pin::pin!(work);
+        let done = tokio::select! {
+            done = &mut work => done,
+            () = self.alarm.cancelled() => {
+                stop();
+                work.await
+            }
+        };
+        let intrusion = self
+            .parts
+            .lock()
+            .iter()
+            .find_map(|(_, part)| part.intrusion());
+        match intrusion {
+            Some(intrusion) => Err(WorkerError::Intrusion(intrusion).into()),
+            None => done,
+        }
     }
 
     pub fn add_gateway(&self, gateway: Gateway) -> Arc<Gateway> {

@@ -155,13 +155,10 @@ impl Process {
         let package =
             osmosis_worker::environment::sdk_path().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(python);
-        // It gets none of our keys, except through its input.
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_str().is_some_and(variables::is_ours) {
-                command.env_remove(variable);
-            }
-        }
         let mut child = command
+            // It gets none of our keys, except through its input.
+            .env_clear()
+            .envs(variables::for_programs(&["RAY_"]))
             .args(["-m", "osmosis_ai.ray", "--control", "--address"])
             .arg(&supervision.address)
             // The package of this very program, whatever is installed.

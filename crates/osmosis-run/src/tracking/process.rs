@@ -20,6 +20,16 @@ const BEGIN_LIMIT: Duration = Duration::from_mins(2);
 /// More than this and the run would wait for its tracker.
 const LOG_LIMIT: Duration = Duration::from_secs(30);
 
+/// Beginnings of the names of secrets that trackers use, for the places that they upload to too.
+const OWN_SECRETS: &[&str] = &[
+    "AWS_",
+    "AZURE_",
+    "DATABRICKS_",
+    "GOOGLE_",
+    "MLFLOW_",
+    "WANDB_",
+];
+
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) name: &'static str,
@@ -40,13 +50,10 @@ impl Process {
             .hint("name an interpreter that has the package with `--log-python PATH`")
         };
         let mut command = Command::new(python);
-        // It runs where agents do; it gets none of our own keys.
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_str().is_some_and(variables::is_ours) {
-                command.env_remove(variable);
-            }
-        }
         let mut child = command
+            // It runs where agents do, which can read them.
+            .env_clear()
+            .envs(variables::for_programs(OWN_SECRETS))
             .args(["-c", SCRIPT, name])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -11,7 +11,7 @@ mod serving;
 
 use std::panic::Location;
 
-use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
+use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_ON_STDIN, TOKEN_VARIABLE};
 
 use self::connection::{Channel, DialError};
 use self::process::{Exit, give_up, leave};
@@ -20,9 +20,12 @@ use crate::{AgentWorkflow, Grader, panics};
 
 /// Serves the engine until it is done with this worker. The last line of `main`; never returns.
 ///
-/// The engine passes its address and a token in `OSMOSIS_WORKER_ADDR` and `OSMOSIS_WORKER_TOKEN`.
-/// They stay in the environment, and subprocesses inherit them; the token was used up by then and
-/// opens nothing. Started without them, by hand, the program says how to run it and exits with 2.
+/// The engine passes its address in `OSMOSIS_WORKER_ADDR`, and a token on standard input, which
+/// `OSMOSIS_WORKER_TOKEN=stdin` says: so `main` must not read standard input, which is empty from here on.
+/// (Another value of that variable is the token itself, for workers of other machines.) The token opens each
+/// channel once. Started without them, by hand, the program says how to run it and exits with 2.
+///
+/// On Linux, other processes of the same user can't trace this one from here on, nor read its memory.
 ///
 /// Standard output and error lead to the run's log from here on. `main` may be async, and may
 /// prepare whatever the workflow shares between rollouts. `run` and `grade` execute on a
@@ -54,6 +57,11 @@ fn serve<W: AgentWorkflow, G: Grader>(
     let (Some(address), Some(token)) = (variable(ADDRESS_VARIABLE), variable(TOKEN_VARIABLE))
     else {
         give_up(&how_to_run(), Exit::Usage);
+    };
+    process::hide_from_other_processes();
+    let token = match token.as_str() {
+        TOKEN_ON_STDIN => process::read_input(),
+        _ => token,
     };
     process::die_with_parent();
     let no_engine = |error: DialError| -> ! {

@@ -1,6 +1,6 @@
 //! What a worker asks of its operating system.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,6 +52,30 @@ pub(super) fn die_with_parent() {
             leave(Exit::Disconnected);
         }
     }
+}
+
+/// Other processes of this user can't trace this one any more, nor read its memory.
+pub(super) fn hide_from_other_processes() {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        // One wall of several: a worker runs without it too.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
+}
+
+/// What is on standard input, which is closed then: user code finds it empty.
+pub(super) fn read_input() -> String {
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text);
+    let closed = std::fs::File::open("/dev/null").map(rustix::stdio::dup2_stdin);
+    if let Err(error) = read.and_then(|_| closed?.map_err(Into::into)) {
+        give_up(
+            &format!("the token can't be read from standard input: {error}"),
+            Exit::NoEngine,
+        );
+    }
+    text
 }
 
 /// Leaves Ctrl-C to the engine. By a handler: subprocesses would inherit an ignored signal.

@@ -15,6 +15,8 @@ use crate::process_group::checked_pid;
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
+    /// The session that it belongs to. A process can leave it, and never join another.
+    pub(crate) session: u32,
     /// In ticks since the machine was started.
     pub(crate) began: u64,
     /// It has ended, and its parent has not looked yet.
@@ -26,8 +28,13 @@ impl Process {
         parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    fn is(self, other: Self) -> bool {
+    pub(crate) fn is(self, other: Self) -> bool {
         (self.pid, self.began) == (other.pid, other.began)
+    }
+
+    /// Whether it is there, and has not ended.
+    pub(crate) fn is_there(self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.is(self) && !now.is_zombie)
     }
 
     /// Sends a signal to this process and to no other that got its number meanwhile.
@@ -60,11 +67,13 @@ fn parse(stat: &str) -> Option<Process> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?;
-    // The 22nd field of the line.
-    let began = fields.nth(17)?;
+    // The 6th field of the line, and the 22nd.
+    let session = fields.nth(1)?;
+    let began = fields.nth(15)?;
     Some(Process {
         pid: pid.parse().ok()?,
         parent: parent.parse().ok()?,
+        session: session.parse().ok()?,
         began: began.parse().ok()?,
         is_zombie: state == "Z" || state == "X",
     })
@@ -125,7 +134,7 @@ fn living_children(processes: impl Iterator<Item = Process>) -> Vec<Process> {
 
 /// Ends these children of ours with everything below them. What they leave becomes our child, so it has to be
 /// looked for again.
-pub(super) fn end(roots: &[Process]) {
+pub(crate) fn end(roots: &[Process]) {
     let mut held: HashSet<Process> = HashSet::new();
     // Stopped first: who forks on and on would always be ahead of us.
     for _ in 0..MOST_ROUNDS {
@@ -184,10 +193,11 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        let stat = "42 (a) b) R 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987 1 2";
+        let stat = "42 (a) b) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987 1 2";
         let expected = Process {
             pid: 42,
             parent: 7,
+            session: 41,
             began: 987,
             is_zombie: false,
         };
@@ -211,6 +221,7 @@ mod tests {
         let process = |pid, parent| Process {
             pid,
             parent,
+            session: 0,
             began: 0,
             is_zombie: false,
         };

@@ -8,8 +8,9 @@
 //! The guard is this same program, started again with [`SUBCOMMAND`]; its standard input is a socket to the
 //! engine (`protocol`). On systems other than Linux there is none, and only a worker's process group is ended.
 
+mod adopted;
 #[cfg(target_os = "linux")]
-mod descendants;
+pub(crate) mod descendants;
 mod leftovers;
 mod process;
 mod protocol;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use adopted::{Watched, adopt_orphans, spawn};
 pub(crate) use leftovers::{MARKER_VARIABLE, Marker, end_abandoned, end_marked};
 pub(crate) use protocol::{Order, Report, Settings};
 
@@ -48,6 +50,19 @@ impl GuardProgram {
 
     pub(crate) fn path(&self) -> &std::path::Path {
         &self.0
+    }
+}
+
+/// Other processes of this user can't trace this one any more, nor read its memory, its environment and its
+/// descriptors in `/proc`. Those of root can.
+pub fn hide_from_other_processes() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        // Fails on no kernel that is in use; what it is for is one wall of several.
+        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+            tracing::warn!(%error, "this process can be traced by others of its user");
+        }
     }
 }
 

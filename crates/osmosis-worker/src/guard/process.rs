@@ -11,9 +11,14 @@ pub(super) fn run(_arguments: Vec<OsString>) -> ExitCode {
 #[cfg(target_os = "linux")]
 pub(super) fn run(arguments: Vec<OsString>) -> ExitCode {
     use super::protocol::Settings;
+    // The token passes through here, and whoever could trace a guard could keep it from its work.
+    super::hide_from_other_processes();
     let Ok((settings, program, arguments)) = Settings::parse(arguments) else {
         return ExitCode::from(2);
     };
+    if linux::stand_apart().is_err() {
+        return ExitCode::FAILURE;
+    }
     // One thread, so that it is the parent of the worker for as long as the guard is there.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,7 +43,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use rustix::process::{
-        Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal,
+        Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal, setpgid, setsid,
     };
     use rustix::stdio::{dup2_stderr, dup2_stdout};
     use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -47,9 +52,10 @@ mod linux {
 
     use super::super::descendants::{self, Children, Process};
     use super::super::protocol::{Order, Report, Settings};
-    use crate::launcher::apply_limits;
+    use crate::launcher::{apply_limits, token_pipe};
     use crate::pool::remove_abandoned_folder;
     use crate::process_group::checked_pid;
+    use crate::variables::DEBUG_VARIABLE;
 
     /// How often we look again for what was left by what we have killed.
     const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -59,6 +65,16 @@ mod linux {
 
     /// How long the lock of an engine that was killed may take to go.
     const LOCK_LIMIT: Duration = Duration::from_secs(2);
+
+    /// Begins a session, which can be left and never joined: so the engine tells what comes from below a guard from
+    /// what it started itself. The debugger needs the session that has the terminal.
+    pub(super) fn stand_apart() -> rustix::io::Result<()> {
+        match std::env::var_os(DEBUG_VARIABLE) {
+            None => setsid().map(drop),
+            // Ctrl-C is for the engine.
+            Some(_) => setpgid(None, None),
+        }
+    }
 
     pub(super) async fn guard(
         settings: Settings,
@@ -79,7 +95,12 @@ mod linux {
         let reports = socket.try_clone()?;
         let mut orders = BufReader::new(UnixStream::from_std(socket)?).lines();
 
-        let worker = match start(&settings, program, arguments) {
+        let token = if settings.has_token {
+            Some(orders.next_line().await?.unwrap_or_default())
+        } else {
+            None
+        };
+        let worker = match start(&settings, program, arguments, token) {
             Ok(worker) => worker,
             Err(error) => {
                 report(
@@ -136,10 +157,19 @@ mod linux {
         Ok(())
     }
 
-    fn start(settings: &Settings, program: &OsStr, arguments: &[OsString]) -> std::io::Result<Pid> {
+    fn start(
+        settings: &Settings,
+        program: &OsStr,
+        arguments: &[OsString],
+        token: Option<String>,
+    ) -> std::io::Result<Pid> {
+        let input = match token {
+            Some(token) => token_pipe(&token)?,
+            None => Stdio::null(),
+        };
         let child = Command::new(program)
             .args(arguments)
-            .stdin(Stdio::null())
+            .stdin(input)
             .process_group(0)
             .spawn()?;
         let worker =

@@ -87,6 +87,8 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// The folder of the engine's socket, to be removed when the engine can't do it any more.
     pub(crate) folder: Option<PathBuf>,
+    /// The first line from the engine is a token, which the worker reads from its standard input.
+    pub(crate) has_token: bool,
 }
 
 impl Settings {
@@ -104,6 +106,9 @@ impl Settings {
         }
         if let Some(folder) = &self.folder {
             add("--folder", folder.as_os_str());
+        }
+        if self.has_token {
+            arguments.push("--token".into());
         }
         arguments.push("--".into());
         arguments
@@ -130,6 +135,7 @@ impl Settings {
                 Some("--folder") => {
                     settings.folder = Some(arguments.next().ok_or("a folder is missing")?.into());
                 }
+                Some("--token") => settings.has_token = true,
                 _ => return Err(format!("unknown argument `{}`", name.display())),
             }
         }
@@ -171,6 +177,7 @@ mod tests {
                 processes: Some(64),
             },
             folder: Some("/tmp/a folder".into()),
+            has_token: true,
         };
         let mut arguments = settings.arguments();
         arguments.extend(["python3".into(), "--memory".into()]);

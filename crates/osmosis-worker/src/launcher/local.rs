@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_VARIABLE};
+use osmosis_core::frame::{ADDRESS_VARIABLE, TOKEN_ON_STDIN, TOKEN_VARIABLE};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, Command};
 use tokio_util::task::TaskTracker;
@@ -20,7 +20,8 @@ use super::spawner::Spawner;
 use super::{Invitation, Launched, LaunchedProcess, Launcher, LocalProcess};
 use crate::exit::{Departure, Exit, ExitNews};
 use crate::guard::{
-    GuardProgram, MARKER_VARIABLE, Marker, Order, Report, SUBCOMMAND, Settings, end_marked,
+    GuardProgram, MARKER_VARIABLE, Marker, Order, Report, SUBCOMMAND, Settings, Watched,
+    adopt_orphans, end_marked,
 };
 use crate::process_group::checked_pid;
 use crate::{Endpoint, Launch, Limits, WorkerError, variables};
@@ -36,6 +37,11 @@ impl GuardHandle {
     pub(crate) fn pair() -> std::io::Result<((Self, tokio::net::UnixStream), OwnedFd)> {
         let ((socket, reading), theirs) = socket_pair()?;
         Ok(((Self { socket }, reading), theirs))
+    }
+
+    /// Gives the guard the token of its worker, before anything else.
+    fn hand_over(&self, token: &str) {
+        let _ = (&self.socket).write_all(format!("{token}\n").as_bytes());
     }
 
     /// Orders something, without waiting. A guard that is gone has ended everything already.
@@ -67,6 +73,9 @@ impl LocalLauncher {
             program: launch.program.clone(),
             message: format!("no thread can be started: {error}"),
         })?;
+        if launch.guard.is_some() {
+            adopt_orphans();
+        }
         Ok(Self {
             launch,
             limits,
@@ -102,6 +111,7 @@ impl LocalLauncher {
         });
         Ok(LocalProcess {
             pid,
+            parent: std::process::id(),
             exit,
             guard: None,
             output,
@@ -129,6 +139,8 @@ impl LocalLauncher {
             Some(Report::Ended(_)) | None => return Err("its guard has ended".to_owned()),
         };
         let pid = pid.ok_or_else(|| "it has no process id".to_owned())?;
+        let parent = child.id().ok_or_else(|| "its guard has ended".to_owned())?;
+        let watched = Watched::new(parent);
         let (exit_news, exit) = Exit::channel();
         self.processes.spawn(async move {
             let told = loop {
@@ -144,13 +156,17 @@ impl LocalLauncher {
             // It goes when nothing is left.
             let status = child.wait().await;
             if told.is_none() {
-                exit_news.send_replace(Some(ExitNews::Ended(Departure::of_status(status))));
                 // Somebody killed it; the kernel kills the worker, and nobody the rest.
-                drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
+                let guard = Departure::of_status(status);
+                tracing::warn!(pid = parent, %guard, "the guard process of a worker ended before the worker");
+                let lost = Departure::LostGuard(Box::new(guard));
+                exit_news.send_replace(Some(ExitNews::Ended(lost)));
+                end_what_is_left(watched, marker).await;
             }
         });
         Ok(LocalProcess {
             pid,
+            parent,
             exit,
             guard: Some(handle),
             output,
@@ -170,6 +186,7 @@ impl LocalLauncher {
                 Endpoint::Unix(socket) => socket.parent().map(Path::to_owned),
                 Endpoint::Tcp { .. } => None,
             },
+            has_token: true,
         };
         let mut command = Command::new(program.path());
         command
@@ -200,11 +217,10 @@ impl LocalLauncher {
             .envs(variables::for_workers())
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .env(ADDRESS_VARIABLE, invitation.endpoint.to_string())
-            .env(TOKEN_VARIABLE, &invitation.token)
-            .stdin(Stdio::null())
+            // The token itself must not stand where other processes can read it.
+            .env(TOKEN_VARIABLE, TOKEN_ON_STDIN)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
             .kill_on_drop(true);
         command
     }
@@ -221,7 +237,11 @@ impl Launcher for LocalLauncher {
         };
         let process = match &self.launch.guard {
             None => {
-                let command = self.worker_command(Command::new(program), &invitation);
+                let mut command = self.worker_command(Command::new(program), &invitation);
+                let input = token_pipe(&invitation.token);
+                command
+                    .stdin(input.map_err(|error| failed(format!("no pipe: {error}")))?)
+                    .process_group(0);
                 let child = self.spawner.spawn(command).await;
                 let child = child.map_err(|error| failed(error.to_string()))?;
                 self.unguarded(child).map_err(failed)?
@@ -231,6 +251,7 @@ impl Launcher for LocalLauncher {
                 let (ours, theirs) =
                     socket_pair().map_err(|error| failed(format!("no socket: {error}")))?;
                 let handle = Arc::new(GuardHandle { socket: ours.0 });
+                handle.hand_over(&invitation.token);
                 let command = self.guard_command(guard, &invitation, marker, theirs);
                 let child = self.spawner.spawn(command).await;
                 let child = child
@@ -247,6 +268,21 @@ impl Launcher for LocalLauncher {
     async fn all_gone(&self) {
         self.processes.close();
         self.processes.wait().await;
+    }
+}
+
+/// A pipe to be a worker's standard input: it holds the token and then ends, so that it can be read once.
+pub(crate) fn token_pipe(token: &str) -> std::io::Result<Stdio> {
+    let (reader, mut writer) = std::io::pipe()?;
+    writer.write_all(token.as_bytes())?;
+    Ok(Stdio::from(reader))
+}
+
+/// Ends what a guard that was killed had below it.
+pub(crate) async fn end_what_is_left(watched: Option<Watched>, marker: Marker) {
+    drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
+    if let Some(watched) = watched {
+        watched.end_adopted().await;
     }
 }
 

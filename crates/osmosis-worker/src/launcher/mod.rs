@@ -21,8 +21,10 @@ use tokio::io::AsyncRead;
 pub use self::joined::JoinedProcess;
 #[cfg(target_os = "linux")]
 pub(crate) use self::limits::apply_limits;
-pub(crate) use self::local::GuardHandle;
 pub use self::local::LocalLauncher;
+#[cfg(target_os = "linux")]
+pub(crate) use self::local::token_pipe;
+pub(crate) use self::local::{GuardHandle, end_what_is_left};
 pub(crate) use self::spawner::Spawner;
 use crate::exit::Exit;
 use crate::{Endpoint, WorkerError};
@@ -70,6 +72,8 @@ pub(crate) enum Launched {
 /// A process of this machine, and whoever tells how it ends.
 pub(crate) struct LocalProcess {
     pub(crate) pid: Pid,
+    /// Whose child it is.
+    pub(crate) parent: u32,
     pub(crate) exit: Exit,
     /// Ends what the process started when it is dropped.
     pub(crate) guard: Option<Arc<GuardHandle>>,

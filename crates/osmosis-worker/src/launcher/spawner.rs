@@ -1,6 +1,8 @@
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::guard::spawn;
+
 /// Starts processes from one thread that lives as long as the pool. Workers ask the kernel to be
 /// killed when their parent ends, and to the kernel the parent is the *thread* that started them:
 /// started from a thread of the runtime, they would die with that thread.
@@ -25,7 +27,7 @@ impl Spawner {
                 while let Some(mut request) = incoming.blocking_recv() {
                     let _context = runtime.enter();
                     // A child that nobody waits for any more is killed by being dropped.
-                    drop(request.reply.send(request.command.spawn()));
+                    drop(request.reply.send(spawn(&mut request.command)));
                 }
             })?;
         Ok(Self { requests })

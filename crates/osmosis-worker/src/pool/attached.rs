@@ -57,6 +57,8 @@ impl Attachment {
         let joined = Arc::new(JoinedProcess::default());
         let inner = Inner::open(Listen::default(), joined, load, options, events).await?;
         let invited = inner.invite(Some(token));
+        // It is not ours, and may come before it is waited for.
+        invited.give_to_anybody();
         let address = inner.listener.endpoint().to_string();
         Ok(Self {
             inner,

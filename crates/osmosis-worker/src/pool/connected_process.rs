@@ -12,6 +12,7 @@ use super::connection::{frame_bytes, write_frames};
 use super::lifeline::Lifeline;
 use super::listener::{Arrival, Caller, Expectation, fresh_token};
 use super::output::OutputSink;
+use super::peer::{Holder, StartedProcess};
 use super::process::ProcessHandle;
 use super::template::Template;
 use crate::WorkerError;
@@ -30,6 +31,8 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 pub(super) struct ConnectedProcess {
     pub(super) id: u64,
     pub(super) process: ProcessHandle,
+    /// The process that dialled, which is below the one that was started when that is a script.
+    pub(super) pid: u32,
     pub(super) lifeline: Lifeline,
     pub(super) outgoing: mpsc::Sender<Bytes>,
     pub(super) expectation: Expectation,
@@ -66,6 +69,20 @@ pub(super) struct Invited {
     output: Arc<OutputSink>,
     expectation: Expectation,
     arrival: oneshot::Receiver<Arrival>,
+}
+
+impl Invited {
+    /// Only the process that `parent` started is let in. When it has ended already, nobody is.
+    fn give_to(&self, pid: u32, parent: u32) {
+        if let Some(started) = StartedProcess::of_parent(pid, parent) {
+            self.expectation.give_to(Holder::Started(started));
+        }
+    }
+
+    /// Whoever brings the token first is let in.
+    pub(super) fn give_to_anybody(&self) {
+        self.expectation.give_to(Holder::Anybody);
+    }
 }
 
 impl Inner {
@@ -110,9 +127,13 @@ impl Inner {
             }
         });
         let held = match launched?.0 {
-            Launched::Elsewhere => None,
+            Launched::Elsewhere => {
+                invited.give_to_anybody();
+                None
+            }
             Launched::Here(started) => {
                 let process = self.processes.admit(invited.id, started.pid, started.guard);
+                invited.give_to(process.pid(), started.parent);
                 for pipe in started.output {
                     invited.output.follow(pipe, BytesMut::new());
                 }
@@ -143,6 +164,7 @@ impl Inner {
                 .spawn(self.unless_abandoned(sweep_after(exit.clone(), Arc::clone(guard))));
         }
         let process = self.processes.admit(invited.id, pid, guard);
+        invited.give_to(process.pid(), template.pid());
         self.receive_guest(invited, Some((process, exit)), deadline)
             .await
     }
@@ -204,6 +226,7 @@ impl Inner {
             }
         };
         let Caller {
+            pid,
             hello,
             reader,
             writer,
@@ -211,7 +234,7 @@ impl Inner {
         let (process, exit) = held.unwrap_or_else(|| {
             // Nobody tells how it ends: it is not our child.
             let (_, exit) = Exit::channel();
-            (self.processes.know(id, hello.pid), exit)
+            (self.processes.know(id, pid), exit)
         });
         let (outgoing, queue) = mpsc::channel(2 * self.options.in_flight_per_worker + 8);
         self.tasks
@@ -219,6 +242,7 @@ impl Inner {
         Ok(ConnectedProcess {
             id,
             process,
+            pid,
             lifeline: Lifeline::new(reader, exit),
             outgoing,
             expectation,

@@ -173,10 +173,16 @@ impl Inner {
         let mut orphaned = false;
         let departure = loop {
             let said = tokio::select! {
-                said = lifeline.next() => said,
+                biased;
+                // First: what it still says must not count.
                 () = worker.kill_switch.cancelled() => break Departure::Killed { reason: None },
+                said = lifeline.next() => said,
                 () = self.abandon.cancelled() => break Departure::Abandoned,
             };
+            if self.listener.intrusion().is_some() {
+                // Told before the intruder was, so that nothing sent after it counts.
+                break Departure::Killed { reason: None };
+            }
             match said.map(|frame| worker.hear(frame)) {
                 Ok(Ok(remark)) => self.take_remark(worker, remark),
                 Ok(Err(what)) => break Departure::BrokeProtocol(what),
@@ -274,7 +280,8 @@ pub(super) fn describe(error: &WorkerError) -> String {
         WorkerError::Spawn { .. }
         | WorkerError::Protocol { .. }
         | WorkerError::CodeChanged(_)
-        | WorkerError::Socket { .. } => None,
+        | WorkerError::Socket { .. }
+        | WorkerError::Intrusion(_) => None,
     };
     match last_line {
         Some(line) => format!("could not be started ({error}; {line})"),

@@ -1,6 +1,7 @@
-//! Where workers dial in. Only who brings a token that we gave out is let in, once per channel.
+//! Where workers dial in. Only the process that we gave a token to is let in with it, once per channel. A token in other
+//! hands is an intrusion, after which nothing is believed any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,14 @@ use osmosis_core::frame::{Channel, FromWorker, Hello, PROTOCOL_VERSION, ToWorker
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{FrameReader, ReadError, WriteHalf, frame_bytes};
+use super::intrusion::Intrusion;
 use super::output::OutputSink;
+use super::peer::{Admissible, Holder, Peer};
 use super::socket_folder::SocketFolder;
 use crate::endpoint::{Endpoint, Listen, advertised};
 
@@ -32,15 +35,25 @@ pub(super) struct Listener {
     /// What workers dial.
     endpoint: Endpoint,
     expected: Mutex<HashMap<String, Expected>>,
-    /// Tokens of processes that were given up before they came: who brings one is late, and no stranger.
-    given_up: Mutex<HashSet<String>>,
+    /// Tokens that open nothing any more.
+    void: Mutex<HashMap<String, VoidToken>>,
+    intrusion: watch::Sender<Option<Intrusion>>,
     /// Holds the socket; removed when the listener goes.
     folder: Mutex<Option<SocketFolder>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum VoidToken {
+    /// Its process was given up before it came: who brings it is late.
+    GivenUp,
+    /// This worker used it.
+    Used { worker: u64 },
 }
 
 #[derive(Debug)]
 struct Expected {
     worker: u64,
+    holder: watch::Sender<Holder>,
     /// Taken by the first control connection.
     control: Option<oneshot::Sender<Arrival>>,
     /// Taken by the first output connection.
@@ -57,6 +70,8 @@ pub(super) enum Arrival {
 /// A process that said hello on its control channel.
 #[derive(Debug)]
 pub(super) struct Caller {
+    /// As the kernel says, else as it says itself.
+    pub(super) pid: u32,
     pub(super) hello: Hello,
     pub(super) reader: FrameReader,
     pub(super) writer: Writer,
@@ -81,15 +96,29 @@ impl Expectation {
     pub(super) fn token(&self) -> &str {
         &self.token
     }
+
+    /// From now on only `holder` is let in with the token; whoever came before waits for this.
+    pub(super) fn give_to(&self, holder: Holder) {
+        if let Some(entry) = self.listener.expected.lock().get(&self.token) {
+            entry.holder.send_replace(holder);
+        }
+    }
 }
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        let left = self.listener.expected.lock().remove(&self.token);
-        if left.is_some_and(|entry| entry.control.is_some() || entry.output.is_some()) {
-            let token = std::mem::take(&mut self.token);
-            self.listener.given_up.lock().insert(token);
-        }
+        let Some(left) = self.listener.expected.lock().remove(&self.token) else {
+            return;
+        };
+        let void = if left.control.is_some() || left.output.is_some() {
+            VoidToken::GivenUp
+        } else {
+            VoidToken::Used {
+                worker: left.worker,
+            }
+        };
+        let token = std::mem::take(&mut self.token);
+        self.listener.void.lock().insert(token, void);
     }
 }
 
@@ -99,6 +128,7 @@ enum Socket {
 }
 
 struct Connection {
+    peer: Peer,
     reader: FrameReader,
     writer: WriteHalf,
 }
@@ -129,7 +159,8 @@ impl Listener {
         let listener = Arc::new(Self {
             endpoint,
             expected: Mutex::default(),
-            given_up: Mutex::default(),
+            void: Mutex::default(),
+            intrusion: watch::Sender::new(None),
             folder: Mutex::new(folder),
         });
         tasks.spawn({
@@ -149,7 +180,23 @@ impl Listener {
         &self.endpoint
     }
 
-    /// Lets in the one process that brings this token.
+    /// Resolves when somebody dialled with a token that is not theirs.
+    pub(super) async fn intruded(&self) -> Intrusion {
+        let mut intrusion = self.intrusion.subscribe();
+        loop {
+            if let Some(intrusion) = intrusion.borrow_and_update().clone() {
+                return intrusion;
+            }
+            // The sender is ours.
+            drop(intrusion.changed().await);
+        }
+    }
+
+    pub(super) fn intrusion(&self) -> Option<Intrusion> {
+        self.intrusion.borrow().clone()
+    }
+
+    /// Lets in the one process that brings this token, once it is known.
     pub(super) fn expect(
         self: &Arc<Self>,
         token: String,
@@ -161,6 +208,7 @@ impl Listener {
             token.clone(),
             Expected {
                 worker,
+                holder: watch::Sender::new(Holder::NotStarted),
                 control: Some(control),
                 output: Some(output),
             },
@@ -212,6 +260,7 @@ impl Listener {
 
     async fn introduce(&self, connection: Connection) {
         let Connection {
+            peer,
             mut reader,
             mut writer,
         } = connection;
@@ -221,32 +270,40 @@ impl Listener {
             Err(ReadError::NotAFrame(reason)) => return refuse(writer, &reason).await,
             Err(ReadError::Closed) => return,
         };
+        let (worker, admission) = match self.redeem(&hello, peer).await {
+            Ok(admitted) => admitted,
+            Err(Refusal::TooLate) => {
+                tracing::debug!("a worker that was given up came late");
+                return answer_refused(writer, "it is too late").await;
+            }
+            Err(Refusal::UnknownToken) => {
+                return refuse(writer, "the token is unknown or already used").await;
+            }
+            Err(Refusal::Intrusion(intrusion)) => {
+                let reason = intrusion.to_string();
+                self.intrusion.send_if_modified(|first| {
+                    let is_first = first.is_none();
+                    first.get_or_insert(intrusion);
+                    is_first
+                });
+                return answer_refused(writer, &reason).await;
+            }
+        };
         if hello.protocol != PROTOCOL_VERSION {
             let reason = format!(
                 "this program speaks protocol {PROTOCOL_VERSION}, the worker {}",
                 hello.protocol
             );
             refuse(writer, &reason).await;
-            let waiting = {
-                let mut expected = self.expected.lock();
-                expected
-                    .get_mut(&hello.token)
-                    .and_then(|entry| entry.control.take())
-            };
-            if let Some(control) = waiting {
+            if let Admission::Control(control) = admission {
                 drop(control.send(Arrival::WrongProtocol {
                     found: hello.protocol,
                 }));
             }
             return;
         }
-        match self.redeem(&hello) {
-            None if self.given_up.lock().contains(&hello.token) => {
-                tracing::debug!("a worker that was given up came late");
-                answer_refused(writer, "it is too late").await;
-            }
-            None => refuse(writer, "the token is unknown or already used").await,
-            Some((worker, Admission::Output(sink))) => {
+        match admission {
+            Admission::Output(sink) => {
                 if welcome(&mut writer, worker).await {
                     let (stream, already_read) = reader.into_raw();
                     sink.follow(
@@ -258,10 +315,11 @@ impl Listener {
                     );
                 }
             }
-            Some((worker, Admission::Control(control))) => {
+            Admission::Control(control) => {
                 if welcome(&mut writer, worker).await {
                     reader.accept_full_size();
                     drop(control.send(Arrival::Welcome(Box::new(Caller {
+                        pid: peer.pid().unwrap_or(hello.pid),
                         hello,
                         reader,
                         writer: Writer(writer),
@@ -271,14 +329,60 @@ impl Listener {
         }
     }
 
-    fn redeem(&self, hello: &Hello) -> Option<(u64, Admission)> {
-        let mut expected = self.expected.lock();
-        let entry = expected.get_mut(&hello.token)?;
-        let admission = match hello.channel {
-            Channel::Control => Admission::Control(entry.control.take()?),
-            Channel::Output => Admission::Output(entry.output.take()?),
+    async fn redeem(&self, hello: &Hello, peer: Peer) -> Result<(u64, Admission), Refusal> {
+        let token = &hello.token;
+        let holder = self
+            .expected
+            .lock()
+            .get(token)
+            .map(|entry| entry.holder.subscribe());
+        let Some(mut holder) = holder else {
+            return Err(match self.void.lock().get(token) {
+                None => Refusal::UnknownToken,
+                Some(VoidToken::GivenUp) => Refusal::TooLate,
+                Some(VoidToken::Used { worker }) => Refusal::used(peer, *worker),
+            });
         };
-        Some((entry.worker, admission))
+        // A forked worker may be here before its template has reported it.
+        let known = holder
+            .wait_for(|holder| !matches!(holder, Holder::NotStarted))
+            .await;
+        let holder = known.map(|holder| *holder).map_err(|_| Refusal::TooLate)?;
+        let admissible = peer.may_be(holder);
+        let mut expected = self.expected.lock();
+        let entry = expected.get_mut(token).ok_or(Refusal::TooLate)?;
+        match (admissible, holder) {
+            (Admissible::Yes, _) => {}
+            (Admissible::No, Holder::Started(started)) => {
+                return Err(Refusal::Intrusion(Intrusion::AnotherProcess {
+                    dialler: peer.to_string(),
+                    worker: entry.worker,
+                    started: started.pid,
+                }));
+            }
+            (Admissible::TooLate | Admissible::No, _) => return Err(Refusal::TooLate),
+        }
+        let admission = match hello.channel {
+            Channel::Control => entry.control.take().map(Admission::Control),
+            Channel::Output => entry.output.take().map(Admission::Output),
+        };
+        let admission = admission.ok_or_else(|| Refusal::used(peer, entry.worker))?;
+        Ok((entry.worker, admission))
+    }
+}
+
+enum Refusal {
+    UnknownToken,
+    TooLate,
+    Intrusion(Intrusion),
+}
+
+impl Refusal {
+    fn used(peer: Peer, worker: u64) -> Self {
+        Self::Intrusion(Intrusion::UsedToken {
+            dialler: peer.to_string(),
+            worker,
+        })
     }
 }
 
@@ -309,8 +413,10 @@ impl Socket {
         match self {
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
+                let peer = Peer::of_socket(&stream);
                 let (reader, writer) = stream.into_split();
                 Ok(Connection {
+                    peer,
                     reader: FrameReader::new(Box::new(reader), HELLO_BYTES),
                     writer: Box::new(writer),
                 })
@@ -320,6 +426,7 @@ impl Socket {
                 stream.set_nodelay(true)?;
                 let (reader, writer) = stream.into_split();
                 Ok(Connection {
+                    peer: Peer::UNKNOWN,
                     reader: FrameReader::new(Box::new(reader), HELLO_BYTES),
                     writer: Box::new(writer),
                 })

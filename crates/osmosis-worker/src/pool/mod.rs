@@ -6,10 +6,12 @@
 mod attached;
 mod connected_process;
 mod connection;
+mod intrusion;
 mod keeper;
 mod lifeline;
 mod listener;
 mod output;
+mod peer;
 mod process;
 mod roster;
 mod rosters;
@@ -49,6 +51,7 @@ use crate::{
 };
 
 pub use self::attached::Attachment;
+pub use self::intrusion::Intrusion;
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket_folder::remove_abandoned_folder;
 
@@ -143,7 +146,13 @@ impl WorkerPool {
         events: mpsc::Sender<WorkerEvent>,
     ) -> Result<Self, WorkerError> {
         let inner = Inner::open(listen, launcher, load, options, events).await?;
-        let manifest = inner.open_for_business().await?;
+        let manifest = inner.open_for_business().await.map_err(|error| {
+            // Then we ended the process ourselves.
+            inner
+                .listener
+                .intrusion()
+                .map_or(error, WorkerError::Intrusion)
+        })?;
         Ok(Self { inner, manifest })
     }
 
@@ -325,6 +334,7 @@ impl Inner {
             tasks,
             readers: TaskTracker::new(),
         }));
+        inner.watch_for_intruders();
         Ok(inner)
     }
 

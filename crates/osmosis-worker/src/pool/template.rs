@@ -29,6 +29,7 @@ pub(super) const FORK_FEATURE: &str = "fork";
 #[derive(Debug)]
 pub(super) struct Template {
     process: ProcessHandle,
+    pid: u32,
     outgoing: mpsc::Sender<Bytes>,
     forks: Mutex<Forks>,
     ended: CancellationToken,
@@ -52,6 +53,7 @@ impl Template {
     pub(super) fn install(inner: &Inner, connected: ConnectedProcess) -> Arc<Self> {
         let ConnectedProcess {
             process,
+            pid,
             lifeline,
             outgoing,
             expectation,
@@ -59,6 +61,7 @@ impl Template {
         } = connected;
         let template = Arc::new(Self {
             process,
+            pid,
             outgoing,
             forks: Mutex::default(),
             ended: CancellationToken::new(),
@@ -71,6 +74,11 @@ impl Template {
             async move { template.attend(lifeline).await }
         });
         template
+    }
+
+    /// The parent of all that it forks.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// The guard above it and above all that it forks.

@@ -235,7 +235,7 @@ impl Worker {
     }
 
     /// Ends the process now. What it holds is told `reason`.
-    fn kill(&self, reason: String) {
+    pub(super) fn kill(&self, reason: String) {
         self.held.lock().kill_reason.get_or_insert(reason);
         self.process.kill();
         self.kill_switch.cancel();

@@ -1,11 +1,13 @@
 //! What workers leave behind: processes that left their group, their parent, or both.
 
+use std::io::BufRead as _;
+use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
 use osmosis_core::JsonText;
 use osmosis_core::execution::{Isolation, TaskReport, TaskResult};
 use osmosis_core::frame::Load;
-use osmosis_testkit::left_processes::{LEAVE, is_alive};
+use osmosis_testkit::left_processes::{LEAVE, LEAVE_BARE, is_alive};
 use osmosis_testkit::python_environment;
 use osmosis_worker::environment::{self, Surroundings};
 use osmosis_worker::{PoolOptions, WorkerEvent, WorkerPool};
@@ -17,8 +19,23 @@ use crate::harness::{self, LONG, gone, job, loss, messages};
 
 /// Leaves processes behind ([`LEAVE`]) when it is told to.
 const LEAVES_PROCESSES: &str = r#"
-import os, signal, time
+import ctypes, json, os, signal, time
 from osmosis_ai.rollout import AgentWorkflow, Grader
+
+def tokens():
+    """What this process and those above it were started with as a token, up to the engine."""
+    found, pid = [], os.getpid()
+    while pid > 1:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = dict(v.split(b"=", 1) for v in file.read().split(b"\0") if b"=" in v)
+        if b"_OSMOSIS_GUARD" not in variables:
+            break
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        found += [variables[b"OSMOSIS_WORKER_TOKEN"].decode()]
+        found += [word.decode() for word in words if len(word) == 64]
+        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    return found
 
 AT_IMPORT = leave()[1:] if os.path.exists("leave_at_import") else []
 
@@ -31,6 +48,12 @@ class Leaves(AgentWorkflow):
             return [{"role": "assistant", "content": " ".join(sorted(os.environ))}]
         if word == "who":
             return [{"role": "assistant", "content": str([os.getpid(), os.getppid()])}]
+        if word == "leave bare":
+            return [{"role": "assistant", "content": str(leave_bare())}]
+        if word == "dumpable":
+            return [{"role": "assistant", "content": str(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))}]
+        if word == "tokens":
+            return [{"role": "assistant", "content": json.dumps(tokens())}]
         if word == "kill parent":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(1000)
@@ -55,7 +78,7 @@ async fn start(files: &[&str]) -> Rollout {
     let temporary = TempDir::new().unwrap();
     let folder = temporary.path().canonicalize().unwrap();
     let folder = camino::Utf8PathBuf::from_path_buf(folder).unwrap();
-    let agent = format!("{LEAVE}{LEAVES_PROCESSES}");
+    let agent = format!("{LEAVE}{LEAVE_BARE}{LEAVES_PROCESSES}");
     std::fs::write(folder.join("main.py"), agent).unwrap();
     for file in files {
         std::fs::write(folder.join(file), "").unwrap();
@@ -207,6 +230,108 @@ async fn when_its_guard_is_killed_the_engine_ends_what_is_left() {
         }
     };
     assert!(messages(&again).contains("assistant"));
+}
+
+#[tokio::test]
+async fn processes_that_nothing_leads_back_to_end_with_their_worker() {
+    let rollout = start(&[]).await;
+    let left = rollout.numbers(0, "leave bare", Isolation::Alone).await;
+    assert_eq!(left.len(), 2);
+    all_gone(&left).await;
+}
+
+/// What the attack of issue 34 did before it waited for the next worker.
+#[tokio::test]
+async fn processes_that_nothing_leads_back_to_end_when_their_guard_is_killed_and_the_log_says_so() {
+    let mut rollout = start(&[]).await;
+    let who = rollout.numbers(0, "who", Isolation::Shared).await;
+    let left = rollout.numbers(1, "leave bare", Isolation::Shared).await;
+    // Children of ours, in a session of ours: they are no guard's.
+    let mut bystander = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let guard = parent_of(parent_of(who[1]));
+    kill(guard);
+    all_gone(&left).await;
+    all_gone(&who).await;
+    assert!(is_alive(bystander.id()));
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    let died = async {
+        loop {
+            if let WorkerEvent::Died { detail, .. } = rollout.log.recv().await.unwrap() {
+                return detail;
+            }
+        }
+    };
+    let detail = tokio::time::timeout(LONG, died).await.unwrap();
+    assert!(
+        detail.ends_with("was ended because its guard process was killed by signal 9 (SIGKILL)"),
+        "{detail}"
+    );
+    rollout.numbers(2, "who", Isolation::Alone).await;
+}
+
+#[tokio::test]
+async fn no_token_stands_in_an_environment_or_on_a_command_line() {
+    let rollout = start(&[]).await;
+    let report = rollout.run(0, "tokens", Isolation::Shared).await;
+    let messages: serde_json::Value = serde_json::from_str(&messages(&report)).unwrap();
+    let found: Vec<String> =
+        serde_json::from_str(messages[0]["content"].as_str().unwrap()).unwrap();
+    // Worker, its own guard, the template, the guard of all of them.
+    assert_eq!(found, ["stdin"; 4]);
+}
+
+#[tokio::test]
+async fn workers_can_not_be_traced_by_others_of_their_user() {
+    let rollout = start(&[]).await;
+    let report = rollout.run(0, "dumpable", Isolation::Shared).await;
+    assert!(messages(&report).contains(r#""content":"0""#), "{report:?}");
+}
+
+#[test]
+fn nothing_of_a_guard_can_be_read_by_others_of_its_user() {
+    let user = ordinary_user();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let guard = std::process::Command::new(env!("CARGO_BIN_EXE_osmosis-worker-guard"))
+        .args(["worker-guard", "--", "/bin/sleep", "1000"])
+        .env_clear()
+        .env("A_SECRET", "hunter2")
+        .stdin(std::process::Stdio::from(std::os::fd::OwnedFd::from(
+            theirs,
+        )))
+        .uid(user)
+        .spawn();
+    let mut guard = match guard {
+        // The build is where that user can't go.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return,
+        guard => guard.unwrap(),
+    };
+    let mut line = String::new();
+    std::io::BufReader::new(&ours).read_line(&mut line).unwrap();
+    assert!(line.starts_with("started "), "{line}");
+    let read = |file: &str| {
+        std::process::Command::new("cat")
+            .arg(format!("/proc/{}/{file}", guard.id()))
+            .uid(user)
+            .output()
+            .unwrap()
+    };
+    let (closed, open) = (read("environ"), read("cmdline"));
+    drop(ours);
+    guard.wait().unwrap();
+    assert!(!closed.status.success(), "{closed:?}");
+    assert!(open.status.success(), "{open:?}");
+}
+
+/// Root may read everything: then another user has to try.
+fn ordinary_user() -> u32 {
+    match rustix::process::getuid() {
+        root if root.is_root() => 65534,
+        user => user.as_raw(),
+    }
 }
 
 #[tokio::test]

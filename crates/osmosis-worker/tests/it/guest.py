@@ -86,6 +86,9 @@ class Unpacker:
 
 
 START = os.environ.get("GUEST_START", "")
+TOKEN = os.environ["OSMOSIS_WORKER_TOKEN"]
+if TOKEN == "stdin":
+    TOKEN = sys.stdin.read()
 
 
 class Connection:
@@ -284,7 +287,7 @@ class Guest:
         elif word == "answer_unknown":
             done(1, task=10**6)
         elif word == "hello_twice":
-            self.control.hello(os.environ["OSMOSIS_WORKER_TOKEN"], "control")
+            self.control.hello(TOKEN, "control")
         elif word == "start_twice":
             self.control.send("started", task=task)
         elif word == "wrong_answer":
@@ -309,9 +312,12 @@ class Guest:
             child = subprocess.Popen(["sleep", "1000"])
             self.say(f"\x1e{rollout}\x1fchild {child.pid}\n")
             os._exit(1)
+        elif word == "tell_token_and_exit":
+            done([os.environ["OSMOSIS_WORKER_ADDR"], TOKEN])
+            os._exit(0)
         elif word == "reuse_token":
             try:
-                kind, _ = Connection(os.environ["OSMOSIS_WORKER_TOKEN"], "control").receive()
+                kind, _ = Connection(TOKEN, "control").receive()
             except OSError:
                 kind = "closed"
             done(kind)
@@ -332,4 +338,10 @@ if START == "noise_first":
         stranger.close() if noise else globals().setdefault("_kept", stranger)
     wrong = Connection("0" * 64, "control")
     assert wrong.receive()[0] == "refused"
-Guest(os.environ["OSMOSIS_WORKER_TOKEN"]).main()
+if START == "is_robbed":
+    os.chdir(os.environ["GUEST_FOLDER"])
+    with open("stolen.part", "w") as file:
+        json.dump([os.environ["OSMOSIS_WORKER_ADDR"], TOKEN], file)
+    os.rename("stolen.part", "stolen")
+    time.sleep(1000)
+Guest(TOKEN).main()

@@ -13,6 +13,7 @@ mod executor_conformance;
 mod fake_machine;
 mod guard;
 mod harness;
+mod intruders;
 mod launching;
 mod pool_attached;
 mod pool_deadlines;

@@ -126,13 +126,6 @@ async fn strangers_at_the_door_harm_nobody() {
 }
 
 #[tokio::test]
-async fn a_token_opens_each_channel_once() {
-    let fixture = Setup::new().start().await.unwrap();
-    let report = fixture.run(r#"["reuse_token"]"#).await;
-    assert_eq!(messages(&report), r#"["refused"]"#);
-}
-
-#[tokio::test]
 async fn workers_are_forked_from_a_template_that_can() {
     let mut fixture = Setup::new()
         .with("GUEST_FORK", "1")
