@@ -12,7 +12,7 @@ use osmosis_store::{RunKind, RunRecord, Store};
 use crate::arguments::{ExportArguments, ExportFormatArgument};
 use crate::error::Exit;
 use crate::output::Output;
-use crate::runs::{FoundRun, ReadRun};
+use crate::runs::{FoundRun, open_run};
 use crate::terminal;
 use crate::workspace::{WorkspaceChoice, absolute};
 
@@ -26,7 +26,7 @@ pub(crate) async fn run(
     let folder = FoundRun::among(&kinds, &workspace, &arguments.run)
         .await?
         .folder;
-    let read = ReadRun::open(folder).await?;
+    let read = open_run(folder, output).await?;
     let record = read.record(&arguments.run).await?;
     let notices = output.notices();
     let secrets = arguments.secrets.secrets_file.as_deref();

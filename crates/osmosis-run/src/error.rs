@@ -139,6 +139,7 @@ impl From<StoreError> for RunError {
         let hint = error.hint();
         let kind = match (error.kind(), &error) {
             (_, StoreError::Damaged { .. }) => RunErrorKind::RunDamaged,
+            (StoreErrorKind::Altered, _) => RunErrorKind::RunAltered,
             (StoreErrorKind::Held, _) => RunErrorKind::RunHeld,
             (StoreErrorKind::Denied, _) => RunErrorKind::StoreDenied,
             (StoreErrorKind::Unreachable, _) => RunErrorKind::StoreUnreachable,

@@ -36,6 +36,7 @@ pub enum RunErrorKind {
     NothingToGrade,
     RolloutExists,
     RolloutNotFound,
+    RunAltered,
     RunAmbiguous,
     RunDamaged,
     RunElsewhere,
@@ -106,6 +107,7 @@ impl RunErrorKind {
         Self::NothingToGrade,
         Self::RolloutExists,
         Self::RolloutNotFound,
+        Self::RunAltered,
         Self::RunAmbiguous,
         Self::RunDamaged,
         Self::RunElsewhere,
@@ -176,6 +178,7 @@ impl RunErrorKind {
             Self::NothingToGrade => "nothing_to_grade",
             Self::RolloutExists => "rollout_exists",
             Self::RolloutNotFound => "rollout_not_found",
+            Self::RunAltered => "run_altered",
             Self::RunAmbiguous => "run_ambiguous",
             Self::RunDamaged => "run_damaged",
             Self::RunElsewhere => "run_elsewhere",
@@ -270,6 +273,9 @@ impl RunErrorKind {
             Self::RolloutExists => "a project of that name exists already",
             Self::RolloutNotFound => {
                 "the workspace has no such project, or the run has no such rollout"
+            }
+            Self::RunAltered => {
+                "records of the run are not what osmosis wrote; `osmosis run verify` lists them, and `osmosis run salvage` copies everything else into a new run"
             }
             Self::RunAmbiguous => {
                 "runs of two kinds have that name; write `eval/NAME`, `train/NAME` or `serve/NAME`"

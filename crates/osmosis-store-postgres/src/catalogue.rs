@@ -15,7 +15,7 @@ use osmosis_store::{
 use crate::address::Address;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
-use crate::presence::is_locked;
+use crate::presence::is_controlled;
 use crate::readers::{Readers, ReadersOf, read};
 use crate::records::word;
 use crate::store::{PostgresOptions, PostgresStore, holder_of};
@@ -220,7 +220,7 @@ impl Catalogue for PostgresCatalogue {
 
     async fn holder(&self, run: &RunKey) -> Result<Option<Holder>, StoreError> {
         let run_id = self.existing(run).await?;
-        if !read!(self.readers, |c| is_locked(c, run_id))? {
+        if !read!(self.readers, |c| is_controlled(c, run_id))? {
             return Ok(None);
         }
         let holder = read!(self.readers, |c| holder_of(c, run_id))?;

@@ -114,8 +114,8 @@ impl Connector {
 /// The server's end of a connection, which may live on when ours is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    pid: i32,
-    began: String,
+    pub(crate) pid: i32,
+    pub(crate) began: String,
 }
 
 #[derive(Debug)]

@@ -27,7 +27,6 @@ mod catalogue;
 mod completions;
 mod connection;
 mod error;
-mod locks;
 mod pending;
 mod presence;
 mod queue;

@@ -1,5 +1,7 @@
-//! The session of an open run: it keeps the controller's lock, says now and then that this member is alive, and hears what
-//! others commit.
+//! The session of an open run: as long as the controller's lives, the run is its; it says now and then that this member is
+//! alive, and hears what others commit.
+//!
+//! No advisory lock is used: whoever may connect to the database can take each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Connection, Connector};
 use crate::error::{Consequence, DbError};
-use crate::locks;
 use crate::readers::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::roles;
 use crate::transaction::fenced;
 
 /// Between two notifications of a member: a notification costs the server a lock that all commits share.
@@ -50,90 +52,129 @@ pub(crate) fn channel(run_id: i32) -> String {
     format!("osmosis_run_{run_id}")
 }
 
-/// Takes the controller's lock of a run for the session; `false` when somebody has it.
-pub(crate) async fn lock(connection: &Connection, run_id: i32) -> Result<bool, DbError> {
-    let row = connection
-        .query_one(
-            "SELECT pg_try_advisory_lock($1, $2)",
-            &[&locks::CONTROLLER, &run_id],
-        )
-        .await?;
-    Ok(row.try_get(0)?)
+/// Who controls a run.
+struct Controller {
+    epoch: i64,
+    holder: Option<String>,
+    /// Its session lives.
+    alive: bool,
+    /// It was heard of not long ago, or nobody knows.
+    heard: bool,
 }
 
-/// Ends the session of a controller that has not been heard of for so long that it is gone, or can't reach the database;
-/// its epoch fences what it may still send. `false` when there is none to end.
-pub(crate) async fn end_silent(
+// A session of a role that we may not look into shows when it began to nobody; then its number alone decides.
+const CONTROLLER: &str = "
+    SELECT runs.epoch, runs.holder,
+        coalesce(runs.holder_seen_at >= clock_timestamp() - make_interval(secs => $2), true) AS heard,
+        EXISTS (SELECT 1 FROM pg_stat_activity AS session WHERE session.pid = runs.controller_pid
+            AND coalesce(session.backend_start::text, runs.controller_began) = runs.controller_began) AS alive
+    FROM osmosis.runs AS runs WHERE runs.run_id = $1";
+
+/// The same with the row locked, which no node can: nobody takes the run over before the transaction ends.
+const CONTROLLER_LOCKED: &str = "
+    SELECT runs.epoch, runs.holder,
+        coalesce(runs.holder_seen_at >= clock_timestamp() - make_interval(secs => $2), true) AS heard,
+        EXISTS (SELECT 1 FROM pg_stat_activity AS session WHERE session.pid = runs.controller_pid
+            AND coalesce(session.backend_start::text, runs.controller_began) = runs.controller_began) AS alive
+    FROM osmosis.runs AS runs WHERE runs.run_id = $1 FOR UPDATE";
+
+async fn controller(
     connection: &Connection,
+    sql: &'static str,
     run_id: i32,
     silent: f64,
+) -> Result<Option<Controller>, DbError> {
+    let row = connection.query_optional(sql, &[&run_id, &silent]).await?;
+    row.map(|row| {
+        Ok(Controller {
+            epoch: row.try_get("epoch")?,
+            holder: row.try_get("holder")?,
+            alive: row.try_get("alive")?,
+            heard: row.try_get("heard")?,
+        })
+    })
+    .transpose()
+}
+
+/// Whether a living session controls the run now.
+pub(crate) async fn is_controlled(connection: &Connection, run_id: i32) -> Result<bool, DbError> {
+    let found = controller(connection, CONTROLLER, run_id, 0.0).await?;
+    Ok(found.is_some_and(|controller| controller.alive))
+}
+
+/// The same inside a transaction, until whose end nobody takes control.
+pub(crate) async fn is_controlled_until_commit(
+    connection: &Connection,
+    run_id: i32,
 ) -> Result<bool, DbError> {
-    let ended = connection
-        .query(
-            "SELECT pg_terminate_backend(locks.pid) FROM pg_locks AS locks
-             JOIN osmosis.runs AS runs ON runs.run_id = $2
-             WHERE locks.locktype = 'advisory' AND locks.granted AND locks.classid = $1::integer::oid
-                AND locks.objid = $2::integer::oid AND locks.objsubid = 2
-                AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                AND runs.holder_seen_at < clock_timestamp() - make_interval(secs => $3)",
-            &[&locks::CONTROLLER, &run_id, &silent],
-        )
-        .await?;
-    Ok(!ended.is_empty())
+    let found = controller(connection, CONTROLLER_LOCKED, run_id, 0.0).await?;
+    Ok(found.is_some_and(|controller| controller.alive))
 }
 
-/// Whether a session has the controller's lock now.
-pub(crate) async fn is_locked(connection: &Connection, run_id: i32) -> Result<bool, DbError> {
-    let row = connection
-        .query_one(
-            "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted
-                AND classid = $1::integer::oid AND objid = $2::integer::oid AND objsubid = 2
-                AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
-            &[&locks::CONTROLLER, &run_id],
-        )
-        .await?;
-    Ok(row.try_get(0)?)
+/// What came of trying to take control of a run.
+pub(crate) enum Takeover {
+    /// Since this epoch: others that believe to be the controller find another one from now on.
+    Taken(i64),
+    /// A living process has it.
+    Held,
+    /// There is no such run.
+    Missing,
 }
 
-/// Becomes the controller: others that believe to be it find another epoch from now on.
+/// Becomes the controller, unless another one lives. One that has not been heard of for so long that it is gone, or can't
+/// reach the database, is ended; its epoch fences what it may still send.
 pub(crate) async fn take_over(
     connection: &Connection,
     run_id: i32,
     holder: &str,
-) -> Result<Option<i64>, DbError> {
+    silent: f64,
+) -> Result<Takeover, DbError> {
     connection.batch("BEGIN").await?;
-    let taken = async {
-        connection
-            .query(
-                "SELECT pg_advisory_xact_lock($1, $2)",
-                &[&locks::EPOCH, &run_id],
-            )
-            .await?;
-        let row = connection
-            .query_optional(
-                "UPDATE osmosis.runs SET epoch = epoch + 1, holder = $2, holder_seen_at = clock_timestamp()
-                 WHERE run_id = $1 RETURNING epoch",
-                &[&run_id, &holder],
-            )
-            .await?;
-        // What those before left behind that did not leave in order.
-        connection
-            .execute(
-                "DELETE FROM osmosis.members WHERE run_id = $1
-                    AND (kind = 'controller' OR seen_at < clock_timestamp() - interval '1 day')",
-                &[&run_id],
-            )
-            .await?;
-        Ok::<_, DbError>(match row {
-            Some(row) => Some(row.try_get(0)?),
-            None => None,
-        })
-    }
-    .await;
+    let taken = try_take_over(connection, run_id, holder, silent).await;
     connection
         .batch(if taken.is_ok() { "COMMIT" } else { "ROLLBACK" })
         .await?;
     taken
+}
+
+async fn try_take_over(
+    connection: &Connection,
+    run_id: i32,
+    holder: &str,
+    silent: f64,
+) -> Result<Takeover, DbError> {
+    let Some(before) = controller(connection, CONTROLLER_LOCKED, run_id, silent).await? else {
+        return Ok(Takeover::Missing);
+    };
+    if before.alive && before.heard {
+        return Ok(Takeover::Held);
+    }
+    if before.alive {
+        connection
+            .query(
+                "SELECT pg_terminate_backend(controller_pid) FROM osmosis.runs WHERE run_id = $1",
+                &[&run_id],
+            )
+            .await?;
+    }
+    let session = connection.session();
+    let row = connection
+        .query_one(
+            "UPDATE osmosis.runs SET epoch = epoch + 1, holder = $2, holder_seen_at = clock_timestamp(),
+                controller_pid = $3, controller_began = $4
+             WHERE run_id = $1 RETURNING epoch",
+            &[&run_id, &holder, &session.pid, &session.began],
+        )
+        .await?;
+    // What those before left behind that did not leave in order.
+    connection
+        .execute(
+            "DELETE FROM osmosis.members WHERE run_id = $1
+                AND (kind = 'controller' OR seen_at < clock_timestamp() - interval '1 day')",
+            &[&run_id],
+        )
+        .await?;
+    Ok(Takeover::Taken(row.try_get(0)?))
 }
 
 /// Enters the list of those who write to a run.
@@ -164,7 +205,7 @@ pub(crate) fn holder_text(holder: &Holder) -> Result<String, StoreError> {
 }
 
 impl Presence {
-    /// Until it is stopped. The connection that holds the lock is given back to be closed in order.
+    /// Until it is stopped. The connection is given back to be closed in order.
     pub(crate) async fn run(
         mut self,
         connection: Connection,
@@ -189,7 +230,7 @@ impl Presence {
         }
     }
 
-    /// A new session: the lock again, if it is still ours. `None` when it is not.
+    /// A new session of the run, if it is still ours. `None` when it is not.
     pub(crate) async fn connect_again(
         &mut self,
     ) -> Option<(Connection, mpsc::Receiver<Notification>)> {
@@ -220,25 +261,20 @@ impl Presence {
     async fn try_connect(&self) -> Result<(Connection, mpsc::Receiver<Notification>), DbError> {
         let (connection, notifications) = self.connector.connect_and_listen().await?;
         if let Part::Controller { epoch } = self.part {
-            let locked = lock(&connection, self.run_id).await?;
-            let row = connection
-                .query_optional(
-                    "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1",
-                    &[&self.run_id],
+            let session = connection.session();
+            let ours = connection
+                .execute(
+                    "UPDATE osmosis.runs SET controller_pid = $3, controller_began = $4
+                     WHERE run_id = $1 AND epoch = $2",
+                    &[&self.run_id, &epoch, &session.pid, &session.began],
                 )
                 .await?;
-            let (found, holder): (Option<i64>, Option<String>) = match &row {
-                None => (None, None),
-                Some(row) => (row.try_get(0)?, row.try_get(1)?),
-            };
-            if found != Some(epoch) {
-                return Err(fenced(self.connector.shown(), holder.as_deref()).into());
-            }
-            // The old session may not have ended yet for the server; then this one is made again.
-            if !locked {
-                return Err(DbError::Senseless(
-                    "the lock of the run is not free yet".to_owned(),
-                ));
+            if ours == 0 {
+                let found = controller(&connection, CONTROLLER, self.run_id, 0.0).await?;
+                let by = found
+                    .filter(|found| found.epoch != epoch)
+                    .and_then(|found| found.holder);
+                return Err(fenced(self.connector.shown(), by.as_deref()).into());
             }
         }
         listen(&connection, self.run_id).await?;
@@ -309,6 +345,8 @@ impl Presence {
             if ours == 0 {
                 let error = fenced(self.connector.shown(), None);
                 self.fenced.send_replace(Some(error));
+            } else {
+                roles::renew(connection, self.run_id).await?;
             }
         }
         let row = connection
@@ -321,31 +359,58 @@ impl Presence {
     }
 }
 
-/// Leaves the run in order: nobody has it, and the list of members has one less.
+/// Leaves the run in order: nobody has it, the list of members has one less, and its roles end.
 pub(crate) async fn leave(
     connection: &Connection,
     run_id: i32,
     member_id: i64,
     part: Part,
 ) -> Result<(), DbError> {
+    let Part::Controller { epoch } = part else {
+        return leave_as_node(connection, run_id, member_id).await;
+    };
     connection
         .execute(
             "DELETE FROM osmosis.members WHERE run_id = $1 AND member_id = $2",
             &[&run_id, &member_id],
         )
         .await?;
-    if let Part::Controller { epoch } = part {
+    let ours = connection
+        .execute(
+            "UPDATE osmosis.runs SET holder = NULL, holder_seen_at = NULL, controller_pid = NULL,
+                controller_began = NULL
+             WHERE run_id = $1 AND epoch = $2",
+            &[&run_id, &epoch],
+        )
+        .await?;
+    if ours > 0 {
+        roles::end_of(connection, run_id).await?;
+    }
+    Ok(())
+}
+
+async fn leave_as_node(
+    connection: &Connection,
+    run_id: i32,
+    member_id: i64,
+) -> Result<(), DbError> {
+    let may_delete: bool = connection
+        .query_one(
+            "SELECT has_table_privilege('osmosis.members', 'DELETE')",
+            &[],
+        )
+        .await?
+        .try_get(0)?;
+    if may_delete {
         connection
             .execute(
-                "UPDATE osmosis.runs SET holder = NULL, holder_seen_at = NULL WHERE run_id = $1 AND epoch = $2",
-                &[&run_id, &epoch],
+                "DELETE FROM osmosis.members WHERE run_id = $1 AND member_id = $2",
+                &[&run_id, &member_id],
             )
             .await?;
+    } else {
         connection
-            .query(
-                "SELECT pg_advisory_unlock($1, $2)",
-                &[&locks::CONTROLLER, &run_id],
-            )
+            .query("SELECT osmosis.leave_run($1, $2)", &[&run_id, &member_id])
             .await?;
     }
     Ok(())

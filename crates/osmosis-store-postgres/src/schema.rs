@@ -14,12 +14,13 @@ use crate::error::DbError;
 const MIGRATIONS: &[&str] = &[
     include_str!("schema/version_1.sql"),
     include_str!("schema/version_2.sql"),
+    include_str!("schema/version_3.sql"),
 ];
 
 /// The version this program writes.
 pub(crate) const KNOWN_VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
 
-/// Guards the migrations of a database; see [`crate::locks`] for the others.
+/// Guards the first migration of a database. Later ones lock the row that has the version, which no node can.
 const MIGRATION_LOCK: i64 = 0x4f53_4d4f_0000_0001;
 
 /// The version of the tables; `None` when there are none.
@@ -91,10 +92,17 @@ pub(crate) async fn migrate(connection: &Connection) -> Result<(), DbError> {
 }
 
 async fn migrate_in_transaction(connection: &Connection) -> Result<(), DbError> {
-    connection
-        .query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK])
-        .await?;
+    if version(connection).await?.is_none() {
+        connection
+            .query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK])
+            .await?;
+    }
     // Somebody else may have done it meanwhile.
+    if version(connection).await?.is_some() {
+        connection
+            .query("SELECT version FROM osmosis.schema_version FOR UPDATE", &[])
+            .await?;
+    }
     let found = version(connection).await?;
     let start = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
     let Some(steps) = MIGRATIONS.get(start..) else {

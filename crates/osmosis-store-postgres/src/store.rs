@@ -20,7 +20,7 @@ use crate::calls::CallIds;
 use crate::connection::{Connection, Connector};
 use crate::error::DbError;
 use crate::pending::{self, Message, QueuedCall, call_bytes, is_awaited};
-use crate::presence::{self, Part, Presence, holder_text};
+use crate::presence::{self, Part, Presence, Takeover, holder_text};
 use crate::readers::{Readers, ReadersOf};
 use crate::transaction::{Transaction, Writing};
 use crate::writer::{CALLS_BEYOND_A_BATCH, Writer};
@@ -113,27 +113,25 @@ impl PostgresStore {
         let holder = Holder::this_process(osmosis_core::clock::now_ms(), &options.command);
         let holder = holder_text(&holder)?;
         let (connection, notifications) = connector.connect_and_listen().await.map_err(failed)?;
-        let mut locked = presence::lock(&connection, run_id).await.map_err(failed)?;
-        if !locked
-            && presence::end_silent(&connection, run_id, options.silent_after.as_secs_f64())
-                .await
-                .map_err(failed)?
-        {
-            locked = presence::lock(&connection, run_id).await.map_err(failed)?;
-        }
-        if !locked {
-            let by = holder_of(&connection, run_id).await.map_err(failed)?;
-            return Err(StoreError::Held {
-                path: shown.clone().into(),
-                holder: by.unwrap_or_else(Holder::unknown).to_string(),
-            });
-        }
-        let epoch = presence::take_over(&connection, run_id, &holder)
+        let silent = options.silent_after.as_secs_f64();
+        let taken = presence::take_over(&connection, run_id, &holder, silent)
             .await
-            .map_err(failed)?
-            .ok_or_else(|| StoreError::Moved {
-                path: shown.clone().into(),
-            })?;
+            .map_err(failed)?;
+        let epoch = match taken {
+            Takeover::Taken(epoch) => epoch,
+            Takeover::Held => {
+                let by = holder_of(&connection, run_id).await.map_err(failed)?;
+                return Err(StoreError::Held {
+                    path: shown.clone().into(),
+                    holder: by.unwrap_or_else(Holder::unknown).to_string(),
+                });
+            }
+            Takeover::Missing => {
+                return Err(StoreError::Moved {
+                    path: shown.clone().into(),
+                });
+            }
+        };
         let part = Part::Controller { epoch };
         let session = (connection, notifications);
         Self::begin(connector, options, run_id, part, &holder, session).await

@@ -11,7 +11,6 @@ use tokio_postgres::Row;
 
 use crate::connection::{Connection, Parameter};
 use crate::error::{Consequence, DbError};
-use crate::locks;
 
 /// Whose transactions these are.
 #[derive(Debug, Clone)]
@@ -198,7 +197,8 @@ pub(crate) async fn was_committed(
 }
 
 const MARK: &str = "UPDATE osmosis.members SET last_commit = $3, done = done + $4 WHERE run_id = $1 AND member_id = $2";
-const LOCK_EPOCH: &str = "SELECT pg_advisory_xact_lock_shared($1, $2)";
+/// A takeover, which locks the row alone, waits for the end of the transaction. What it changed is seen by whoever waited for it.
+const OUR_RUN_KEPT: &str = "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1 FOR KEY SHARE";
 const OUR_RUN: &str = "SELECT epoch, holder FROM osmosis.runs WHERE run_id = $1";
 
 /// All statements, in one go. What they did.
@@ -214,7 +214,7 @@ async fn try_all(
         finished: AtomicU64::new(0),
     };
     // Once per connection: what is not prepared would be sent after what is.
-    for sql in [LOCK_EPOCH, OUR_RUN, MARK] {
+    for sql in [our_run(writing), MARK] {
         connection.prepare(sql).await?;
     }
     let mut steps: Vec<BoxFuture<'_, Result<(), DbError>>> = Vec::with_capacity(work.len() + 2);
@@ -231,23 +231,19 @@ async fn try_all(
     })
 }
 
-/// Is the run still there, and still ours? While the lock is shared, nobody takes it over.
+/// A node changes nothing that a takeover would make wrong, and may not lock the row.
+fn our_run(writing: &Writing) -> &'static str {
+    if writing.epoch.is_some() {
+        OUR_RUN_KEPT
+    } else {
+        OUR_RUN
+    }
+}
+
+/// Is the run still there, and still ours? Until the end of the transaction nobody takes it over.
 async fn check_run(connection: &Connection, writing: &Writing) -> Result<(), DbError> {
     let run = &writing.run_id;
-    let found = if writing.epoch.is_some() {
-        // Two statements: the second one must see what was committed before the lock was ours.
-        let (lock, of_run): ([Parameter<'_>; 2], [Parameter<'_>; 1]) =
-            ([&locks::EPOCH, run], [run]);
-        let (locked, found) = tokio::join!(
-            biased;
-            connection.query(LOCK_EPOCH, &lock),
-            connection.query_optional(OUR_RUN, &of_run),
-        );
-        locked?;
-        found?
-    } else {
-        connection.query_optional(OUR_RUN, &[run]).await?
-    };
+    let found = connection.query_optional(our_run(writing), &[run]).await?;
     let Some(found) = found else {
         return Err(StoreError::Moved {
             path: writing.shown.clone().into(),

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use camino::Utf8PathBuf;
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
-use osmosis_store::{CallPurpose, NewCall, Store};
+use osmosis_store::{CallPurpose, KeyFolder, NewCall, Store};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 #[tokio::main]
@@ -32,7 +32,7 @@ async fn main() {
     let opened = began.elapsed().as_secs_f64();
     store.close().await.unwrap();
     let began = Instant::now();
-    let report = SqliteStore::verify(&folder, |_| {}).unwrap();
+    let report = SqliteStore::verify(&folder, &KeyFolder::none(), |_| {}).unwrap();
     let verified = began.elapsed().as_secs_f64();
     assert!(report.is_whole());
     println!(

@@ -22,8 +22,8 @@ use osmosis_core::{
     RunName, Sample, SampleId,
 };
 use osmosis_store::{
-    CallPurpose, CallSummary, Claim, Completion, NewCall, NewRollout, NewRow, RunRecord, RunStatus,
-    Store,
+    CallPurpose, CallSummary, Claim, Completion, KeyFolder, NewCall, NewRollout, NewRow, RunRecord,
+    RunStatus, Store,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::{Value, json};
@@ -53,7 +53,8 @@ async fn main() {
         gain: gain.parse().unwrap(),
     };
     std::fs::create_dir_all(&folder).unwrap();
-    let template = SqliteStore::open_read_only(&Utf8PathBuf::from(template)).unwrap();
+    let template =
+        SqliteStore::open_read_only(&Utf8PathBuf::from(template), &KeyFolder::none()).unwrap();
     let record = template.run().await.unwrap().unwrap();
     let store: Arc<dyn Store> =
         Arc::new(SqliteStore::open(&folder, SqliteOptions::default()).unwrap());

@@ -20,7 +20,8 @@ pub(crate) fn record(connection: &Connection, batch: &BatchRecord) -> Result<(),
             "INSERT {insert}
              ON CONFLICT (number) DO UPDATE SET policy_version = excluded.policy_version,
                 content = excluded.content, formed_at_ms = excluded.formed_at_ms,
-                acknowledged_at_ms = excluded.acknowledged_at_ms, checksum = excluded.checksum
+                acknowledged_at_ms = excluded.acknowledged_at_ms, checksum = excluded.checksum,
+                mac = excluded.mac
              WHERE acknowledged_at_ms IS NULL"
         ))?
         .execute(params![
@@ -42,7 +43,7 @@ pub(crate) fn acknowledge(
     let changes = checksum::BATCHES.assignments(&[("acknowledged_at_ms", "?1")]);
     let changed = connection
         .prepare_cached(&format!(
-            "UPDATE batches SET {changes} WHERE number = ?2 AND acknowledged_at_ms IS NULL"
+            "UPDATE main.batches SET {changes} WHERE number = ?2 AND acknowledged_at_ms IS NULL"
         ))?
         .execute(params![at_ms, to_sql(number)?])?;
     Ok(changed > 0)

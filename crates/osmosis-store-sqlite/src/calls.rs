@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use osmosis_core::{Attempt, PolicyVersion, RolloutId, SampleId};
+use osmosis_store::authenticity::RecordKey;
 use osmosis_store::encoding::{Base, Conversations, join_token_records};
 use osmosis_store::{CallPurpose, CallQuery, CallRecord, CallSummary, NewCall, StoreError};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
@@ -39,6 +40,7 @@ pub(crate) struct CallInsertion<'c> {
     statement: CachedStatement<'c>,
     /// The checksum covers the id, so it is given and not left to SQLite.
     next_id: i64,
+    key: Option<RecordKey>,
 }
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
@@ -52,13 +54,17 @@ static INSERT: LazyLock<String> = LazyLock::new(|| {
     format!("INSERT {}", CALLS.insertion(&given))
 });
 
-pub(crate) fn insertion(connection: &Connection) -> Result<CallInsertion<'_>, SqlError> {
+pub(crate) fn insertion<'c>(
+    connection: &'c Connection,
+    key: Option<&RecordKey>,
+) -> Result<CallInsertion<'c>, SqlError> {
     let last: i64 = connection
-        .prepare_cached("SELECT coalesce(max(call_id), 0) FROM calls")?
+        .prepare_cached("SELECT coalesce(max(call_id), 0) FROM main.calls")?
         .query_row([], |row| row.get(0))?;
     Ok(CallInsertion {
         statement: connection.prepare_cached(&INSERT)?,
         next_id: last + 1,
+        key: key.cloned(),
     })
 }
 
@@ -94,6 +100,14 @@ pub(crate) fn record(
             .map_err(CallFailure::Segments)?;
         (request, response, Some(tokens))
     };
+    let body_macs = insert.key.as_ref().map(|key| {
+        [
+            key.body(&[stored]),
+            key.body(&response),
+            key.body(&[&tokens]),
+        ]
+        .concat()
+    });
     let chain_length = base.as_ref().map_or(0, |(base, _)| base.chain_length + 1);
     let shared = base.as_ref().map(|(_, shared)| *shared);
     let call_id = insert.next_id;
@@ -133,6 +147,7 @@ pub(crate) fn record(
         call.cached_tokens.map(to_sql).transpose()?,
         call.reasoning_tokens.map(to_sql).transpose()?,
         call.purpose.as_str(),
+        body_macs,
     ])?;
     insert.next_id += 1;
     let base = Base {
@@ -168,7 +183,7 @@ pub(crate) fn totals(connection: &Connection) -> Result<CallSummary, SqlError> {
 pub(crate) fn referenced_end(connection: &Connection) -> Result<Option<Place>, SqlError> {
     let mut select = connection.prepare(
         "SELECT segment, coalesce(tokens_offset, response_offset),
-            coalesce(tokens_bytes, response_bytes) FROM calls ORDER BY call_id DESC LIMIT 1",
+            coalesce(tokens_bytes, response_bytes) FROM main.calls ORDER BY call_id DESC LIMIT 1",
     )?;
     let mut rows = select.query([])?;
     let Some(row) = rows.next()? else {
@@ -208,7 +223,7 @@ pub(super) fn shown_attempt(
     id: &RolloutId,
 ) -> Result<Option<u32>, SqlError> {
     let accepted = connection
-        .prepare_cached("SELECT attempt FROM rollouts WHERE rollout_id = ?1 AND state = 'done'")?
+        .prepare_cached("SELECT attempt FROM rollouts WHERE rollout_id = ?1 AND +state = 'done'")?
         .query_row([id.as_str()], |row| row.get(0))
         .optional()?;
     if accepted.is_some() {

@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{RunName, RunTag};
 use osmosis_store::{
-    ArchivedRun, Catalogue, Holder, ProgressVisitor, Records as _, RunEntry, RunKey, RunKind,
-    RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl, VerifyReport,
+    ArchivedRun, Catalogue, Holder, KeyFolder, ProgressVisitor, Records as _, RunEntry, RunKey,
+    RunKind, RunLabels, RunPlace, RunSize, SalvageReport, Store, StoreError, StoreUrl,
+    VerifyReport,
 };
 
 pub(crate) use kept::name_in_workspace;
@@ -112,7 +113,7 @@ impl SqliteCatalogue {
         if to.exists() {
             return Err(StoreError::AlreadyExists(into.clone()));
         }
-        SqliteStore::salvage(&from, &to, into)
+        SqliteStore::salvage(&from, &to, into, &self.options.keys)
     }
 
     /// What an archived run is: as it was noted, or as its own record says.
@@ -120,7 +121,9 @@ impl SqliteCatalogue {
         if let Some(kind) = self.archived_kind(id) {
             return Some(kind);
         }
-        let store = SqliteStore::open_read_only(&self.archive_folder().join(id)).ok()?;
+        let store =
+            SqliteStore::open_read_only(&self.archive_folder().join(id), &self.options.keys)
+                .ok()?;
         Some(store.run().await.ok()??.kind)
     }
 
@@ -204,13 +207,19 @@ impl Catalogue for SqliteCatalogue {
         self.blocking(run, Self::create_blocking).await
     }
 
+    async fn create_unauthenticated(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        let mut this = self.clone();
+        this.options.keys = KeyFolder::none();
+        this.create(run).await
+    }
+
     async fn open(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
         self.blocking(run, Self::open_blocking).await
     }
 
     async fn open_read_only(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
         self.blocking(run, |this, run| {
-            let store = SqliteStore::open_read_only(&this.existing(run)?)?;
+            let store = SqliteStore::open_read_only(&this.existing(run)?, &this.options.keys)?;
             Ok(Arc::new(store) as Arc<dyn Store>)
         })
         .await
@@ -241,7 +250,9 @@ impl Catalogue for SqliteCatalogue {
 
     async fn open_archived(&self, id: &str) -> Result<Arc<dyn Store>, StoreError> {
         let (_, folder) = self.existing_archived(id)?;
-        let opening = tokio::task::spawn_blocking(move || SqliteStore::open_read_only(&folder));
+        let keys = self.options.keys.clone();
+        let opening =
+            tokio::task::spawn_blocking(move || SqliteStore::open_read_only(&folder, &keys));
         Ok(Arc::new(finished(opening).await?))
     }
 
@@ -300,7 +311,7 @@ impl Catalogue for SqliteCatalogue {
         progress: ProgressVisitor,
     ) -> Result<VerifyReport, StoreError> {
         self.blocking(run, move |this, run| {
-            SqliteStore::verify(&this.existing(run)?, progress)
+            SqliteStore::verify(&this.existing(run)?, &this.options.keys, progress)
         })
         .await
     }

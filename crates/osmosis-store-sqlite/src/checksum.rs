@@ -7,9 +7,12 @@
 
 use std::fmt::Write as _;
 
+use osmosis_store::authenticity::RecordKey;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
+
+use crate::authentic::{self, ROW_MAC};
 
 /// The function that the writer's statements call: `row_checksum(first column, second column, …)`.
 const FUNCTION: &str = "row_checksum";
@@ -25,6 +28,12 @@ pub(crate) struct Checked {
     pub(crate) columns: &'static [&'static str],
     /// Columns that it leaves out, and that a copy of the row needs all the same.
     pub(crate) beside: &'static [&'static str],
+    /// What else the MAC of a row covers: an expression over a column, as the text before and after the column.
+    pub(crate) derived: &'static [(&'static str, &'static str, &'static str)],
+    /// Rows are changed in their place, so that an older one could be put back.
+    pub(crate) changes: bool,
+    /// We remove rows.
+    pub(crate) may_be_removed: bool,
 }
 
 pub(crate) const RUN: Checked = Checked {
@@ -40,6 +49,9 @@ pub(crate) const RUN: Checked = Checked {
         "pinned",
     ],
     beside: &[],
+    derived: &[],
+    changes: true,
+    may_be_removed: false,
 };
 
 pub(crate) const ROWS: Checked = Checked {
@@ -47,10 +59,14 @@ pub(crate) const ROWS: Checked = Checked {
     key: "row_index",
     columns: &["row_index", "line", "body"],
     beside: &[],
+    derived: &[],
+    changes: false,
+    may_be_removed: false,
 };
 
 /// Without `owner` and `lease_until_ms`: a lease ends with its process, and every heartbeat changes it. Without
-/// `state`, which is `done` when there is an outcome; that, and that it is one of the three, is checked otherwise.
+/// `state`, which is `done` when there is an outcome; that, and that it is one of the three, is checked otherwise. The MAC
+/// covers whether it is `done`.
 pub(crate) const ROLLOUTS: Checked = Checked {
     table: "rollouts",
     key: "rollout_id",
@@ -84,8 +100,12 @@ pub(crate) const ROLLOUTS: Checked = Checked {
         "judge_completion_tokens",
     ],
     beside: &["state"],
+    derived: &[("state", "(", " = 'done')")],
+    changes: true,
+    may_be_removed: false,
 };
 
+/// The MAC covers the attempt of the rollout: samples of an earlier one don't belong to its result.
 pub(crate) const SAMPLES: Checked = Checked {
     table: "samples",
     key: "rollout_id",
@@ -100,6 +120,13 @@ pub(crate) const SAMPLES: Checked = Checked {
         "messages",
     ],
     beside: &[],
+    derived: &[(
+        "rollout_id",
+        "(SELECT r.attempt FROM main.rollouts AS r WHERE r.rollout_id = ",
+        ")",
+    )],
+    changes: false,
+    may_be_removed: true,
 };
 
 pub(crate) const CALLS: Checked = Checked {
@@ -138,8 +165,12 @@ pub(crate) const CALLS: Checked = Checked {
         "cached_tokens",
         "reasoning_tokens",
         "purpose",
+        "body_macs",
     ],
     beside: &[],
+    derived: &[],
+    changes: false,
+    may_be_removed: false,
 };
 
 pub(crate) const STEPS: Checked = Checked {
@@ -147,6 +178,9 @@ pub(crate) const STEPS: Checked = Checked {
     key: "step",
     columns: &["step", "policy_version", "metrics", "finished_at_ms"],
     beside: &[],
+    derived: &[],
+    changes: true,
+    may_be_removed: false,
 };
 
 pub(crate) const BATCHES: Checked = Checked {
@@ -160,6 +194,9 @@ pub(crate) const BATCHES: Checked = Checked {
         "acknowledged_at_ms",
     ],
     beside: &[],
+    derived: &[],
+    changes: true,
+    may_be_removed: false,
 };
 
 /// Every table that has the column `checksum`, in an order in which references lead backwards.
@@ -172,52 +209,96 @@ pub(crate) enum RowCheck {
     Wrong,
     /// It was written before rows had checksums.
     Missing,
+    /// Something else than osmosis wrote it: its checksum is right and its MAC is not.
+    Altered,
 }
 
 impl Checked {
-    /// `INSERT INTO` with these columns, each with its value, and the checksum. Columns that are left out must
+    /// `INSERT INTO` with these columns, each with its value, the checksum and the MAC. Columns that are left out must
     /// be null by default.
     pub(crate) fn insertion(&self, given: &[(&str, &str)]) -> String {
         let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
         let values: Vec<&str> = given.iter().map(|(_, value)| *value).collect();
-        let checksum = self.expression(|column| {
+        let checks = self.expressions(|column| {
             let given = given.iter().find(|(name, _)| *name == column);
             given.map_or("NULL", |(_, value)| value)
         });
+        let [checksum, mac] = checks;
         format!(
-            "INTO {} ({}, checksum) VALUES ({}, {checksum})",
+            "INTO main.{} ({}, checksum, mac) VALUES ({}, {checksum}, {mac})",
             self.table,
             names.join(", "),
             values.join(", "),
         )
     }
 
-    /// What follows `SET` for these changes, with the checksum of the row as it will be.
+    /// `INSERT INTO` with the values that [`Self::copied`] lists, and a MAC of its own.
+    pub(crate) fn copy(&self) -> String {
+        let columns = self.copied();
+        let marks: Vec<String> = (1..=columns.len()).map(|n| format!("?{n}")).collect();
+        let authenticated = self.authenticated(|column| {
+            let at = columns.iter().position(|name| *name == column);
+            at.map_or_else(|| "NULL".to_owned(), |at| marks[at].clone())
+        });
+        format!(
+            "INTO main.{} ({}, mac) VALUES ({}, {ROW_MAC}('{}', {}))",
+            self.table,
+            columns.join(", "),
+            marks.join(", "),
+            self.table,
+            authenticated.join(", ")
+        )
+    }
+
+    /// What follows `SET` for these changes, with the checksum and the MAC of the row as it will be.
     pub(crate) fn assignments(&self, changes: &[(&str, &str)]) -> String {
         let mut text = String::new();
         for (name, value) in changes {
             // Writing to a string can't fail.
             let _ = write!(text, "{name} = {value}, ");
         }
-        let checksum = self.expression(|column| {
+        let [checksum, mac] = self.expressions(|column| {
             let changed = changes.iter().find(|(name, _)| *name == column);
             changed.map_or(column, |(_, value)| value)
         });
-        format!("{text}checksum = {checksum}")
+        format!("{text}checksum = {checksum}, mac = {mac}")
     }
 
-    fn expression<'a>(&self, value: impl Fn(&'a str) -> &'a str) -> String
+    /// The checksum and the MAC of a row with these values.
+    fn expressions<'a>(&self, value: impl Fn(&'a str) -> &'a str) -> [String; 2]
     where
         Self: 'a,
     {
         let values: Vec<&str> = self.columns.iter().map(|column| value(column)).collect();
-        format!("{FUNCTION}({})", values.join(", "))
+        let authenticated = self.authenticated(|column| value(column).to_owned());
+        [
+            format!("{FUNCTION}({})", values.join(", ")),
+            format!("{ROW_MAC}('{}', {})", self.table, authenticated.join(", ")),
+        ]
     }
 
-    /// Reads rows for [`Self::check`]: `rowid` first, then what [`Self::copied`] lists.
-    pub(crate) fn selection(&self) -> String {
-        let (columns, table) = (self.copied().join(", "), self.table);
-        format!("SELECT rowid, {columns} FROM {table} NOT INDEXED")
+    /// What the MAC of a row covers, in its order; `value` says what stands for a column.
+    pub(crate) fn authenticated(&self, value: impl Fn(&'static str) -> String) -> Vec<String> {
+        let columns = self.columns.iter().map(|column| value(column));
+        let derived = self.derived.iter();
+        let derived =
+            derived.map(|(column, before, after)| format!("{before}{}{after}", value(column)));
+        columns.chain(derived).collect()
+    }
+
+    /// Reads rows for [`Self::check`]: `rowid` first, then what [`Self::copied`] lists, the MAC, and what else it covers.
+    /// Without a key it asks for nothing that a damaged database may not have.
+    pub(crate) fn selection(&self, key: Option<&RecordKey>) -> String {
+        let table = self.table;
+        let qualified = |column: &str| format!("{table}.{column}");
+        let mut columns: Vec<String> = self.copied().into_iter().map(qualified).collect();
+        columns.push(qualified("mac"));
+        if key.is_some() {
+            let authenticated = self.authenticated(qualified);
+            columns.extend(authenticated.into_iter().skip(self.columns.len()));
+        }
+        let columns = columns.join(", ");
+        format!("SELECT {table}.rowid, {columns} FROM {table} NOT INDEXED")
     }
 
     /// The columns that make a row: those that the checksum covers, `checksum`, and the others.
@@ -231,8 +312,35 @@ impl Checked {
         position.unwrap_or(self.columns.len())
     }
 
-    /// Compares a row of [`Self::selection`] with its checksum.
-    pub(crate) fn check(&self, row: &Row<'_>) -> rusqlite::Result<RowCheck> {
+    /// Compares a row of [`Self::selection`] with its checksum, and with its MAC where there is a key.
+    pub(crate) fn check(
+        &self,
+        row: &Row<'_>,
+        key: Option<&RecordKey>,
+    ) -> rusqlite::Result<RowCheck> {
+        match (self.check_sum(row)?, key) {
+            (RowCheck::Right, Some(key)) if !self.is_authentic(row, key)? => Ok(RowCheck::Altered),
+            (found, _) => Ok(found),
+        }
+    }
+
+    fn is_authentic(&self, row: &Row<'_>, key: &RecordKey) -> rusqlite::Result<bool> {
+        let mac_at = 1 + self.copied().len();
+        let columns = 1..=self.columns.len();
+        let derived = mac_at + 1..=mac_at + self.derived.len();
+        let values: Vec<ValueRef<'_>> = columns
+            .chain(derived)
+            .map(|at| row.get_ref(at))
+            .collect::<Result<_, _>>()?;
+        Ok(authentic::is_authentic(
+            self,
+            key,
+            row.get_ref(mac_at)?,
+            values.into_iter(),
+        ))
+    }
+
+    fn check_sum(&self, row: &Row<'_>) -> rusqlite::Result<RowCheck> {
         let stored: i64 = match row.get_ref(1 + self.columns.len())? {
             ValueRef::Null => return Ok(RowCheck::Missing),
             ValueRef::Integer(stored) => stored,
@@ -313,30 +421,39 @@ fn is_whole(number: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// One row of every type, written by the function, read back by Rust.
+    /// One row of every type, written by the functions, read back by Rust.
     fn written(values: &str) -> RowCheck {
         const TABLE: Checked = Checked {
             table: "t",
             key: "a",
             columns: &["a", "b", "c"],
             beside: &[],
+            derived: &[],
+            changes: false,
+            may_be_removed: false,
         };
         let connection = Connection::open_in_memory().unwrap();
         register(&connection).unwrap();
+        let key = RecordKey::derive(b"user", "run");
+        authentic::register_mac(&connection, Some(&key)).unwrap();
         connection
-            .execute_batch("CREATE TABLE t (a INTEGER, b REAL, c TEXT, checksum INTEGER) STRICT")
+            .execute_batch(
+                "CREATE TABLE t (a INTEGER, b REAL, c TEXT, checksum INTEGER, mac BLOB) STRICT",
+            )
             .unwrap();
         let values: Vec<&str> = values.split('|').collect();
         let given = [("a", values[0]), ("b", values[1]), ("c", values[2])];
         let insert = format!("INSERT {}", TABLE.insertion(&given));
         connection.execute(&insert, []).unwrap();
         connection
-            .query_row(&TABLE.selection(), [], |row| TABLE.check(row))
+            .query_row(&TABLE.selection(Some(&key)), [], |row| {
+                TABLE.check(row, Some(&key))
+            })
             .unwrap()
     }
 
     #[test]
-    fn what_is_bound_and_what_is_read_back_have_one_checksum() {
+    fn what_is_bound_and_what_is_read_back_have_one_checksum_and_one_mac() {
         for values in [
             "1|2|'x'",
             "1|2.5|'x'",

@@ -20,6 +20,9 @@
 //! ```
 
 mod appended_file;
+#[cfg(test)]
+mod attack_tests;
+mod authentic;
 mod batches;
 mod bodies;
 mod calls;

@@ -82,12 +82,13 @@ const WITHOUT_RESULT: &[(&str, &str)] = &[
     ("finished_at_ms", "NULL"),
 ];
 
+/// From the table itself: the change that leases a rollout compares it with its MAC.
 const CLAIMABLE: &str = "rollout_key, rollout_id, row_index, run_index, attempt, suspect, failures,
     rows.line AS line, rows.body AS body";
 
 pub(crate) fn claim_queued_sql() -> String {
     format!(
-        "SELECT {CLAIMABLE} FROM rollouts JOIN rows USING (row_index)
+        "SELECT {CLAIMABLE} FROM main.rollouts JOIN rows USING (row_index)
          WHERE state = 'queued' ORDER BY row_index, run_index LIMIT ?1"
     )
 }
@@ -95,7 +96,7 @@ pub(crate) fn claim_queued_sql() -> String {
 pub(crate) fn claim_run_out_sql() -> String {
     // Left alone, SQLite would rather read thousands of running leases than sort the few that ran out.
     format!(
-        "SELECT {CLAIMABLE} FROM rollouts INDEXED BY rollouts_by_lease JOIN rows USING (row_index)
+        "SELECT {CLAIMABLE} FROM main.rollouts INDEXED BY rollouts_by_lease JOIN rows USING (row_index)
          WHERE state = 'leased' AND lease_until_ms <= ?1
          ORDER BY row_index, run_index LIMIT ?2"
     )
@@ -104,7 +105,7 @@ pub(crate) fn claim_run_out_sql() -> String {
 /// One rollout by its id, if it is queued.
 pub(crate) fn claim_one_sql() -> String {
     format!(
-        "SELECT {CLAIMABLE} FROM rollouts JOIN rows USING (row_index)
+        "SELECT {CLAIMABLE} FROM main.rollouts JOIN rows USING (row_index)
          WHERE rollout_id = ?1 AND state = 'queued'"
     )
 }
@@ -178,7 +179,7 @@ static TAKE: LazyLock<String> = LazyLock::new(|| {
         ("owner", "?3"),
         ("lease_until_ms", "?4"),
     ]);
-    format!("UPDATE rollouts SET {changes} WHERE rollout_key = ?1")
+    format!("UPDATE main.rollouts SET {changes} WHERE rollout_key = ?1")
 });
 
 /// The claim as it will be once it is taken, and the rollout's key.
@@ -208,7 +209,7 @@ pub(crate) fn heartbeat(
     lease: Duration,
 ) -> Result<Vec<(RolloutId, Attempt)>, SqlError> {
     let mut extend = connection.prepare_cached(
-        "UPDATE rollouts SET lease_until_ms = ?3
+        "UPDATE main.rollouts SET lease_until_ms = ?3
          WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'",
     )?;
     let until = now_ms.saturating_add(whole_ms(lease));
@@ -249,7 +250,7 @@ static FINISH: LazyLock<String> = LazyLock::new(|| {
         ("finished_at_ms", ":finished_at_ms"),
     ]);
     format!(
-        "UPDATE rollouts SET {changes}
+        "UPDATE main.rollouts SET {changes}
          WHERE rollout_id = :rollout_id AND attempt = :attempt AND state = 'leased'"
     )
 });
@@ -347,7 +348,7 @@ pub(crate) fn release(
     ]);
     connection
         .prepare_cached(&format!(
-            "UPDATE rollouts SET {changes}
+            "UPDATE main.rollouts SET {changes}
              WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'leased'"
         ))?
         .execute(params![rollout.as_str(), attempt.0, lost, failed])?;
@@ -357,7 +358,7 @@ pub(crate) fn release(
 /// Takes queued rollouts out of reach of `claim`. The attempt stays as it is: nothing is tried.
 pub(crate) fn hold_back(connection: &Connection, rollouts: &[RolloutId]) -> Result<(), SqlError> {
     let mut hold = connection.prepare_cached(
-        "UPDATE rollouts SET state = 'leased', owner = ?2, lease_until_ms = ?3
+        "UPDATE main.rollouts SET state = 'leased', owner = ?2, lease_until_ms = ?3
          WHERE rollout_id = ?1 AND state = 'queued'",
     )?;
     for rollout in rollouts {
@@ -369,7 +370,7 @@ pub(crate) fn hold_back(connection: &Connection, rollouts: &[RolloutId]) -> Resu
 pub(crate) fn let_go(connection: &Connection, rollout: &RolloutId) -> Result<(), SqlError> {
     connection
         .prepare_cached(
-            "UPDATE rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
+            "UPDATE main.rollouts SET state = 'queued', owner = NULL, lease_until_ms = NULL
              WHERE rollout_id = ?1 AND state = 'leased' AND owner = ?2",
         )?
         .execute(params![rollout.as_str(), HELD_BACK])?;
@@ -383,7 +384,7 @@ const PUT_BACK: &str = "state = 'queued', owner = NULL, lease_until_ms = NULL";
 pub(crate) fn recover_of(connection: &Connection, owner: &str) -> Result<u64, SqlError> {
     let recovered = connection
         .prepare_cached(&format!(
-            "UPDATE rollouts SET {PUT_BACK} WHERE state = 'leased' AND owner = ?1 AND owner <> ?2"
+            "UPDATE main.rollouts SET {PUT_BACK} WHERE state = 'leased' AND owner = ?1 AND owner <> ?2"
         ))?
         .execute(params![owner, HELD_BACK])?;
     Ok(recovered as u64)
@@ -393,7 +394,7 @@ pub(crate) fn recover_of(connection: &Connection, owner: &str) -> Result<u64, Sq
 pub(crate) fn recover_all(connection: &Connection) -> Result<u64, SqlError> {
     let recovered = connection
         .prepare_cached(&format!(
-            "UPDATE rollouts SET {PUT_BACK} WHERE state = 'leased'"
+            "UPDATE main.rollouts SET {PUT_BACK} WHERE state = 'leased'"
         ))?
         .execute([])?;
     Ok(recovered as u64)
@@ -440,11 +441,11 @@ pub(super) fn put_back() -> String {
 
 pub(crate) fn requeue(connection: &Connection, kinds: &[OutcomeKind]) -> Result<u64, SqlError> {
     let mut drop_samples = connection.prepare_cached(
-        "DELETE FROM samples WHERE rollout_id IN
-            (SELECT rollout_id FROM rollouts WHERE state = 'done' AND outcome = ?1)",
+        "DELETE FROM main.samples WHERE rollout_id IN
+            (SELECT rollout_id FROM main.rollouts WHERE state = 'done' AND outcome = ?1)",
     )?;
     let mut put_back = connection.prepare_cached(&format!(
-        "UPDATE rollouts SET {} WHERE state = 'done' AND outcome = ?1",
+        "UPDATE main.rollouts SET {} WHERE state = 'done' AND outcome = ?1",
         put_back()
     ))?;
     let mut requeued = 0;
@@ -461,11 +462,11 @@ pub(crate) fn requeue_these(
     rollouts: Vec<RolloutId>,
 ) -> Result<Vec<RolloutId>, SqlError> {
     let mut drop_samples = connection.prepare_cached(
-        "DELETE FROM samples WHERE rollout_id IN
-            (SELECT rollout_id FROM rollouts WHERE state = 'done' AND rollout_id = ?1)",
+        "DELETE FROM main.samples WHERE rollout_id IN
+            (SELECT rollout_id FROM main.rollouts WHERE state = 'done' AND rollout_id = ?1)",
     )?;
     let mut put_back = connection.prepare_cached(&format!(
-        "UPDATE rollouts SET {} WHERE state = 'done' AND rollout_id = ?1",
+        "UPDATE main.rollouts SET {} WHERE state = 'done' AND rollout_id = ?1",
         put_back()
     ))?;
     let mut requeued = Vec::new();

@@ -2,14 +2,16 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store::StoreError;
+use osmosis_store::{KeyFolder, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::Semaphore;
 
+use crate::authentic::{self, Authentication, Ledger};
 use crate::schema;
 use crate::sql::{SqlError, sqlite_error};
 
@@ -23,7 +25,26 @@ pub(crate) struct Readers {
     /// The file itself: another one may come to be at its path.
     file: Option<(u64, u64)>,
     slots: Arc<Semaphore>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    idle: Arc<Mutex<Vec<ReadConnection>>>,
+    authentication: Arc<Authentication>,
+    /// The seal that the run has reached, as far as this process knows.
+    reached: Arc<AtomicU64>,
+}
+
+/// A connection whose reads are compared with the MACs of rows, and what it found.
+#[derive(Debug)]
+struct ReadConnection {
+    connection: Connection,
+    ledger: Ledger,
+}
+
+/// Whether rows that are missing would be noticed: see [`crate::authentic`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// What is read is named one by one.
+    Some,
+    /// All there is.
+    All,
 }
 
 /// How a file may be opened that must not be written.
@@ -36,7 +57,7 @@ pub(super) enum Access {
 
 impl Readers {
     /// Opens a first connection, so that what is wrong with the file is known now.
-    pub(crate) fn open(path: Utf8PathBuf) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: Utf8PathBuf, keys: &KeyFolder) -> Result<Self, StoreError> {
         if !path.exists() {
             return Err(StoreError::Io {
                 message: "there is no run here".to_owned(),
@@ -54,16 +75,39 @@ impl Readers {
             Err(error) => return Err(sqlite_error(&path, &error)),
         };
         schema::check_readable(&first, &path)?;
+        let authentication = authentic::identify(&first, &path, keys)?;
+        let reached = authentication.least_number();
+        let first = prepared(first, &path, &authentication)?;
         Ok(Self {
             file: file_at(&path),
             path,
             access,
             slots: Arc::new(Semaphore::new(READERS as usize)),
             idle: Arc::new(Mutex::new(vec![first])),
+            authentication: Arc::new(authentication),
+            reached: Arc::new(AtomicU64::new(reached)),
         })
     }
 
+    /// Reads what is named one by one.
     pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, SqlError> + Send + 'static,
+    {
+        self.read_some_or_all(Reading::Some, work).await
+    }
+
+    /// Reads all of something: that nothing is missing, and nothing older than it must be, is checked too.
+    pub(crate) async fn read_all<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, SqlError> + Send + 'static,
+    {
+        self.read_some_or_all(Reading::All, work).await
+    }
+
+    async fn read_some_or_all<T, F>(&self, reading: Reading, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, SqlError> + Send + 'static,
@@ -74,25 +118,41 @@ impl Readers {
             .map_err(|_| StoreError::Closed)?;
         let (path, access, idle) = (self.path.clone(), self.access, Arc::clone(&self.idle));
         let file = self.file;
-        let reading = tokio::task::spawn_blocking(move || {
+        let authentication = Arc::clone(&self.authentication);
+        let reached = self.reached.load(Ordering::Acquire);
+        let task = tokio::task::spawn_blocking(move || {
             let idle_one = idle.lock().pop();
-            let connection = match idle_one {
-                Some(connection) => connection,
-                None => connect_to(&path, access, file)?,
+            let reader = match idle_one {
+                Some(reader) => reader,
+                None => prepared(connect_to(&path, access, file)?, &path, &authentication)?,
             };
-            let found = work(&connection).map_err(|error| error.into_store_error(&path));
-            idle.lock().push(connection);
+            let found = match reading {
+                Reading::Some => work(&reader.connection),
+                Reading::All => whole(&reader.connection, &path, &authentication, reached, work),
+            };
+            // Before anything else: what was read of rows that somebody else wrote must not be used.
+            let altered = reader.ledger.take_altered(&path);
+            let found = altered.and(found.map_err(|error| error.into_store_error(&path)));
+            idle.lock().push(reader);
             drop(slot);
             found
         });
-        reading
-            .await
+        task.await
             .map_err(|error| StoreError::refused(format!("a read did not finish: {error}")))?
     }
 
     /// A connection beside those that read.
     pub(crate) fn another(&self) -> Result<Connection, StoreError> {
         connect_to(&self.path, self.access, self.file)
+    }
+
+    pub(crate) fn authentication(&self) -> &Authentication {
+        &self.authentication
+    }
+
+    /// Where the writer of this process notes how far it has come.
+    pub(crate) fn reached(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.reached)
     }
 
     pub(crate) fn path(&self) -> &Utf8Path {
@@ -112,6 +172,32 @@ impl Readers {
         let connections = std::mem::take(&mut *self.idle.lock());
         drop(connections);
     }
+}
+
+/// In one snapshot with the totals.
+fn whole<T>(
+    connection: &Connection,
+    path: &Utf8Path,
+    authentication: &Authentication,
+    reached: u64,
+    work: impl FnOnce(&Connection) -> Result<T, SqlError>,
+) -> Result<T, SqlError> {
+    if authentication.identity.is_err() {
+        return work(connection);
+    }
+    let _snapshot = connection.unchecked_transaction()?;
+    authentic::check_seal(connection, path, authentication, reached)?;
+    work(connection)
+}
+
+fn prepared(
+    connection: Connection,
+    path: &Utf8Path,
+    authentication: &Authentication,
+) -> Result<ReadConnection, StoreError> {
+    let ledger = authentic::prepare_to_read(&connection, authentication.key())
+        .map_err(|error| sqlite_error(path, &error))?;
+    Ok(ReadConnection { connection, ledger })
 }
 
 /// A connection to the file that was opened first, and to no other that is at its path now.

@@ -71,7 +71,7 @@ pub(crate) fn set_status(
     };
     let changes = checksum::RUN.assignments(&[("status", "?1"), ("finished_at_ms", "?2")]);
     let changed = connection.execute(
-        &format!("UPDATE run SET {changes}"),
+        &format!("UPDATE main.run SET {changes}"),
         params![word(&status)?, finished_at_ms],
     )?;
     if changed == 0 {
@@ -82,8 +82,8 @@ pub(crate) fn set_status(
 
 pub(crate) fn counts(connection: &Connection) -> Result<QueueCounts, SqlError> {
     let mut counts = QueueCounts::default();
-    let mut select =
-        connection.prepare_cached("SELECT state, count(*) AS n FROM rollouts GROUP BY state")?;
+    let mut select = connection
+        .prepare_cached("SELECT state, count(*) AS n FROM main.rollouts GROUP BY state")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let n = number(row, "n")?;
@@ -106,7 +106,7 @@ pub(crate) fn tally(connection: &Connection) -> Result<Vec<OutcomeTally>, SqlErr
             sum(cached_tokens) AS cached_tokens, sum(reasoning_tokens) AS reasoning_tokens,
             sum(judge_calls) AS judge_calls, sum(judge_prompt_tokens) AS judge_prompt_tokens,
             sum(judge_completion_tokens) AS judge_completion_tokens
-         FROM rollouts WHERE state = 'done' GROUP BY outcome",
+         FROM rollouts WHERE +state = 'done' GROUP BY outcome",
     )?;
     let mut rows = select.query([])?;
     let mut tallies = Vec::new();
@@ -132,7 +132,7 @@ fn page_size(query: &RolloutQuery) -> usize {
     }
 }
 
-/// What a query asks for, and the values of its places.
+/// What a query asks for, and the values of its places. The pluses: see [`crate::authentic`].
 fn conditions(query: &RolloutQuery) -> Result<(String, Vec<Value>), SqlError> {
     let mut conditions = String::new();
     let mut values: Vec<Value> = Vec::new();
@@ -141,7 +141,7 @@ fn conditions(query: &RolloutQuery) -> Result<(String, Vec<Value>), SqlError> {
         values.push(to_sql(row_index)?.into());
     }
     if let Some(kind) = query.kind {
-        conditions.push_str(" AND outcome = ?");
+        conditions.push_str(" AND +outcome = ?");
         values.push(kind.as_str().to_owned().into());
     }
     if query.finished_only {
@@ -161,7 +161,7 @@ pub(crate) fn page_end(connection: &Connection, query: &RolloutQuery) -> Result<
     let others = i64::try_from(page_size(query) - 1).unwrap_or(i64::MAX);
     values.push(others.into());
     let mut select = connection.prepare_cached(&format!(
-        "SELECT row_index, run_index FROM rollouts WHERE true {conditions}
+        "SELECT row_index, run_index FROM main.rollouts WHERE true {conditions}
          ORDER BY row_index, run_index LIMIT 1 OFFSET ?"
     ))?;
     let mut rows = select.query(params_from_iter(values))?;

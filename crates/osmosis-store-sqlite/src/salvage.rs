@@ -1,4 +1,5 @@
-//! A new run of everything in a damaged one that verifies.
+//! A new run of everything in a damaged one that verifies. Its rows get MACs by a key of its own, if those it is made of have
+//! some that are right.
 //!
 //! A rollout keeps its result when its row, its samples and the calls of its result are all whole. Otherwise it
 //! waits again, so that a resume runs it; one whose row is lost is planned again by the resume. Tables are read by
@@ -11,13 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use camino::Utf8Path;
 use osmosis_core::{RolloutId, RunName};
+use osmosis_store::authenticity::RecordKey;
 use osmosis_store::encoding::Conversations;
-use osmosis_store::{NewCall, Pieces, SalvageReport, StoreError, VerifyReport};
+use osmosis_store::{KeyFolder, NewCall, Pieces, SalvageReport, StoreError, VerifyReport};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
 use self::rows::{SavedRow, saved_rows};
-use crate::bodies::Bodies;
+use crate::authentic::{self, Ledger, Sealing};
+use crate::bodies::{Bodies, BodySource};
 use crate::calls;
 use crate::checksum::{
     self, BATCHES, CALLS, Checked, ROLLOUTS, ROWS, RUN, RowCheck, SAMPLES, STEPS,
@@ -28,6 +31,7 @@ use crate::sql::{SqlError, sqlite_error};
 use crate::store::{DATABASE_FILE, SqliteOptions, SqliteStore, connect};
 use crate::verify;
 use crate::verify::counts::rewards_agree;
+use crate::verify::database::ALTERED;
 use crate::{queue, rollouts, schema};
 
 /// Calls that are read and written in one transaction.
@@ -40,6 +44,7 @@ impl SqliteStore {
         from: &Utf8Path,
         to: &Utf8Path,
         name: &RunName,
+        keys: &KeyFolder,
     ) -> Result<SalvageReport, StoreError> {
         if let Some(holder) = Self::holder(from) {
             return Err(StoreError::Held {
@@ -60,6 +65,16 @@ impl SqliteStore {
         let source = first_page::open(&from.join(DATABASE_FILE), to)?;
         let mut target = connect(&database).map_err(|error| sqlite_error(&database, &error))?;
         schema::migrate(&mut target, &database)?;
+        // A run whose records can't be authenticated does not become one whose can.
+        let source_key = authentic::identify(&source.connection, &from.join(DATABASE_FILE), keys)
+            .ok()
+            .and_then(|found| found.key().cloned());
+        let target_keys = match source_key {
+            Some(_) => keys.clone(),
+            None => KeyFolder::none(),
+        };
+        let authentication = authentic::begin(&target, &database, &target_keys)?;
+        let mut sealing = Sealing::open(&target, &database, authentication)?;
         // One sync at the end: until then there is nothing to lose.
         target
             .pragma_update(None, "synchronous", "NORMAL")
@@ -72,6 +87,9 @@ impl SqliteStore {
             all_checksummed: all_checksummed(&source.connection, to)?,
             source: &source.connection,
             target: &target,
+            source_key: source_key.as_ref(),
+            target_key: sealing.authentication.key(),
+            ledger: &sealing.ledger,
             name,
             lost_call_rows: false,
             report,
@@ -79,6 +97,9 @@ impl SqliteStore {
         let report = salvage
             .run(&from.join(SEGMENTS_FOLDER), &to.join(SEGMENTS_FOLDER))
             .map_err(|error| error.into_store_error(&database))?;
+        let sealed = sealing.seal(&target);
+        sealing.committed(sealed.map_err(|error| error.into_store_error(&database))?);
+        sealing.remember();
         target
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
             .map_err(|error| sqlite_error(&database, &error))?;
@@ -104,6 +125,9 @@ fn all_checksummed(source: &Connection, path: &Utf8Path) -> Result<bool, StoreEr
 struct Salvage<'s> {
     source: &'s Connection,
     target: &'s Connection,
+    source_key: Option<&'s RecordKey>,
+    target_key: Option<&'s RecordKey>,
+    ledger: &'s Ledger,
     name: &'s RunName,
     all_checksummed: bool,
     /// Calls are gone of which nobody knows whose they were.
@@ -153,7 +177,7 @@ impl Salvage<'_> {
 
     /// The rows of a table that are whole; the others are named.
     fn whole_rows(&mut self, table: &Checked) -> Vec<SavedRow> {
-        let found = saved_rows(self.source, table);
+        let found = saved_rows(self.source, table, self.source_key);
         for (what, why) in found.unreadable {
             self.report.lose(what, why);
         }
@@ -164,6 +188,7 @@ impl Salvage<'_> {
                 RowCheck::Missing if !self.all_checksummed => whole.push(row),
                 RowCheck::Missing => self.report.lose(row.place, "its checksum is missing"),
                 RowCheck::Wrong => self.report.lose(row.place, "its checksum is wrong"),
+                RowCheck::Altered => self.report.lose(row.place, ALTERED),
             }
         }
         whole
@@ -201,9 +226,9 @@ impl Salvage<'_> {
             .prepare(&format!("SELECT * FROM main.{table}"))?;
         let columns = select.column_names().collect::<Vec<_>>().join(", ");
         let marks = vec!["?"; select.column_count()].join(", ");
-        let mut insert = self
-            .target
-            .prepare(&format!("INSERT INTO {table} ({columns}) VALUES ({marks})"))?;
+        let mut insert = self.target.prepare(&format!(
+            "INSERT INTO main.{table} ({columns}) VALUES ({marks})"
+        ))?;
         let count = select.column_count();
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
@@ -219,19 +244,16 @@ impl Salvage<'_> {
 
     /// Adds a row as it was. One that another contradicts is lost; the database is damaged, after all.
     fn copy(&mut self, table: &Checked, row: SavedRow) -> Result<bool, SqlError> {
-        let columns = table.copied();
-        let marks = vec!["?"; columns.len()].join(", ");
+        let before = self.ledger.totals();
         let added = self
             .target
-            .prepare_cached(&format!(
-                "INSERT INTO {} ({}) VALUES ({marks})",
-                table.table,
-                columns.join(", ")
-            ))?
+            .prepare_cached(&format!("INSERT {}", table.copy()))?
             .execute(params_from_iter(row.values));
         match added.map_err(SqlError::from) {
             Ok(_) => Ok(true),
             Err(error) if error.concerns_one_write() => {
+                // It may have been counted before what it refers to was looked for.
+                self.ledger.set_totals(before);
                 self.report.lose(row.place, error.to_string());
                 Ok(false)
             }
@@ -268,7 +290,7 @@ impl Salvage<'_> {
         let changes =
             checksum::RUN.assignments(&[("status", "'interrupted'"), ("finished_at_ms", "NULL")]);
         self.target
-            .execute(&format!("UPDATE run SET {changes}"), [])?;
+            .execute(&format!("UPDATE main.run SET {changes}"), [])?;
         self.report.has_record = true;
         Ok(serves)
     }
@@ -290,7 +312,7 @@ impl Salvage<'_> {
         }
         let mut select = self.target.prepare(
             "SELECT rollout_id, sample_rewards FROM rollouts
-             WHERE state = 'done' AND sample_rewards IS NOT NULL",
+             WHERE +state = 'done' AND sample_rewards IS NOT NULL",
         )?;
         let finished = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let finished: Vec<(String, String)> = finished.collect::<Result<_, _>>()?;
@@ -306,12 +328,12 @@ impl Salvage<'_> {
     /// A result that is not whole is none.
     fn put_back(&mut self, id: &str, why: &str) -> Result<(), SqlError> {
         self.target
-            .prepare_cached("DELETE FROM samples WHERE rollout_id = ?1")?
+            .prepare_cached("DELETE FROM main.samples WHERE rollout_id = ?1")?
             .execute([id])?;
         let changed = self
             .target
             .prepare_cached(&format!(
-                "UPDATE rollouts SET {} WHERE rollout_id = ?1 AND state = 'done'",
+                "UPDATE main.rollouts SET {} WHERE rollout_id = ?1 AND state = 'done'",
                 queue::put_back()
             ))?
             .execute([id])?;
@@ -341,12 +363,18 @@ impl Salvage<'_> {
             None,
         )?;
         let mut conversations = Conversations::default();
-        let mut bodies = Bodies::new(self.source, segments);
+        let mut bodies = Bodies::new(
+            self.source,
+            BodySource {
+                segments,
+                key: self.source_key,
+            },
+        );
         let mut lost = BTreeSet::new();
         let has_rollout = self.rollout_ids()?;
         for rows in rows.chunks(CALLS_AT_ONCE) {
             self.target.execute_batch("BEGIN IMMEDIATE")?;
-            let mut insertion = calls::insertion(self.target)?;
+            let mut insertion = calls::insertion(self.target, self.target_key)?;
             for row in rows {
                 let id = row.text(CALLS.position("rollout_id")).unwrap_or_default();
                 if !serves && !has_rollout.contains(id) {
@@ -419,7 +447,7 @@ impl Salvage<'_> {
         for (id, attempt) in lost {
             let is_the_result: bool = self.target.query_row(
                 "SELECT EXISTS (SELECT 1 FROM rollouts
-                    WHERE rollout_id = ?1 AND attempt = ?2 AND state = 'done')",
+                    WHERE rollout_id = ?1 AND +attempt = ?2 AND +state = 'done')",
                 params![id, attempt],
                 |row| row.get(0),
             )?;
@@ -429,8 +457,8 @@ impl Salvage<'_> {
         }
         let mut select = self.target.prepare(
             "SELECT rollout_id FROM rollouts AS r
-             WHERE ?1 AND state = 'done' AND model_calls > (SELECT count(*) FROM calls AS c
-                WHERE c.rollout_id = r.rollout_id AND c.attempt = r.attempt AND c.purpose = 'policy')",
+             WHERE ?1 AND +state = 'done' AND model_calls > (SELECT count(*) FROM calls AS c
+                WHERE c.rollout_id = r.rollout_id AND c.attempt = r.attempt AND +c.purpose = 'policy')",
         )?;
         let fewer = select.query_map([self.lost_call_rows], |row| row.get::<_, String>(0))?;
         for id in fewer {

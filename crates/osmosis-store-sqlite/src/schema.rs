@@ -16,6 +16,11 @@
 //! `checksum`, in every table but `writer` and `requests`, is a CRC-32 over the row, see [`super::checksum`]; it is null
 //! in rows of programs from before version 5. `writer.all_checksummed` says that no row may lack one.
 //!
+//! `mac`, in the same tables, is a message authentication code of the row, and `writer.seal` holds the totals of the tables
+//! with one of its own (`seal_mac`), see [`super::authentic`]; null where the run is not authenticated. `writer.run_uid` and
+//! `writer.key_id` say which key. `calls.body_macs` has three, one after the other: of the stored request, the response and
+//! the token records.
+//!
 //! Times end in `_at_ms` and are milliseconds since 1970; durations end in `_ms`.
 //!
 //! **`rollouts`**: `state` is `queued`, `leased` or `done`. `attempt` counts claims and fences: only
@@ -54,7 +59,7 @@ const APPLICATION_ID: i64 = 0x4f53_4d4f;
 
 /// Entry `n` takes a database from `user_version` n to n + 1.
 const MIGRATIONS: &[&str] = &[
-    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6,
+    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7,
 ];
 
 /// The `user_version` this program writes.
@@ -223,6 +228,24 @@ CREATE TABLE requests (
 CREATE INDEX requests_unsettled ON requests (rollout_id) WHERE settled_at_ms IS NULL;
 ";
 
+const VERSION_7: &str = "
+ALTER TABLE calls ADD COLUMN body_macs BLOB;
+ALTER TABLE run ADD COLUMN mac BLOB;
+ALTER TABLE rows ADD COLUMN mac BLOB;
+ALTER TABLE rollouts ADD COLUMN mac BLOB;
+ALTER TABLE samples ADD COLUMN mac BLOB;
+ALTER TABLE calls ADD COLUMN mac BLOB;
+ALTER TABLE steps ADD COLUMN mac BLOB;
+ALTER TABLE batches ADD COLUMN mac BLOB;
+ALTER TABLE writer ADD COLUMN key_id TEXT;
+ALTER TABLE writer ADD COLUMN run_uid TEXT;
+ALTER TABLE writer ADD COLUMN seal TEXT;
+ALTER TABLE writer ADD COLUMN seal_mac BLOB;
+";
+
+/// Rows of this version and later ones can carry MACs.
+pub(crate) const AUTHENTICATED_SINCE: i64 = 7;
+
 /// The columns that a version brought, with what they are in an older database: what a reader that must
 /// not write sees, for itself alone, in their place.
 const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
@@ -249,6 +272,13 @@ const ADDED_COLUMNS: &[(i64, &str, &str)] = &[
     (5, "calls", "NULL AS checksum"),
     (5, "steps", "NULL AS checksum"),
     (5, "batches", "NULL AS checksum"),
+    (7, "calls", "NULL AS body_macs, NULL AS mac"),
+    (7, "run", "NULL AS mac"),
+    (7, "rows", "NULL AS mac"),
+    (7, "rollouts", "NULL AS mac"),
+    (7, "samples", "NULL AS mac"),
+    (7, "steps", "NULL AS mac"),
+    (7, "batches", "NULL AS mac"),
 ];
 
 /// The same for whole tables, which are empty there.
@@ -256,13 +286,14 @@ const ADDED_TABLES: &[(i64, &str, &str)] = &[
     (
         2,
         "steps",
-        "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms, NULL AS checksum",
+        "0 AS step, 0 AS policy_version, '' AS metrics, 0 AS finished_at_ms, NULL AS checksum,
+            NULL AS mac",
     ),
     (
         4,
         "batches",
         "0 AS number, 0 AS policy_version, '' AS content, 0 AS formed_at_ms,
-            NULL AS acknowledged_at_ms, NULL AS checksum",
+            NULL AS acknowledged_at_ms, NULL AS checksum, NULL AS mac",
     ),
     (
         5,

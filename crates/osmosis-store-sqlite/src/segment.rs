@@ -168,7 +168,7 @@ fn create(folder: &Utf8Path, next_number: &mut u32) -> Result<Segment, StoreErro
     })
 }
 
-fn header(payload: &[&[u8]]) -> Option<[u8; HEADER_LENGTH]> {
+pub(crate) fn header(payload: &[&[u8]]) -> Option<[u8; HEADER_LENGTH]> {
     let length: usize = payload.iter().map(|piece| piece.len()).sum();
     let length = u32::try_from(length).ok()?.to_le_bytes();
     let mut crc = crc32fast::Hasher::new();

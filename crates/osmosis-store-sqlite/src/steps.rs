@@ -15,7 +15,12 @@ pub(crate) fn record(connection: &Connection, step: &StepRecord) -> Result<(), S
         ("finished_at_ms", "?4"),
     ]);
     connection
-        .prepare_cached(&format!("INSERT OR REPLACE {insert}"))?
+        .prepare_cached(&format!(
+            "INSERT {insert}
+             ON CONFLICT (step) DO UPDATE SET policy_version = excluded.policy_version,
+                metrics = excluded.metrics, finished_at_ms = excluded.finished_at_ms,
+                checksum = excluded.checksum, mac = excluded.mac"
+        ))?
         .execute(params![
             to_sql(step.step)?,
             // Bit for bit, so that any version fits.

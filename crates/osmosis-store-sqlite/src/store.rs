@@ -12,12 +12,14 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_store::encoding::Conversations;
 use osmosis_store::{
-    ChangeSender, Changes, Clock, Holder, NewCall, Store, StoreError, SystemClock,
+    ChangeSender, Changes, Clock, Holder, KeyFolder, NewCall, Store, StoreError, SystemClock,
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
+use crate::authentic::{self, Sealing};
+use crate::bodies::OwnedBodySource;
 use crate::lock::{self, RunLock};
 use crate::private::{create_private_file, create_private_folder};
 use crate::reader::Readers;
@@ -56,6 +58,8 @@ pub struct SqliteOptions {
     /// A database up to this size is checked whole, rows and structure, when it is opened for writing; a larger one
     /// only where that costs nothing.
     pub checked_whole_bytes: u64,
+    /// What records are authenticated with; with none, they are not.
+    pub keys: KeyFolder,
 }
 
 impl Default for SqliteOptions {
@@ -68,6 +72,7 @@ impl Default for SqliteOptions {
             segment_bytes: 64 * 1024 * 1024,
             linger: Duration::from_millis(50),
             checked_whole_bytes: CHECKED_WHOLE_BYTES,
+            keys: KeyFolder::none(),
         }
     }
 }
@@ -113,16 +118,18 @@ impl SqliteStore {
         let lock = RunLock::take(folder, &holder, || fence::last_holder(&database))?;
         // SQLite makes the files beside it like the database itself.
         create_private_file(&database).map_err(|error| StoreError::io(&database, &error))?;
-        verify::before_writing(&database, options.checked_whole_bytes)?;
+        verify::before_writing(&database, &options.keys, options.checked_whole_bytes)?;
         let mut connection = connect(&database).map_err(|error| sqlite_error(&database, &error))?;
         schema::migrate(&mut connection, &database)?;
+        let authentication = authentic::identify_to_write(&connection, &database, &options.keys)?;
+        let sealing = Sealing::open(&connection, &database, authentication)?;
         let epoch = fence::take(&mut connection, &database, &holder)?;
         let referenced = calls::referenced_end(&connection)
             .map_err(|error| error.into_store_error(&database))?;
         let segment_writer =
             SegmentWriter::open(segments.clone(), options.segment_bytes, referenced)?;
         segment::sync_folder(folder)?;
-        let readers = Readers::open(database.clone())?;
+        let readers = Readers::open(database.clone(), &options.keys)?;
 
         let (queue, queued) = mpsc::channel(options.queue.max(1));
         let (failing_sender, failing) = watch::channel(false);
@@ -139,6 +146,8 @@ impl SqliteStore {
             clock: options.clock,
             lock,
             epoch,
+            sealing,
+            reached: readers.reached(),
             fenced: None,
             failing: failing_sender,
             changes: change_sender,
@@ -177,11 +186,11 @@ impl SqliteStore {
     }
 
     /// Opens the run for reading alone, also while another process writes to it. Takes no lock and
-    /// writes nothing; every write fails.
-    pub fn open_read_only(folder: &Utf8Path) -> Result<Self, StoreError> {
+    /// writes nothing; every write fails. With a key, whatever is read is compared with what was written.
+    pub fn open_read_only(folder: &Utf8Path, keys: &KeyFolder) -> Result<Self, StoreError> {
         let database = folder.join(DATABASE_FILE);
         Ok(Self {
-            readers: Readers::open(database.clone())?,
+            readers: Readers::open(database.clone(), keys)?,
             database,
             segments: folder.join(SEGMENTS_FOLDER),
             writer: None,
@@ -201,6 +210,14 @@ impl SqliteStore {
             tracing::debug!(%error, "the holder of a run is unknown");
             None
         })
+    }
+
+    /// What reads of bodies need.
+    fn bodies(&self) -> OwnedBodySource {
+        OwnedBodySource {
+            segments: self.segments.clone(),
+            key: self.readers.authentication().key().cloned(),
+        }
     }
 
     fn writer(&self) -> Result<&WriterHandle, StoreError> {

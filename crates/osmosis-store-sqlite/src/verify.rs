@@ -1,8 +1,8 @@
 //! Is the run as it was written? Everything is read, nothing is changed.
 //!
 //! What is checked, and what each finds: the header and the write-ahead log as bytes (`files`), SQLite's own check
-//! of its pages and indexes, the layout of the tables against the version they claim, the checksum of every row
-//! (`database`), counts that two tables must agree on (`counts`), and the checksum of every body that a call
+//! of its pages and indexes, the layout of the tables against the version they claim, the checksum and the MAC of every row
+//! (`database`), the totals that were sealed, counts that two tables must agree on (`counts`), and the checksum of every body that a call
 //! refers to (`call_bodies`).
 
 mod call_bodies;
@@ -10,9 +10,11 @@ pub(super) mod counts;
 pub(super) mod database;
 
 use camino::Utf8Path;
-use osmosis_store::{Damage, StoreError, VerifyProgress, VerifyReport};
+use osmosis_store::{Damage, KeyFolder, StoreError, VerifyProgress, VerifyReport};
 use rusqlite::Connection;
 
+use crate::authentic::{self, Authentication};
+use crate::bodies::BodySource;
 use crate::files::{self, LogEnd};
 use crate::reader::{self, Access};
 use crate::schema;
@@ -42,18 +44,20 @@ impl SqliteStore {
     /// where there is no run, or it can't be read at all by this program; damage is in the report.
     pub fn verify(
         folder: &Utf8Path,
+        keys: &KeyFolder,
         mut progress: impl FnMut(VerifyProgress),
     ) -> Result<VerifyReport, StoreError> {
-        let report = Self::verify_once(folder, &mut progress)?;
+        let report = Self::verify_once(folder, keys, &mut progress)?;
         if report.holder.is_none() && !report.is_whole() && Self::holder(folder).is_some() {
             // Somebody began to write meanwhile, and may have been taken for damage.
-            return Self::verify_once(folder, &mut progress);
+            return Self::verify_once(folder, keys, &mut progress);
         }
         Ok(report)
     }
 
     fn verify_once(
         folder: &Utf8Path,
+        keys: &KeyFolder,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, StoreError> {
         let path = folder.join(DATABASE_FILE);
@@ -82,9 +86,10 @@ impl SqliteStore {
                 return Ok(report);
             }
         };
+        let authentication = identify(&connection, &path, keys, &mut report)?;
         let read = check_all(
             &connection,
-            &segments,
+            (&segments, authentication.as_ref()),
             database_bytes,
             &mut report,
             &mut progress,
@@ -96,9 +101,32 @@ impl SqliteStore {
     }
 }
 
+/// How the rows are authenticated; `None` where they must be and are not, which is a finding.
+fn identify(
+    connection: &Connection,
+    path: &Utf8Path,
+    keys: &KeyFolder,
+    report: &mut VerifyReport,
+) -> Result<Option<Authentication>, StoreError> {
+    match authentic::identify(connection, path, keys) {
+        Ok(found) => {
+            report.authenticity = Some(found.state());
+            Ok(Some(found))
+        }
+        Err(StoreError::Altered { records, .. }) => {
+            for message in records {
+                report.add_altered("database", message);
+            }
+            Ok(None)
+        }
+        Err(StoreError::Database { .. } | StoreError::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn check_all(
     connection: &Connection,
-    segments: &Utf8Path,
+    (segments, authentication): (&Utf8Path, Option<&Authentication>),
     database_bytes: u64,
     report: &mut VerifyReport,
     progress: &mut Progress<'_>,
@@ -109,10 +137,17 @@ fn check_all(
     database::check_layout(connection, report)?;
     database::check_structure(connection, report);
     progress.add(database_bytes);
-    database::check_rows(connection, report);
+    let key = authentication.and_then(Authentication::key);
+    database::check_rows(connection, key, report);
     progress.add(database_bytes);
     counts::check(connection, report);
-    call_bodies::check(connection, segments, report, progress);
+    if let Some(authentication) = authentication {
+        let least = authentication.least_number();
+        for difference in authentic::seal_differences(connection, authentication, least)? {
+            report.add_altered("database", difference);
+        }
+    }
+    call_bodies::check(connection, BodySource { segments, key }, report, progress);
     Ok(())
 }
 
@@ -150,7 +185,11 @@ fn check_files(path: &Utf8Path, report: &mut VerifyReport) -> Result<(), StoreEr
 
 /// Refuses a run that is damaged, before anything is written to it. A database of at most `whole` bytes is read
 /// through; of a larger one, what costs nothing is checked.
-pub(super) fn before_writing(path: &Utf8Path, whole: u64) -> Result<(), StoreError> {
+pub(super) fn before_writing(
+    path: &Utf8Path,
+    keys: &KeyFolder,
+    whole: u64,
+) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| StoreError::io(path, &error);
     let length = std::fs::metadata(path).map_err(failed)?.len();
     if length == 0 {
@@ -177,7 +216,10 @@ pub(super) fn before_writing(path: &Utf8Path, whole: u64) -> Result<(), StoreErr
     database::check_layout(&connection, &mut report).map_err(|error| sqlite_error(path, &error))?;
     if length <= whole {
         database::check_structure(&connection, &mut report);
-        database::check_rows(&connection, &mut report);
+        // Whether it may be without a key is decided by whoever opens it.
+        let authentication = authentic::identify(&connection, path, keys).ok();
+        let key = authentication.as_ref().and_then(Authentication::key);
+        database::check_rows(&connection, key, &mut report);
     }
     refuse(path, &report)
 }
@@ -186,6 +228,17 @@ fn refuse(path: &Utf8Path, report: &VerifyReport) -> Result<(), StoreError> {
     let Some(Damage { place, message }) = report.damage.first() else {
         return Ok(());
     };
+    if report.altered == report.findings {
+        let named = report.damage.iter().take(authentic::NAMED);
+        let records: Vec<String> = named
+            .map(|Damage { place, message }| format!("{place}: {message}"))
+            .collect();
+        return Err(StoreError::Altered {
+            path: path.to_owned(),
+            more: report.findings - records.len() as u64,
+            records,
+        });
+    }
     let more = match report.findings {
         1 => String::new(),
         findings => format!(", and {} more", findings - 1),

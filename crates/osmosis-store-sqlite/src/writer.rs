@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use crate::authentic::{Ledger, Sealing};
 use crate::calls::{self, CallFailure};
 use crate::fence;
 use crate::lock::RunLock;
@@ -116,6 +118,10 @@ pub(crate) struct Writer {
     pub(crate) lock: RunLock,
     /// See [`fence`].
     pub(crate) epoch: i64,
+    /// The totals of the tables, which each commit seals.
+    pub(crate) sealing: Sealing,
+    /// How far they are, for readers.
+    pub(crate) reached: Arc<AtomicU64>,
     /// Why nothing is written any more, once somebody else has taken the run over.
     pub(crate) fenced: Option<StoreError>,
     /// `true` from a failed commit to the next that succeeds.
@@ -151,9 +157,11 @@ impl Writer {
             path,
             connection,
             lock,
+            sealing,
             ..
         } = self;
         fold_wal(connection, &path);
+        sealing.remember();
         drop(lock);
         if let Some(answer) = closing {
             let _ = answer.send(flushed);
@@ -253,6 +261,8 @@ impl Writer {
             conversations,
             lock,
             epoch,
+            sealing,
+            reached,
             fenced,
             ..
         } = self;
@@ -279,12 +289,15 @@ impl Writer {
                         conversations,
                         clock: clock.as_ref(),
                     };
-                    write_one(write.as_mut(), context, path).map_err(failed)?;
+                    write_one(write.as_mut(), context, &sealing.ledger, path).map_err(failed)?;
                 }
                 Item::Call(call, recorded) => {
                     let insert = match &mut insertion {
                         Some(insert) => insert,
-                        none => none.insert(calls::insertion(connection).map_err(failed)?),
+                        none => none.insert(
+                            calls::insertion(connection, sealing.authentication.key())
+                                .map_err(failed)?,
+                        ),
                     };
                     let outcome = calls::record(insert, segments, conversations, &call.call);
                     match outcome {
@@ -302,7 +315,11 @@ impl Writer {
         }
         drop(insertion);
         segments.sync()?;
-        execute(connection, "COMMIT").map_err(failed)
+        let seal = sealing.seal(connection).map_err(failed)?;
+        execute(connection, "COMMIT").map_err(failed)?;
+        sealing.committed(seal);
+        reached.store(sealing.number(), Ordering::Release);
+        Ok(())
     }
 
     /// Back to how it was before the batch.
@@ -314,6 +331,7 @@ impl Writer {
             tracing::error!(path = %self.path, %error, "rollback failed");
         }
         self.segments.discard_unsynced();
+        self.sealing.undo();
         self.conversations.clear();
     }
 
@@ -342,14 +360,23 @@ fn execute(connection: &Connection, sql: &'static str) -> Result<(), SqlError> {
 fn write_one(
     write: &mut dyn PendingWrite,
     context: WriteContext<'_>,
+    ledger: &Ledger,
     path: &Utf8PathBuf,
 ) -> Result<(), SqlError> {
     let connection = context.connection;
     execute(connection, "SAVEPOINT one")?;
-    match write.run(context) {
+    let before = ledger.totals();
+    // What was read or replaced must be what was written.
+    let written = write
+        .run(context)
+        .and_then(|()| Ok(ledger.take_altered(path)?));
+    match written {
         Ok(()) => {}
         Err(error) if error.concerns_one_write() => {
             execute(connection, "ROLLBACK TO one")?;
+            ledger.set_totals(before);
+            // Of a write that failed before it was looked at.
+            let _ = ledger.take_altered(path);
             write.refuse(error.into_store_error(path));
         }
         Err(error) => return Err(error),

@@ -48,6 +48,11 @@ pub trait Catalogue: Send + Sync + std::fmt::Debug {
     /// Makes a new run and opens it for writing. `AlreadyExists` when there is one.
     async fn create(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
 
+    /// The same for a copy of records that can't be authenticated: the copy can't be either.
+    async fn create_unauthenticated(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        self.create(run).await
+    }
+
     /// Opens a run for writing. `NotFound` when there is none, `Held` when another process has it alone.
     async fn open(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError>;
 

@@ -44,6 +44,22 @@ pub enum StoreError {
     Unreachable { message: String },
     #[error("`{path}` is damaged: {message}")]
     Damaged { path: Utf8PathBuf, message: String },
+    /// Records are not what the process wrote that controls the run. The first of them are named.
+    #[error("`{path}` was changed by something else than osmosis: {}", named(records, *more))]
+    Altered {
+        path: Utf8PathBuf,
+        records: Vec<String>,
+        /// So many beside those.
+        more: u64,
+    },
+}
+
+fn named(records: &[String], more: u64) -> String {
+    let text = records.join("; ");
+    match more {
+        0 => text,
+        more => format!("{text}; and {more} more"),
+    }
 }
 
 /// What callers branch on.
@@ -58,6 +74,7 @@ pub enum StoreErrorKind {
     Denied,
     Unreachable,
     Unreadable,
+    Altered,
 }
 
 impl StoreError {
@@ -78,6 +95,7 @@ impl StoreError {
             | Self::Io { .. }
             | Self::Database { .. }
             | Self::Damaged { .. } => StoreErrorKind::Unreadable,
+            Self::Altered { .. } => StoreErrorKind::Altered,
         }
     }
 
@@ -101,6 +119,11 @@ impl StoreError {
             Self::Damaged { .. } => Some(
                 "`osmosis run verify RUN` lists what is damaged; `osmosis run salvage RUN` makes a new run of \
                  what is whole"
+                    .to_owned(),
+            ),
+            Self::Altered { .. } => Some(
+                "no number of this run can be trusted; `osmosis run verify RUN` lists what was changed, \
+                 `osmosis run salvage RUN` makes a new run of what was not"
                     .to_owned(),
             ),
             Self::AlreadyExists(_) | Self::NotFound { .. } | Self::InvalidUrl { .. } | Self::Closed | Self::Io { .. } | Self::Database { .. } | Self::Denied { .. } => None,

@@ -1,6 +1,6 @@
 //! Is a run as it was written, and what of a damaged one could be kept: the reports. How a backend finds out is its own.
 
-use crate::Holder;
+use crate::{Authenticity, Holder};
 
 /// So many findings are told one by one; more are counted.
 const TOLD: usize = 200;
@@ -15,6 +15,10 @@ pub struct VerifyReport {
     pub checked: CheckedCounts,
     /// Rows that carry no checksum, because an older program wrote them: only their form was checked.
     pub without_checksum: u64,
+    /// So many of the findings are records that something else than osmosis wrote.
+    pub altered: u64,
+    /// Whether it can be told who wrote the records; `None` when not even that could be read.
+    pub authenticity: Option<Authenticity>,
     /// The version of the tables; `None` when the database can't be read.
     pub schema_version: Option<i64>,
     /// The process that was writing meanwhile. Then the end of the log was not checked.
@@ -24,6 +28,12 @@ pub struct VerifyReport {
 impl VerifyReport {
     pub fn is_whole(&self) -> bool {
         self.findings == 0
+    }
+
+    /// Adds a record that something else than osmosis wrote.
+    pub fn add_altered(&mut self, place: impl Into<String>, message: impl Into<String>) {
+        self.altered += 1;
+        self.add(place, message);
     }
 
     /// Adds a finding.

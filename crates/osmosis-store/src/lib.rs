@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+pub mod authenticity;
 mod catalogue;
 mod changes;
 mod clock;
@@ -38,6 +39,7 @@ mod shared;
 mod store;
 mod url;
 
+pub use authenticity::{Authenticity, KeyFolder, MissingKey};
 pub use catalogue::{Catalogue, ProgressVisitor, RunEntry, RunKey};
 pub use changes::{ChangeSender, Changes};
 pub use clock::{Clock, SystemClock, whole_ms};

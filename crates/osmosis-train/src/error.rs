@@ -131,7 +131,8 @@ impl TrainError {
                 | StoreErrorKind::Closed
                 | StoreErrorKind::Denied
                 | StoreErrorKind::Unreachable
-                | StoreErrorKind::Unreadable => TrainErrorKind::Resumable,
+                | StoreErrorKind::Unreadable
+                | StoreErrorKind::Altered => TrainErrorKind::Resumable,
             },
             Self::Engine(EngineError::Store(error)) if error.kind() == StoreErrorKind::DiskFull => {
                 TrainErrorKind::DiskFull

@@ -15,7 +15,7 @@ use crate::arguments::InfoArguments;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, ReadRun};
+use crate::runs::{Pinned, ReadRun, open_run};
 use crate::workspace::{Workspace, absolute};
 
 pub(crate) async fn run(
@@ -24,7 +24,7 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, RunKind::Evaluation, &arguments.run).await?;
-    let read = ReadRun::open(folder).await?;
+    let read = open_run(folder, output).await?;
     let record = read.record(read.folder.name()).await?;
     let ReadRun {
         folder,

@@ -14,7 +14,7 @@ use crate::error::Exit;
 use crate::output::Output;
 use crate::private_files;
 use crate::run_folder::RunFolder;
-use crate::runs::{Pinned, ReadRun};
+use crate::runs::{Pinned, open_run};
 use crate::terminal;
 use crate::workspace::{Workspace, absolute};
 
@@ -25,7 +25,7 @@ pub(crate) async fn run(
 ) -> Result<Exit, RunError> {
     let open = async |name: &str| {
         let folder = RunFolder::existing(workspace, RunKind::Evaluation, name).await?;
-        ReadRun::open(folder).await
+        open_run(folder, output).await
     };
     let read = open(&arguments.run).await?;
     let comparison = match &arguments.compare {

@@ -15,6 +15,7 @@ mod tag;
 mod verify;
 
 use osmosis_run::RunError;
+use osmosis_run::run_folder::RunFolder;
 
 use crate::arguments::RunCommand;
 use crate::error::Exit;
@@ -24,6 +25,18 @@ use crate::workspace::WorkspaceChoice;
 pub(crate) use osmosis_run::runs::{
     FoundRun, Opened, Pinned, ReadRun, RegradedFrom, RunToOpen, fresh_name, given_name, record_of,
 };
+
+/// Opens a run for reading. Says so where it can't be told who wrote its records.
+pub(crate) async fn open_run(folder: RunFolder, output: &Output) -> Result<ReadRun, RunError> {
+    let run = ReadRun::open(folder).await?;
+    if let Some(why) = run.store.authenticity().missing() {
+        output.note(format_args!(
+            "Run `{}` is unauthenticated: {why}.",
+            run.folder.name()
+        ));
+    }
+    Ok(run)
+}
 
 /// `osmosis run …`.
 pub(crate) async fn run(

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use osmosis_run::RunError;
 use osmosis_run::reports::VerifiedRun;
 use osmosis_run::runs::verify::{Verified, verify};
-use osmosis_store::{Damage, VerifyProgress};
+use osmosis_store::{Authenticity, Damage, VerifyProgress};
 
 use crate::command_line;
 use crate::error::Exit;
@@ -31,6 +31,8 @@ pub(crate) async fn run(
     let report = VerifiedRun::of(&verified);
     let (status, exit) = if report.whole {
         ("whole", Exit::Ok)
+    } else if report.altered > 0 {
+        ("altered", Exit::Failed)
     } else {
         ("damaged", Exit::Failed)
     };
@@ -65,7 +67,12 @@ fn tell(verified: &Verified, workspace: &Workspace, output: &Output) {
         output.line(format_args!("Run `{found}` is whole: {counts}."));
     } else {
         output.line(format_args!(
-            "Run `{found}` is damaged: {} in {counts}.",
+            "Run `{found}` is {}: {} in {counts}.",
+            if report.altered > 0 {
+                "altered"
+            } else {
+                "damaged"
+            },
             match report.findings {
                 1 => "1 finding".to_owned(),
                 findings => format!("{findings} findings"),
@@ -81,6 +88,15 @@ fn tell(verified: &Verified, workspace: &Workspace, output: &Output) {
         let salvage = command_line::suggest(&["run", "salvage", &found.to_string()], workspace);
         output.line(format_args!(
             "Make a new run of what is whole with:\n  {salvage}"
+        ));
+    }
+    if let Some(why) = report.authenticity.and_then(Authenticity::missing) {
+        output.note(format_args!(
+            "The run is unauthenticated: {why}. Whether something else than osmosis changed it can't be said."
+        ));
+    } else if report.is_whole() {
+        output.line(format_args!(
+            "It is authenticated: osmosis wrote each record, and none is missing."
         ));
     }
     if report.without_checksum > 0 {

@@ -12,6 +12,7 @@ use super::{report, sft};
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::open_run;
 use crate::runs::record_of;
 use crate::workspace::Workspace;
 
@@ -26,7 +27,7 @@ pub(crate) async fn run(
         folder,
         store,
         held,
-    } = ReadRun::open(folder).await?;
+    } = open_run(folder, output).await?;
     if SupervisedConfig::is_meant(&record.config_toml) {
         let report = SupervisedTrainingReport::of(&*store, &record.name, &folder).await?;
         output.line(sft::render(&report, workspace));

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use osmosis_store::KeyFolder;
 use osmosis_store_sqlite::SqliteStore;
 use osmosis_testkit::model_server::{Behaviour, ModelServer};
 use osmosis_testkit::python_environment;
@@ -197,7 +198,7 @@ print(json.dumps(any('token_ids' in reply or 'top_logprobs' in reply for reply i
     model.stop().expect(0);
     let recorded = |name: &str| -> Vec<TokenRecord> {
         let folder = workspace.root.join(".osmosis/serve").join(name);
-        let store = SqliteStore::open_read_only(&folder).unwrap();
+        let store = SqliteStore::open_read_only(&folder, &KeyFolder::none()).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         [1, 2]
             .map(|call| runtime.block_on(store.call_body(call)).unwrap().unwrap())

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use osmosis_store::KeyFolder;
 use osmosis_store_sqlite::SqliteStore;
 use osmosis_testkit::{python_environment, waiting};
 use rand::rngs::StdRng;
@@ -241,7 +242,9 @@ fn a_killed_gateway_with_durable_answers_has_every_call_that_it_answered() {
         assert!(here.len() >= enough, "{} of {enough}", here.len());
         answered.extend(here);
     }
-    let store = SqliteStore::open_read_only(&workspace.root.join(".osmosis/serve/g")).unwrap();
+    let store =
+        SqliteStore::open_read_only(&workspace.root.join(".osmosis/serve/g"), &KeyFolder::none())
+            .unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut recorded = BTreeSet::new();
     for call in 1.. {

@@ -33,6 +33,46 @@ fn change_a_reward(workspace: &Workspace, rollout: &str) {
     assert_eq!(changed, 1);
 }
 
+/// What user code of the same user can do to the records of its run.
+#[test]
+fn a_reward_that_something_else_wrote_is_in_no_report_and_a_run_of_another_key_says_so() {
+    let mut workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
+    workspace.submit(&[]).expect(0);
+    let info = ["eval", "info", "t", "--json"];
+    let sound = workspace.osmosis(&info).expect(0).json();
+    assert_eq!(sound["resource"].get("unauthenticated"), None, "{sound}");
+    for folder in ["elsewhere", "again"] {
+        std::fs::create_dir(workspace.root.join(folder)).unwrap();
+    }
+    let copy = ["run", "copy", "t", "--to", "elsewhere"];
+    workspace.osmosis(&copy).expect(0);
+
+    change_a_reward(&workspace, "r1-0");
+    for command in [
+        &info[..],
+        &["eval", "show", "t", "--json"],
+        &["export", "t", "-o", "-"],
+        &["run", "copy", "t", "--to", "again"],
+    ] {
+        let refused = workspace.osmosis(command).expect(1);
+        let said = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(said.contains("rollout_id r1-0"), "{command:?}: {said}");
+    }
+    let refused = workspace.osmosis(&info).expect(1).error();
+    assert_eq!(refused["code"], "run_altered", "{refused}");
+
+    // Another user, or another machine.
+    let other = workspace.root.join("other-state");
+    workspace.variable("XDG_STATE_HOME", other.as_str());
+    let elsewhere = workspace.root.join("elsewhere");
+    let in_copy = ["--workspace", elsewhere.as_str()];
+    let read = workspace.osmosis(&[&info[..], &in_copy].concat()).expect(0);
+    let why = read.json()["resource"]["unauthenticated"].to_string();
+    assert!(why.contains("another machine or user"), "{why}");
+    let told = workspace.osmosis(&[&["run", "verify", "t"][..], &in_copy].concat());
+    assert!(told.expect(0).stderr.contains("is unauthenticated"));
+}
+
 #[test]
 fn a_damaged_run_is_told_refused_and_salvaged() {
     let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(5));

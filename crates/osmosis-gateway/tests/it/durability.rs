@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use osmosis_core::{Attempt, RolloutId};
 use osmosis_gateway::{Durability, Gateway, GatewayOptions};
-use osmosis_store::CallQuery;
+use osmosis_store::{CallQuery, KeyFolder};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ async fn recorded_after(durability: Durability, calls: &[Value]) -> usize {
         let answer = Answer::of(response).await;
         assert_eq!((answer.status, answer.aborted), (200, false), "{answer:?}");
     }
-    let reader = SqliteStore::open_read_only(path).unwrap();
+    let reader = SqliteStore::open_read_only(path, &KeyFolder::none()).unwrap();
     let query = CallQuery {
         rollout_id: RolloutId::of(0, 0),
         attempt: Some(Attempt(1)),

@@ -29,6 +29,9 @@ pub struct RunReport {
     pub run_name: RunName,
     #[schemars(with = "String")]
     pub output_path: Utf8PathBuf,
+    /// Why it can't be said who wrote the records; left out of a run whose records are authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unauthenticated: Option<String>,
     /// Rollouts with and without a result.
     pub total_rollouts: u64,
     #[serde(flatten)]
@@ -145,6 +148,7 @@ impl RunReport {
         Ok(Self {
             run_name: name.clone(),
             output_path: folder.path.clone(),
+            unauthenticated: store.authenticity().missing(),
             total_rollouts: store.counts().await?.total(),
             numbers,
             resumed: None,
@@ -323,6 +327,8 @@ impl Serialize for RunInfo {
         struct InOrder<'a> {
             run_name: &'a RunName,
             output_path: &'a Utf8PathBuf,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            unauthenticated: &'a Option<String>,
             total_rollouts: u64,
             #[serde(flatten)]
             numbers: &'a RunNumbers,
@@ -359,6 +365,7 @@ impl Serialize for RunInfo {
         InOrder {
             run_name: &report.run_name,
             output_path: &report.output_path,
+            unauthenticated: &report.unauthenticated,
             total_rollouts: report.total_rollouts,
             numbers: &report.numbers,
             gates: &report.gates,

@@ -2,7 +2,7 @@
 
 use camino::Utf8PathBuf;
 use osmosis_core::RunTag;
-use osmosis_store::{OutcomeTally, QueueCounts, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store::{OutcomeTally, RunKind, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,6 @@ use super::{RunState, StepNumbers};
 use crate::RunError;
 use crate::eval::money::Money;
 use crate::figures::time_text;
-use crate::run_folder::RunFolder;
 use crate::runs::{Pinned, ReadRun};
 
 /// An item of `eval list --json` and `train list --json`. What is not known is `null`.
@@ -71,13 +70,8 @@ impl RunSummary {
         let pinned = Pinned::read(&record.pinned)?;
         let scores = match record.kind {
             RunKind::Training => Scores::of_training(store).await?,
-            RunKind::Evaluation | RunKind::Serving => {
-                let written = Scores::written(folder, &record, counts).filter(|_| !held);
-                match written {
-                    Some(scores) => scores,
-                    None => Scores::of_store(store, &pinned).await?,
-                }
-            }
+            // Not of `metrics.json`, which carries no authentication code.
+            RunKind::Evaluation | RunKind::Serving => Scores::of_store(store, &pinned).await?,
         };
         Ok(Some(Self {
             run_name: folder.name().to_owned(),
@@ -109,42 +103,6 @@ struct Scores {
 }
 
 impl Scores {
-    /// As the run's last process wrote them: a finished run does not change, and its file is faster to read than its
-    /// rollouts.
-    fn written(folder: &RunFolder, record: &RunRecord, counts: QueueCounts) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Metrics {
-            run_name: String,
-            total_rollouts: u64,
-            pass_rate: Option<f64>,
-            reward: RewardMean,
-            cost: Option<Total>,
-        }
-        #[derive(Deserialize)]
-        struct RewardMean {
-            mean: Option<f64>,
-        }
-        #[derive(Deserialize)]
-        struct Total {
-            total: Option<f64>,
-        }
-
-        if record.status != RunStatus::Finished {
-            return None;
-        }
-        let text = std::fs::read(folder.metrics()).ok()?;
-        let metrics: Metrics = serde_json::from_slice(&text).ok()?;
-        // The file of a run that was renamed or copied by hand is another's.
-        let is_of_this =
-            metrics.run_name == record.name.as_str() && metrics.total_rollouts == counts.total();
-        is_of_this.then(|| Self {
-            pass_rate: metrics.pass_rate,
-            reward: metrics.reward.mean,
-            cost: metrics.cost.and_then(|cost| cost.total),
-            steps: None,
-        })
-    }
-
     async fn of_store(store: &dyn Store, pinned: &Pinned) -> Result<Self, RunError> {
         let tallies = store.tally().await?;
         let ran = tallies.iter().filter(|tally| tally.kind.ran());

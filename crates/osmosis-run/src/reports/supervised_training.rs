@@ -20,6 +20,9 @@ pub struct SupervisedTrainingReport {
     pub run_name: RunName,
     #[schemars(with = "String")]
     pub output_path: Utf8PathBuf,
+    /// Why it can't be said who wrote the records; left out of a run whose records are authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unauthenticated: Option<String>,
     /// The last step so far.
     pub steps: u64,
     /// How it ended; `null` while it goes on, after a `kill -9`, and for runs of older versions.
@@ -99,6 +102,7 @@ impl SupervisedTrainingReport {
         let mut report = Self {
             run_name: name.clone(),
             output_path: folder.path.clone(),
+            unauthenticated: store.authenticity().missing(),
             steps: 0,
             end: recorded_end(store).await?.as_ref().map(TrainingEnd::of),
             loss_curve: vec![],

@@ -1,6 +1,7 @@
 //! Whether a run is still what was written.
 
 use camino::Utf8PathBuf;
+use osmosis_store::Authenticity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,11 @@ pub struct VerifiedRun {
     pub output_path: Utf8PathBuf,
     pub whole: bool,
     pub findings: u64,
+    /// So many of the findings are records that something else than osmosis wrote.
+    pub altered: u64,
+    /// Why it can't be said who wrote the records; left out of a run whose records are authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unauthenticated: Option<String>,
     /// The first findings.
     pub damage: Vec<DamageReport>,
     pub checked: CheckedCounts,
@@ -48,6 +54,8 @@ impl VerifiedRun {
             output_path: run.folder.path.clone(),
             whole: report.is_whole(),
             findings: report.findings,
+            altered: report.altered,
+            unauthenticated: report.authenticity.and_then(Authenticity::missing),
             damage: damage.collect(),
             checked: CheckedCounts {
                 rows: checked.rows,

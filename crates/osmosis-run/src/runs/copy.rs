@@ -46,7 +46,13 @@ pub async fn copy(workspace: &Workspace, run: &str, to: &str) -> Result<CopiedRu
         None => stores::catalogue(&target)?,
     };
     let source = from.folder.records.open_read_only().await?;
-    let store = catalogue.create(&key).await.map_err(|error| match error {
+    // A copy must not look more trustworthy than what it is made of.
+    let created = if source.authenticity().is_authenticated() {
+        catalogue.create(&key).await
+    } else {
+        catalogue.create_unauthenticated(&key).await
+    };
+    let store = created.map_err(|error| match error {
         StoreError::AlreadyExists(name) => RunError::failed(
             RunErrorKind::FileExists,
             format!("there is a run `{name}` at `{}` already", catalogue.url()),

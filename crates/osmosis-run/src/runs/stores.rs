@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use osmosis_store::{
-    ArchivedRun, Catalogue, Holder, RunKey, RunLabels, Store, StoreError, StoreUrl,
+    ArchivedRun, Catalogue, Holder, KeyFolder, RunKey, RunLabels, Store, StoreError, StoreUrl,
 };
 use osmosis_store_postgres::{PostgresCatalogue, PostgresOptions};
 use osmosis_store_sqlite::{SqliteCatalogue, SqliteOptions, SqliteStore};
@@ -40,7 +40,7 @@ pub fn catalogue(workspace: &Workspace) -> Result<Arc<dyn Catalogue>, StoreError
 pub fn catalogue_at(url: StoreUrl) -> Result<Arc<dyn Catalogue>, StoreError> {
     match url.scheme().to_ascii_lowercase().as_str() {
         "file" => {
-            let catalogue = SqliteCatalogue::at(url, SqliteOptions::default())?;
+            let catalogue = SqliteCatalogue::at(url, sqlite_options())?;
             Ok(Arc::new(catalogue))
         }
         "postgres" | "postgresql" => {
@@ -53,6 +53,14 @@ pub fn catalogue_at(url: StoreUrl) -> Result<Arc<dyn Catalogue>, StoreError> {
             ),
             url: url.to_string(),
         }),
+    }
+}
+
+/// Records are authenticated with a key of this user.
+fn sqlite_options() -> SqliteOptions {
+    SqliteOptions {
+        keys: KeyFolder::of_user(),
+        ..SqliteOptions::default()
     }
 }
 
@@ -109,7 +117,7 @@ impl RunRecords {
                 run.id
             ))),
             Self::Unlisted(folder) => {
-                let store = SqliteStore::open(folder, SqliteOptions::default())?;
+                let store = SqliteStore::open(folder, sqlite_options())?;
                 Ok(Arc::new(store))
             }
         }
@@ -120,7 +128,10 @@ impl RunRecords {
         match self {
             Self::Listed { workspace, run } => catalogue(workspace)?.open_read_only(run).await,
             Self::Archived { workspace, run } => catalogue(workspace)?.open_archived(&run.id).await,
-            Self::Unlisted(folder) => Ok(Arc::new(SqliteStore::open_read_only(folder)?)),
+            Self::Unlisted(folder) => Ok(Arc::new(SqliteStore::open_read_only(
+                folder,
+                &KeyFolder::of_user(),
+            )?)),
         }
     }
 

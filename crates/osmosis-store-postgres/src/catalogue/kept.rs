@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::PostgresCatalogue;
 use crate::connection::Connection;
 use crate::error::DbError;
-use crate::locks;
+use crate::presence::is_controlled_until_commit;
 use crate::readers::read;
 use crate::records::{from_word, number, word};
 use crate::roles;
@@ -54,14 +54,7 @@ macro_rules! alone {
 }
 
 async fn hold(connection: &Connection, run_id: i32) -> Result<(), DbError> {
-    let free: bool = connection
-        .query_one(
-            "SELECT pg_try_advisory_xact_lock($1, $2)",
-            &[&locks::CONTROLLER, &run_id],
-        )
-        .await?
-        .try_get(0)?;
-    if free {
+    if !is_controlled_until_commit(connection, run_id).await? {
         return Ok(());
     }
     let holder = holder_of(connection, run_id).await?;

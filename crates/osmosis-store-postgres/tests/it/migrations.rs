@@ -54,7 +54,7 @@ async fn a_database_of_version_1_is_read_and_brought_to_this_version_when_it_is_
             error,
             StoreError::SchemaVersion {
                 found: 1,
-                known: 2,
+                known: 3,
                 ..
             }
         ),

@@ -16,6 +16,7 @@ use osmosis_store::{
 
 use super::labels::{LabelsFile, editing};
 use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
+use crate::authentic;
 use crate::fence;
 use crate::lock::RunLock;
 use crate::private::create_private_folder;
@@ -70,6 +71,15 @@ impl SqliteCatalogue {
         })
     }
 
+    /// With what is remembered of the run there.
+    fn move_folder(&self, from: &Utf8Path, to: &Utf8Path) -> Result<(), StoreError> {
+        let place = authentic::place_of(&from.join(DATABASE_FILE));
+        fs::rename(from, to).map_err(|error| StoreError::io(to, &error))?;
+        let now = authentic::place_of(&to.join(DATABASE_FILE));
+        self.options.keys.move_place(&place, Some(&now));
+        Ok(())
+    }
+
     pub(super) fn archive_blocking(&self, run: &RunKey) -> Result<ArchivedRun, StoreError> {
         let folder = self.existing(run)?;
         let held = self.hold(&folder)?;
@@ -80,7 +90,7 @@ impl SqliteCatalogue {
         labels.archived_kind = Some(run.kind);
         labels.write(&folder)?;
         let target = free_place(&archive, &run.name, &now_text())?;
-        fs::rename(&folder, &target).map_err(|error| StoreError::io(&target, &error))?;
+        self.move_folder(&folder, &target)?;
         drop(held);
         Ok(ArchivedRun {
             id: target.file_name().unwrap_or_default().to_owned(),
@@ -162,7 +172,7 @@ impl SqliteCatalogue {
         let target = self.free_target(&run)?;
         let mut labels = LabelsFile::read(&folder).unwrap_or_default();
         labels.archived_kind = None;
-        fs::rename(&folder, &target).map_err(|error| StoreError::io(&target, &error))?;
+        self.move_folder(&folder, &target)?;
         labels.write(&target)?;
         drop(held);
         Ok(run)
@@ -196,10 +206,10 @@ impl SqliteCatalogue {
         labels.former_names.push(run.name.clone());
         // Before the rename: a crash between the two leaves a run that lists its own name, which means nothing.
         labels.write(&folder)?;
-        if let Err(error) = fs::rename(&folder, &target) {
+        if let Err(error) = self.move_folder(&folder, &target) {
             // The rename is what failed; a note too many does no harm.
             let _ = before.write(&folder);
-            return Err(StoreError::io(&target, &error));
+            return Err(error);
         }
         drop(held);
         Ok(())
@@ -265,7 +275,9 @@ impl SqliteCatalogue {
         };
         let aside = free_place(&trash, &name, &now_text())?;
         // From here on it is no run any more, whatever happens to its files.
+        let place = authentic::place_of(&folder.join(DATABASE_FILE));
         fs::rename(&folder, &aside).map_err(|error| StoreError::io(&aside, &error))?;
+        self.options.keys.move_place(&place, None);
         drop(held);
         delete(&aside).map_err(|error| StoreError::io(&aside, &error))?;
         empty(&trash);

@@ -1,5 +1,6 @@
 //! Reads a table of a damaged database, as much of it as can be read.
 
+use osmosis_store::authenticity::RecordKey;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row};
 
@@ -45,12 +46,16 @@ pub(super) struct SavedRows {
     pub(super) unreadable: Vec<(String, String)>,
 }
 
-pub(super) fn saved_rows(connection: &Connection, table: &Checked) -> SavedRows {
+pub(super) fn saved_rows(
+    connection: &Connection,
+    table: &Checked,
+    key: Option<&RecordKey>,
+) -> SavedRows {
     let mut saved = SavedRows::default();
     let last = last_id(connection, table);
     let mut next = 0;
     loop {
-        let read = read_from(connection, table, next, &mut saved.rows);
+        let read = read_from(connection, (table, key), next, &mut saved.rows);
         let Err(error) = read else { break };
         let gap = saved
             .rows
@@ -59,7 +64,7 @@ pub(super) fn saved_rows(connection: &Connection, table: &Checked) -> SavedRows 
         let end = gap.saturating_add(STRIDE).min(last.saturating_add(1));
         let before = saved.rows.len();
         for id in gap..end {
-            if let Ok(Some(row)) = read_one(connection, table, id) {
+            if let Ok(Some(row)) = read_one(connection, (table, key), id) {
                 saved.rows.push(row);
             }
         }
@@ -101,31 +106,42 @@ fn last_id(connection: &Connection, table: &Checked) -> i64 {
 
 fn read_from(
     connection: &Connection,
-    table: &Checked,
+    (table, key): (&Checked, Option<&RecordKey>),
     first: i64,
     rows: &mut Vec<SavedRow>,
 ) -> rusqlite::Result<()> {
-    let sql = format!("{} WHERE rowid >= ?1 ORDER BY rowid", table.selection());
+    let sql = format!(
+        "{select} WHERE {name}.rowid >= ?1 ORDER BY {name}.rowid",
+        select = table.selection(key),
+        name = table.table,
+    );
     let mut statement = connection.prepare(&sql)?;
     let mut found = statement.query([first])?;
     while let Some(row) = found.next()? {
-        rows.push(saved_row(table, row)?);
+        rows.push(saved_row(table, key, row)?);
     }
     Ok(())
 }
 
 fn read_one(
     connection: &Connection,
-    table: &Checked,
+    (table, key): (&Checked, Option<&RecordKey>),
     id: i64,
 ) -> rusqlite::Result<Option<SavedRow>> {
-    let sql = format!("{} WHERE rowid = ?1", table.selection());
+    let sql = format!("{} WHERE rowid = ?1", table.selection(key));
     let mut statement = connection.prepare_cached(&sql)?;
     let mut found = statement.query([id])?;
-    found.next()?.map(|row| saved_row(table, row)).transpose()
+    found
+        .next()?
+        .map(|row| saved_row(table, key, row))
+        .transpose()
 }
 
-fn saved_row(table: &Checked, row: &Row<'_>) -> rusqlite::Result<SavedRow> {
+fn saved_row(
+    table: &Checked,
+    key: Option<&RecordKey>,
+    row: &Row<'_>,
+) -> rusqlite::Result<SavedRow> {
     let mut values = Vec::new();
     let mut sound = true;
     for position in 1..=table.copied().len() {
@@ -138,7 +154,7 @@ fn saved_row(table: &Checked, row: &Row<'_>) -> rusqlite::Result<SavedRow> {
     Ok(SavedRow {
         rowid: row.get(0)?,
         check: if sound {
-            table.check(row)?
+            table.check(row, key)?
         } else {
             RowCheck::Wrong
         },

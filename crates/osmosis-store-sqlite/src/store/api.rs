@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use osmosis_core::{Attempt, OutcomeKind, RolloutId, Sample, SampleId};
 use osmosis_store::{
-    BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary, CallVisitor, Changes,
-    Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow, OutcomeTally, PageEnd,
-    Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord, RolloutPage, RolloutQuery,
-    RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store, StoreError,
+    Authenticity, BatchRecord, CallBody, CallPurpose, CallQuery, CallRecord, CallSummary,
+    CallVisitor, Changes, Claim, Completion, CompletionReceipt, NewCall, NewRollout, NewRow,
+    OutcomeTally, PageEnd, Queue, QueueCounts, Records, Recovery, RequestNote, RequestRecord,
+    RolloutPage, RolloutQuery, RolloutRecord, RowRecord, RunRecord, RunStatus, StepRecord, Store,
+    StoreError,
 };
 use tokio::sync::oneshot;
 
@@ -228,13 +229,18 @@ impl Records for SqliteStore {
     }
 
     async fn tally(&self) -> Result<Vec<OutcomeTally>, StoreError> {
-        self.readers.read(rollouts::tally).await
+        self.readers.read_all(rollouts::tally).await
     }
 
     async fn rollouts(&self, query: RolloutQuery) -> Result<RolloutPage, StoreError> {
-        self.readers
-            .read(move |connection| rollouts::rollouts(connection, &query))
-            .await
+        // Whoever reads all of them begins at the beginning.
+        let is_first = query.after.is_none();
+        let work = move |connection: &_| rollouts::rollouts(connection, &query);
+        if is_first {
+            self.readers.read_all(work).await
+        } else {
+            self.readers.read(work).await
+        }
     }
 
     async fn page_end(&self, query: &RolloutQuery) -> Result<PageEnd, StoreError> {
@@ -300,9 +306,9 @@ impl Records for SqliteStore {
     }
 
     async fn call_body(&self, call_id: u64) -> Result<Option<CallBody>, StoreError> {
-        let segments = self.segments.clone();
+        let bodies = self.bodies();
         self.readers
-            .read(move |connection| bodies::body(connection, &segments, call_id))
+            .read(move |connection| bodies::body(connection, bodies.source(), call_id))
             .await
     }
 
@@ -312,20 +318,22 @@ impl Records for SqliteStore {
         purpose: CallPurpose,
         visit: CallVisitor,
     ) -> Result<(), StoreError> {
-        let (segments, ids) = (self.segments.clone(), rollouts.to_vec());
+        let (bodies, ids) = (self.bodies(), rollouts.to_vec());
         self.readers
-            .read(move |connection| bodies::visit(connection, &segments, &ids, purpose, visit))
+            .read(move |connection| {
+                bodies::visit(connection, bodies.source(), &ids, purpose, visit)
+            })
             .await
     }
 
     async fn call_totals(&self) -> Result<CallSummary, StoreError> {
-        self.readers.read(calls::totals).await
+        self.readers.read_all(calls::totals).await
     }
 
     async fn token_records(&self, id: &RolloutId) -> Result<Vec<(SampleId, Bytes)>, StoreError> {
-        let (segments, id) = (self.segments.clone(), id.clone());
+        let (bodies, id) = (self.bodies(), id.clone());
         self.readers
-            .read(move |connection| bodies::token_records(connection, &segments, &id))
+            .read(move |connection| bodies::token_records(connection, bodies.source(), &id))
             .await
     }
 
@@ -335,7 +343,7 @@ impl Records for SqliteStore {
     }
 
     async fn steps(&self) -> Result<Vec<StepRecord>, StoreError> {
-        self.readers.read(steps::steps).await
+        self.readers.read_all(steps::steps).await
     }
 
     async fn record_batch(&self, batch: BatchRecord) -> Result<(), StoreError> {
@@ -349,7 +357,7 @@ impl Records for SqliteStore {
     }
 
     async fn batches(&self) -> Result<Vec<BatchRecord>, StoreError> {
-        self.readers.read(batches::batches).await
+        self.readers.read_all(batches::batches).await
     }
 }
 
@@ -364,6 +372,10 @@ impl Store for SqliteStore {
                 .get_or_insert_with(|| Watched::begin(&self.readers))
                 .changes(),
         }
+    }
+
+    fn authenticity(&self) -> Authenticity {
+        self.readers.authentication().state()
     }
 
     async fn close(&self) -> Result<(), StoreError> {

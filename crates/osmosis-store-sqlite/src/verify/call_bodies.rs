@@ -1,11 +1,13 @@
 //! The bodies of calls, in the segments.
 
 use camino::Utf8Path;
-use osmosis_store::VerifyReport;
+use osmosis_store::{StoreError, VerifyReport};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row};
 
 use super::Progress;
-use crate::segment::{HEADER_BYTES, Place, SegmentReader};
+use super::database::ALTERED;
+use crate::bodies::{BodyMacs, BodyPart, BodyReader, BodySource};
+use crate::segment::{HEADER_BYTES, Place};
 use crate::sql::{SqlError, number, optional_number};
 
 pub(super) fn bytes_in(segments: &Utf8Path) -> u64 {
@@ -19,35 +21,39 @@ pub(super) fn bytes_in(segments: &Utf8Path) -> u64 {
 /// Reads every record that a call refers to.
 pub(super) fn check(
     connection: &Connection,
-    segments: &Utf8Path,
+    source: BodySource<'_>,
     report: &mut VerifyReport,
     progress: &mut Progress<'_>,
 ) {
-    if let Err(error) = check_all(connection, segments, report, progress) {
+    if let Err(error) = check_all(connection, source, report, progress) {
         report.add("table calls", error.to_string());
     }
 }
 
 fn check_all(
     connection: &Connection,
-    segments: &Utf8Path,
+    source: BodySource<'_>,
     report: &mut VerifyReport,
     progress: &mut Progress<'_>,
 ) -> Result<(), SqlError> {
     let mut statement = connection.prepare(
         "SELECT call_id, segment, request_offset, response_offset, request_bytes, response_bytes,
-            base_call_id, shared_prefix_bytes, shared_suffix_bytes, tokens_offset, tokens_bytes
+            base_call_id, shared_prefix_bytes, shared_suffix_bytes, tokens_offset, tokens_bytes, body_macs
          FROM calls NOT INDEXED ORDER BY call_id",
     )?;
     let mut base_length =
         connection.prepare_cached("SELECT request_bytes FROM calls WHERE call_id = ?1")?;
-    let mut reader = SegmentReader::new(segments);
+    let mut reader = BodyReader::new(source);
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let call_id: i64 = row.get(0)?;
         let mut bytes = 0;
         if let Err(error) = check_call(row, &mut reader, &mut base_length, &mut bytes) {
-            report.add(format!("call {call_id}"), error.to_string());
+            let place = format!("call {call_id}");
+            match error {
+                SqlError::Refused(StoreError::Altered { .. }) => report.add_altered(place, ALTERED),
+                error => report.add(place, error.to_string()),
+            }
         }
         report.checked.body_bytes += bytes;
         progress.add(bytes + 3 * HEADER_BYTES);
@@ -57,13 +63,14 @@ fn check_all(
 
 fn check_call(
     row: &Row<'_>,
-    reader: &mut SegmentReader<'_>,
+    reader: &mut BodyReader<'_>,
     base_length: &mut CachedStatement<'_>,
     bytes: &mut u64,
 ) -> Result<(), SqlError> {
     let segment: u32 = number(row, 1)?;
-    let mut length_at = |offset: u64| -> Result<u64, SqlError> {
-        let length = reader.read(Place { segment, offset })?.len() as u64;
+    let macs: BodyMacs = row.get(11)?;
+    let mut length_at = |offset: u64, part: BodyPart| -> Result<u64, SqlError> {
+        let length = reader.read(Place { segment, offset }, part, &macs)?.len() as u64;
         *bytes += length;
         Ok(length)
     };
@@ -77,14 +84,14 @@ fn check_call(
             return wrong("the request that it extends");
         }
     }
-    if length_at(number(row, 2)?)? + shared != number::<u64>(row, 4)? {
+    if length_at(number(row, 2)?, BodyPart::Request)? + shared != number::<u64>(row, 4)? {
         return wrong("its request");
     }
-    if length_at(number(row, 3)?)? != number::<u64>(row, 5)? {
+    if length_at(number(row, 3)?, BodyPart::Response)? != number::<u64>(row, 5)? {
         return wrong("its response");
     }
     if let Some(offset) = optional_number(row, 9)?
-        && Some(length_at(offset)?) != optional_number(row, 10)?
+        && Some(length_at(offset, BodyPart::Tokens)?) != optional_number(row, 10)?
     {
         return wrong("its token records");
     }

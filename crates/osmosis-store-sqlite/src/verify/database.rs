@@ -1,6 +1,7 @@
-//! The database: its layout, its pages, and the checksum of every row.
+//! The database: its layout, its pages, and the checksum and the MAC of every row.
 
 use osmosis_store::VerifyReport;
+use osmosis_store::authenticity::RecordKey;
 use rusqlite::{Connection, Row};
 
 use crate::checksum::{self, Checked, RowCheck};
@@ -8,6 +9,9 @@ use crate::{rollouts, schema};
 
 /// SQLite's own findings that are told one by one.
 const TOLD: u32 = 50;
+
+/// Of a row or a body whose MAC is wrong.
+pub(crate) const ALTERED: &str = "it was changed by something else than osmosis";
 
 /// Compares the tables with what their version says, so that a changed version or definition shows. What people
 /// have added beside them is theirs.
@@ -66,12 +70,22 @@ fn findings(
     Ok(())
 }
 
-/// Compares every row with its checksum.
-pub(super) fn check_rows(connection: &Connection, report: &mut VerifyReport) {
+/// Compares every row with its checksum, and with its MAC where there is a key.
+pub(super) fn check_rows(
+    connection: &Connection,
+    key: Option<&RecordKey>,
+    report: &mut VerifyReport,
+) {
     let all_checksummed = all_checksummed(connection).unwrap_or(false);
     for table in checksum::TABLES {
         let mut count = 0;
-        let read = check_table(connection, table, all_checksummed, &mut count, report);
+        let read = check_table(
+            connection,
+            (table, key),
+            all_checksummed,
+            &mut count,
+            report,
+        );
         if let Err(error) = read {
             report.add(format!("table {}", table.table), error.to_string());
         }
@@ -105,20 +119,21 @@ pub(crate) fn all_checksummed(connection: &Connection) -> rusqlite::Result<bool>
 
 fn check_table(
     connection: &Connection,
-    table: &Checked,
+    (table, key): (&Checked, Option<&RecordKey>),
     all_checksummed: bool,
     count: &mut u64,
     report: &mut VerifyReport,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare(&table.selection())?;
+    let mut statement = connection.prepare(&table.selection(key))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         *count += 1;
-        match table.check(row)? {
+        match table.check(row, key)? {
             RowCheck::Right => {}
             RowCheck::Missing if !all_checksummed => report.without_checksum += 1,
             RowCheck::Missing => report.add(place(table, row), "its checksum is missing"),
             RowCheck::Wrong => report.add(place(table, row), "its checksum is wrong"),
+            RowCheck::Altered => report.add_altered(place(table, row), ALTERED),
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use osmosis_core::RunName;
 use osmosis_store::conformance::TestResult;
 use osmosis_store::conformance::catalogue as behaviours;
 use osmosis_store::{
-    Catalogue, RunKey, RunKind, StoreErrorKind, StoreUrl, for_each_catalogue_behaviour,
+    Catalogue, KeyFolder, RunKey, RunKind, StoreErrorKind, StoreUrl, for_each_catalogue_behaviour,
 };
 use osmosis_store_sqlite::{SqliteCatalogue, SqliteOptions, SqliteStore};
 
@@ -62,7 +62,7 @@ async fn a_run_is_where_it_always_was() {
     let archived = catalogue.archive(&run("x")).await.unwrap();
     let archived = archived.url.folder().unwrap();
     assert_eq!(archived.parent(), Some(&*root.join(".osmosis/archive")));
-    SqliteStore::open_read_only(&archived).unwrap();
+    SqliteStore::open_read_only(&archived, &KeyFolder::none()).unwrap();
 }
 
 /// A folder without a store, or with a name that no run has, is passed over.

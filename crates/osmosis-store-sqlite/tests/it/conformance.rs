@@ -5,13 +5,17 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use osmosis_store::conformance::{self, Fixture, ManualClock, TestResult};
 use osmosis_store::for_each_store_behaviour;
-use osmosis_store::{Store, StoreError};
+use osmosis_store::{Authenticity, KeyFolder, Store, StoreError};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
 async fn fixture(options: SqliteOptions) -> (Arc<TempDir>, Fixture) {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let kept = Arc::clone(&folder);
+    let options = SqliteOptions {
+        keys: keys(&folder),
+        ..options
+    };
     let fixture = Fixture::new(move |clock: ManualClock| {
         let opened = open(folder.path().try_into().unwrap(), &options, clock);
         async { opened }
@@ -19,13 +23,20 @@ async fn fixture(options: SqliteOptions) -> (Arc<TempDir>, Fixture) {
     (kept, fixture.await.unwrap())
 }
 
-/// Whatever was done to a store, each of its rows has the right checksum: a statement that writes one without it
-/// would make a run look damaged.
+/// Beside the files of the run.
+fn keys(folder: &TempDir) -> KeyFolder {
+    KeyFolder::at(folder.path().join("keys").try_into().unwrap())
+}
+
+/// Whatever was done to a store, each of its rows has the right checksum and the right MAC, and its totals are sealed: a
+/// statement that writes one without it would make a run look damaged.
 fn assert_whole(folder: &TempDir) {
+    let keys = keys(folder);
     let folder = folder.path().try_into().unwrap();
-    let report = SqliteStore::verify(folder, |_| {}).unwrap();
+    let report = SqliteStore::verify(folder, &keys, |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
     assert_eq!(report.without_checksum, 0);
+    assert_eq!(report.authenticity, Some(Authenticity::Authenticated));
 }
 
 fn open(

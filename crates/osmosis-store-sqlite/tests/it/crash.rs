@@ -8,7 +8,7 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{RolloutId, SampleId};
 use osmosis_store::conformance::{call, claim_one, plan, scored};
-use osmosis_store::{CallBody, CallQuery, NewCall, Store, StoreError};
+use osmosis_store::{CallBody, CallQuery, KeyFolder, NewCall, Store, StoreError};
 use osmosis_store_sqlite::SqliteStore;
 
 use crate::folder::{folder, open};
@@ -237,7 +237,7 @@ async fn a_segment_that_lost_its_end_costs_that_call_alone() {
 async fn a_flipped_bit_anywhere_in_a_record_is_noticed() {
     let mut copies = Copies::of(2).await;
     let copy = copies.next();
-    let store = SqliteStore::open_read_only(&copy).unwrap();
+    let store = SqliteStore::open_read_only(&copy, &KeyFolder::none()).unwrap();
     let bytes = fs::read(copy.join(SEGMENT)).unwrap();
     let record = last_record(&copies.original, 2).len();
     for position in bytes.len() - record..bytes.len() {

@@ -8,8 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId, RunName, SampleId};
 use osmosis_store::conformance::{call, claim_one, plan, scored};
 use osmosis_store::{
-    BatchRecord, CallPurpose, CallQuery, NewCall, RolloutPages, RolloutQuery, RunKind, RunRecord,
-    RunStatus, StepRecord, Store, StoreError,
+    BatchRecord, CallPurpose, CallQuery, KeyFolder, NewCall, RolloutPages, RolloutQuery, RunKind,
+    RunRecord, RunStatus, StepRecord, Store, StoreError,
 };
 use osmosis_store_sqlite::SqliteStore;
 
@@ -104,7 +104,7 @@ async fn recorded(path: &Utf8Path) {
 
 /// Everything that a reader can get out of a run, by what it is.
 async fn content(path: &Utf8Path) -> Result<BTreeMap<String, String>, StoreError> {
-    let store = SqliteStore::open_read_only(path)?;
+    let store = SqliteStore::open_read_only(path, &KeyFolder::none())?;
     let mut content = BTreeMap::new();
     content.insert("run".to_owned(), format!("{:?}", store.run().await?));
     let mut pages = RolloutPages::new(&store, RolloutQuery::default());
@@ -195,7 +195,7 @@ impl Flips {
         bytes[place] ^= 1 << bit;
         fs::write(path.join(file), &bytes).unwrap();
         let what = format!("bit {bit} of byte {place} of {file}");
-        let report = match SqliteStore::verify(&path, |_| {}) {
+        let report = match SqliteStore::verify(&path, &KeyFolder::none(), |_| {}) {
             Ok(report) => report,
             // A version that we don't know is told too.
             Err(error) => {
@@ -250,9 +250,9 @@ impl Flips {
     async fn salvage(&mut self, path: &Utf8Path, what: &str) {
         let to = Utf8PathBuf::from(format!("{path}-salvaged"));
         let name = RunName::new("salvaged").unwrap();
-        let report =
-            SqliteStore::salvage(path, &to, &name).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let verified = SqliteStore::verify(&to, |_| {}).unwrap();
+        let report = SqliteStore::salvage(path, &to, &name, &KeyFolder::none())
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+        let verified = SqliteStore::verify(&to, &KeyFolder::none(), |_| {}).unwrap();
         assert!(verified.is_whole(), "{what}: {:?}", verified.damage);
         let after = content(&to).await.unwrap();
         for (key, value) in &after {
@@ -336,7 +336,7 @@ async fn a_flipped_bit_in_the_log_of_a_killed_run_is_found() {
     copy(&path, &killed);
     store.close().await.unwrap();
     let log = fs::metadata(killed.join("run.db-wal")).unwrap().len();
-    let report = SqliteStore::verify(&killed, |_| {}).unwrap();
+    let report = SqliteStore::verify(&killed, &KeyFolder::none(), |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
     let mut flips = Flips::of(keep, killed).await;
     let mut random = Random::seeded();
@@ -376,7 +376,13 @@ async fn a_damaged_transaction_with_others_behind_it_keeps_a_run_from_going_on()
     );
     assert_eq!(fs::read(&log).unwrap(), bytes, "it was written to");
     let to = Utf8PathBuf::from(format!("{path}-saved"));
-    let saved = SqliteStore::salvage(&killed, &to, &RunName::new("saved").unwrap()).unwrap();
+    let saved = SqliteStore::salvage(
+        &killed,
+        &to,
+        &RunName::new("saved").unwrap(),
+        &KeyFolder::none(),
+    )
+    .unwrap();
     // What came after the damage is saved too.
     assert!(saved.results >= ROWS - 2, "{:?}", saved.lost);
 }
@@ -396,7 +402,7 @@ async fn a_log_that_a_kill_cut_short_is_no_damage() {
             .unwrap();
         let length = log.metadata().unwrap().len();
         log.set_len(length - back).unwrap();
-        let report = SqliteStore::verify(&killed, |_| {}).unwrap();
+        let report = SqliteStore::verify(&killed, &KeyFolder::none(), |_| {}).unwrap();
         assert!(report.is_whole(), "{back}: {:?}", report.damage);
         drop(open(&killed).unwrap());
         cut += 1;
@@ -410,7 +416,7 @@ async fn a_run_that_is_written_to_can_be_verified() {
     let (_keep, path) = folder();
     let store = open(&path).unwrap();
     record(&store).await;
-    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    let report = SqliteStore::verify(&path, &KeyFolder::none(), |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
     assert!(report.holder.is_some());
     assert_eq!(report.checked.rollouts, ROWS + 3);
@@ -434,7 +440,7 @@ async fn what_was_lost_runs_again_and_the_rest_stays() {
         )
         .unwrap();
     drop(database);
-    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    let report = SqliteStore::verify(&path, &KeyFolder::none(), |_| {}).unwrap();
     let places: Vec<&str> = report.damage.iter().map(|d| d.place.as_str()).collect();
     for place in [
         "rollout_id r1-0",
@@ -449,7 +455,7 @@ async fn what_was_lost_runs_again_and_the_rest_stays() {
     }
     let to = Utf8PathBuf::from(format!("{path}-new"));
     let name = RunName::new("new").unwrap();
-    let saved = SqliteStore::salvage(&path, &to, &name).unwrap();
+    let saved = SqliteStore::salvage(&path, &to, &name, &KeyFolder::none()).unwrap();
     assert!(saved.has_record);
     assert_eq!(saved.results, ROWS - 4, "{:?}", saved.lost);
     assert_eq!((saved.steps, saved.batches, saved.rows), (5, 5, ROWS + 2));

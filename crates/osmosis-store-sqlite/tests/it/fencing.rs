@@ -5,7 +5,7 @@ use std::fs;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::RolloutId;
 use osmosis_store::conformance::{call, claim_one, plan, scored};
-use osmosis_store::{CallQuery, Claim, Recovery, Store, StoreError, StoreErrorKind};
+use osmosis_store::{CallQuery, Claim, KeyFolder, Recovery, Store, StoreError, StoreErrorKind};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::folder::{folder, open};
@@ -21,7 +21,7 @@ fn store_name(store: &SqliteStore) -> String {
 }
 
 fn assert_whole(path: &Utf8Path) {
-    let report = SqliteStore::verify(path, |_| {}).unwrap();
+    let report = SqliteStore::verify(path, &KeyFolder::none(), |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
 }
 

@@ -8,8 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{JsonText, PolicyVersion, RolloutId};
 use osmosis_store::conformance::{call, claim_one, plan, scored};
 use osmosis_store::{
-    CallBody, CallPurpose, CallQuery, CallRecord, Recovery, StepRecord, Store, StoreError,
-    StoreErrorKind,
+    CallBody, CallPurpose, CallQuery, CallRecord, KeyFolder, Recovery, StepRecord, Store,
+    StoreError, StoreErrorKind,
 };
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
@@ -101,7 +101,7 @@ async fn asking_for_the_holder_does_not_keep_a_writer_out() {
 async fn a_reader_sees_a_live_run_and_can_not_change_it() {
     let (_keep, path) = folder();
     let writer = open(&path).unwrap();
-    let reader = SqliteStore::open_read_only(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
     one_result(&writer).await;
     sees_the_result(&reader).await;
     let error = claim_one(&reader).await.unwrap_err();
@@ -122,7 +122,7 @@ async fn a_closed_run_is_complete_without_its_log() {
     for leftover in ["run.db-wal", "run.db-shm"] {
         assert!(!path.join(leftover).exists(), "{leftover}");
     }
-    let reader = SqliteStore::open_read_only(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
     sees_the_result(&reader).await;
 }
 
@@ -143,7 +143,7 @@ async fn a_run_in_a_read_only_folder_can_be_read_and_says_why_it_can_not_be_writ
     for entry in &entries {
         fs::set_permissions(entry, fs::Permissions::from_mode(0o555)).unwrap();
     }
-    let reader = SqliteStore::open_read_only(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
     sees_the_result(&reader).await;
     assert_eq!(SqliteStore::holder(&path), None);
     // Root may write anyway; then there is nothing to complain about.
@@ -163,7 +163,7 @@ async fn a_folder_that_can_not_be_made_is_named() {
     fs::write(&file, "not a folder").unwrap();
     let error = open(&file.join("run")).unwrap_err();
     assert!(error.to_string().contains(file.as_str()), "{error}");
-    let error = SqliteStore::open_read_only(&file.join("run")).unwrap_err();
+    let error = SqliteStore::open_read_only(&file.join("run"), &KeyFolder::none()).unwrap_err();
     assert!(
         error.to_string().contains("there is no run here"),
         "{error}"
@@ -177,7 +177,10 @@ async fn a_run_of_a_newer_program_is_left_alone() {
     let database = Connection::open(path.join("run.db")).unwrap();
     database.pragma_update(None, "user_version", 99).unwrap();
     drop(database);
-    let opened = [open(&path), SqliteStore::open_read_only(&path)];
+    let opened = [
+        open(&path),
+        SqliteStore::open_read_only(&path, &KeyFolder::none()),
+    ];
     for error in opened.map(Result::unwrap_err) {
         assert!(
             matches!(error, StoreError::SchemaVersion { found: 99, .. }),
@@ -195,11 +198,16 @@ fn make_version_4(path: &Utf8Path) {
         "run", "rows", "rollouts", "samples", "calls", "steps", "batches",
     ] {
         database
-            .execute_batch(&format!("ALTER TABLE {table} DROP COLUMN checksum;"))
+            .execute_batch(&format!(
+                "ALTER TABLE {table} DROP COLUMN checksum; ALTER TABLE {table} DROP COLUMN mac;"
+            ))
             .unwrap();
     }
     database
-        .execute_batch("DROP TABLE writer; DROP TABLE requests; PRAGMA user_version = 4;")
+        .execute_batch(
+            "ALTER TABLE calls DROP COLUMN body_macs; DROP TABLE writer; DROP TABLE requests;
+             PRAGMA user_version = 4;",
+        )
         .unwrap();
 }
 
@@ -269,7 +277,7 @@ async fn a_run_of_an_older_program_is_read_as_it_is_and_brought_up_to_date_when_
     make_version_1(&path);
 
     let before = fs::read(path.join("run.db")).unwrap();
-    let reader = SqliteStore::open_read_only(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
     sees_the_result(&reader).await;
     has_no_tokens(&reader).await;
     reader.close().await.unwrap();
@@ -299,7 +307,7 @@ async fn a_run_from_before_cached_tokens_is_read_as_one_where_nobody_told_them()
     store.close().await.unwrap();
     make_version_2(&path);
 
-    let reader = SqliteStore::open_read_only(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
     sees_the_result(&reader).await;
     let rollout = reader.rollout(&RolloutId::of(0, 0)).await.unwrap().unwrap();
     let totals = reader.call_totals().await.unwrap();
@@ -322,7 +330,7 @@ async fn a_run_from_before_checksums_is_whole_and_says_that_it_has_none() {
     one_result(&store).await;
     store.close().await.unwrap();
     make_version_4(&path);
-    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    let report = SqliteStore::verify(&path, &KeyFolder::none(), |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
     assert_eq!(report.schema_version, Some(4));
     // Two rows, two rollouts, a sample, a call.
@@ -334,7 +342,7 @@ async fn a_run_from_before_checksums_is_whole_and_says_that_it_has_none() {
     let claim = claim_one(&store).await.unwrap();
     store.complete(scored(&claim, 0.5).unwrap()).await.unwrap();
     store.close().await.unwrap();
-    let report = SqliteStore::verify(&path, |_| {}).unwrap();
+    let report = SqliteStore::verify(&path, &KeyFolder::none(), |_| {}).unwrap();
     assert!(report.is_whole(), "{:?}", report.damage);
     assert_eq!(report.without_checksum, 5);
 }
@@ -345,7 +353,7 @@ async fn a_run_that_is_only_being_made_is_not_damaged() {
     fs::create_dir_all(&path).unwrap();
     let database = Connection::open(path.join("run.db")).unwrap();
     database.pragma_update(None, "journal_mode", "WAL").unwrap();
-    let error = SqliteStore::open_read_only(&path).unwrap_err();
+    let error = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap_err();
     assert!(error.to_string().contains("holds no run yet"), "{error}");
     open(&path).unwrap();
 }
@@ -359,7 +367,10 @@ async fn a_file_that_is_no_database_is_damaged() {
         "not a database, and long enough to look at ".repeat(100),
     )
     .unwrap();
-    let opened = [open(&path), SqliteStore::open_read_only(&path)];
+    let opened = [
+        open(&path),
+        SqliteStore::open_read_only(&path, &KeyFolder::none()),
+    ];
     for error in opened.map(Result::unwrap_err) {
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     }

@@ -10,7 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::{Attempt, RolloutId, SampleId};
 use osmosis_store::conformance::{LEASE, call, plan, scored};
 use osmosis_store::{
-    CallQuery, Claim, CompletionReceipt, NewCall, Recovery, Store, StoreErrorKind,
+    CallQuery, Claim, CompletionReceipt, KeyFolder, NewCall, Recovery, Store, StoreErrorKind,
 };
 use osmosis_store_sqlite::SqliteStore;
 use tokio::sync::Semaphore;
@@ -184,7 +184,7 @@ async fn what_a_killed_process_acknowledged_is_there_once() {
             assert_eq!(before, None, "{id} was accepted twice");
         }
         // A reader needs no lock and repairs nothing.
-        let reader = SqliteStore::open_read_only(&path).unwrap();
+        let reader = SqliteStore::open_read_only(&path, &KeyFolder::none()).unwrap();
         for (id, attempt) in &known {
             verify(&reader, id, *attempt).await;
         }

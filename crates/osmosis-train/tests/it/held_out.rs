@@ -1,7 +1,7 @@
 //! Evaluations on held-out rows: sampled and greedy beside each other, and what is told of them.
 
 use osmosis_core::{JsonText, RolloutId};
-use osmosis_store::RolloutQuery;
+use osmosis_store::{KeyFolder, RolloutQuery};
 use osmosis_store_sqlite::SqliteStore;
 use osmosis_tokens::TokenRecord;
 use osmosis_train::TrainEvent;
@@ -14,7 +14,7 @@ fn temperatures(run: &Run) -> Vec<(RolloutId, u64, f32)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let store = SqliteStore::open_read_only(&run.folder).unwrap();
+    let store = SqliteStore::open_read_only(&run.folder, &KeyFolder::none()).unwrap();
     runtime.block_on(async {
         let mut found = Vec::new();
         let query = RolloutQuery::default();

@@ -14,7 +14,7 @@ use osmosis_engine::{Claims, EngineOptions, Measuring, Stop};
 use osmosis_gateway::{Gateway, GatewayOptions, Sampling, TokenPolicy, TokenPolicyOptions};
 use osmosis_policy::{EmbeddedModel, LoraModel, Sampler, SamplerOptions};
 use osmosis_run::GatewaySessions;
-use osmosis_store::{NewRow, RunKind, RunRecord, RunStatus, Store};
+use osmosis_store::{KeyFolder, NewRow, RunKind, RunRecord, RunStatus, Store};
 use osmosis_store_sqlite::{SqliteOptions, SqliteStore};
 use osmosis_testkit::unigram::{UnigramModel, UnigramSampler};
 use osmosis_tokens::ChatFormat;
@@ -404,7 +404,7 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let store = SqliteStore::open_read_only(&self.folder).unwrap();
+        let store = SqliteStore::open_read_only(&self.folder, &KeyFolder::none()).unwrap();
         let batches = runtime.block_on(store.batches()).unwrap();
         let group = |group: &Value| {
             let members = group["members"].as_array().unwrap().iter();
@@ -433,7 +433,7 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let store = SqliteStore::open_read_only(&self.folder).unwrap();
+        let store = SqliteStore::open_read_only(&self.folder, &KeyFolder::none()).unwrap();
         let steps = runtime.block_on(store.steps()).unwrap();
         steps.iter().map(|record| record.step).collect()
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use camino::Utf8Path;
+use osmosis_store::KeyFolder;
 use osmosis_store_sqlite::SqliteStore;
 use rand::RngExt as _;
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ impl Round<'_> {
 
     /// The numbers of the calls that the store has.
     fn recorded(&self, run: &Utf8Path) -> Result<BTreeSet<u64>> {
-        let store = SqliteStore::open_read_only(run)?;
+        let store = SqliteStore::open_read_only(run, &KeyFolder::of_user())?;
         let runtime = &self.machine.runtime;
         let mut recorded = BTreeSet::new();
         for call in 1.. {

@@ -12,6 +12,7 @@ use crate::error::Exit;
 use crate::layout;
 use crate::output::Output;
 use crate::run_folder::RunFolder;
+use crate::runs::open_run;
 use crate::table::screen_width;
 use crate::workspace::Workspace;
 
@@ -31,7 +32,7 @@ pub(crate) async fn run(
             )
             .hint("a run does not differ from itself; name two different runs"));
         }
-        runs.push(ReadRun::open(folder).await?);
+        runs.push(open_run(folder, output).await?);
     }
     let comparison = Comparison::of(runs, arguments.shared_rows, workspace).await?;
     let first = &comparison.first.run_name;

@@ -16,6 +16,7 @@ use crate::arguments::ShowArguments;
 use crate::error::Exit;
 use crate::output::Output;
 use crate::run_folder::{RunFolder, command_word};
+use crate::runs::open_run;
 use crate::workspace::Workspace;
 
 pub(crate) async fn run(
@@ -25,7 +26,7 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, RunError> {
     let folder = RunFolder::existing(workspace, kind, &arguments.run).await?;
-    let run = ReadRun::open(folder).await?;
+    let run = open_run(folder, output).await?;
     let Some(row) = &arguments.row else {
         return list::run(&run, kind, arguments.list.search(), workspace, output).await;
     };

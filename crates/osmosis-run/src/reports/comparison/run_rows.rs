@@ -17,6 +17,9 @@ use crate::runs::{Pinned, ReadRun};
 pub struct ComparedRun {
     pub run_name: RunName,
     pub status: RunState,
+    /// Why it can't be said who wrote the records; left out of a run whose records are authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unauthenticated: Option<String>,
     pub rollouts: u64,
     pub without_result: u64,
     pub outcomes: OutcomeCounts,
@@ -154,6 +157,7 @@ impl RunRows {
     pub(super) fn report(&self) -> ComparedRun {
         ComparedRun {
             run_name: self.name.clone(),
+            unauthenticated: self.store.authenticity().missing(),
             status: self.status,
             rollouts: self.counts.total(),
             without_result: self.missing(),

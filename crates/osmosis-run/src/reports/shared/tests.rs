@@ -37,6 +37,7 @@ fn report() -> SharedReport {
         run: RunReport {
             run_name: RunName::new("t").unwrap(),
             output_path: "/runs/t".into(),
+            unauthenticated: None,
             total_rollouts: 4,
             numbers: RunTally::new(1).numbers(),
             already_complete: false,

@@ -48,6 +48,9 @@ pub struct TrainingReport {
     /// `[training] recipe`, with the keys that the config sets otherwise; left out without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<RecipeReport>,
+    /// Why it can't be said who wrote the records; left out of a run whose records are authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unauthenticated: Option<String>,
     /// The last step so far.
     pub steps: u64,
     /// How it ended; `null` while it goes on, after a `kill -9`, and for runs of older versions.
@@ -286,6 +289,7 @@ impl TrainingReport {
             run_name: name.clone(),
             output_path: folder.path.clone(),
             recipe: run.as_ref().and_then(recipe_of),
+            unauthenticated: store.authenticity().missing(),
             steps: curve.last_step(),
             end: end.map(TrainingEnd::of),
             steps_without_update: curve

@@ -143,6 +143,7 @@ fn told(error: StoreError, run: &RunKey) -> RunError {
         | StoreErrorKind::DiskFull
         | StoreErrorKind::Denied
         | StoreErrorKind::Unreachable
-        | StoreErrorKind::Unreadable => error.into(),
+        | StoreErrorKind::Unreadable
+        | StoreErrorKind::Altered => error.into(),
     }
 }

@@ -28,6 +28,16 @@ impl CatalogueWithFiles {
         Self { records, workspace }
     }
 
+    fn refuse_run_in_workspace(&self, run: &RunKey) -> Result<(), StoreError> {
+        let folder = self.folder(run);
+        if SqliteStore::is_in(&folder) {
+            return Err(StoreError::refused(format!(
+                "`{folder}` holds a run of this name whose records are in the workspace; choose another name"
+            )));
+        }
+        Ok(())
+    }
+
     fn folder(&self, run: &RunKey) -> Utf8PathBuf {
         self.workspace.runs_dir(run.kind).join(run.name.as_str())
     }
@@ -99,13 +109,15 @@ impl Catalogue for CatalogueWithFiles {
     }
 
     async fn create(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
-        let folder = self.folder(run);
-        if SqliteStore::is_in(&folder) {
-            return Err(StoreError::refused(format!(
-                "`{folder}` holds a run of this name whose records are in the workspace; choose another name"
-            )));
-        }
+        self.refuse_run_in_workspace(run)?;
         let store = self.records.create(run).await?;
+        self.make_folder(run)?;
+        Ok(store)
+    }
+
+    async fn create_unauthenticated(&self, run: &RunKey) -> Result<Arc<dyn Store>, StoreError> {
+        self.refuse_run_in_workspace(run)?;
+        let store = self.records.create_unauthenticated(run).await?;
         self.make_folder(run)?;
         Ok(store)
     }
