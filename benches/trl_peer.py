@@ -12,7 +12,9 @@ agents, so the agent makes one call:
 - `orders`: SmolLM2-135M writes an order in a strict format (`examples/orders`); adapters of the same rank are trained.
 
 The prompts are checked to be the same token ids. TRL generates a whole batch at once, without gradient checkpointing,
-in float32, with two threads, and with `loss_type = "grpo"` (its defaults are printed). Ours is `osmosis train submit`:
+in float32, with two threads, and with `loss_type = "grpo"` (its defaults are printed). It is trained twice: `TRL` computes
+its update in passes of as many samples as we chose for it (a batch at once, or 32), `TRL-default` in passes of its own
+default (`per_device_train_batch_size`). Time and memory depend on that. Ours is `osmosis train submit`:
 agents in worker processes, the gateway, recording and the grader. The clock of both starts with the first batch and
 stands still while checkpoints are saved. Then the checkpoints of both are evaluated in the same way, by
 `osmosis eval submit` on the held-out rows: sampled (as in training, `--evaluations` attempts per row) and greedy.
@@ -45,6 +47,7 @@ from torch_trainer import MODEL, ROOT
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGETS = (0.5, 0.7, 0.8, 0.9)
+TRL = ("TRL", "TRL-default")
 CONFIG = """
 [experiment]
 rollout = "{project}"
@@ -286,8 +289,10 @@ def train_ours(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, 
     return training
 
 
-def train_trl(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, model: str, seed: int) -> Training:
-    name = f"trl-{seed}"
+def train_trl(
+    arguments: argparse.Namespace, task: Task, folder: pathlib.Path, model: str, seed: int, side: str
+) -> Training:
+    name = f"{side}-{seed}".lower()
     defined = format_of(task)
     rows = [json.loads(line) for line in (folder / "data/train.jsonl").read_text().splitlines()]
     checked = rows[:16]
@@ -301,8 +306,9 @@ def train_trl(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, m
         "temperature": task.temperature,
         **{
             key: getattr(task, key)
-            for key in ("group", "updates", "batches", "lr", "lora", "save_every", "micro_batch")
+            for key in ("group", "updates", "batches", "lr", "lora", "save_every")
         },
+        "micro_batch": "default" if side == "TRL-default" else task.micro_batch,
         "max_tokens": defined["MAX_TOKENS"],
         "seed": seed,
         "folder": str(folder / name),
@@ -322,8 +328,8 @@ def train_trl(arguments: argparse.Namespace, task: Task, folder: pathlib.Path, m
     other = {key: [value, about["defaults"][key]] for key, value in about["chosen"].items()}
     changed = [f"{key} {value} (default {default})" for key, (value, default) in other.items() if value != default]
     print(f"TRL's settings that are not its defaults: {', '.join(changed)}")
-    print(f"seed {seed}: TRL was ready after {about['start_up']:.1f} s", flush=True)
-    training = Training("TRL", seed, wall=wall, processor=processor, megabytes=memory)
+    print(f"{side}, seed {seed}: ready after {about['start_up']:.1f} s", flush=True)
+    training = Training(side, seed, wall=wall, processor=processor, megabytes=memory)
     for line in lines:
         line["generate"] += line.pop("grade")
         # The logprobs before the update, which TRL computes again when there are several updates.
@@ -374,6 +380,13 @@ def median(points: list[Point], name: str) -> float:
     return statistics.median(getattr(point, name) for point in points[1:] or points)
 
 
+def time_of(times: dict[str, float | None], side: str) -> str:
+    if side not in times:
+        return "not trained"
+    seconds = times[side]
+    return "not reached" if seconds is None else f"{seconds:.1f}"
+
+
 def report(task: Task, start: dict[str, dict[str, Any]], trainings: list[Training]) -> None:
     print(f"\nbefore training: sampled {shown(start['sampled'])}, greedy {shown(start['greedy'])}")
     for training in trainings:
@@ -412,12 +425,15 @@ def report(task: Task, start: dict[str, dict[str, Any]], trainings: list[Trainin
         for seed in sorted({one.seed for one in trainings}):
             sides = {one.side: one for one in trainings if one.seed == seed}
             for target in TARGETS:
-                times = [sides[side].reached(target, decoding) if side in sides else None for side in ("ours", "TRL")]
-                ratio = f"{times[1] / times[0]:.2f}" if times[0] and times[1] else "none"
-                rows.append(
-                    [decoding, seed, target, *("not reached" if t is None else f"{t:.1f}" for t in times), ratio]
-                )
-    print_table(["", "seed", "target", "ours", "TRL", "TRL / ours"], rows)
+                times = {side: one.reached(target, decoding) for side, one in sides.items()}
+                ours = times.get("ours")
+                cells = [time_of(times, "ours")]
+                for side in TRL:
+                    theirs = times.get(side)
+                    cells += [time_of(times, side), f"{theirs / ours:.2f}" if theirs and ours else "none"]
+                rows.append([decoding, seed, target, *cells])
+    ratios = [part for side in TRL for part in (side, f"{side} / ours")]
+    print_table(["", "seed", "target", "ours", *ratios], rows)
 
 
 def options(text: str) -> tuple[str, Any]:
@@ -439,7 +455,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float)
     parser.add_argument("--evaluations", type=int, default=4)
     parser.add_argument("--held-out", type=int, help="only so many rows of the held-out ones")
-    parser.add_argument("--side", choices=["ours", "TRL"], help="only one of them")
+    parser.add_argument("--side", choices=["ours", *TRL], help="only one of them")
     parser.add_argument("--trl-option", action="append", default=[], type=options, metavar="NAME=JSON")
     parser.add_argument("--folder", type=pathlib.Path, help="where everything is made and kept")
     arguments = parser.parse_args()
@@ -464,10 +480,10 @@ def main() -> None:
         trainings = []
         for number, seed in enumerate(int(part) for part in arguments.seeds.split(",")):
             # In turn, and the other one first in every second seed.
-            sides = [("ours", train_ours), ("TRL", train_trl)][:: 1 if number % 2 == 0 else -1]
-            for side, train in sides:
+            for side in ["ours", *TRL][:: 1 if number % 2 == 0 else -1]:
                 if arguments.side in (None, side):
-                    trainings.append(train(arguments, task, folder, model, seed))
+                    same = (arguments, task, folder, model, seed)
+                    trainings.append(train_ours(*same) if side == "ours" else train_trl(*same, side))
                     print(f"{side}, seed {seed}: {trainings[-1].wall:.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
         for training in trainings:
             for point in training.points:

@@ -80,7 +80,11 @@ def main() -> None:
     ProfilingContext._log_metrics = keep_time
 
     samples = settings["batch_rows"] * settings["group"]
-    micro = min(settings["micro_batch"] or samples, samples)
+    fields = {field.name: field for field in dataclasses.fields(trl.GRPOConfig)}
+    micro = settings["micro_batch"] or samples
+    if micro == "default":
+        micro = fields["per_device_train_batch_size"].default
+    micro = min(micro, samples)
     assert samples % micro == 0, f"{samples} samples are no multiple of {micro}"
     chosen = {
         "output_dir": settings["folder"],
@@ -177,7 +181,6 @@ def main() -> None:
         callbacks=[watch],
         peft_config=adapters,
     )
-    fields = {field.name: field for field in dataclasses.fields(trl.GRPOConfig)}
     # Unset, `bf16` becomes true unless `fp16` is set.
     untouched = {name: fields[name].default for name in TOLD} | {"bf16": True}
     dtypes = sorted({str(parameter.dtype) for parameter in trainer.model.parameters()})

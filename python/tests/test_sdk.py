@@ -1,6 +1,7 @@
 """Contexts, samples, configs and the local backend."""
 
 import asyncio
+import errno
 import sys
 import threading
 from fractions import Fraction
@@ -257,6 +258,28 @@ _HttpError.__module__ = "httpx._exceptions"
 )
 def test_errors_have_a_category(error: BaseException, category: RolloutErrorCategory):
     assert error_category(error) is category
+
+
+def test_a_machine_without_descriptors_is_named_wherever_it_stands():
+    class Group(Exception):
+        """As Python 3.10 has it from a package."""
+
+        def __init__(self, *exceptions: BaseException) -> None:
+            super().__init__("several")
+            self.exceptions = exceptions
+
+    full = OSError(errno.EMFILE, "Too many open files")
+    wrapped = RuntimeError("All connection attempts failed")
+    wrapped.__cause__ = Group(OSError(errno.ECONNREFUSED, "no"), OSError(errno.ENFILE, "Too many"))
+    while_handling = ValueError("no answer")
+    while_handling.__context__ = full
+    while_handling.__suppress_context__ = True
+    full.__cause__ = while_handling  # a circle
+    for error in (full, wrapped, while_handling):
+        failure = failure_of(error)
+        assert failure.kind == "out_of_descriptors"
+        assert failure.message.startswith(f"{type(error).__name__}: ")
+    assert failure_of(OSError(errno.ENOSPC, "full")).kind == "OSError"
 
 
 def test_a_failure_is_bounded_and_survives_a_bad_exception():

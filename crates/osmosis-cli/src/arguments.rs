@@ -30,7 +30,7 @@ pub(crate) use kept_run::{
 };
 pub(crate) use measure::{GateArguments, WatchArguments};
 pub(crate) use model::{DtypeArgument, ModelCommand, ModelFormatArgument, ModelMergeArguments};
-pub(crate) use node::{JOIN_VARIABLE, NodeArguments};
+pub(crate) use node::{JOIN_VARIABLE, NodeArguments, metrics_options};
 pub(crate) use run::LogsArguments;
 pub(crate) use serve::ServeArguments;
 pub(crate) use show::{CallPart, RolloutListArguments, ShowArguments};

@@ -116,6 +116,12 @@ fn dispatch(mut arguments: Arguments, output: &Output) -> Result<Exit, RunError>
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
+    if osmosis_core::clock::now_ms() < 0 {
+        // The HTTP library panics at every connection then, which would be blamed on agents.
+        let message = "the clock of this machine is before 1970";
+        return Err(RunError::failed(RunErrorKind::Runtime, message)
+            .hint("set it: HTTP has no words for such a time"));
+    }
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

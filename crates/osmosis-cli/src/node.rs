@@ -10,7 +10,7 @@ use osmosis_run::reports::{NodeEndWord, NodeReport};
 use osmosis_run::stop_signals::OnTerminate;
 use osmosis_run::{RunError, RunErrorKind};
 
-use crate::arguments::{JOIN_VARIABLE, NodeArguments};
+use crate::arguments::{JOIN_VARIABLE, NodeArguments, metrics_options};
 use crate::error::Exit;
 use crate::events::Observer;
 use crate::output::Output;
@@ -52,7 +52,7 @@ fn request(arguments: NodeArguments) -> Result<NodeRequest, RunError> {
         token: token.map(|text| text.parse::<JoinToken>()).transpose()?,
         throughput: arguments.throughput.into(),
         secrets_file,
-        metrics_listen: arguments.metrics_listen,
+        metrics: arguments.metrics_listen.map(metrics_options),
     })
 }
 

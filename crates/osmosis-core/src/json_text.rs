@@ -1,6 +1,7 @@
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -161,6 +162,77 @@ pub fn json_is_too_deep(json: &str) -> bool {
     false
 }
 
+/// The first name that an object of a JSON text has twice, at any depth: one reader would take the first value, another
+/// the last. `None` also where the text ends, or stops being JSON, before there is one.
+pub fn duplicate_json_field(json: &str) -> Option<String> {
+    let mut found = None;
+    let mut reader = serde_json::Deserializer::from_str(json);
+    // What else is wrong is for others to tell.
+    let _ = Duplicates(&mut found).deserialize(&mut reader);
+    found
+}
+
+/// Reads any value and notes a name that comes twice.
+struct Duplicates<'a>(&'a mut Option<String>);
+
+impl<'de> DeserializeSeed<'de> for Duplicates<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Duplicates<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if let Some(name) = names.replace(name) {
+                let error = A::Error::custom(format_args!("duplicate field `{name}`"));
+                *self.0 = Some(name);
+                return Err(error);
+            }
+            map.next_value_seed(Duplicates(self.0))?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Duplicates(self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +240,25 @@ mod tests {
     fn nested(levels: usize) -> JsonText {
         let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         JsonText::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_an_object_has_twice_is_found_at_any_depth() {
+        for (text, expected) in [
+            (
+                r#"{"a": 1, "b": [{"a": 1}, {"a": null}], "c": {"a": 1.5}}"#,
+                None,
+            ),
+            (r#"{"a": 1, "b": true, "a": 1}"#, Some("a")),
+            (r#"{"a": 1, "\u0061": 2}"#, Some("a")),
+            (r#"[1, {"b": [{"": -1, "x": "y", "": {}}]}]"#, Some("")),
+            (r#"{"a": {"x": 1, "x": 2}, "a": 3}"#, Some("x")),
+            // Another matter.
+            (r#"{"a": 1, "b": 1e999, "a": 2}"#, None),
+            ("nonsense", None),
+        ] {
+            assert_eq!(duplicate_json_field(text).as_deref(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod id;
 mod json_text;
 pub mod learner;
 mod outcome;
+pub mod panics;
 mod redact;
 mod reward;
 pub mod row_selection;
@@ -37,7 +38,9 @@ pub mod statistics;
 mod task_clock;
 
 pub use id::{Attempt, IdError, PolicyVersion, RolloutId, RolloutName, RunName, RunTag, SampleId};
-pub use json_text::{JsonText, JsonTextError, MAX_JSON_DEPTH, json_is_too_deep, json_problem};
+pub use json_text::{
+    JsonText, JsonTextError, MAX_JSON_DEPTH, duplicate_json_field, json_is_too_deep, json_problem,
+};
 pub use outcome::{Durations, ErrorCategory, Failure, Outcome, OutcomeKind, Phase};
 pub use redact::{KEY_PREFIX, Redactor};
 pub use reward::{MAX_REWARD, Reward, RewardError, RewardRange, RewardRangeError};

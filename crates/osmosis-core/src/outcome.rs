@@ -198,6 +198,14 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The kind of a failure behind which the machine had no descriptor left, for a file or a connection.
+    pub const OUT_OF_DESCRIPTORS: &str = "out_of_descriptors";
+
+    /// Whether this machine is behind it, and neither the code that failed nor a model.
+    pub fn is_of_the_machine(&self) -> bool {
+        self.kind == Self::OUT_OF_DESCRIPTORS
+    }
+
     /// The same with another text in place of one, wherever that stands.
     #[must_use]
     pub fn replacing(self, text: &str, by: &str) -> Self {

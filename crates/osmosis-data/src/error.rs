@@ -303,6 +303,12 @@ pub enum RowProblem {
     },
     #[error("`metadata` is a string that holds no JSON object: {message}")]
     MetadataText { message: String },
+    #[error("{what} has the field `{name}` twice")]
+    DuplicateField {
+        /// The row itself, or a column that holds JSON as text.
+        what: &'static str,
+        name: String,
+    },
     #[error("`ground_truth` and `label` say different things")]
     TwoLabels,
     #[error("the row has {found} cells, and the header {expected}")]
@@ -354,6 +360,7 @@ impl RowProblem {
             Self::Blank { .. } => "blank",
             Self::WrongType { .. } => "wrong_type",
             Self::MetadataText { .. } => "metadata_text",
+            Self::DuplicateField { .. } => "duplicate_field",
             Self::TwoLabels => "two_labels",
             Self::Ragged { .. } => "ragged",
             Self::OpenQuote => "open_quote",
@@ -393,7 +400,7 @@ impl RowProblem {
             Self::MetadataText { .. } => {
                 r#"write the object itself, or a string such as "{\"a\": 1}""#
             }
-            Self::TwoLabels => "keep one of the two",
+            Self::DuplicateField { .. } | Self::TwoLabels => "keep one of the two",
             Self::Ragged { .. } => {
                 r#"put quotes around a cell with commas or line ends, and write a quote in it as """#
             }

@@ -1,7 +1,7 @@
 use std::io::{BufRead, ErrorKind};
 
-use osmosis_core::JsonText;
 use osmosis_core::config::DatasetColumns;
+use osmosis_core::{JsonText, duplicate_json_field};
 
 use crate::column_names::renamed;
 use crate::{Row, RowError, RowProblem, Taking, row};
@@ -105,7 +105,14 @@ impl<R: BufRead> JsonlRows<R> {
             let column = sound.chars().count() as u64 + 1;
             self.error(index, Some(column), RowProblem::NotUtf8)
         })?;
-        match JsonText::parse(text) {
+        let body = JsonText::parse(text);
+        if body.is_ok()
+            && let Some(name) = duplicate_json_field(text)
+        {
+            let what = "the row";
+            return Err(self.error(index, None, RowProblem::DuplicateField { what, name }));
+        }
+        match body {
             Ok(body) if !self.columns.is_empty() => self.parse_renamed(index, body),
             Ok(body) => row::read(index, self.line, body, self.taking).map_err(|mut error| {
                 // The body starts where its brace is.

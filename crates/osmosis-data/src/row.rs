@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use osmosis_core::{JsonText, JsonTextError};
+use osmosis_core::{JsonText, JsonTextError, duplicate_json_field};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -68,6 +68,12 @@ pub(crate) fn read(index: u64, line: u64, body: JsonText, taking: Taking) -> Res
     ]
     .into_iter()
     .find(|(_, document)| document.is_some_and(JsonText::is_too_deep));
+    let twice = row.metadata.as_ref().map(JsonText::as_str);
+    if let Some(name) = twice.and_then(duplicate_json_field) {
+        let what = "the JSON in `metadata`";
+        let problem = RowProblem::DuplicateField { what, name };
+        return Err(RowError::new(index, line, None, problem));
+    }
     // A label may be any number: it is taken as the text it was written as.
     let taken = match taking {
         Taking::WholeRows => Some(&row.body),

@@ -3,7 +3,7 @@
 
 use camino::Utf8Path;
 use osmosis_core::config::{Experiment, SupervisedExperiment, ToolFormat};
-use osmosis_tokens::{ChatSettings, TokensError};
+use osmosis_tokens::{ChatSettings, TokensError, read_model_text};
 use serde_json::{Value, json};
 
 use crate::source_digest::text_digest;
@@ -59,7 +59,7 @@ impl ChatChoice {
                 template_name: None,
             });
         };
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = read_model_text(path).map_err(|error| {
             let message = format!("chat_template `{name}`: {error}");
             if error.kind() == std::io::ErrorKind::NotFound {
                 RunError::failed(RunErrorKind::FileNotFound, message)

@@ -7,7 +7,7 @@ use osmosis_gateway::{
     EngineKind, Policy, RemoteEngine, RemoteEngineOptions, ReportedTokens, ServerLogprobs,
     TokenPolicy, TokenPolicyOptions, UpstreamOptions,
 };
-use osmosis_tokens::ChatFormat;
+use osmosis_tokens::{ChatFormat, read_model_text};
 use serde_json::json;
 
 use crate::chat_choice::ChatChoice;
@@ -184,7 +184,7 @@ fn remote(
 
 /// Of the files that are there; the folder may hold weights too.
 fn format_digest(folder: &Utf8Path) -> String {
-    let files = FORMAT_FILES.map(|name| std::fs::read_to_string(folder.join(name)).ok());
+    let files = FORMAT_FILES.map(|name| read_model_text(&folder.join(name)).ok());
     text_digest(&json!(files).to_string())
 }
 

@@ -1,13 +1,11 @@
 //! What a run makes is its user's alone: folders 0700, files 0600, whatever the umask was. Files that the user asked
 //! for by name, outside `.osmosis`, are as the user's umask says.
 
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_store_sqlite::{is_shared, tighten};
+use osmosis_store_sqlite::{change_mode, is_shared, tighten};
 use osmosis_worker::environment::Surroundings;
 use rustix::fs::Mode;
 
@@ -83,10 +81,10 @@ pub fn share(path: &Utf8Path) -> io::Result<()> {
     if state_folder_of(path).is_some() {
         return Ok(());
     }
-    let metadata = std::fs::metadata(path)?;
-    let all = if metadata.is_dir() { 0o777 } else { 0o666 };
-    if metadata.is_file() || metadata.is_dir() {
-        std::fs::set_permissions(path, Permissions::from_mode(all & !umask))?;
+    let kind = std::fs::symlink_metadata(path)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        let all = if kind.is_dir() { 0o777 } else { 0o666 };
+        change_mode(path, |_| all & !umask)?;
     }
     Ok(())
 }

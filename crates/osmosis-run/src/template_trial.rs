@@ -1,13 +1,13 @@
 //! Chat templates are tried out in a process of their own before they run in this one: this program
 //! again, with a limit on its memory and its time.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use osmosis_tokens::TemplateTrial;
+use osmosis_tokens::{TemplateTrial, TokensError};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sha2::{Digest, Sha256};
@@ -19,13 +19,16 @@ const ARGUMENT: &str = "--try-chat-template";
 const MEMORY_BYTES: u64 = 1 << 30;
 
 /// Processor time of the other process. A template needs milliseconds.
-const SECONDS: u64 = 10;
+const SECONDS: u64 = 5;
 
 /// When the machine has no time for the other process, its own clock does not run.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Templates that have passed already.
-static PASSED: Mutex<Option<HashSet<[u8; 32]>>> = Mutex::new(None);
+/// How the other process ends when a limit of ours stopped the template; its last words say which.
+const REFUSED: u8 = 3;
+
+/// What came of the templates that were tried out already. Once is enough, also for those that were refused.
+static TRIED: Mutex<Option<HashMap<[u8; 32], Result<(), String>>>> = Mutex::new(None);
 
 /// From now on templates are tried out first.
 pub fn install() {
@@ -59,8 +62,11 @@ pub fn run_if_asked() -> Option<ExitCode> {
     if limited.is_err() || read.is_err() {
         return Some(ExitCode::FAILURE);
     }
-    if let Ok(trial) = trial {
-        trial.run();
+    if let Ok(trial) = trial
+        && let Err(TokensError::TemplateRefused { message }) = trial.run()
+    {
+        let told = std::io::stderr().write_all(message.as_bytes());
+        return Some(told.map_or(ExitCode::FAILURE, |()| ExitCode::from(REFUSED)));
     }
     Some(ExitCode::SUCCESS)
 }
@@ -68,16 +74,18 @@ pub fn run_if_asked() -> Option<ExitCode> {
 fn tried(trial: &TemplateTrial) -> Result<(), String> {
     let text = serde_json::to_vec(trial).map_err(|error| error.to_string())?;
     let digest: [u8; 32] = Sha256::digest(&text).into();
-    let known = |passed: &HashSet<_>| passed.contains(&digest);
-    if PASSED.lock().as_ref().is_some_and(known) {
-        return Ok(());
+    let known = |tried: &HashMap<_, _>| tried.get(&digest).cloned();
+    if let Some(result) = TRIED.lock().as_ref().and_then(known) {
+        return result;
     }
     let end = ended(&text).map_err(|error| format!("it can't be tried out: {error}"))?;
-    if end.status.is_some_and(|status| status.success()) {
-        PASSED.lock().get_or_insert_default().insert(digest);
-        return Ok(());
-    }
-    Err(end.why())
+    let result = match end.status.is_some_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err(end.why()),
+    };
+    let mut tried = TRIED.lock();
+    tried.get_or_insert_default().insert(digest, result.clone());
+    result
 }
 
 /// How the other process ended.
@@ -131,6 +139,10 @@ impl End {
 
         use rustix::process::Signal;
 
+        let code = self.status.and_then(|status| status.code());
+        if code == Some(i32::from(REFUSED)) {
+            return self.stderr.clone();
+        }
         let signal = self.status.and_then(|status| status.signal());
         let is = |wanted: Signal| signal == Some(wanted.as_raw());
         let what = if self.status.is_none() || is(Signal::XCPU) || is(Signal::KILL) {

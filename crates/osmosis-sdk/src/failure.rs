@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::io::ErrorKind;
 
 use osmosis_core::{ErrorCategory, Failure};
+use rustix::io::Errno;
 
 use crate::{SdkError, TaskError};
 
@@ -27,6 +28,7 @@ pub(crate) fn failure_of(error: &(dyn StdError + 'static)) -> Failure {
         None => error,
     };
     let mut message = told.to_string();
+    let out_of_descriptors = chain(error).any(is_out_of_descriptors);
     let kind = match told.downcast_ref::<SdkError>() {
         Some(ours) => {
             if let Some(hint) = ours.hint() {
@@ -38,6 +40,12 @@ pub(crate) fn failure_of(error: &(dyn StdError + 'static)) -> Failure {
             .map(str::to_owned)
             .or_else(|| name_in_debug(told, &message))
             .unwrap_or_else(|| UNNAMED.to_owned()),
+    };
+    let kind = if out_of_descriptors {
+        message = format!("{kind}: {message}");
+        Failure::OUT_OF_DESCRIPTORS.to_owned()
+    } else {
+        kind
     };
     Failure {
         category,
@@ -73,6 +81,18 @@ fn known_category(error: &(dyn StdError + 'static)) -> Option<ErrorCategory> {
         return Some(ErrorCategory::HttpError);
     }
     is_validation_error(error).then_some(ErrorCategory::ValidationError)
+}
+
+/// Of this process or of the machine.
+fn is_out_of_descriptors(error: &(dyn StdError + 'static)) -> bool {
+    let code = error
+        .downcast_ref::<std::io::Error>()
+        .and_then(std::io::Error::raw_os_error);
+    code.is_some_and(|code| {
+        [Errno::MFILE, Errno::NFILE]
+            .map(Errno::raw_os_error)
+            .contains(&code)
+    })
 }
 
 fn is_validation_error(error: &(dyn StdError + 'static)) -> bool {
@@ -211,6 +231,27 @@ mod tests {
         assert_eq!(
             failure.traceback.unwrap(),
             "step 3 failed\ncaused by: invalid digit found in string"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_descriptors_is_named_wherever_it_stands_in_the_chain() {
+        let error = std::io::Error::from(Errno::MFILE);
+        let message = "StepFailed: step 4 failed";
+        let source = Error::from(error);
+        let failed = StepFailed { step: 4, source };
+        check(
+            failed,
+            ErrorCategory::AgentError,
+            "out_of_descriptors",
+            message,
+        );
+        let error = std::io::Error::from(Errno::NOENT);
+        check(
+            error,
+            ErrorCategory::AgentError,
+            "io::Error",
+            "No such file or directory (os error 2)",
         );
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use http::HeaderValue;
 use osmosis_core::frame::MAX_FRAME_BYTES;
-use osmosis_core::{JsonText, RolloutId};
+use osmosis_core::{JsonText, RolloutId, duplicate_json_field};
 use osmosis_gateway::{AddressRules, RelayPolicy, Secret};
 use reqwest::Url;
 use serde::Serialize;
@@ -100,6 +100,10 @@ impl RolloutRequest {
         }
         let fields: HashMap<String, &RawValue> =
             serde_json::from_str(text).map_err(|error| invalid(not_json(&error)))?;
+        if let Some(name) = duplicate_json_field(text) {
+            let msg = format!("duplicate field `{name}`");
+            return Err(invalid(Problem::of_body("json_invalid", msg)));
+        }
         let mut reading = Reading {
             fields,
             problems: vec![],
@@ -395,6 +399,25 @@ mod tests {
         let not_utf8 = RolloutRequest::parse(b"{\"label\": \"\xff\"}", &RelayPolicy::new("m"));
         let status = not_utf8.unwrap_err().into_response().status();
         assert_eq!(status, 422);
+    }
+
+    #[test]
+    fn a_field_that_comes_twice_is_refused_at_any_depth() {
+        let text = good().to_string();
+        for (once, twice) in [
+            ("\"label\":", "\"label\":\"8\",\"label\":"),
+            ("\"a\":", "\"a\":2,\"a\":"),
+            ("\"role\":", "\"role\":\"system\",\"role\":"),
+            ("\"unheard_of\":", "\"unheard_of\":1,\"unheard_of\":"),
+        ] {
+            let text = text.replacen(once, twice, 1);
+            let refusal = RolloutRequest::parse(text.as_bytes(), &RelayPolicy::new("m"));
+            let Err(Refusal::Invalid(problems)) = refusal else {
+                panic!("{text}")
+            };
+            let shown = format!("{problems:?}");
+            assert!(shown.contains("duplicate field"), "{shown}");
+        }
     }
 
     #[test]

@@ -53,6 +53,6 @@ mod watched;
 mod writer;
 
 pub use catalogue::SqliteCatalogue;
-pub use private::{is_shared, tighten};
+pub use private::{change_mode, is_shared, tighten};
 pub use store::{SqliteOptions, SqliteStore};
 pub use text_index::{IndexedRollout, SearchedText, TextIndex};

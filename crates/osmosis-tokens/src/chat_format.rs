@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use camino::Utf8Path;
 use jiff::civil::DateTime;
 use osmosis_core::config::ToolFormat;
+use osmosis_core::panics::guarded;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
@@ -15,6 +16,7 @@ use crate::format_files::{
 };
 use crate::hermes::{self, ToolsPlace};
 use crate::messages::{self, Dialect};
+use crate::model_file::read_model_text;
 use crate::reply::bare_json::{self, may_be_calls};
 use crate::reply::{self, CallStyle, ParsedReply};
 use crate::tool_support::{self, ToolSupport};
@@ -96,7 +98,7 @@ impl ChatFormat {
     pub fn load_with(folder: &Utf8Path, settings: &ChatSettings) -> Result<Self, TokensError> {
         let read = |name: &str| {
             let path = folder.join(name);
-            fs::read_to_string(&path).map_err(|error| TokensError::io(&path, &error))
+            read_model_text(&path).map_err(|error| TokensError::io(&path, &error))
         };
         let read_if_there = |name: &str| match read(name) {
             Ok(text) => Ok(Some(text)),
@@ -265,23 +267,22 @@ impl ChatFormat {
 
     /// Ids of a rendered text: special tokens are recognised, none is added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokensError> {
-        let encoding = self
-            .tokenizer
-            .encode_fast(text, false)
+        let encoding = guarded(|| self.tokenizer.encode_fast(text, false))
+            .map_err(TokensError::tokenizer)?
             .map_err(TokensError::tokenizer)?;
         Ok(encoding.get_ids().to_vec())
     }
 
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokensError> {
-        self.tokenizer
-            .decode(ids, skip_special)
+        guarded(|| self.tokenizer.decode(ids, skip_special))
+            .map_err(TokensError::tokenizer)?
             .map_err(TokensError::tokenizer)
     }
 
     /// The text of one id, special or not; for logprobs.
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)?;
-        self.tokenizer.decode(&[id], false).ok()
+        self.decode(&[id], false).ok()
     }
 
     /// One more than the greatest id.

@@ -11,6 +11,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use llguidance::{Matcher, ParserFactory};
 use osmosis_core::generation::Constraint;
+use osmosis_core::panics::guarded;
 use tokenizers::Tokenizer;
 
 use crate::TokensError;
@@ -181,8 +182,8 @@ impl Vocabulary {
         ]
         .into_iter()
         .all(|text| {
-            let ids = self.tokenizer.encode_fast(text, false);
-            ids.is_ok_and(|ids| self.trie.decode_raw(ids.get_ids()) == text.as_bytes())
+            let ids = guarded(|| self.tokenizer.encode_fast(text, false));
+            matches!(ids, Ok(Ok(ids)) if self.trie.decode_raw(ids.get_ids()) == text.as_bytes())
         })
     }
 }
@@ -194,12 +195,12 @@ impl TokenizerEnv for Vocabulary {
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         self.trie.tokenize_with_greedy_fallback(bytes, |text| {
-            match self.tokenizer.encode_fast(text, false) {
-                Ok(ids) if self.trie.decode_raw(ids.get_ids()) == text.as_bytes() => {
+            match guarded(|| self.tokenizer.encode_fast(text, false)) {
+                Ok(Ok(ids)) if self.trie.decode_raw(ids.get_ids()) == text.as_bytes() => {
                     ids.get_ids().to_vec()
                 }
                 // Special tokens are recognised in texts, and some vocabularies have not all characters.
-                Ok(_) | Err(_) => self.trie.greedy_tokenize(text.as_bytes()),
+                Ok(Ok(_) | Err(_)) | Err(_) => self.trie.greedy_tokenize(text.as_bytes()),
             }
         })
     }

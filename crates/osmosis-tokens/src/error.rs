@@ -26,6 +26,9 @@ pub enum TokensError {
     TemplateRaised { message: String },
     #[error("the chat template failed at line {line}: {message}")]
     TemplateFailed { line: usize, message: String },
+    /// It was stopped: no template needs so much.
+    #[error("the chat template was stopped: {message}")]
+    TemplateStopped { message: String },
     #[error("message {index}: {message}")]
     Message { index: usize, message: String },
     #[error("the tokenizer failed: {message}")]
@@ -64,6 +67,7 @@ impl TokensError {
             | Self::TemplateSyntax { .. } => TokensErrorKind::Checkpoint,
             Self::TemplateRaised { .. }
             | Self::TemplateFailed { .. }
+            | Self::TemplateStopped { .. }
             | Self::Message { .. }
             | Self::Tokenizer { .. }
             | Self::Constraint { .. } => TokensErrorKind::Messages,
@@ -88,7 +92,7 @@ impl TokensError {
             Self::TemplateRaised { .. } | Self::TemplateFailed { .. } => Some(
                 "the model's own template decides which roles, orders and tool calls it takes".to_owned(),
             ),
-            Self::TemplateRefused { .. } => Some(
+            Self::TemplateRefused { .. } | Self::TemplateStopped { .. } => Some(
                 "a chat template is a program of whoever made the model: use a model that you trust".to_owned(),
             ),
             Self::Io { .. }

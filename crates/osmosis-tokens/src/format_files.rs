@@ -1,6 +1,7 @@
 //! What the files of a checkpoint say about its format.
 
 use osmosis_core::config::ToolFormat;
+use osmosis_core::panics::guarded;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -49,8 +50,8 @@ pub(crate) fn tokenizer(text: &str, config: &Map<String, Value>) -> Result<Token
         file: TOKENIZER,
         message,
     };
-    let mut tokenizer: Tokenizer = text
-        .parse()
+    let mut tokenizer: Tokenizer = guarded(|| text.parse())
+        .map_err(|panic| unreadable(panic.to_string()))?
         .map_err(|error: tokenizers::Error| unreadable(error.to_string()))?;
     // Both would change ids silently; transformers turns them off for templates as well.
     tokenizer.with_padding(None);
@@ -79,8 +80,8 @@ pub(crate) fn tokenizer(text: &str, config: &Map<String, Value>) -> Result<Token
     missing.sort_by_key(|(id, _)| *id);
     for (id, token) in missing {
         let content = token.content.clone();
-        tokenizer
-            .add_tokens([token])
+        guarded(|| tokenizer.add_tokens([token]))
+            .map_err(|panic| unreadable(panic.to_string()))?
             .map_err(|error| unreadable(error.to_string()))?;
         let given = tokenizer.token_to_id(&content);
         if given != Some(id) {

@@ -73,7 +73,7 @@ impl Template {
             variables,
             dialect: Dialect::ALL[0],
         };
-        template.dialect = template.find_dialect();
+        template.dialect = template.find_dialect()?;
         Ok(template)
     }
 
@@ -140,7 +140,7 @@ impl Template {
 
     /// The first way of handing over tool calls with which a short conversation renders, shows the
     /// arguments, and has no `None` in it. A template that knows no tools shows no arguments in any way.
-    fn find_dialect(&self) -> Dialect {
+    fn find_dialect(&self) -> Result<Dialect, TokensError> {
         let messages = [
             json!({"role": "user", "content": "question"}),
             json!({"role": "assistant", "content": null, "tool_calls": [{
@@ -155,19 +155,28 @@ impl Template {
             "description": "description",
             "parameters": {"type": "object", "properties": {"argument": {"type": "integer"}}},
         }})];
-        let rendered: Vec<(Dialect, String)> = Dialect::ALL
-            .into_iter()
-            .filter_map(|dialect| {
-                let text = self.render_as(dialect, &messages, Some(&tools), true, &Map::new());
-                Some((dialect, text.ok()?))
-            })
-            .filter(|(_, text)| !text.contains("None"))
-            .collect();
-        rendered
+        let mut rendered = vec![];
+        for dialect in Dialect::ALL {
+            match self.render_as(dialect, &messages, Some(&tools), true, &Map::new()) {
+                Ok(text) if !text.contains("None") => rendered.push((dialect, text)),
+                // Each time it would take as long.
+                Err(error @ TokensError::TemplateStopped { .. }) => return Err(refused(&error)),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let found = rendered
             .iter()
             .find(|(_, text)| text.contains("what_was_given"))
             .or(rendered.first())
-            .map_or(Dialect::ALL[0], |(dialect, _)| *dialect)
+            .map_or(Dialect::ALL[0], |(dialect, _)| *dialect);
+        Ok(found)
+    }
+}
+
+/// A template that a limit stopped at a short conversation.
+pub(crate) fn refused(stopped: &TokensError) -> TokensError {
+    TokensError::TemplateRefused {
+        message: format!("at a short conversation, {stopped}"),
     }
 }
 

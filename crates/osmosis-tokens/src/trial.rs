@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::TokensError;
-use crate::template::Template;
+use crate::template::{Template, refused};
 
 /// Has a template tried out elsewhere. `Err` says why it must not be run here.
 pub type TemplateTrialRunner = fn(&TemplateTrial) -> Result<(), String>;
@@ -30,10 +30,12 @@ pub struct TemplateTrial {
 
 impl TemplateTrial {
     /// Renders conversations of several shapes and lengths. What a template refuses is its own matter: the
-    /// point is to come back.
-    pub fn run(&self) {
-        let Ok(template) = Template::new(&self.source, &self.special_tokens) else {
-            return;
+    /// point is to come back, and not to be stopped by a limit.
+    pub fn run(&self) -> Result<(), TokensError> {
+        let template = match Template::new(&self.source, &self.special_tokens) {
+            Ok(template) => template,
+            Err(error @ TokensError::TemplateRefused { .. }) => return Err(error),
+            Err(_) => return Ok(()),
         };
         let tools = [json!({"type": "function", "function": {
             "name": "tool", "description": "text",
@@ -44,11 +46,15 @@ impl TemplateTrial {
                 let messages = conversation(turns, system);
                 for tools in [None, Some(&tools[..])] {
                     for prompt in [false, true] {
-                        let _ = template.render(&messages, tools, prompt, &Map::new());
+                        let text = template.render(&messages, tools, prompt, &Map::new());
+                        if let Err(error @ TokensError::TemplateStopped { .. }) = text {
+                            return Err(refused(&error));
+                        }
                     }
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -81,4 +87,33 @@ pub(crate) fn passed(source: &str, special_tokens: &[(String, Value)]) -> Result
         special_tokens: special_tokens.to_vec(),
     })
     .map_err(|message| TokensError::TemplateRefused { message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(source: &str) -> Result<(), TokensError> {
+        let source = source.to_owned();
+        let special_tokens = vec![];
+        TemplateTrial {
+            source,
+            special_tokens,
+        }
+        .run()
+    }
+
+    #[test]
+    fn the_first_conversation_that_a_limit_stops_ends_the_trial() {
+        let text = "{% for a in range(99999) %}{{ 'x' * 10000000 }}{% endfor %}";
+        let long = format!("{{% if messages | length > 60 %}}{text}{{% endif %}}");
+        for source in [text, &*long] {
+            let error = run(source).unwrap_err().to_string();
+            let expected = "the chat template can't be used: at a short conversation, the chat template was stopped: it writes more than 67108864 bytes";
+            assert_eq!(error, expected);
+        }
+        // What it refuses, and what is no template at all, is told where it is used.
+        assert_eq!(run("{{ raise_exception('no') }}"), Ok(()));
+        assert_eq!(run("{% if %}"), Ok(()));
+    }
 }

@@ -113,6 +113,7 @@ export interface SampleTranscript {
 }
 
 export interface Call {
+  number: number;
   call_id: number;
   sample_id: string;
   attempt: number;

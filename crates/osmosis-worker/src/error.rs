@@ -20,7 +20,12 @@ pub enum WorkerError {
         message: String,
     },
     #[error("worker process ended before it was ready: {detail}")]
-    DiedAtStart { detail: String, output: Vec<String> },
+    DiedAtStart {
+        detail: String,
+        output: Vec<String>,
+        /// A signal that somebody else may have sent ended it.
+        killed: bool,
+    },
     #[error("worker process was not ready after {} s", limit.as_secs())]
     NotReady {
         limit: Duration,
@@ -71,6 +76,10 @@ impl WorkerError {
             Self::Spawn { program, .. } => Some(format!(
                 "check that `{program}` exists and can be executed, or name another interpreter with `--python`"
             )),
+            Self::DiedAtStart { killed: true, .. } => Some(
+                "it was started again, and ended again: see what ends processes here, such as a lack of memory"
+                    .to_owned(),
+            ),
             Self::DiedAtStart { output, .. } => Some(if output.is_empty() {
                 "it printed nothing; run it by hand to see why".to_owned()
             } else {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ _MODEL_CLIENT_ERRORS = frozenset(
         ("strands", "ContextWindowOverflowException"),
     }
 )
+# The engine takes a failure of this kind for one of the machine.
+OUT_OF_DESCRIPTORS = "out_of_descriptors"
 _MAX_MESSAGE = 4_000
 _MAX_TRACEBACK = 16_000
 
@@ -43,10 +46,13 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     """Describes an exception that left user code."""
     cause = _unwrapped(error)
+    kind, message = _kind(cause), _text(error)
+    if _is_out_of_descriptors(error, set()):
+        kind, message = OUT_OF_DESCRIPTORS, f"{kind}: {message}"
     return Failure(
         category=error_category(cause),
-        kind=_kind(cause),
-        message=_shorten(_text(error), _MAX_MESSAGE),
+        kind=kind,
+        message=_shorten(message, _MAX_MESSAGE),
         traceback=user_traceback(error),
     )
 
@@ -111,6 +117,19 @@ def _kind(error: BaseException) -> str:
             if isinstance(inner, OsmosisError) and inner.kind:
                 return inner.kind
     return type(error).__name__
+
+
+def _is_out_of_descriptors(error: object, seen: set[int]) -> bool:
+    """Whether this process, or the machine, had none left for a file or a connection."""
+    if not isinstance(error, BaseException) or id(error) in seen:
+        return False
+    seen.add(id(error))
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    inner = getattr(error, "exceptions", ())
+    inner = inner if isinstance(inner, list | tuple) else ()
+    causes = (_unwrapped(error), error.__cause__, error.__context__, *inner)
+    return any(_is_out_of_descriptors(cause, seen) for cause in causes)
 
 
 def _is_http_error(error: BaseException) -> bool:

@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use clap::Args;
+use osmosis_gateway::Secret;
 use osmosis_run::node::control::NodeOptions;
+use osmosis_run::node::metrics::MetricsOptions;
+use osmosis_run::policy::variable;
 use osmosis_run::ray::{RayAddress, RayNodes, RayOptions};
 use osmosis_server::{Url, parse_url};
 use osmosis_store::StoreUrl;
 
 use super::run::{SecretArguments, ThroughputArguments};
+use crate::gateway::CONTROL_KEY_VARIABLE;
 
 #[derive(Debug, Args)]
 #[command(
@@ -89,9 +93,15 @@ impl From<SharingArguments> for NodeOptions {
             cluster: cluster.map(|options| Arc::new(RayNodes::new(options))),
             listen: arguments.node_listen,
             url: arguments.node_url.map(|url| url.to_string()),
-            metrics_listen: arguments.metrics_listen,
+            metrics: arguments.metrics_listen.map(metrics_options),
         }
     }
+}
+
+/// The page of metrics is opened by the same key as a gateway's.
+pub(crate) fn metrics_options(listen: SocketAddr) -> MetricsOptions {
+    let key = variable(CONTROL_KEY_VARIABLE).map(Secret::new);
+    MetricsOptions { listen, key }
 }
 
 /// So that help and completions know of it.

@@ -49,6 +49,7 @@ mod log_limits;
 mod measured;
 mod model_nodes;
 mod nodes;
+mod odd_machines;
 mod one_row;
 mod outside_trainer;
 mod overrides;

@@ -128,11 +128,20 @@ fn the_api_has_what_the_other_commands_print() {
     for part in ["reward", "samples", "calls", "rollout_id"] {
         assert_eq!(rollout["data"][part], shown["data"][0][part], "{part}");
     }
-    let call = rollout["data"]["calls"][0]["call_id"].as_u64().unwrap();
-    let path = format!("/api/v1/runs/t/rollouts/3.0/calls/{call}");
-    let request: Value =
-        serde_json::from_slice(&viewing.get(&format!("{path}/request")).1).unwrap();
-    assert!(request["messages"].is_array(), "{request}");
+    // The number that `--raw` takes.
+    assert_eq!(rollout["data"]["calls"][0]["number"], 0);
+    for side in ["request", "reply"] {
+        let printed = workspace
+            .osmosis(&["eval", "show", "t", "3", "--raw", "0", "--part", side])
+            .expect(0);
+        let path = format!("/api/v1/runs/t/rollouts/3.0/calls/0/{side}");
+        let (status, body) = viewing.get(&path);
+        assert_eq!((status, body), (200, printed.stdout.into_bytes()), "{side}");
+    }
+    for path in ["calls/1/reply", "calls/0/else", "attempts/7/calls/0/reply"] {
+        let path = format!("/api/v1/runs/t/rollouts/3.0/{path}");
+        assert!(matches!(viewing.get(&path).0, 400 | 404), "{path}");
+    }
     assert_eq!(
         viewing
             .get("/api/v1/runs/t/rollouts/2.0/calls/99999/reply")
@@ -181,6 +190,58 @@ fn a_submitted_run_serves_its_page_while_it_runs() {
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(served, Some((200, true)));
+}
+
+#[test]
+fn a_static_copy_holds_no_secret_in_any_form_that_programs_write() {
+    const SECRET: &str = "pä\"ss\\w/örd+1";
+    const AGENT: &str = r#"
+class Plain(AgentWorkflow):
+    async def run(self, ctx):
+        import base64, json, os, pathlib, urllib.parse
+        key = os.environ["SITE_KEY"]
+        forms = [key, json.dumps(key), json.dumps(json.dumps({"key": key})), json.dumps(key, ensure_ascii=False)]
+        forms += [urllib.parse.quote(key), urllib.parse.quote_plus(key), repr(key.encode())]
+        forms += [base64.b64encode(f"{user}:{key}".encode()).decode() for user in ["u", "us", "use"]]
+        text = " ".join(forms)
+        pathlib.Path(ctx.artifacts_dir, "notes.txt").write_text(text)
+        pathlib.Path(ctx.artifacts_dir, "notes.json").write_text(json.dumps(forms))
+        asked = [{"role": "system", "content": text}, *ctx.prompt]
+        return [*asked, await ask(asked)]
+"#;
+    let (head, rest) = PLAIN.split_once("class Plain(AgentWorkflow):").unwrap();
+    let grader = &rest[rest.find("class Exact").unwrap()..];
+    let mut workspace = Workspace::new(
+        &format!("{head}{AGENT}\n{grader}"),
+        ECHO_SCRIPT,
+        &echo_rows(1),
+    );
+    workspace.config("[secrets]\nrequired = [\"SITE_KEY\"]\n");
+    workspace.variable("SITE_KEY", SECRET);
+    workspace.submit(&[]).expect(0);
+    workspace
+        .osmosis(&["view", "t", "--export", "site"])
+        .expect(0);
+    let mut files = vec![workspace.root.join("site")];
+    let mut redacted = 0;
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            let below = path.read_dir_utf8().unwrap();
+            files.extend(below.map(|entry| entry.unwrap().into_path()));
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        // Parts of it that every form leaves alone, and of its base64 behind `u:`, `us:` and `use:`.
+        for part in ["rd+1", "rd%2B1", "DtnJkK", "w7ZyZC", "O2cmQr"] {
+            assert!(!text.contains(part), "{path}: {part}");
+        }
+        if path.extension() == Some("json") {
+            serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        redacted += u32::from(text.contains("[redacted]"));
+    }
+    assert!(redacted >= 5, "{redacted}");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn append(value: &mut Value, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use crate::conversation::reply;
+    use crate::conversation::{Part, reply};
 
     use super::*;
 
@@ -191,8 +191,16 @@ mod tests {
                 json!({"type": "message_start", "message": {"usage": odd}}),
                 json!({"type": "message_delta", "usage": {"output_tokens": 1}}),
             ];
-            for dialect in ["messages", "responses", "chat_completions"] {
-                let _ = reply::read(dialect, streamed(&events).as_bytes());
+            for (dialect, expected) in [
+                ("messages", r#"([Text("t")], Some(1))"#),
+                ("responses", "([], None)"),
+                ("chat_completions", "([], Some(1))"),
+            ] {
+                let read = reply::read(dialect, streamed(&events).as_bytes());
+                let turns = read.choices.iter().flat_map(|choice| &choice.turns);
+                let parts: Vec<&Part> = turns.flat_map(|turn| &turn.content).collect();
+                let found = (parts, read.usage.completion_tokens);
+                assert_eq!(format!("{found:?}"), expected, "{dialect} {odd}");
             }
         }
     }

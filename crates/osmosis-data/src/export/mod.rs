@@ -34,6 +34,7 @@ use osmosis_core::{
 
 pub use self::jsonl::JsonlExport;
 pub use self::parquet::ParquetExport;
+pub use self::redact::clean_json;
 pub use self::talk::{RunFacts, SampleTalk, SftFilter, TalkExport, TalkFormat};
 pub use self::tokens::{TokenExport, TokenFormat, TokenRow};
 use crate::DataError;

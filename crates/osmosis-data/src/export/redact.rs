@@ -14,7 +14,7 @@ const MARK: &str = "\"[redacted]\"";
 ///
 /// To clean the document's text would miss a secret with a quote or a line end in it, which JSON
 /// spells differently, and could leave something behind that is no JSON.
-pub(super) fn clean_json(redactor: &Redactor, json: &JsonText) -> Result<JsonText, JsonTextError> {
+pub fn clean_json(redactor: &Redactor, json: &JsonText) -> Result<JsonText, JsonTextError> {
     let text = json.as_str();
     let unusual = memchr::memchr3(b'\\', b'\n', b'\r', text.as_bytes()).is_some();
     if !unusual && redactor.clean(text) == text {

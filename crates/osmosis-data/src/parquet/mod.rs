@@ -1,4 +1,3 @@
-mod guard;
 mod leaf;
 mod pages;
 mod shape;
@@ -14,8 +13,8 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use osmosis_core::config::DatasetColumns;
+use osmosis_core::panics;
 
-use self::guard::guarded;
 use self::leaf::{Damage, Leaf, Levels};
 use self::pages::Pages;
 use self::shape::{Field, Node, Shape};
@@ -349,4 +348,9 @@ fn leaf_of(leaves: &mut [Box<dyn Leaf>], index: usize) -> Result<&mut Box<dyn Le
     leaves
         .get_mut(index)
         .ok_or_else(|| Damage::new("a row group lacks columns"))
+}
+
+/// Runs a part of the parquet library, which may panic over a damaged file.
+fn guarded<T>(read: impl FnOnce() -> Result<T, Damage>) -> Result<T, Damage> {
+    panics::guarded(read).unwrap_or_else(|_| Err(Damage::new("the parquet data is damaged")))
 }

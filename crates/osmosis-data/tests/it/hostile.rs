@@ -55,6 +55,29 @@ fn rows_that_are_nested_too_deeply_are_refused() {
 }
 
 #[test]
+fn rows_with_a_field_twice_are_refused() {
+    let rows = [
+        r#"{"user_prompt":"p","ground_truth":"1","ground_truth":"2"}"#,
+        r#"{"user_prompt":"p","label":"l","metadata":{"a":{"x":1,"x":2}}}"#,
+        r#"{"user_prompt":"p","label":"l","metadata":"{\"a\":1,\"a\":2}"}"#,
+    ]
+    .join("\n");
+    assert_snapshot!(problems("d.jsonl", rows.as_bytes()), @r"
+    d.jsonl:1: the row has the field `ground_truth` twice
+      hint: keep one of the two
+    d.jsonl:2: the row has the field `x` twice
+      hint: keep one of the two
+    d.jsonl:3: the JSON in `metadata` has the field `a` twice
+      hint: keep one of the two
+    ");
+    let cell = "user_prompt,label,metadata\np,l,\"{\"\"a\"\":1,\"\"a\"\":2}\"\n";
+    assert_snapshot!(problems("d.csv", cell.as_bytes()), @r"
+    d.csv:2: the JSON in `metadata` has the field `a` twice
+      hint: keep one of the two
+    ");
+}
+
+#[test]
 fn rows_that_no_program_could_read_are_refused() {
     let rows = format!("{}{}", row("1e999"), row(r#""\ud800""#));
     let problems = problems("d.jsonl", rows.as_bytes());

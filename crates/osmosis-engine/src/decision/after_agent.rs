@@ -58,6 +58,16 @@ pub fn after_agent(
             interactions,
         },
         (TaskResult::Rejected { reason }, None) => AfterAgent::Finish(Outcome::Rejected { reason }),
+        (TaskResult::Failed { failure }, None) if failure.is_of_the_machine() => {
+            if rules.allows_another(tried) {
+                return AfterAgent::Again(Again {
+                    reason: failure.to_string(),
+                    lost: false,
+                    failed: true,
+                });
+            }
+            AfterAgent::Finish(Outcome::InfrastructureFailed { failure })
+        }
         (TaskResult::Failed { failure }, None) => {
             AfterAgent::Finish(Outcome::AgentFailed { failure })
         }
@@ -111,7 +121,9 @@ mod tests {
     use osmosis_core::OutcomeKind;
 
     use super::*;
-    use crate::decision::fixtures::{RULES, done, failed, fault, raised, sample, worker_gone};
+    use crate::decision::fixtures::{
+        RULES, done, failed, fault, out_of_descriptors, raised, sample, worker_gone,
+    };
 
     #[test]
     fn an_agent_that_raises_failed_by_itself() {
@@ -187,6 +199,29 @@ mod tests {
                 after_agent(result, None, failed(0), &RULES)
             );
         }
+    }
+
+    #[test]
+    fn a_machine_without_descriptors_is_no_fault_of_the_agent() {
+        for failures in 0..2 {
+            let after = after_agent(out_of_descriptors(), None, failed(failures), &RULES);
+            assert!(matches!(
+                after,
+                AfterAgent::Again(Again { failed: true, .. })
+            ));
+        }
+        let after = after_agent(out_of_descriptors(), None, failed(2), &RULES);
+        let AfterAgent::Finish(outcome) = after else {
+            panic!("{after:?}")
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+        // Also for an agent that declares that it handles what its model calls suffer.
+        let rules = Rules {
+            model_errors: ModelErrors::Agent,
+            ..RULES
+        };
+        let after = after_agent(out_of_descriptors(), None, failed(0), &rules);
+        assert!(matches!(after, AfterAgent::Again(_)));
     }
 
     #[test]

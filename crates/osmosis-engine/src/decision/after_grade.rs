@@ -17,7 +17,7 @@ pub enum AfterGrade {
     Alone {
         reason: String,
     },
-    /// Grade the same samples again after a while: the judge could not be had.
+    /// Grade the same samples again after a while: the judge, or a descriptor, could not be had.
     Later {
         reason: String,
     },
@@ -31,7 +31,7 @@ pub struct Grades {
     pub losses: u32,
     /// The infrastructure failures of the rollout.
     pub failures: u32,
-    /// How often the judge could not be had in this attempt.
+    /// How often the judge, or a descriptor, could not be had in this attempt.
     pub faults: u32,
 }
 
@@ -64,6 +64,14 @@ pub fn after_grade(
             finish(outcome, graded)
         }
         TaskResult::Rejected { reason } => finish(Outcome::Rejected { reason }, samples),
+        TaskResult::Failed { failure } if failure.is_of_the_machine() && fault.is_none() => {
+            if rules.allows_another(so_far.tried()) {
+                return AfterGrade::Later {
+                    reason: failure.to_string(),
+                };
+            }
+            finish(Outcome::InfrastructureFailed { failure }, samples)
+        }
         TaskResult::Failed { failure } => match fault {
             Some(fault) => blame_judge(fault, samples, so_far, rules),
             None => finish(Outcome::Ungraded { failure }, samples),
@@ -146,7 +154,9 @@ mod tests {
     use osmosis_core::{OutcomeKind, RewardRange};
 
     use super::*;
-    use crate::decision::fixtures::{RULES, done, failed, fault, raised, sample, worker_gone};
+    use crate::decision::fixtures::{
+        RULES, done, failed, fault, out_of_descriptors, raised, sample, worker_gone,
+    };
     use crate::decision::{AfterAgent, after_agent};
 
     fn losses(losses: u32) -> Grades {
@@ -165,6 +175,22 @@ mod tests {
                 ..Grades::default()
             };
             after_grade(TaskResult::TimedOut, vec![], Some(&silent), so_far, &RULES)
+        };
+        assert!(matches!(graded(0), AfterGrade::Later { .. }));
+        let AfterGrade::Finish { outcome, .. } = graded(2) else {
+            panic!()
+        };
+        assert_eq!(outcome.kind(), OutcomeKind::InfrastructureFailed);
+    }
+
+    #[test]
+    fn a_grader_on_a_machine_without_descriptors_grades_later() {
+        let graded = |faults| {
+            let so_far = Grades {
+                faults,
+                ..Grades::default()
+            };
+            after_grade(out_of_descriptors(), vec![], None, so_far, &RULES)
         };
         assert!(matches!(graded(0), AfterGrade::Later { .. }));
         let AfterGrade::Finish { outcome, .. } = graded(2) else {

@@ -52,6 +52,14 @@ pub(super) fn raised() -> TaskResult {
     }
 }
 
+pub(super) fn out_of_descriptors() -> TaskResult {
+    let message = "OSError: [Errno 24] Too many open files";
+    let kind = Failure::OUT_OF_DESCRIPTORS;
+    TaskResult::Failed {
+        failure: Failure::new(ErrorCategory::AgentError, kind, message),
+    }
+}
+
 pub(super) fn done(samples: Vec<Sample>) -> TaskResult {
     TaskResult::Done {
         samples,

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::response::Response;
 use camino::Utf8PathBuf;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use osmosis_core::PolicyVersion;
+use osmosis_dialect::Dialect;
 use rand::distr::{Alphanumeric, SampleString};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -97,25 +99,19 @@ pub(crate) async fn serve(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
-    refuse_pages(&parts)?;
-    if !(asked == Control::Metrics && shared.open_metrics) {
-        shared.control_key.check(&parts.headers, shared)?;
-    }
-    match (asked, parts.method) {
-        (Control::Metrics, Method::GET) => {
-            let page = shared.metrics.render(&shared.registry);
-            Ok(reply(metrics::content_type(&parts.headers), page))
-        }
-        (Control::Policy, Method::GET) => Ok(json_reply(&everything(shared))),
-        (Control::Policy, Method::POST) => update(shared, &fields(shared, body).await?).await,
-        (Control::Pause, Method::POST) => pause(shared, &fields(shared, body).await?).await,
-        (Control::Resume, Method::POST) => {
+    let open = asked == Control::Metrics && shared.open_metrics;
+    admit(shared, (!open).then_some(&shared.control_key), &parts)?;
+    match (asked, &parts.method) {
+        (Control::Metrics, _) => page_of_metrics(shared, &parts),
+        (Control::Policy, &Method::GET) => Ok(json_reply(&everything(shared))),
+        (Control::Policy, &Method::POST) => update(shared, &fields(shared, body).await?).await,
+        (Control::Pause, &Method::POST) => pause(shared, &fields(shared, body).await?).await,
+        (Control::Resume, &Method::POST) => {
             let asked: RawName = read(&fields(shared, body).await?)?;
             let served = find(shared, asked.name.as_deref())?;
             served.resume();
             Ok(json_reply(&json!(served.status())))
         }
-        (Control::Metrics, _) => Err(ErrorReply::wrong_method("metrics are read with GET")),
         (Control::Policy, _) => Err(ErrorReply::wrong_method(
             "the policy is read with GET and changed with POST",
         )),
@@ -123,6 +119,31 @@ pub(crate) async fn serve(
             "pausing and resuming are asked for with POST",
         )),
     }
+}
+
+/// At an address of its own: `/metrics` and nothing else, under the same rules.
+pub(crate) fn serve_metrics(shared: &Shared, key: &ControlKey, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let is_page = Control::at(parts.uri.path()) == Some(Control::Metrics);
+    let answer = admit(shared, Some(key), &parts).and_then(|()| match is_page {
+        true => page_of_metrics(shared, &parts),
+        false => Err(ErrorReply::not_found("only `/metrics` is here")),
+    });
+    answer.unwrap_or_else(|refusal| refusal.response(Dialect::ChatCompletions))
+}
+
+/// Lets in who has the key, if there is one; never a web page.
+fn admit(shared: &Shared, key: Option<&ControlKey>, parts: &Parts) -> Result<(), ErrorReply> {
+    refuse_pages(parts)?;
+    key.map_or(Ok(()), |key| key.check(&parts.headers, shared))
+}
+
+fn page_of_metrics(shared: &Shared, parts: &Parts) -> Result<Response, ErrorReply> {
+    if parts.method != Method::GET {
+        return Err(ErrorReply::wrong_method("metrics are read with GET"));
+    }
+    let page = shared.metrics.render(&shared.registry);
+    Ok(reply(metrics::content_type(&parts.headers), page))
 }
 
 /// No web page has business here, whatever key it found.
@@ -142,8 +163,7 @@ pub(crate) async fn hand_over(
     parts: Parts,
     body: Body,
 ) -> Result<Response, ErrorReply> {
-    refuse_pages(&parts)?;
-    shared.control_key.check(&parts.headers, shared)?;
+    admit(shared, Some(&shared.control_key), &parts)?;
     tokio::select! {
         biased;
         answer = service.serve(parts, body) => Ok(answer?),

@@ -5,12 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use camino::Utf8Path;
 use futures_util::future::BoxFuture;
-use http::{Method, StatusCode, header};
 use osmosis_core::{Attempt, PolicyVersion, RolloutId};
 use osmosis_dialect::Sampling;
 use osmosis_store::{CallPurpose, CallSummary, Store};
@@ -26,13 +24,13 @@ use crate::policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
 use crate::policy::{Fault, Policy, PolicyDescription};
 use crate::secret::Secret;
 use crate::serving::connection;
-use crate::serving::control::ControlKey;
+use crate::serving::control::{self, ControlKey};
 use crate::serving::control_service::Services;
 use crate::serving::requests::serve;
 use crate::sessions::call_history::CallHistory;
 use crate::sessions::live::LiveStatus;
 use crate::sessions::rollout_session::{RolloutSession, SessionRegistry, Whose};
-use crate::telemetry::metrics::{Metrics, MoreMetrics, content_type};
+use crate::telemetry::metrics::{Metrics, MoreMetrics};
 use crate::telemetry::spans::{RolloutSpans, Telemetry};
 
 /// Answers what is not for the gateway itself, on the same address: every request whose path is not
@@ -55,23 +53,6 @@ impl fmt::Debug for ExtraRoutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExtraRoutes(..)")
     }
-}
-
-/// `/metrics`, and nothing else.
-fn metrics_page(shared: &Shared, request: &Request) -> Response {
-    let is_page = request.uri().path() == "/metrics" && request.method() == Method::GET;
-    let answer = if is_page {
-        let page = shared.metrics.render(&shared.registry);
-        Response::builder()
-            .header(header::CONTENT_TYPE, content_type(request.headers()))
-            .body(Body::from(page))
-    } else {
-        Response::builder()
-            .status(StatusCode::NOT_FOUND)
-            .body(Body::empty())
-    };
-    // Made of what is known to be right.
-    answer.unwrap_or_default()
 }
 
 /// How long records may still be written after the grace period of a shutdown ran out.
@@ -227,9 +208,13 @@ impl Gateway {
         let _ = self.shared.metrics.more.set(more);
     }
 
-    /// Shows the page of metrics at another address as well, to whoever reaches it, until the gateway stops. Returns the
-    /// address.
-    pub async fn serve_metrics(&self, listen: SocketAddr) -> Result<SocketAddr, GatewayError> {
+    /// Shows the page of metrics at another address as well, to those who have the key, until the gateway stops. Without a
+    /// key it makes one. Returns the address and the key.
+    pub async fn serve_metrics(
+        &self,
+        listen: SocketAddr,
+        key: Option<Secret>,
+    ) -> Result<(SocketAddr, Secret), GatewayError> {
         let cannot_listen = |error: std::io::Error| GatewayError::Listen {
             address: listen,
             message: error.to_string(),
@@ -237,10 +222,12 @@ impl Gateway {
         let listener = TcpListener::bind(listen).await.map_err(cannot_listen)?;
         let address = listener.local_addr().map_err(cannot_listen)?;
         let shared = Arc::clone(&self.shared);
+        let key = Arc::new(ControlKey::new(key));
+        let secret = key.key.clone();
         let accepting = connection::serve_connections(
             listener,
             move |request| {
-                let answer = metrics_page(&shared, &request);
+                let answer = control::serve_metrics(&shared, &key, request);
                 async move { answer }
             },
             self.shared.connections,
@@ -248,7 +235,7 @@ impl Gateway {
             self.stop.clone(),
         );
         self.shared.tasks.spawn(accepting);
-        Ok(address)
+        Ok((address, secret))
     }
 
     /// What opens the control API.

@@ -69,6 +69,51 @@ async fn a_control_key_can_be_chosen_and_metrics_opened() {
 }
 
 #[tokio::test]
+async fn metrics_at_an_address_of_their_own_take_a_key_and_no_page() {
+    let a = Peer::start("a").await;
+    let fleet = Fleet::start(options_for(&[&a])).await;
+    let session = fleet.session(0);
+    let anywhere = "127.0.0.1:0".parse().unwrap();
+    let chosen = Some(Secret::new("chosen"));
+    let (address, key) = fleet.gateway.serve_metrics(anywhere, chosen).await.unwrap();
+    assert_eq!(key.expose(), "chosen");
+    let (other, made) = fleet.gateway.serve_metrics(anywhere, None).await.unwrap();
+    let client = reqwest::Client::new();
+    for (address, key, origin, path, expected) in [
+        (address, "chosen", None, "/metrics", 200),
+        (address, "", None, "/metrics", 401),
+        (address, made.expose(), None, "/metrics", 401),
+        (address, session.key(), None, "/metrics", 403),
+        (
+            address,
+            "chosen",
+            Some("https://evil.example"),
+            "/metrics",
+            403,
+        ),
+        (address, "", None, "/v1/policy", 401),
+        (address, "chosen", None, "/v1/policy", 404),
+        (other, made.expose(), None, "/metrics", 200),
+        (other, "", None, "/metrics", 401),
+    ] {
+        let mut request = client.get(format!("http://{address}{path}"));
+        if !key.is_empty() {
+            request = request.bearer_auth(key);
+        }
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let status = request.send().await.unwrap().status();
+        assert_eq!(status, expected, "{path} {key} {origin:?}");
+    }
+    let posted = client.post(format!("http://{address}/metrics"));
+    assert_eq!(
+        posted.bearer_auth("chosen").send().await.unwrap().status(),
+        405
+    );
+}
+
+#[tokio::test]
 async fn the_status_says_what_is_served() {
     let (a, judge) = (Peer::start("a").await, Peer::start("judge").await);
     let mut options = options_for(&[&a]);

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_tokens::{ChatFormat, ChatSettings};
+use osmosis_tokens::{ChatFormat, ChatSettings, open_model_file, read_model_text};
 use safetensors::SafeTensorError;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub(super) fn weights(folder: &Utf8Path, known: &ModelConfig) -> Result<Weights,
 
 fn config(folder: &Utf8Path) -> Result<Option<ModelConfig>, PolicyError> {
     let path = folder.join(CONFIG);
-    let text = match fs::read_to_string(&path) {
+    let text = match read_model_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(PolicyError::io(&path, &error)),
@@ -71,7 +71,7 @@ fn weight_files(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, PolicyError> {
         return Ok(vec![one]);
     }
     let index_path = folder.join(INDEX);
-    let index = match fs::read_to_string(&index_path) {
+    let index = match read_model_text(&index_path) {
         Ok(index) => index,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(PolicyError::NotAModel {
@@ -105,7 +105,10 @@ pub(crate) fn read_tensors(
     file: &Utf8Path,
     into: &mut BTreeMap<String, NamedTensor>,
 ) -> Result<(), PolicyError> {
-    let bytes = fs::read(file).map_err(|error| PolicyError::io(file, &error))?;
+    let mut bytes = vec![];
+    open_model_file(file)
+        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(|error| PolicyError::io(file, &error))?;
     tensor_file::read(&bytes, into).map_err(|message| PolicyError::damaged(file, message))
 }
 

@@ -1,14 +1,13 @@
 //! GGUF files, dequantised.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::sync::Arc;
 
 use camino::Utf8Path;
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, Value as Metadata};
-use osmosis_tokens::{ChatFormat, ChatSettings, GgufVocabulary};
+use osmosis_tokens::{ChatFormat, ChatSettings, GgufVocabulary, open_model_file};
 use serde_json::{Value, json};
 
 use crate::{Architecture, EmbeddedModel, ModelConfig, NamedTensor, PolicyError, learner, weights};
@@ -20,7 +19,7 @@ const MAX_TENSOR_NUMBERS: usize = 1 << 40;
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 pub(super) fn open(path: &Utf8Path, chat: &ChatSettings) -> Result<EmbeddedModel, PolicyError> {
-    let file = File::open(path).map_err(|error| PolicyError::io(path, &error))?;
+    let file = open_model_file(path).map_err(|error| PolicyError::io(path, &error))?;
     read(path, BufReader::new(file), chat)
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_core::config::{Lora, LoraBase, LoraModule};
 use osmosis_core::learner::{LearnerError, ModelFiles, Weights};
-use osmosis_tokens::{ChatFormat, ChatSettings};
+use osmosis_tokens::{ChatFormat, ChatSettings, read_model_text};
 use serde_json::{Value, json};
 
 use super::model::FrozenModel;
@@ -193,7 +193,7 @@ struct Adapters {
 impl Adapters {
     fn read(folder: &Utf8Path) -> Result<Self, PolicyError> {
         let path = folder.join(CONFIG);
-        let text = fs::read_to_string(&path).map_err(|error| PolicyError::io(&path, &error))?;
+        let text = read_model_text(&path).map_err(|error| PolicyError::io(&path, &error))?;
         let config: Value = serde_json::from_str(&text)
             .map_err(|error| PolicyError::damaged(&path, error.to_string()))?;
         refuse_extras(&config)?;
@@ -276,7 +276,7 @@ fn base_path(path: &Utf8Path, folder: &Utf8Path) -> Utf8PathBuf {
 
 fn own_base(folder: &Utf8Path) -> Result<Option<Value>, PolicyError> {
     let path = folder.join(BASE);
-    match fs::read_to_string(&path) {
+    match read_model_text(&path) {
         Ok(text) => serde_json::from_str(&text)
             .map(Some)
             .map_err(|error| PolicyError::damaged(&path, error.to_string())),

@@ -350,8 +350,8 @@ impl Evaluation {
         let relay = StopRelay::start(&run.store, stop);
         let budget = money.budget.as_ref();
         let _spending = budget.map(|budget| budget.watch(&run.store, stop));
-        let listen = self.nodes.metrics_listen;
-        let _metrics = QueueMetrics::serve(gateway, listen, &run.store, &**around.notices).await?;
+        let metrics = self.nodes.metrics.as_ref();
+        let _metrics = QueueMetrics::serve(gateway, metrics, &run.store, &**around.notices).await?;
         let end = loop {
             let error = match engine.run(stop).await {
                 Ok(end) => break Ok(end),

@@ -11,6 +11,7 @@ use osmosis_store::{RunKey, RunKind, StopRequest, Store, StoreUrl};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::metrics::MetricsOptions;
 use super::package::PackageBuilder;
 use super::token::JoinToken;
 use crate::life::RunningParts;
@@ -36,7 +37,7 @@ pub struct NodeOptions {
     /// How nodes reach it, where that is another address.
     pub url: Option<String>,
     /// Where Prometheus finds the numbers of the run; not only for runs with nodes.
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics: Option<MetricsOptions>,
     /// The Ray cluster that runs nodes.
     pub cluster: Option<Arc<RayNodes>>,
 }

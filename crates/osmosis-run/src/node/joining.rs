@@ -1,6 +1,5 @@
 //! From what a node is started with to a run that it has joined.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
@@ -9,6 +8,7 @@ use osmosis_store::{
     Catalogue, RunKey, RunKind, RunRecord, RunStatus, Store, StoreError, StoreUrl,
 };
 
+use super::metrics::MetricsOptions;
 use super::token::JoinToken;
 use crate::notices::Notices;
 use crate::runs::{Pinned, RunReference, kind_word, stores};
@@ -25,7 +25,7 @@ pub struct NodeRequest {
     pub throughput: Throughput,
     pub secrets_file: Option<Utf8PathBuf>,
     /// Where Prometheus finds the numbers of this node.
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics: Option<MetricsOptions>,
 }
 
 /// Finds the run, and joins it.

@@ -256,8 +256,8 @@ impl Ready {
         if let Some(judge) = &self.judge {
             judge.serve_at(&gateway);
         }
-        let listen = request.metrics_listen;
-        let _metrics = QueueMetrics::serve(&gateway, listen, store, &**around.notices).await?;
+        let metrics = request.metrics.as_ref();
+        let _metrics = QueueMetrics::serve(&gateway, metrics, store, &**around.notices).await?;
         let options = self.engine_options(request, folder)?;
         let owner = options.owner.clone();
         let amount = format!("{} at once", self.max_in_flight);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use osmosis_gateway::{Gateway, MoreMetrics};
+use osmosis_gateway::{Gateway, MoreMetrics, Secret};
 use osmosis_store::{Member, MemberKind, QueueCounts, Store};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -22,6 +22,14 @@ struct Numbers {
     members: Vec<Member>,
 }
 
+/// Where Prometheus finds the numbers, and with what.
+#[derive(Debug, Clone)]
+pub struct MetricsOptions {
+    pub listen: SocketAddr,
+    /// Without one, a new one is made and shown.
+    pub key: Option<Secret>,
+}
+
 /// Keeps the numbers fresh while somebody may read them.
 #[derive(Debug)]
 pub struct QueueMetrics {
@@ -33,21 +41,25 @@ impl QueueMetrics {
     /// Shows the gateway's numbers, those of the queue and those of the nodes at an address, if there is one.
     pub async fn serve(
         gateway: &Gateway,
-        listen: Option<SocketAddr>,
+        options: Option<&MetricsOptions>,
         store: &Arc<dyn Store>,
         notices: &dyn Notices,
     ) -> Result<Option<Self>, RunError> {
-        let Some(listen) = listen else {
+        let Some(MetricsOptions { listen, key }) = options else {
             return Ok(None);
         };
         let numbers = Arc::new(Mutex::new(Numbers::default()));
         let read = Arc::clone(&numbers);
         gateway.add_metrics(MoreMetrics::new(move || page(&read.lock())));
-        let address = gateway
-            .serve_metrics(listen)
+        let (address, made) = gateway
+            .serve_metrics(*listen, key.clone())
             .await
             .map_err(|error| RunError::failed(RunErrorKind::Gateway, error.to_string()))?;
-        notices.note(format_args!("Metrics at http://{address}/metrics"));
+        let made = match key {
+            Some(_) => String::new(),
+            None => format!(", with the key {}", made.expose()),
+        };
+        notices.note(format_args!("Metrics at http://{address}/metrics{made}"));
         let mut task = JoinSet::new();
         task.spawn(count(Arc::clone(store), numbers));
         Ok(Some(Self { _task: task }))

@@ -274,8 +274,8 @@ impl Work for Training {
             sampler,
             nodes,
         } = self.serve_policy(run, around).await?;
-        let (listen, notices) = (self.nodes.metrics_listen, &**around.notices);
-        let _metrics = QueueMetrics::serve(&gateway, listen, &run.store, notices).await?;
+        let (metrics, notices) = (self.nodes.metrics.as_ref(), &**around.notices);
+        let _metrics = QueueMetrics::serve(&gateway, metrics, &run.store, notices).await?;
         let parts = TrainParts {
             store: Arc::clone(&run.store),
             sessions: Arc::new(GatewaySessions::local(gateway)),

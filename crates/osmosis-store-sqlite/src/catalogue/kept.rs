@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -19,7 +18,7 @@ use super::{ARCHIVE, STATE_FOLDER, SqliteCatalogue, free_place, holds_run};
 use crate::authentic;
 use crate::fence;
 use crate::lock::RunLock;
-use crate::private::create_private_folder;
+use crate::private::{change_mode, create_private_folder};
 use crate::store::DATABASE_FILE;
 
 /// In [`STATE_FOLDER`]: runs that are being deleted. What a crash leaves here goes with the next one.
@@ -333,7 +332,7 @@ fn open_folders(root: &Path) {
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         // One that can't be opened up can't be deleted either, which is told then.
-        let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o700));
+        let _ = change_mode(&folder, |_| 0o700);
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(entry.path());
@@ -363,6 +362,8 @@ fn bytes_below(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -30,20 +30,25 @@ pub(super) fn failure(error: &Error) -> TokensError {
         }
         source = inner.source();
     }
+    if let Some(message) = limit(error) {
+        return TokensError::TemplateStopped { message };
+    }
     TokensError::TemplateFailed {
         line: error.line().unwrap_or(0),
         message: text_of(error),
     }
 }
 
-pub(super) fn text_of(error: &Error) -> String {
+/// Which limit of ours ended it.
+fn limit(error: &Error) -> Option<String> {
     match error.kind() {
-        ErrorKind::OutOfFuel => return format!("it takes more than {MAX_STEPS} steps"),
-        ErrorKind::WriteFailure => {
-            return format!("it writes more than {MAX_OUTPUT_BYTES} bytes");
-        }
-        _ => {}
+        ErrorKind::OutOfFuel => Some(format!("it takes more than {MAX_STEPS} steps")),
+        ErrorKind::WriteFailure => Some(format!("it writes more than {MAX_OUTPUT_BYTES} bytes")),
+        _ => None,
     }
+}
+
+pub(super) fn text_of(error: &Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),

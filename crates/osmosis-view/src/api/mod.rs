@@ -35,8 +35,11 @@ pub(crate) fn router(documents: Arc<Documents>, end: ViewerEnd) -> Router {
         .route(ROLLOUT, get(routes::rollout))
         .route(&below("/transcript"), get(routes::transcript))
         .route(&below("/tokens"), get(routes::tokens))
-        .route(&below("/calls/{call}/request"), get(routes::call_request))
-        .route(&below("/calls/{call}/reply"), get(routes::call_reply))
+        .route(&below("/calls/{call}/{side}"), get(routes::call))
+        .route(
+            &below("/attempts/{attempt}/calls/{call}/{side}"),
+            get(routes::earlier_call),
+        )
         .route(&below("/artifacts/{*path}"), get(routes::artifact))
         .route("/runs/{run}/rows", get(routes::row_texts))
         .route("/runs/{run}/rows/{row}", get(routes::row))

@@ -6,10 +6,13 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
+use osmosis_core::Attempt;
+use osmosis_store::CallBody;
 use serde::Deserialize;
 
 use super::{Api, ApiError};
 use crate::artifact_file;
+use crate::documents::CallPlace;
 use crate::listing::ListQuery;
 use crate::response::{self, ListEnvelope};
 
@@ -88,22 +91,45 @@ pub(super) async fn tokens(State(api): State<Api>, path: Names<(String, String)>
     Ok(response::json(api.documents.tokens(&run, &rollout).await?))
 }
 
-pub(super) async fn call_request(
+pub(super) async fn call(
     State(api): State<Api>,
-    path: Names<(String, String, u64)>,
+    path: Names<(String, String, u32, CallSide)>,
 ) -> Answer {
-    let (run, rollout, call) = names(path)?;
-    let body = api.documents.call_body(&run, &rollout, call).await?;
-    Ok(raw(body.request))
+    let (run, rollout, number, side) = names(path)?;
+    let call = CallPlace {
+        attempt: None,
+        number,
+    };
+    side.answer(api.documents.call_body(&run, &rollout, call).await?)
 }
 
-pub(super) async fn call_reply(
+pub(super) async fn earlier_call(
     State(api): State<Api>,
-    path: Names<(String, String, u64)>,
+    path: Names<(String, String, u32, u32, CallSide)>,
 ) -> Answer {
-    let (run, rollout, call) = names(path)?;
-    let body = api.documents.call_body(&run, &rollout, call).await?;
-    Ok(raw(body.response))
+    let (run, rollout, attempt, number, side) = names(path)?;
+    let call = CallPlace {
+        attempt: Some(Attempt(attempt)),
+        number,
+    };
+    side.answer(api.documents.call_body(&run, &rollout, call).await?)
+}
+
+/// What of a call is wanted.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum CallSide {
+    Request,
+    Reply,
+}
+
+impl CallSide {
+    fn answer(self, body: CallBody) -> Answer {
+        Ok(raw(match self {
+            Self::Request => body.request,
+            Self::Reply => body.response,
+        }))
+    }
 }
 
 pub(super) async fn artifact(

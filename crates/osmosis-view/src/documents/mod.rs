@@ -20,6 +20,7 @@ use osmosis_store::{RunKind, RunRecord, Store};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+pub(crate) use self::rollout::CallPlace;
 use crate::api::ApiError;
 use crate::response;
 use crate::run_cache::{Fingerprint, RunCache};

@@ -1,9 +1,11 @@
 //! One rollout: its record, transcript, tokens, calls and files.
 
+use std::fmt;
+
 use camino::Utf8PathBuf;
 use osmosis_core::Attempt;
 use osmosis_core::config::ModelPath;
-use osmosis_run::reports::{RolloutPage, RolloutTokens, RolloutTranscript};
+use osmosis_run::reports::{RolloutPage, RolloutTokens, RolloutTranscript, raw_call};
 use osmosis_run::rollout_query::rollout_at;
 use osmosis_run::runs::Pinned;
 use osmosis_run::{RunError, RunErrorKind, policy};
@@ -12,6 +14,25 @@ use osmosis_store::{CallBody, CallQuery, RolloutRecord};
 use super::{Documents, OpenRun};
 use crate::api::ApiError;
 use crate::response;
+
+/// A call of a rollout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallPlace {
+    /// An earlier attempt; `None` is the one whose result counts, or the latest.
+    pub(crate) attempt: Option<Attempt>,
+    /// From 0: what `--raw` takes.
+    pub(crate) number: u32,
+}
+
+impl fmt::Display for CallPlace {
+    /// As it is in addresses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(attempt) = self.attempt {
+            write!(f, "attempts/{}/", attempt.0)?;
+        }
+        write!(f, "calls/{}", self.number)
+    }
+}
 
 impl Documents {
     pub(crate) async fn rollout(&self, name: &str, rollout: &str) -> Result<Vec<u8>, ApiError> {
@@ -40,42 +61,48 @@ impl Documents {
         response::data(&tokens)
     }
 
-    /// The exact bytes of a call of this rollout.
+    /// The exact bytes of a call of this rollout, by its number: of the attempt whose result counts, or of an earlier one.
     pub(crate) async fn call_body(
         &self,
         name: &str,
         rollout: &str,
-        call_id: u64,
+        call: CallPlace,
     ) -> Result<CallBody, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
+        let CallPlace { attempt, number } = call;
         for store in [&run.read.store, &run.calls] {
-            for attempt in attempts(&found) {
-                let calls = store.calls(calls_of(&found, attempt)).await?;
-                if calls.iter().any(|call| call.call_id == call_id)
-                    && let Some(body) = store.call_body(call_id).await?
-                {
-                    return Ok(body);
-                }
+            if let Some(body) = raw_call(&**store, &found.id, attempt, number).await? {
+                return Ok(body);
             }
         }
         Err(RunError::failed(
             RunErrorKind::RolloutNotFound,
-            format!("rollout `{rollout}` has no call {call_id}"),
+            format!("rollout `{rollout}` has no call {number}"),
         )
+        .hint("calls of an attempt are numbered from 0, as `eval show --calls` shows them")
         .into())
     }
 
-    /// The calls of a rollout, those of earlier attempts included.
-    pub(crate) async fn call_ids(&self, name: &str, rollout: &str) -> Result<Vec<u64>, ApiError> {
+    /// Where the calls of a rollout are, those of earlier attempts included.
+    pub(crate) async fn call_places(
+        &self,
+        name: &str,
+        rollout: &str,
+    ) -> Result<Vec<CallPlace>, ApiError> {
         let run = self.open(name).await?;
         let found = run.rollout(rollout).await?;
-        let mut ids = vec![];
+        let mut places = vec![];
         for attempt in attempts(&found) {
-            let calls = run.read.store.calls(calls_of(&found, attempt)).await?;
-            ids.extend(calls.iter().map(|call| call.call_id));
+            let query = CallQuery {
+                rollout_id: found.id.clone(),
+                attempt,
+            };
+            let calls = run.read.store.calls(query).await?;
+            let numbers = (0..).zip(&calls).map(|(number, _)| number);
+            places.extend(numbers.map(|number| CallPlace { attempt, number }));
         }
-        Ok(ids)
+        Ok(places)
     }
 
     pub(crate) async fn artifact_folder(
@@ -121,11 +148,4 @@ impl OpenRun {
 fn attempts(rollout: &RolloutRecord) -> impl Iterator<Item = Option<Attempt>> {
     let earlier = (1..rollout.attempts).map(|attempt| Some(Attempt(attempt)));
     std::iter::once(None).chain(earlier)
-}
-
-fn calls_of(rollout: &RolloutRecord, attempt: Option<Attempt>) -> CallQuery {
-    CallQuery {
-        rollout_id: rollout.id.clone(),
-        attempt,
-    }
 }

@@ -144,10 +144,10 @@ impl Export {
             &format!("{at}/tokens"),
             &documents.tokens(run, rollout).await?,
         )?;
-        for call in documents.call_ids(run, rollout).await? {
+        for call in documents.call_places(run, rollout).await? {
             let body = documents.call_body(run, rollout, call).await?;
-            site.raw(&format!("{at}/calls/{call}/request"), &body.request)?;
-            site.raw(&format!("{at}/calls/{call}/reply"), &body.response)?;
+            site.raw(&format!("{at}/{call}/request"), &body.request)?;
+            site.raw(&format!("{at}/{call}/reply"), &body.response)?;
         }
         let page: WrittenPage = read_again(&page)?;
         let folder = documents.artifact_folder(run, rollout).await?;

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use camino::Utf8PathBuf;
-use osmosis_core::Redactor;
+use osmosis_core::{JsonText, JsonTextError, Redactor};
+use osmosis_data::export::clean_json;
 use osmosis_run::workspace::Workspace;
 use osmosis_run::{RunError, RunErrorKind, io_error};
 
@@ -56,8 +57,13 @@ impl Site {
 
     /// A JSON document at the path that the API has it at; returns it as it is written.
     pub(super) fn document(&mut self, path: &str, json: &[u8]) -> Result<String, RunError> {
-        let text = String::from_utf8_lossy(json);
-        let clean = self.clean(&text);
+        let text = String::from_utf8_lossy(json).into_owned();
+        let failed =
+            |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
+        let document = JsonText::parse(text).map_err(failed)?;
+        let clean = clean_json(&self.redactor, &document).map_err(failed)?;
+        // Where this machine keeps its files is nobody's business.
+        let clean = clean.as_str().replace(&self.root, ".");
         self.write(&format!("data/{path}.json"), clean.as_bytes())?;
         Ok(clean)
     }
@@ -78,11 +84,6 @@ impl Site {
     /// A picture, which a browser shows by its name.
     pub(super) fn picture(&mut self, path: &str, bytes: &[u8]) -> Result<(), RunError> {
         self.write(&format!("data/{path}"), bytes)
-    }
-
-    fn clean(&self, text: &str) -> String {
-        // Where this machine keeps its files is nobody's business.
-        self.redactor.clean(text).replace(&self.root, ".")
     }
 
     pub(super) fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), RunError> {

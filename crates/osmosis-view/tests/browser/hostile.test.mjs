@@ -47,7 +47,7 @@ test('a message of 10 MB does not stop the page, and can be read on', async () =
 
 test('bytes that are no text are shown as far as they can be, and said to be so', async () => {
   await page.goto(`${viewer.origin}/runs/hostile/rollouts/4.0`);
-  await page.locator('.timeline button.span[aria-label^="call 6:"]').dispatchEvent('click');
+  await page.locator('.timeline button.span[aria-label^="call 1:"]').dispatchEvent('click');
   await page.waitForSelector('dialog >> text=Some bytes are no UTF-8');
   await page.waitForSelector('dialog >> text=bad �� bytes');
 });

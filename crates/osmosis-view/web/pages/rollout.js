@@ -39,8 +39,11 @@ export async function rolloutPage([run, id], signal) {
   const head = h('div', { class: 'page-head' });
   const onCall = (/** @type {number} */ callId) => {
     const earlier = rollout.earlier_attempts.flatMap((/** @type {any} */ attempt) => attempt.calls);
-    const call = [...rollout.calls, ...earlier].find((one) => one.call_id === callId);
-    if (call) callDialog(at, call);
+    const is = (/** @type {any} */ one) => one.call_id === callId;
+    const call = rollout.calls.find(is);
+    if (call) return callDialog(at, call);
+    const before = earlier.find(is);
+    if (before) callDialog(`${at}/attempts/${before.attempt}`, before);
   };
 
   function draw() {

@@ -71,7 +71,7 @@ function callLine(call, onCall) {
   return h(
     'li',
     null,
-    h('button', { class: 'btn quiet', type: 'button', onclick: () => onCall(call.call_id) }, `call ${call.call_id}`),
+    h('button', { class: 'btn quiet', type: 'button', onclick: () => onCall(call.call_id) }, `call ${call.number}`),
     h('span', { class: 'small muted' }, ` ${facts.filter(Boolean).join(', ')}`),
     call.error ? h('div', { class: 'reason' }, visible(call.error)) : null,
   );

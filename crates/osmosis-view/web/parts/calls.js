@@ -77,7 +77,7 @@ export function timeline(rollout, samples, onCall) {
           call.queued_at_ms,
           call.done_at_ms,
           `${call.purpose === 'policy' ? '' : 'judge'}${call.error || call.status >= 400 ? ' failed' : ''}`,
-          `call ${call.call_id}: ${duration(call.done_at_ms - call.queued_at_ms)}${call.completion_tokens === null ? '' : `, ${count(call.completion_tokens)} tokens`}${call.error ? `\n${call.error}` : ''}`,
+          `call ${call.number}: ${duration(call.done_at_ms - call.queued_at_ms)}${call.completion_tokens === null ? '' : `, ${count(call.completion_tokens)} tokens`}${call.error ? `\n${call.error}` : ''}`,
           () => onCall(call.call_id),
         ),
         ...gap,
@@ -212,7 +212,7 @@ export function callDialog(at, call) {
     h(
       'div',
       { class: 'card-head' },
-      h('h2', { id: 'call-title' }, `Call ${call.call_id}`),
+      h('h2', { id: 'call-title' }, `Call ${call.number}`),
       h('form', { method: 'dialog' }, h('button', { class: 'btn' }, 'Close')),
     ),
     h(
@@ -228,7 +228,7 @@ export function callDialog(at, call) {
   dialog.showModal();
   void Promise.all(
     ['request', 'reply'].map(async (side) => {
-      const path = `${at}/calls/${call.call_id}/${side}`;
+      const path = `${at}/calls/${call.number}/${side}`;
       const buffer = await raw(path);
       let text;
       let exact = true;
@@ -253,7 +253,7 @@ export function callDialog(at, call) {
             { class: 'actions' },
             h('button', { class: 'btn quiet', type: 'button', onclick: () => show(true) }, 'As it is'),
             copyButton(() => text),
-            h('a', { class: 'btn quiet', href: address(path), download: `call-${call.call_id}-${side}` }, 'Download'),
+            h('a', { class: 'btn quiet', href: address(path), download: `call-${call.number}-${side}` }, 'Download'),
           ),
         ),
         exact

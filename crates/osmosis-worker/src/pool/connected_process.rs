@@ -155,6 +155,7 @@ impl Inner {
             forked = forked => forked.map_err(|detail| WorkerError::DiedAtStart {
                 detail,
                 output: Vec::new(),
+                killed: false,
             })?,
             () = deadline.passed() => return Err(self.not_ready(&invited.output, deadline).await),
         };
@@ -187,21 +188,22 @@ impl Inner {
                 return std::future::pending().await;
             };
             match exit.wait().await {
-                ExitNews::Ended(departure) => departure.to_string(),
+                ExitNews::Ended(departure) => (departure.to_string(), departure.may_be_anybodys()),
                 // It goes with its parent. Where the kernel doesn't see to that, it has a moment to come.
                 ExitNews::ParentEnded(parent) => {
                     tokio::time::sleep(ORPHAN_LIMIT).await;
-                    format!("was forked from a process that {parent}")
+                    (format!("was forked from a process that {parent}"), true)
                 }
             }
         };
         let arrived = tokio::select! {
             biased;
             arrived = arrival => arrived,
-            detail = ended => {
+            (detail, killed) = ended => {
                 return Err(WorkerError::DiedAtStart {
                     detail,
                     output: output.last_lines(LAST_LINES_LIMIT).await,
+                    killed,
                 });
             }
             () = deadline.passed() => {
@@ -251,6 +253,16 @@ impl Inner {
         })
     }
 
+    /// Starts a process that has imported the entrypoint.
+    pub(super) async fn loaded_guest(
+        &self,
+        deadline: StartDeadline,
+    ) -> Result<(ConnectedProcess, Manifest), WorkerError> {
+        let mut connected = self.spawn_guest(deadline).await?;
+        let manifest = self.load_guest(&mut connected, deadline).await?;
+        Ok((connected, manifest))
+    }
+
     /// Has a spawned process import the entrypoint.
     pub(super) async fn load_guest(
         &self,
@@ -272,7 +284,7 @@ impl Inner {
                     return Err(self.not_ready(&connected.output, deadline).await);
                 }
             };
-            let detail = match said {
+            let (detail, killed) = match said {
                 Ok(FromWorker::Loaded { manifest }) => {
                     if let Some(guard) = connected.process.guard() {
                         guard.order(Order::Keep);
@@ -286,13 +298,20 @@ impl Inner {
                     });
                 }
                 Ok(FromWorker::LoopBlocked { .. } | FromWorker::LoopUnblocked {}) => continue,
-                Ok(_) => "broke the protocol: it did not answer `load`".to_owned(),
-                Err(ending) => ending.departure().to_string(),
+                Ok(_) => {
+                    let detail = "broke the protocol: it did not answer `load`".to_owned();
+                    (detail, false)
+                }
+                Err(ending) => {
+                    let departure = ending.departure();
+                    (departure.to_string(), departure.may_be_anybodys())
+                }
             };
             connected.process.kill();
             return Err(WorkerError::DiedAtStart {
                 detail,
                 output: connected.output.last_lines(LAST_LINES_LIMIT).await,
+                killed,
             });
         }
     }

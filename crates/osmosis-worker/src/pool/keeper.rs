@@ -74,8 +74,7 @@ impl Inner {
                 }
             }
         }
-        let mut connected = self.spawn_guest(deadline).await?;
-        self.load_guest(&mut connected, deadline).await?;
+        let (connected, _) = self.loaded_guest(deadline).await?;
         Ok(connected)
     }
 
@@ -117,8 +116,7 @@ impl Inner {
         if is_new {
             self.note_early_death("because the template process ended");
         }
-        let mut connected = self.spawn_guest(deadline).await?;
-        let manifest = self.load_guest(&mut connected, deadline).await?;
+        let (connected, manifest) = self.loaded_guest(deadline).await?;
         let can_fork = connected
             .features
             .iter()

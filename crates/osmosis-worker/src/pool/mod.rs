@@ -340,8 +340,18 @@ impl Inner {
 
     async fn open_for_business(self: &Arc<Self>) -> Result<Manifest, WorkerError> {
         let deadline = StartDeadline::after(self.options.start_limit);
-        let mut first = self.spawn_guest(deadline).await?;
-        let manifest = self.load_guest(&mut first, deadline).await?;
+        let (first, manifest) = match self.loaded_guest(deadline).await {
+            // Somebody may have sent the signal, or memory was short for a moment: that says nothing of the code.
+            Err(WorkerError::DiedAtStart {
+                detail,
+                killed: true,
+                ..
+            }) => {
+                tracing::warn!(detail, "the first worker process is started again");
+                self.loaded_guest(deadline).await?
+            }
+            other => other?,
+        };
 
         let can_fork = first.features.iter().any(|feature| feature == FORK_FEATURE);
         let mut first_worker = None;

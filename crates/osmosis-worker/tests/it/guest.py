@@ -5,6 +5,7 @@ How it starts is in `GUEST_START`; what a task does is the first word of its pro
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -180,6 +181,7 @@ class Guest:
                 threading.Thread(target=self.task, args=(kind, fields), daemon=True).start()
 
     def load(self):
+        killed_at("killed_while_loading")
         if START == "load_fails":
             problem = {"code": "import_failed", "message": "no", "hint": None, "traceback": None}
             self.control.send("load_failed", problems=[problem])
@@ -323,6 +325,14 @@ class Guest:
             done(kind)
 
 
+def killed_at(start):
+    """Ends by a signal, the first time or each time."""
+    if START == start or (START == f"{start}_once" and not os.path.exists("killed_once")):
+        open("killed_once", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+killed_at("killed_at_start")
 if START == "exits":
     print("cannot import name 'x'", file=sys.stderr, flush=True)
     os._exit(7)

@@ -43,11 +43,36 @@ async fn an_entrypoint_that_can_not_be_used_is_reported_with_its_problems() {
 #[tokio::test]
 async fn a_process_that_ends_at_start_is_reported_with_its_last_lines() {
     let error = start_error(Setup::starting("exits")).await;
-    let WorkerError::DiedAtStart { detail, output } = error else {
+    let WorkerError::DiedAtStart {
+        detail,
+        output,
+        killed: false,
+    } = error
+    else {
         panic!("{error:?}")
     };
     assert_eq!(detail, "exited with code 7");
     assert_eq!(output, ["cannot import name 'x'"]);
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_at_start_is_started_once_more() {
+    for start in ["killed_at_start", "killed_while_loading"] {
+        let fixture = Setup::starting(&format!("{start}_once")).start().await;
+        let fixture = fixture.unwrap_or_else(|error| panic!("{start}: {error}"));
+        assert_eq!(messages(&fixture.run(r#"["echo"]"#).await), "[[]]");
+        let error = start_error(Setup::starting(start)).await;
+        let WorkerError::DiedAtStart {
+            detail,
+            killed: true,
+            ..
+        } = &error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(detail, "was killed by signal 9 (SIGKILL)");
+        assert!(error.hint().unwrap().contains("started again"), "{error}");
+    }
 }
 
 #[tokio::test]

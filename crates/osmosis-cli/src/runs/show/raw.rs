@@ -52,7 +52,7 @@ pub(super) async fn run(
         }
         [first, ..] => return Err(several(first.result.row_index, rollouts.len())),
     };
-    let found = raw_call(&*run.store, &rollout.result.rollout_id, call.number).await?;
+    let found = raw_call(&*run.store, &rollout.result.rollout_id, None, call.number).await?;
     let Some(body) = found else {
         return Err(no_call(
             rollout,

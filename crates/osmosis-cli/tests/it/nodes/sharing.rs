@@ -55,6 +55,8 @@ fn two_nodes_and_the_controller_share_a_run() {
     cluster.workspace.osmosis(&["run", "verify", "t"]).expect(0);
 }
 
+const METRICS_KEY: &str = "metrics-key";
+
 /// The page of metrics that a process said it serves.
 fn metrics_of(process: &Process) -> String {
     let mut address = None;
@@ -67,7 +69,7 @@ fn metrics_of(process: &Process) -> String {
     let mut stream = TcpStream::connect(address.unwrap()).unwrap();
     write!(
         stream,
-        "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        "GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {METRICS_KEY}\r\nconnection: close\r\n\r\n"
     )
     .unwrap();
     let mut page = String::new();
@@ -82,7 +84,9 @@ fn metrics_tell_of_the_queue_and_of_the_nodes() {
     let python = osmosis_testkit::python_environment::python();
     let submit = ["eval", "submit", "configs/eval/c.toml", "--name", "t"];
     let arguments = [&submit[..], &metrics, &["--python", python.as_str()]].concat();
-    let controller = cluster.start("controller", &arguments);
+    let mut controller = cluster.workspace.command(&arguments);
+    controller.env("OSMOSIS_CONTROL_KEY", METRICS_KEY);
+    let controller = cluster.begin("controller", &mut controller);
     let mut command = None;
     wait_until("the controller takes nodes", SOON, || {
         let said = controller.stderr();
@@ -105,7 +109,8 @@ fn metrics_tell_of_the_queue_and_of_the_nodes() {
     let listen = ["--max-in-flight", "3", "--metrics-listen", "127.0.0.1:0"];
     let mut node = cluster.node_command(&listen);
     node.env("OSMOSIS_STORE", after("--store"))
-        .env("OSMOSIS_JOIN", after("--join"));
+        .env("OSMOSIS_JOIN", after("--join"))
+        .env("OSMOSIS_CONTROL_KEY", METRICS_KEY);
     let node = cluster.begin("node", &mut node);
     cluster.until_held(&node, 3);
     for process in [&controller, &node] {

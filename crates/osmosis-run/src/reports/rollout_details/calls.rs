@@ -142,13 +142,15 @@ async fn calls_of(
     Ok(store.calls(query).await?)
 }
 
-/// The exact bytes of a rollout's call, by its number from 0; `None` when there is no such call.
+/// The exact bytes of a call of an attempt, by its number from 0; `None` when there is no such call. The default attempt is
+/// that of the rollout's calls.
 pub async fn raw_call(
     store: &dyn Store,
     rollout: &RolloutId,
+    attempt: Option<Attempt>,
     number: u32,
 ) -> Result<Option<CallBody>, RunError> {
-    let calls = calls_of(store, rollout, None).await?;
+    let calls = calls_of(store, rollout, attempt).await?;
     match calls.get(number as usize) {
         Some(call) => Ok(store.call_body(call.call_id).await?),
         None => Ok(None),

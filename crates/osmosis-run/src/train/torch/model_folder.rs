@@ -1,9 +1,9 @@
 //! A model folder in Hugging Face layout, without its weights.
 
-use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use osmosis_tokens::{open_model_file, read_model_text};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -35,9 +35,9 @@ impl ModelFolder {
             )
             .hint("it needs the files of a Hugging Face model: config.json, *.safetensors, tokenizer.json")
         };
-        let config = fs::read(path.join("config.json"));
+        let config = read_model_text(&path.join("config.json"));
         let config = config.map_err(|error| invalid(format!("config.json: {error}")))?;
-        let config: Value = serde_json::from_slice(&config)
+        let config: Value = serde_json::from_str(&config)
             .map_err(|error| invalid(format!("config.json: {error}")))?;
         let mut names: Vec<String> = path
             .read_dir_utf8()
@@ -86,7 +86,7 @@ impl ModelFolder {
 fn digest(folder: &Utf8Path, names: &[String]) -> std::io::Result<String> {
     let mut hasher = Sha256::new();
     for name in names {
-        let mut file = File::open(folder.join(name))?;
+        let mut file = open_model_file(&folder.join(name))?;
         let size = file.metadata()?.len();
         hasher.update(name.as_bytes());
         hasher.update(size.to_le_bytes());
@@ -115,7 +115,7 @@ fn digest(folder: &Utf8Path, names: &[String]) -> std::io::Result<String> {
 
 /// The numbers in a file of tensors, by its header.
 fn parameters_in(path: &Utf8Path) -> Result<usize, String> {
-    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let mut file = open_model_file(path).map_err(|error| error.to_string())?;
     let mut length = [0; 8];
     file.read_exact(&mut length)
         .map_err(|error| error.to_string())?;
