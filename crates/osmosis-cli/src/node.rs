@@ -28,7 +28,7 @@ pub(crate) async fn run(arguments: NodeArguments, output: &Output) -> Result<Exi
         notices: output.notices(),
         observer: Box::new(NodeProgress::new(*output)),
     };
-    let report = live_as_node(&request, front).await?;
+    let report = Box::pin(live_as_node(&request, front)).await?;
     output.line(summary(&report));
     output.operation(report.end.as_str(), &report);
     Ok(Exit::Ok)

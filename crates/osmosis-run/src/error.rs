@@ -219,6 +219,9 @@ impl From<WorkerError> for RunError {
             WorkerError::Protocol { .. } => Self::failed(RunErrorKind::WorkerProtocol, headline).hint(
                 "the rollout's environment holds another version of this SDK; remove its `.venv`",
             ),
+            WorkerError::User(error) => {
+                Self::failed(RunErrorKind::WorkerStart, headline).hint(error.hint())
+            }
             WorkerError::Socket { .. } => Self::failed(RunErrorKind::WorkerSocket, headline),
             WorkerError::CodeChanged(changed) => changed.into(),
             WorkerError::Intrusion(_) => {

@@ -25,7 +25,10 @@ pub fn begin() {
     let _ = USERS_UMASK.set(users.as_raw_mode());
     if let Some(cache) = Surroundings::from_environment().cache {
         for name in CACHED {
-            tighten_if_shared(&cache.join(name));
+            let folder = cache.join(name);
+            if is_listable(&folder) {
+                tighten_or_tell(&folder);
+            }
         }
     }
 }
@@ -51,6 +54,12 @@ pub fn end() {
     for folder in all.iter().filter(|folder| folder.exists()) {
         tighten_or_tell(folder);
     }
+}
+
+/// Whether others can look into it. What they may only pass through leads to what was opened to workers with a user of
+/// their own (`osmosis_worker::user`).
+fn is_listable(folder: &Utf8Path) -> bool {
+    std::fs::symlink_metadata(folder).is_ok_and(|found| found.permissions().mode() & 0o066 != 0)
 }
 
 fn tighten_if_shared(folder: &Utf8Path) {

@@ -64,9 +64,9 @@ impl CodeStart<'_> {
             experiment.rollout, experiment.entrypoint.file
         ));
         let events = around.events.worker_events();
-        let starting = self
-            .code
-            .start_workers(&ready.code, self.pool_options(), events);
+        let starting =
+            self.code
+                .start_workers(&ready.code, self.pool_options(), events, &**around.notices);
         let workers = around.parts.add_workers(starting.await?);
         ready.workers = Some(Arc::clone(&workers));
         Ok(workers)

@@ -58,7 +58,7 @@ impl From<&EvalConfig> for PassedOn {
             has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
-            workers: config.workers,
+            workers: config.workers.clone(),
             has_advanced: !config.advanced.is_empty(),
         }
     }
@@ -72,7 +72,7 @@ impl From<&TrainConfig> for PassedOn {
             has_judge: config.judge_model.is_some(),
             env: config.env.clone(),
             secrets: config.secrets.clone(),
-            workers: config.workers,
+            workers: config.workers.clone(),
             has_advanced: !config.advanced.is_empty(),
         }
     }
@@ -188,6 +188,7 @@ impl UserCode {
         code: &RunCode,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
+        notices: &dyn Notices,
     ) -> Result<WorkerPool, RunError> {
         let internal =
             |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
@@ -207,8 +208,10 @@ impl UserCode {
             workflow: JsonText::of(&self.passed_on.workflow).map_err(internal)?,
             grader: JsonText::of(&self.passed_on.grader).map_err(internal)?,
         };
-        let starting = WorkerPool::start(code.launch(variables), load, options, events);
-        let pool = starting
+        let launch = code
+            .launch_as(&self.passed_on.workers.user, variables, notices)
+            .await?;
+        let pool = WorkerPool::start(launch, load, options, events)
             .await
             .map_err(|error| self.withheld.explain(error.into(), IN_CONFIG))?;
         code.imported().await?;

@@ -5,6 +5,7 @@ use osmosis_core::frame::Problem;
 
 use crate::Intrusion;
 use crate::seal::Unsealed;
+use crate::user::UserError;
 
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,8 @@ pub enum WorkerError {
     Protocol { found: u32, expected: u32 },
     #[error("the code that workers run is not what it was: {0}")]
     CodeChanged(#[from] Unsealed),
+    #[error(transparent)]
+    User(#[from] UserError),
     #[error("{message}")]
     Socket { message: String },
     #[error(transparent)]
@@ -61,6 +64,7 @@ impl WorkerError {
             Self::Spawn { .. }
             | Self::DiedAtStart { .. }
             | Self::NotReady { .. }
+            | Self::User(_)
             | Self::Socket { .. }
             | Self::Intrusion(_) => WorkerErrorKind::Process,
             Self::Protocol { .. } => WorkerErrorKind::Version,
@@ -73,6 +77,7 @@ impl WorkerError {
         match self {
             Self::LoadFailed { .. } | Self::Socket { .. } | Self::CodeChanged(_) => None,
             Self::Intrusion(_) => Some(INTRUSION_HINT.to_owned()),
+            Self::User(error) => Some(error.hint()),
             Self::Spawn { program, .. } => Some(format!(
                 "check that `{program}` exists and can be executed, or name another interpreter with `--python`"
             )),

@@ -38,6 +38,7 @@ mod pool;
 mod process_group;
 pub mod seal;
 mod service;
+pub mod user;
 pub mod variables;
 
 pub use endpoint::{Endpoint, Listen};

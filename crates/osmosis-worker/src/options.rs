@@ -6,6 +6,7 @@ use osmosis_core::config::WorkerIsolation;
 
 use crate::guard::GuardProgram;
 use crate::seal::Seal;
+use crate::user::{NeededPath, WorkerIdentity};
 
 /// How to start a worker process.
 #[derive(Debug, Clone)]
@@ -19,6 +20,10 @@ pub struct Launch {
     pub guard: Option<GuardProgram>,
     /// Files that must be as they were whenever a process is started.
     pub seal: Option<Arc<Seal>>,
+    /// What the process reads, which decides about its user ([`crate::user::decide`]).
+    pub needed: Vec<NeededPath>,
+    /// Whom it runs as; `None` for the engine's own user.
+    pub user: Option<WorkerIdentity>,
 }
 
 /// How many workers, and how patient we are with them.

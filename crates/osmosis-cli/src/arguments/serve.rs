@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use camino::Utf8PathBuf;
 use clap::Args;
-use osmosis_core::config::WorkerIsolation;
+use osmosis_core::config::{WorkerIsolation, WorkerUser};
 use osmosis_server::{Url, parse_url};
 
 #[derive(Debug, Args)]
@@ -45,6 +45,11 @@ pub(crate) struct ServeArguments {
     /// `shared`: rollouts share worker processes; `process`: each rollout has a fresh process
     #[arg(long, value_name = "HOW", default_value = "shared", value_parser = isolation)]
     pub(crate) isolation: WorkerIsolation,
+
+    /// User that the workers run as: `auto` (an unprivileged one if this process is root and that user can reach what
+    /// workers need), `same`, a name or a number
+    #[arg(long, value_name = "USER", default_value = "auto")]
+    pub(crate) workers_user: WorkerUser,
 
     /// Python interpreter for the project, used as it is: nothing is made or installed [default: its
     /// .venv, VIRTUAL_ENV, PATH]
@@ -91,7 +96,7 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         hide = true,
-        conflicts_with_all = ["rollout", "workers", "python", "pass_env", "isolation"]
+        conflicts_with_all = ["rollout", "workers", "python", "pass_env", "isolation", "workers_user"]
     )]
     pub(crate) attach: bool,
 }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use osmosis_core::config::Workers;
 use osmosis_gateway::Secret;
 use osmosis_run::events::LogOnly;
 use osmosis_run::life::{FrontEnd, live};
@@ -49,7 +50,10 @@ pub(crate) async fn run(
         pass_env: arguments.pass_env,
         python: arguments.python,
         workers: arguments.workers,
-        isolation: arguments.isolation,
+        process_settings: Workers {
+            isolation: arguments.isolation,
+            user: arguments.workers_user,
+        },
     };
     let notices = output.notices();
     notices.step("Checking the project");

@@ -60,6 +60,26 @@ fn doctor_says_what_it_found() {
 }
 
 #[test]
+fn doctor_says_as_whom_workers_run_and_what_they_reach() {
+    let workspace = workspace();
+    let told = workspace.osmosis(&["doctor", "--json"]).json();
+    let workers = finding(&told, "workers");
+    let (text, hint) = (workers["text"].to_string(), workers["hint"].to_string());
+    assert_eq!(workers["ok"], true, "{text}");
+    let uid = rustix::process::geteuid().as_raw();
+    if uid != 0 {
+        assert!(text.contains(&format!("run as you (user {uid})")), "{text}");
+        assert!(text.contains("`.osmosis` and `data` included"), "{text}");
+    } else if text.contains("run as root") {
+        assert!(text.contains("read and write everything"), "{text}");
+        assert!(hint.contains("user 60900 can't use"), "{hint}");
+    } else {
+        assert!(text.contains("run as user 60900"), "{text}");
+        assert!(!text.contains(".osmosis"), "{text}");
+    }
+}
+
+#[test]
 fn both_sdks_in_a_rollouts_environment_are_told_by_doctor_and_by_a_run() {
     let workspace = workspace();
     let folder = own_environment(&workspace);

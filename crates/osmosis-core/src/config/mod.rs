@@ -69,7 +69,7 @@ pub use training::{
     Algorithm, Checkpoints, ExportStyle, FlatGroups, HeldOut, IncompleteGroups, StragglerFactor,
     Training,
 };
-pub use workers::{WorkerIsolation, Workers};
+pub use workers::{WorkerIsolation, WorkerUser, Workers};
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ pub struct EvalConfig {
     #[serde(skip)]
     pub logs: LogLimits,
     /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
-    #[serde(skip_serializing_if = "Workers::is_default")]
+    #[serde(skip_serializing_if = "Workers::has_default_isolation")]
     pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,
@@ -139,7 +139,7 @@ pub struct TrainConfig {
     #[serde(skip)]
     pub logs: LogLimits,
     /// Left out of what a run is pinned to when it changes nothing: runs from before there was this resume.
-    #[serde(skip_serializing_if = "Workers::is_default")]
+    #[serde(skip_serializing_if = "Workers::has_default_isolation")]
     pub workers: Workers,
     /// `[advanced]`: for somebody else; we only say that we saw it.
     pub advanced: Map<String, Value>,

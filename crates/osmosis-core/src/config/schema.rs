@@ -185,7 +185,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "workers",
         kinds: BOTH,
-        keys: Keys::These(&["isolation"]),
+        keys: Keys::These(&["isolation", "user"]),
     },
     Section {
         name: "advanced",

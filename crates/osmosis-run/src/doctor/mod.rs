@@ -2,9 +2,11 @@
 //! only [`Doctor::fix`] does.
 
 mod models;
+mod workers;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use osmosis_worker::environment::{self, Clash, EnvironmentError, EnvironmentState};
+use osmosis_worker::user::{Needed, NeededPath};
 
 use crate::notices::{Notice, Notices};
 use crate::reports::{DoctorFinding, DoctorReport};
@@ -56,10 +58,13 @@ impl Doctor<'_> {
         };
         let root = workspace.root.as_str();
         found(DoctorFinding::good("workspace", root), &mut tell);
+        let mut needed = vec![];
         for name in workspace.rollouts() {
             tell(DoctorEvent::Checking(format!("rollout {name}")));
-            found(self.rollout(&workspace, &name).await, &mut tell);
+            let finding = self.rollout(&workspace, &name, &mut needed).await;
+            found(finding, &mut tell);
         }
+        found(workers::finding(&workspace, needed), &mut tell);
         tell(DoctorEvent::Checking("models".to_owned()));
         report(findings, models::ready(Some(&workspace)).await)
     }
@@ -82,8 +87,17 @@ impl Doctor<'_> {
     }
 
     /// The environment of a project, or the tool that it is built with.
-    async fn rollout(&self, workspace: &Workspace, name: &str) -> DoctorFinding {
+    async fn rollout(
+        &self,
+        workspace: &Workspace,
+        name: &str,
+        needed: &mut Vec<NeededPath>,
+    ) -> DoctorFinding {
         let folder = workspace.rollout_dir(name);
+        needed.push(NeededPath {
+            needed: Needed::Project,
+            path: folder.clone(),
+        });
         let title = format!("rollout {name}");
         if folder.join("Cargo.toml").is_file() {
             return cargo(&title);
@@ -93,7 +107,13 @@ impl Doctor<'_> {
                 python,
                 notes,
                 clash,
-            }) => ready(&title, &python, &notes, clash.as_ref()),
+            }) => {
+                needed.push(NeededPath {
+                    needed: Needed::Interpreter,
+                    path: python.clone(),
+                });
+                ready(&title, &python, &notes, clash.as_ref())
+            }
             Ok(EnvironmentState::ToMake { .. }) if self.fix => self.make(&title, &folder).await,
             Ok(EnvironmentState::ToMake {
                 folder,
@@ -103,14 +123,23 @@ impl Doctor<'_> {
                 tool,
                 packages,
                 notes,
-            }) => DoctorFinding {
-                hint: (!notes.is_empty()).then(|| notes.join("; ")),
-                fix: Some(format!(
-                    "make {folder} with python {version} ({python}) and install {} with {tool}",
-                    packages.join(", ")
-                )),
-                ..DoctorFinding::good(&title, format!("{folder} {reason}; the first run makes it"))
-            },
+            }) => {
+                needed.push(NeededPath {
+                    needed: Needed::Interpreter,
+                    path: python.clone(),
+                });
+                DoctorFinding {
+                    hint: (!notes.is_empty()).then(|| notes.join("; ")),
+                    fix: Some(format!(
+                        "make {folder} with python {version} ({python}) and install {} with {tool}",
+                        packages.join(", ")
+                    )),
+                    ..DoctorFinding::good(
+                        &title,
+                        format!("{folder} {reason}; the first run makes it"),
+                    )
+                }
+            }
             Err(error) => unusable(&title, &error),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use osmosis_core::config::{Entrypoint, WorkerIsolation};
+use osmosis_core::config::{Entrypoint, WorkerUser, Workers};
 use osmosis_core::frame::Load;
 use osmosis_core::{JsonText, JsonTextError, RolloutName};
 use osmosis_run::execution::pool_options;
@@ -41,14 +41,14 @@ pub struct UserSideRequest {
     pub pass_env: Vec<String>,
     pub python: Option<Utf8PathBuf>,
     pub workers: Option<u32>,
-    pub isolation: WorkerIsolation,
+    pub process_settings: Workers,
 }
 
 #[derive(Debug)]
 pub struct UserSide {
     code: ServedCode,
     throughput: Throughput,
-    isolation: WorkerIsolation,
+    process_settings: Workers,
 }
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl UserSide {
                 python: request.python,
                 ..Throughput::default()
             },
-            isolation: request.isolation,
+            process_settings: request.process_settings,
         })
     }
 }
@@ -197,8 +197,12 @@ impl UserSide {
             "Importing rollouts/{}/{}",
             rollout.name, rollout.entrypoint.file
         ));
-        let options = pool_options(&self.throughput, max_in_flight, self.isolation);
-        rollout.start_workers(code, options, events).await
+        let isolation = self.process_settings.isolation;
+        let options = pool_options(&self.throughput, max_in_flight, isolation);
+        let user = &self.process_settings.user;
+        rollout
+            .start_workers(code, options, events, user, notices)
+            .await
     }
 
     /// Waits for the one worker that comes by itself. `tell` is called when requests can be sent, with the
@@ -218,7 +222,11 @@ impl UserSide {
         let options = PoolOptions {
             in_flight_per_worker: ATTACHED_IN_FLIGHT,
             start_limit: ATTACH_LIMIT,
-            ..pool_options(&self.throughput, max_in_flight, self.isolation)
+            ..pool_options(
+                &self.throughput,
+                max_in_flight,
+                self.process_settings.isolation,
+            )
         };
         let attachment = Attachment::open(token.clone(), options, events).await?;
         tell(Some(attachment.address()));
@@ -232,6 +240,8 @@ impl Rollout {
         code: &RunCode,
         options: PoolOptions,
         events: mpsc::Sender<WorkerEvent>,
+        user: &WorkerUser,
+        notices: &dyn Notices,
     ) -> Result<WorkerPool, RunError> {
         let internal =
             |error: JsonTextError| RunError::failed(RunErrorKind::Internal, error.to_string());
@@ -241,7 +251,8 @@ impl Rollout {
             workflow: JsonText::parse("{}").map_err(internal)?,
             grader: JsonText::parse("{}").map_err(internal)?,
         };
-        let launch = code.launch(self.passed.clone().into_iter().collect());
+        let variables = self.passed.clone().into_iter().collect();
+        let launch = code.launch_as(user, variables, notices).await?;
         let pool = WorkerPool::start(launch, load, options, events)
             .await
             .map_err(|error| self.withheld().explain(error.into(), BY_ARGUMENT))?;

@@ -353,6 +353,8 @@ fn launch(folder: &Utf8Path) -> Launch {
         environment: vec![],
         guard: None,
         seal: None,
+        needed: vec![],
+        user: None,
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::process::Command;
 use super::error::EnvironmentError;
 use super::{EnvironmentEvent, tool};
 use crate::guard::GuardProgram;
+use crate::user::{Needed, NeededPath, open_program};
 use crate::{Launch, variables};
 
 /// A rollout's binary.
@@ -31,6 +32,16 @@ impl BuiltRollout {
             environment,
             guard: GuardProgram::this(),
             seal: None,
+            needed: [
+                (Needed::Program, &*self.program),
+                (Needed::Project, rollout_dir),
+            ]
+            .map(|(needed, path)| NeededPath {
+                needed,
+                path: path.to_owned(),
+            })
+            .to_vec(),
+            user: None,
         }
     }
 }
@@ -75,6 +86,11 @@ pub async fn build(
         .await
         .map_err(EnvironmentError::into_build)?;
     let program = executable(&words, rollout_dir, &manifest).await?;
+    if rustix::process::geteuid().is_root()
+        && let Err(error) = open_program(rollout_dir, &program)
+    {
+        tracing::debug!(%program, %error, "could not be opened to others");
+    }
     let bytes = tokio::fs::read(&program)
         .await
         .map_err(EnvironmentError::io("reading", &program))?;

@@ -29,11 +29,14 @@ pub use self::inspect::{EnvironmentState, SdkState, inspect, inspect_in, sdk_sta
 use self::interpreter::{Interpreter, Wanted};
 use self::requirements::Requirements;
 use self::sdk::Sdk;
+pub(crate) use self::sdk::compile as compile_sdk;
 pub use self::sdk::sdk_path;
 use self::venv::{BuildLock, Found};
+pub(crate) use self::venv::{is_made_here, site_packages};
 use crate::Launch;
 use crate::guard::GuardProgram;
 use crate::seal::Sealed;
+use crate::user::{Needed, NeededPath, is_open_to_all};
 
 /// Where things that can be made again are kept; before `XDG_CACHE_HOME/osmosis` and
 /// `~/.cache/osmosis`.
@@ -111,14 +114,34 @@ impl PreparedEnvironment {
             variables.push(("PATH".to_owned(), format!("{folder}/bin:{inherited}")));
         }
         variables.extend(environment);
+        let working_directory = interpreter::absolute(rollout_dir);
         Launch {
             program: self.python.clone(),
             arguments: vec![self.worker_script.to_string()],
-            working_directory: interpreter::absolute(rollout_dir),
+            needed: self.needed(&working_directory),
+            working_directory,
             environment: variables,
             guard: GuardProgram::this(),
             seal: None,
+            user: None,
         }
+    }
+
+    fn needed(&self, project: &Utf8Path) -> Vec<NeededPath> {
+        let environment = self.environment.iter();
+        let environment = environment.map(|folder| (Needed::Environment, &**folder));
+        [
+            (Needed::Interpreter, &*self.python),
+            (Needed::Sdk, &*self.sdk_path),
+            (Needed::Project, project),
+        ]
+        .into_iter()
+        .chain(environment)
+        .map(|(needed, path)| NeededPath {
+            needed,
+            path: path.to_owned(),
+        })
+        .collect()
     }
 }
 
@@ -143,13 +166,28 @@ impl Surroundings {
         Self {
             cache: folder(CACHE_VARIABLE)
                 .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("osmosis")))
-                .or_else(|| Some(folder("HOME")?.join(".cache").join("osmosis"))),
+                .or_else(|| Some(default_cache(&folder("HOME")?))),
             virtual_env: folder("VIRTUAL_ENV"),
             path: std::env::split_paths(&path)
                 .filter_map(|folder| Utf8PathBuf::try_from(folder).ok())
                 .filter(|folder| folder.is_absolute())
                 .collect(),
         }
+    }
+}
+
+/// Where things are kept that can be made again. Where root's own home is closed to others, that is no place for what
+/// root's workers read, which have a user of their own.
+fn default_cache(home: &Utf8Path) -> Utf8PathBuf {
+    let system = Utf8Path::new("/var/cache");
+    if rustix::process::geteuid().is_root()
+        && home == "/root"
+        && !is_open_to_all(home.as_std_path())
+        && is_open_to_all(system.as_std_path())
+    {
+        system.join("osmosis")
+    } else {
+        home.join(".cache").join("osmosis")
     }
 }
 

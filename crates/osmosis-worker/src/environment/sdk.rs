@@ -1,14 +1,18 @@
 //! The Python package that this program carries inside, unpacked where interpreters can read it.
 
 use std::io::ErrorKind;
+use std::process::Stdio;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rust_embed::RustEmbed;
 use sha2::{Digest, Sha256};
+use tokio::process::Command;
 
 use super::error::EnvironmentError;
 use super::project::{self, Project};
-use super::{Surroundings, hex};
+use super::{Surroundings, digest_of, hex};
+use crate::variables;
 
 /// The package's files.
 #[derive(RustEmbed)]
@@ -22,6 +26,9 @@ const PYPROJECT: &str = include_str!("../../../../pyproject.toml");
 
 /// Where the package's import name is found, below the unpacked folder.
 const PACKAGE: &str = "osmosis_ai";
+
+/// How long compiling it may take.
+const COMPILE_LIMIT: Duration = Duration::from_mins(1);
 
 /// The unpacked SDK, to be put on an interpreter's import path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +47,35 @@ impl Sdk {
 /// Where the SDK is; unpacks it when it is not there yet.
 pub fn sdk_path() -> Result<Utf8PathBuf, EnvironmentError> {
     Ok(unpack(&Surroundings::from_environment())?.path)
+}
+
+/// Compiles the unpacked SDK, once for each interpreter: workers that can't write there would do it at each start.
+/// Where it fails, they do.
+pub(crate) async fn compile(sdk: &Utf8Path, python: &Utf8Path) {
+    let python_is = python
+        .canonicalize_utf8()
+        .unwrap_or_else(|_| python.to_owned());
+    let done = sdk.join(format!(".compiled-{}", digest_of(&[python_is.as_str()])));
+    if done.exists() {
+        return;
+    }
+    let compiling = Command::new(python)
+        .args(["-I", "-m", "compileall", "-q"])
+        .arg(sdk.join(PACKAGE))
+        .env_clear()
+        .envs(variables::for_workers())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .status();
+    let compiled = tokio::time::timeout(COMPILE_LIMIT, compiling).await;
+    if !matches!(compiled, Ok(Ok(status)) if status.success()) {
+        tracing::debug!(%sdk, %python, "the SDK could not be compiled");
+    }
+    if let Err(error) = std::fs::write(&done, "") {
+        tracing::debug!(%done, %error, "can't be written");
+    }
 }
 
 /// Unpacks the SDK into the cache, under a name that its content decides. Any number of processes

@@ -197,7 +197,12 @@ pub(super) fn installed(folder: &Utf8Path) -> Vec<String> {
     names
 }
 
-pub(super) fn site_packages(folder: &Utf8Path) -> Option<Utf8PathBuf> {
+/// Whether the environment is one of those that this program makes.
+pub(crate) fn is_made_here(folder: &Utf8Path) -> bool {
+    matches!(look(folder), Ok(Found::Ours(_)))
+}
+
+pub(crate) fn site_packages(folder: &Utf8Path) -> Option<Utf8PathBuf> {
     let library = folder.join("lib");
     library
         .read_dir_utf8()

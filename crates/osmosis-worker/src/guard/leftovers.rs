@@ -145,7 +145,8 @@ fn folder_of_guard(pid: u32) -> Option<PathBuf> {
     Settings::parse(arguments.collect()).ok()?.0.folder
 }
 
-/// The processes of this user, in this namespace of processes, whose marker is meant.
+/// The processes of this user, in this namespace of processes, whose marker is meant. Root's workers may be those of any
+/// user.
 #[cfg(target_os = "linux")]
 fn marked(is_meant: impl Fn(Marker) -> bool) -> Vec<super::descendants::Process> {
     use std::os::unix::fs::MetadataExt as _;
@@ -161,7 +162,7 @@ fn marked(is_meant: impl Fn(Marker) -> bool) -> Vec<super::descendants::Process>
         .filter(|process| process.pid != ours && !process.is_zombie)
         .filter(|process| {
             let folder = format!("/proc/{}", process.pid);
-            std::fs::metadata(&folder).is_ok_and(|found| found.uid() == user)
+            std::fs::metadata(&folder).is_ok_and(|found| user == 0 || found.uid() == user)
                 && std::fs::read_link(format!("{folder}/ns/pid")).is_ok_and(|it| it == namespace)
                 && std::fs::read(format!("{folder}/environ"))
                     .ok()

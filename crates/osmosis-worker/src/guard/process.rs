@@ -46,6 +46,7 @@ mod linux {
         Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal, setpgid, setsid,
     };
     use rustix::stdio::{dup2_stderr, dup2_stdout};
+    use rustix::thread::set_no_new_privs;
     use tokio::io::{AsyncBufReadExt as _, BufReader};
     use tokio::net::UnixStream;
     use tokio::signal::unix::{SignalKind, signal};
@@ -167,11 +168,15 @@ mod linux {
             Some(token) => token_pipe(&token)?,
             None => Stdio::null(),
         };
-        let child = Command::new(program)
-            .args(arguments)
-            .stdin(input)
-            .process_group(0)
-            .spawn()?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(input).process_group(0);
+        if let Some((uid, gid)) = settings.user {
+            // The standard library drops the supplementary groups first.
+            command.uid(uid).gid(gid);
+            // Nothing below us gets other rights from now on, whatever programs with a set-user-id bit there are.
+            set_no_new_privs(true)?;
+        }
+        let child = command.spawn()?;
         let worker =
             checked_pid(child.id()).ok_or_else(|| std::io::Error::other("it has no process id"))?;
         if let Err(error) = apply_limits(settings.limits, worker) {

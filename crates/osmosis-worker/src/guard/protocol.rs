@@ -89,6 +89,8 @@ pub(crate) struct Settings {
     pub(crate) folder: Option<PathBuf>,
     /// The first line from the engine is a token, which the worker reads from its standard input.
     pub(crate) has_token: bool,
+    /// The user and the group that the worker runs as; the guard stays what it is.
+    pub(crate) user: Option<(u32, u32)>,
 }
 
 impl Settings {
@@ -106,6 +108,9 @@ impl Settings {
         }
         if let Some(folder) = &self.folder {
             add("--folder", folder.as_os_str());
+        }
+        if let Some((uid, gid)) = self.user {
+            add("--user", OsStr::new(&format!("{uid}:{gid}")));
         }
         if self.has_token {
             arguments.push("--token".into());
@@ -136,6 +141,13 @@ impl Settings {
                     settings.folder = Some(arguments.next().ok_or("a folder is missing")?.into());
                 }
                 Some("--token") => settings.has_token = true,
+                Some("--user") => {
+                    let user = arguments.next().and_then(|value| {
+                        let (uid, gid) = value.to_str()?.split_once(':')?;
+                        Some((uid.parse().ok()?, gid.parse().ok()?))
+                    });
+                    settings.user = Some(user.ok_or("a user is missing")?);
+                }
                 _ => return Err(format!("unknown argument `{}`", name.display())),
             }
         }
@@ -178,6 +190,7 @@ mod tests {
             },
             folder: Some("/tmp/a folder".into()),
             has_token: true,
+            user: Some((60_900, 7)),
         };
         let mut arguments = settings.arguments();
         arguments.extend(["python3".into(), "--memory".into()]);

@@ -23,7 +23,9 @@ use crate::guard::{
     GuardProgram, MARKER_VARIABLE, Marker, Order, Report, SUBCOMMAND, Settings, Watched,
     adopt_orphans, end_marked,
 };
+use crate::pool::{HOME, TEMPORARY};
 use crate::process_group::checked_pid;
+use crate::user::{NOT_INHERITED, WorkerIdentity};
 use crate::{Endpoint, Launch, Limits, WorkerError, variables};
 
 /// The order channel to a guard. Dropping it orders the end of everything below the guard.
@@ -182,10 +184,8 @@ impl LocalLauncher {
     ) -> Command {
         let settings = Settings {
             limits: self.limits,
-            folder: match &invitation.endpoint {
-                Endpoint::Unix(socket) => socket.parent().map(Path::to_owned),
-                Endpoint::Tcp { .. } => None,
-            },
+            folder: folder_of(invitation).map(Path::to_owned),
+            user: self.launch.user.as_ref().map(|user| (user.uid, user.gid)),
             has_token: true,
         };
         let mut command = Command::new(program.path());
@@ -214,7 +214,14 @@ impl LocalLauncher {
             .args(arguments)
             .current_dir(working_directory)
             .env_clear()
-            .envs(variables::for_workers())
+            .envs(variables::for_workers());
+        if let (Some(user), Some(folder)) = (&self.launch.user, folder_of(invitation)) {
+            for name in NOT_INHERITED {
+                command.env_remove(name);
+            }
+            command.envs(user.variables(&folder.join(HOME), &folder.join(TEMPORARY)));
+        }
+        command
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .env(ADDRESS_VARIABLE, invitation.endpoint.to_string())
             // The token itself must not stand where other processes can read it.
@@ -242,6 +249,9 @@ impl Launcher for LocalLauncher {
                 command
                     .stdin(input.map_err(|error| failed(format!("no pipe: {error}")))?)
                     .process_group(0);
+                if let Some(user) = &self.launch.user {
+                    command.uid(user.uid).gid(user.gid);
+                }
                 let child = self.spawner.spawn(command).await;
                 let child = child.map_err(|error| failed(error.to_string()))?;
                 self.unguarded(child).map_err(failed)?
@@ -265,6 +275,10 @@ impl Launcher for LocalLauncher {
         Ok(LaunchedProcess(Launched::Here(process)))
     }
 
+    fn user(&self) -> Option<&WorkerIdentity> {
+        self.launch.user.as_ref()
+    }
+
     async fn all_gone(&self) {
         self.processes.close();
         self.processes.wait().await;
@@ -283,6 +297,14 @@ pub(crate) async fn end_what_is_left(watched: Option<Watched>, marker: Marker) {
     drop(tokio::task::spawn_blocking(move || end_marked(marker)).await);
     if let Some(watched) = watched {
         watched.end_adopted().await;
+    }
+}
+
+/// The folder of the engine's socket.
+fn folder_of(invitation: &Invitation) -> Option<&Path> {
+    match &invitation.endpoint {
+        Endpoint::Unix(socket) => socket.parent(),
+        Endpoint::Tcp { .. } => None,
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) use self::local::token_pipe;
 pub(crate) use self::local::{GuardHandle, end_what_is_left};
 pub(crate) use self::spawner::Spawner;
 use crate::exit::Exit;
+use crate::user::WorkerIdentity;
 use crate::{Endpoint, WorkerError};
 
 /// Starts worker processes, or has them started.
@@ -38,6 +39,11 @@ pub trait Launcher: fmt::Debug + Send + Sync {
     /// A path of the engine's, as the processes see it: paths in frames are the worker's own.
     fn worker_path(&self, path: &Utf8Path) -> Utf8PathBuf {
         path.to_owned()
+    }
+
+    /// The user that the processes run as, where it is not the engine's.
+    fn user(&self) -> Option<&WorkerIdentity> {
+        None
     }
 
     /// Whether another process can be had when one has gone.

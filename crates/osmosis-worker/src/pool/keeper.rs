@@ -277,6 +277,7 @@ pub(super) fn describe(error: &WorkerError) -> String {
         }
         WorkerError::Spawn { .. }
         | WorkerError::Protocol { .. }
+        | WorkerError::User(_)
         | WorkerError::CodeChanged(_)
         | WorkerError::Socket { .. }
         | WorkerError::Intrusion(_) => None,

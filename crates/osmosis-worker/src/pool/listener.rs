@@ -20,6 +20,7 @@ use super::output::OutputSink;
 use super::peer::{Admissible, Holder, Peer};
 use super::socket_folder::SocketFolder;
 use crate::endpoint::{Endpoint, Listen, advertised};
+use crate::user::WorkerIdentity;
 
 /// How long a connection may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -137,14 +138,18 @@ impl Listener {
     /// Starts to listen, until `close` is cancelled.
     pub(super) async fn open(
         listen: Listen,
+        user: Option<&WorkerIdentity>,
         tasks: &TaskTracker,
         close: CancellationToken,
     ) -> std::io::Result<Arc<Self>> {
         let (socket, endpoint, folder) = match listen {
             Listen::PrivateSocket => {
-                let folder = SocketFolder::create()?;
+                let folder = SocketFolder::create(user)?;
                 let path = folder.socket();
                 let listener = UnixListener::bind(&path)?;
+                if let Some(user) = user {
+                    folder.hand_socket_to(user)?;
+                }
                 (Socket::Unix(listener), Endpoint::Unix(path), Some(folder))
             }
             Listen::Tcp {

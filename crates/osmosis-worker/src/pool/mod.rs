@@ -3,6 +3,7 @@
 //! One task attends each process (`keeper`), one supervises each dispatched job (`supervision`);
 //! `roster` decides who runs what. All of them are tracked, and end when the pool does.
 
+mod artifacts;
 mod attached;
 mod connected_process;
 mod connection;
@@ -36,6 +37,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::artifacts::{ArtifactsExchange, Content};
 use self::attached::Attached;
 use self::connected_process::StartDeadline;
 use self::listener::Listener;
@@ -54,6 +56,7 @@ pub use self::attached::Attachment;
 pub use self::intrusion::Intrusion;
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket_folder::remove_abandoned_folder;
+pub(crate) use self::socket_folder::{HOME, TEMPORARY};
 
 /// How long the last output and the last tasks may take once all processes have ended.
 const WINDING_UP: Duration = Duration::from_secs(2);
@@ -92,6 +95,8 @@ struct Inner {
     options: PoolOptions,
     events: mpsc::Sender<WorkerEvent>,
     listener: Arc<Listener>,
+    /// Set when workers have a user of their own, who can't enter the folders of the run.
+    exchange: Option<ArtifactsExchange>,
     processes: Arc<ProcessTable>,
     rosters: Mutex<Rosters>,
     /// All that have not ended, those that run one task alone included.
@@ -177,7 +182,12 @@ impl WorkerPool {
             limit,
             clock: clock_of(job.clock.clone(), limit),
         };
-        let artifacts_dir = self.inner.worker_path(job.artifacts_dir.as_deref());
+        let own_artifacts = job.artifacts_dir.clone();
+        let lent = self.inner.lend(job.artifacts_dir, Content::Nothing).await;
+        let artifacts_dir = match lent {
+            Ok(lent) => self.inner.worker_path(lent.as_deref()),
+            Err(report) => return report,
+        };
         let frame = move |task| {
             ToWorker::Run(RunTask {
                 task,
@@ -194,6 +204,7 @@ impl WorkerPool {
         };
         let task = self.inner.next_task_id();
         let report = self.inner.execute(task, assignment, frame, cancel).await;
+        let report = self.inner.take_back(own_artifacts, report).await;
         if let (Some(attached), TaskResult::Done { .. }) = (&self.inner.attached, &report.result) {
             attached.ran(rollout_id, task);
         }
@@ -244,7 +255,12 @@ impl WorkerPool {
             clock: clock_of(job.clock.clone(), limit),
         };
         let project_path = self.inner.load.project_path.clone();
-        let artifacts_dir = self.inner.worker_path(job.artifacts_dir.as_deref());
+        let own_artifacts = job.artifacts_dir.clone();
+        let lent = self.inner.lend(job.artifacts_dir, Content::OfRollout).await;
+        let artifacts_dir = match lent {
+            Ok(lent) => self.inner.worker_path(lent.as_deref()),
+            Err(report) => return report,
+        };
         let frame = move |task| {
             ToWorker::Grade(GradeTask {
                 task,
@@ -259,7 +275,8 @@ impl WorkerPool {
             })
         };
         let task = self.inner.next_task_id();
-        self.inner.execute(task, assignment, frame, cancel).await
+        let report = self.inner.execute(task, assignment, frame, cancel).await;
+        self.inner.take_back(own_artifacts, report).await
     }
 
     /// Returns when no task is taken any more, and says why: workers can't be kept alive, the attached
@@ -304,9 +321,11 @@ impl Inner {
             .into_string();
         let tasks = TaskTracker::new();
         let abandon = CancellationToken::new();
-        let listener = Listener::open(listen, &tasks, abandon.clone())
+        let user = launcher.user();
+        let listener = Listener::open(listen, user, &tasks, abandon.clone())
             .await
             .map_err(socket_error)?;
+        let exchange = user.and_then(|user| ArtifactsExchange::new(listener.endpoint(), user));
         let limits = || Limits {
             in_flight_per_worker: options.in_flight_per_worker.max(1),
             own_workers: options.own_workers(),
@@ -321,6 +340,7 @@ impl Inner {
             options,
             events,
             listener,
+            exchange,
             processes: Arc::default(),
             workers: Mutex::default(),
             source: Mutex::new(Source::Spawn),

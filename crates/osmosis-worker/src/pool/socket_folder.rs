@@ -3,12 +3,16 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown,
+};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
+
+use crate::user::{WorkerIdentity, is_open_to_all};
 
 /// The kernel's bound on the path of a Unix socket is 104 to 108 bytes.
 const MAX_SOCKET_PATH: usize = 100;
@@ -16,11 +20,18 @@ const MAX_SOCKET_PATH: usize = 100;
 const PREFIX: &str = "osmosis-";
 const SOCKET: &str = "s";
 const LOCK: &str = "lock";
+/// Where workers with a user of their own are at home.
+pub(crate) const HOME: &str = "home";
+pub(crate) const TEMPORARY: &str = "tmp";
+/// Where they leave the artifacts of rollouts.
+pub(super) const ARTIFACTS: &str = "artifacts";
+/// Where artifacts for them are put together. It stays ours.
+pub(super) const LENDING: &str = "lending";
 
 /// A folder without a lock may be one that is just being made.
 const MAKING: Duration = Duration::from_mins(10);
 
-/// A folder that only this user can enter. Removed when dropped.
+/// A folder that only this user can enter, and the user of the workers. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct SocketFolder {
     folder: TempDir,
@@ -28,9 +39,15 @@ pub(super) struct SocketFolder {
 }
 
 impl SocketFolder {
-    pub(super) fn create() -> std::io::Result<Self> {
+    pub(super) fn create(user: Option<&WorkerIdentity>) -> std::io::Result<Self> {
+        let parent = std::env::temp_dir();
+        let parent = if user.is_some() && !is_open_to_all(&parent) {
+            Path::new("/tmp")
+        } else {
+            &*parent
+        };
         loop {
-            let mut folder = make_in(&std::env::temp_dir())?;
+            let mut folder = make_in(parent)?;
             if folder.path().join(SOCKET).as_os_str().len() > MAX_SOCKET_PATH {
                 folder = make_in(Path::new("/tmp"))?;
             }
@@ -42,6 +59,9 @@ impl SocketFolder {
             lock.lock()?;
             // Somebody who cleans up may have had the lock between the last two lines.
             if folder.path().join(LOCK).exists() {
+                if let Some(user) = user {
+                    share_with(user, folder.path())?;
+                }
                 return Ok(Self {
                     folder,
                     _lock: lock,
@@ -54,9 +74,30 @@ impl SocketFolder {
         self.folder.path()
     }
 
+    /// Lets the user dial a socket that somebody listens at now.
+    pub(super) fn hand_socket_to(&self, user: &WorkerIdentity) -> std::io::Result<()> {
+        let socket = self.socket();
+        lchown(&socket, None, Some(user.gid))?;
+        std::fs::set_permissions(&socket, Permissions::from_mode(0o660))
+    }
+
     pub(super) fn socket(&self) -> PathBuf {
         self.path().join(SOCKET)
     }
+}
+
+/// Lets the user pass through the folder, which stays ours, to its own folders in it.
+fn share_with(user: &WorkerIdentity, folder: &Path) -> std::io::Result<()> {
+    for name in [HOME, TEMPORARY, ARTIFACTS] {
+        let own = folder.join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&own)?;
+        chown(&own, Some(user.uid), Some(user.gid))?;
+    }
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(folder.join(LENDING))?;
+    chown(folder, None, Some(user.gid))?;
+    std::fs::set_permissions(folder, Permissions::from_mode(0o710))
 }
 
 fn make_in(parent: &Path) -> std::io::Result<TempDir> {
@@ -94,7 +135,7 @@ pub(crate) fn remove_abandoned_folder(folder: &Path) -> bool {
     };
     let is_ours = found.is_dir()
         && found.uid() == rustix::process::getuid().as_raw()
-        && found.mode() & 0o777 == 0o700
+        && [0o700, 0o710].contains(&(found.mode() & 0o777))
         && holds_only_ours(folder);
     if !is_ours {
         return false;
@@ -109,9 +150,10 @@ pub(crate) fn remove_abandoned_folder(folder: &Path) -> bool {
 /// Other folders whose name begins like ours hold something else.
 fn holds_only_ours(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|entries| {
+        let ours = [SOCKET, LOCK, HOME, TEMPORARY, ARTIFACTS, LENDING];
         entries
             .filter_map(Result::ok)
-            .all(|entry| entry.file_name() == SOCKET || entry.file_name() == LOCK)
+            .all(|entry| ours.iter().any(|name| entry.file_name() == *name))
     })
 }
 
@@ -147,7 +189,7 @@ mod tests {
 
     #[test]
     fn only_this_user_can_enter_the_folder_of_the_socket() {
-        let folder = SocketFolder::create().unwrap();
+        let folder = SocketFolder::create(None).unwrap();
         let mode = folder.path().metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(folder.socket().as_os_str().len() <= MAX_SOCKET_PATH);
@@ -158,7 +200,7 @@ mod tests {
         let SocketFolder {
             folder,
             _lock: lock,
-        } = SocketFolder::create().unwrap();
+        } = SocketFolder::create(None).unwrap();
         let path = folder.keep();
         assert!(!remove_abandoned_folder(&path));
         drop(lock);

@@ -228,10 +228,18 @@ class Guest:
 
         threading.Thread(target=reap, daemon=True).start()
 
+    def run_code(self, code, fields):
+        scope = {"task": fields, "project": self.project_path}
+        exec(code, scope)
+        return scope.get("answer")
+
     def task(self, kind, fields):
         task, rollout = fields["task"], fields["rollout_id"]
         if kind == "grade":
             self.control.send("started", task=task)
+            metadata = json.loads(fields["metadata"] or "{}")
+            if "code" in metadata:
+                self.run_code(metadata["code"], fields)
             samples = fields["samples"]
             for sample in samples:
                 sample["reward"] = 1
@@ -248,6 +256,8 @@ class Guest:
         self.control.send("started", task=task)
         if word == "echo":
             done(arguments)
+        elif word == "run_code":
+            done(self.run_code(arguments[0], fields))
         elif word == "paths":
             done([self.project_path, fields["artifacts_dir"]])
         elif word == "pid":

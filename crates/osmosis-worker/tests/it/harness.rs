@@ -1,5 +1,7 @@
 //! A pool of scripted guests (`guest.py`), and the log of what it said.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use osmosis_core::{JsonText, RolloutId};
 use osmosis_testkit::left_processes::is_alive;
 use osmosis_testkit::waiting::until;
 use osmosis_worker::guard::GuardProgram;
+use osmosis_worker::user::WorkerIdentity;
 use osmosis_worker::{
     Launch, Listen, LocalLauncher, PoolOptions, WorkerError, WorkerEvent, WorkerPool,
 };
@@ -24,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) options: PoolOptions,
     pub(crate) listen: Listen,
+    pub(crate) user: Option<WorkerIdentity>,
+    pub(crate) python: Utf8PathBuf,
 }
 
 impl Setup {
@@ -40,6 +45,8 @@ impl Setup {
                 isolation: osmosis_core::config::WorkerIsolation::Shared,
             },
             listen: Listen::default(),
+            user: None,
+            python: "python3".into(),
         }
     }
 
@@ -60,14 +67,24 @@ impl Setup {
     pub(crate) async fn start(self) -> Result<Fixture, WorkerError> {
         let folder = TempDir::new().unwrap();
         let working_directory = Utf8PathBuf::from_path_buf(folder.path().to_owned()).unwrap();
-        let script = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/guest.py");
+        let mut script = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/guest.py");
+        if self.user.is_some() {
+            // Where the checkout is may be closed to that user.
+            std::fs::set_permissions(&working_directory, Permissions::from_mode(0o755)).unwrap();
+            let copy = working_directory.join("guest.py");
+            std::fs::write(&copy, std::fs::read(&script).unwrap()).unwrap();
+            std::fs::set_permissions(&copy, Permissions::from_mode(0o644)).unwrap();
+            script = copy;
+        }
         let launch = Launch {
-            program: "python3".into(),
+            program: self.python,
             arguments: vec![script.into_string()],
             working_directory: working_directory.clone(),
             environment: self.environment,
             guard: guard(),
             seal: None,
+            needed: Vec::new(),
+            user: self.user,
         };
         let load = Load {
             project_path: working_directory.to_string(),

@@ -21,3 +21,4 @@ mod pool_faults;
 mod pool_start;
 mod pool_tasks;
 mod real_sdk;
+mod worker_user;

@@ -129,6 +129,8 @@ async fn a_missing_program_is_named() {
             environment: Vec::new(),
             guard: harness::guard(),
             seal: None,
+            needed: Vec::new(),
+            user: None,
         };
         let load = osmosis_core::frame::Load {
             project_path: path.to_string(),

@@ -22,6 +22,33 @@ fn how_rollouts_are_kept_apart_is_declared_and_pinned_only_when_they_have_proces
 }
 
 #[test]
+fn the_user_of_workers_is_a_word_a_name_or_a_number_and_never_pinned() {
+    let user = |value: &str| eval(&format!("[workers]\nuser = {value}")).workers.user;
+    assert_eq!(user("'auto'"), WorkerUser::Auto);
+    assert_eq!(eval("").workers.user, WorkerUser::Auto);
+    assert_eq!(user("'same'"), WorkerUser::Same);
+    assert_eq!(user("'agents'"), WorkerUser::Named("agents".to_owned()));
+    assert_eq!(user("1001"), WorkerUser::Uid(1001));
+    assert_eq!(user("'1001'"), WorkerUser::Uid(1001));
+    let same = eval("[workers]\nuser = 'same'");
+    assert_eq!(
+        serde_json::to_value(&same).unwrap(),
+        serde_json::to_value(eval("")).unwrap()
+    );
+    for (value, problem) in [
+        ("-1", "`-1` is no user name"),
+        ("4294967295", "`4294967295` is no user id"),
+        ("'a:b'", "`a:b` is no user name"),
+        ("'a b'", "`a b` is no user name"),
+    ] {
+        let errors = eval_errors_with(&format!("[workers]\nuser = {value}\n"));
+        assert!(errors.contains(problem), "{errors}");
+        assert!(errors.contains("hint: write `auto`, `same`"), "{errors}");
+    }
+    assert!(eval_errors_with("[workers]\nuser = true\n").contains("`user` in `[workers]`"));
+}
+
+#[test]
 fn rloo_makes_one_update_per_batch() {
     let errors = train_errors_with(
         "[training]\nalgorithm = 'rloo'\nupdates_per_batch = 2\nflat_groups = 'drop'\n",
