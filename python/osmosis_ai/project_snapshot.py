@@ -117,7 +117,7 @@ class _Loader(SourceFileLoader):
         # What the user's file says by now need not be what runs.
         lines = text.splitlines(keepends=True)
         linecache.cache[file] = (len(source), None, lines, file)
-        return self.source_to_code(source, file)  # type: ignore[no-any-return]
+        return self.source_to_code(source, file)
 
 
 class _Finder(FileFinder):

@@ -99,7 +99,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("osmosis-testkit", &["osmosis-core", "osmosis-store"]),
-    ("xtask", &["osmosis-store-sqlite", "osmosis-testkit"]),
+    (
+        "xtask",
+        &["osmosis-store", "osmosis-store-sqlite", "osmosis-testkit"],
+    ),
 ];
 
 pub(crate) fn check() -> Result<()> {

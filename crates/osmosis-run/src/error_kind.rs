@@ -73,7 +73,7 @@ pub enum RunErrorKind {
 
 impl RunErrorKind {
     /// In the order of their codes.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 66] = [
         Self::ClusterUnusable,
         Self::CodeChanged,
         Self::ConfigInvalid,

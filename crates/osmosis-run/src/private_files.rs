@@ -2,6 +2,7 @@
 //! for by name, outside `.osmosis`, are as the user's umask says.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};

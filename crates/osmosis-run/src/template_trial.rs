@@ -28,7 +28,10 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const REFUSED: u8 = 3;
 
 /// What came of the templates that were tried out already. Once is enough, also for those that were refused.
-static TRIED: Mutex<Option<HashMap<[u8; 32], Result<(), String>>>> = Mutex::new(None);
+static TRIED: Mutex<Option<Tried>> = Mutex::new(None);
+
+/// By the digest of a trial: what kept the template from being used.
+type Tried = HashMap<[u8; 32], Result<(), String>>;
 
 /// From now on templates are tried out first.
 pub fn install() {
@@ -74,14 +77,15 @@ pub fn run_if_asked() -> Option<ExitCode> {
 fn tried(trial: &TemplateTrial) -> Result<(), String> {
     let text = serde_json::to_vec(trial).map_err(|error| error.to_string())?;
     let digest: [u8; 32] = Sha256::digest(&text).into();
-    let known = |tried: &HashMap<_, _>| tried.get(&digest).cloned();
+    let known = |tried: &Tried| tried.get(&digest).cloned();
     if let Some(result) = TRIED.lock().as_ref().and_then(known) {
         return result;
     }
     let end = ended(&text).map_err(|error| format!("it can't be tried out: {error}"))?;
-    let result = match end.status.is_some_and(|status| status.success()) {
-        true => Ok(()),
-        false => Err(end.why()),
+    let result = if end.status.is_some_and(|status| status.success()) {
+        Ok(())
+    } else {
+        Err(end.why())
     };
     let mut tried = TRIED.lock();
     tried.get_or_insert_default().insert(digest, result.clone());

@@ -6,7 +6,7 @@ use osmosis_testkit::python_environment;
 
 use crate::workspace::{ECHO_SCRIPT, PLAIN, Ran, Workspace, echo_rows};
 
-const ROWS: u64 = 8;
+const ROWS: usize = 8;
 
 /// Forges rewards where it can: the honest grader gives 0.
 const FORGING: &str = r#"
@@ -46,7 +46,7 @@ fn workspace(attack: &str) -> Workspace {
             "        ctx.set_reward(HONEST)",
         );
     let main = format!("{FORGING}\nHONEST = 0.0\n{main}");
-    let mut workspace = Workspace::new(&main, ECHO_SCRIPT, &echo_rows(ROWS));
+    let mut workspace = Workspace::new(&main, ECHO_SCRIPT, &echo_rows(ROWS as u64));
     // What is written there must not reach other tests.
     let cache = workspace.root.join("cache").into_string();
     workspace.variable("OSMOSIS_CACHE_DIR", &cache);
@@ -79,12 +79,7 @@ fn an_agent_that_rewrites_the_project_and_kills_the_template_changes_no_grade() 
             .read("rollouts/r/main.py")
             .contains("HONEST = 1.0")
     );
-    assert_eq!(
-        workspace.outcomes(),
-        ["scored"; ROWS as usize],
-        "{}",
-        ran.stderr
-    );
+    assert_eq!(workspace.outcomes(), ["scored"; ROWS], "{}", ran.stderr);
     assert_no_forged_reward(&workspace);
     // The next run executes what is there then.
     workspace.submit(&["--fresh"]).expect(0);
@@ -179,12 +174,7 @@ fn what_a_project_writes_below_its_own_folder_is_in_a_copy_and_named() {
     workspace.write("rollouts/r/kept/a.json", "{}");
     workspace.write("rollouts/r/.osmosisignore", "kept/\n");
     let ran = workspace.submit(&[]).expect(0);
-    assert_eq!(
-        workspace.outcomes(),
-        ["scored"; ROWS as usize],
-        "{}",
-        ran.stderr
-    );
+    assert_eq!(workspace.outcomes(), ["scored"; ROWS], "{}", ran.stderr);
     let notice = "The project wrote below its own folder: `cache/`, `notes.txt`.";
     assert!(ran.stderr.contains(notice), "{}", ran.stderr);
     let project = workspace.root.join("rollouts/r");

@@ -45,14 +45,14 @@ fn a_clock_before_1970_is_an_error_and_no_panic() {
 }
 
 /// An agent in a process that can open nothing any more, wherever that comes to light.
-const AT_THE_LIMIT: &str = r#"
+const AT_THE_LIMIT: &str = r"
 class Plain(AgentWorkflow):
     async def run(self, ctx):
         import resource
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
         return [*ctx.prompt, await ask(ctx.prompt)]
-"#;
+";
 
 #[test]
 fn an_agent_that_gets_no_descriptor_is_no_failed_agent() {

@@ -124,10 +124,12 @@ pub(crate) async fn serve(
 /// At an address of its own: `/metrics` and nothing else, under the same rules.
 pub(crate) fn serve_metrics(shared: &Shared, key: &ControlKey, request: Request) -> Response {
     let (parts, _) = request.into_parts();
-    let is_page = Control::at(parts.uri.path()) == Some(Control::Metrics);
-    let answer = admit(shared, Some(key), &parts).and_then(|()| match is_page {
-        true => page_of_metrics(shared, &parts),
-        false => Err(ErrorReply::not_found("only `/metrics` is here")),
+    let answer = admit(shared, Some(key), &parts).and_then(|()| {
+        if Control::at(parts.uri.path()) == Some(Control::Metrics) {
+            page_of_metrics(shared, &parts)
+        } else {
+            Err(ErrorReply::not_found("only `/metrics` is here"))
+        }
     });
     answer.unwrap_or_else(|refusal| refusal.response(Dialect::ChatCompletions))
 }

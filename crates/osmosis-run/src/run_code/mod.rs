@@ -12,8 +12,11 @@ mod snapshot;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use osmosis_worker::Launch;
+use osmosis_core::config::WorkerUser;
+use osmosis_worker::environment::Surroundings;
 use osmosis_worker::seal::{Seal, Sealed, Unsealed};
+use osmosis_worker::user::{self, Needed, NeededPath, RunsAs};
+use osmosis_worker::{Launch, WorkerError};
 use serde_json::json;
 
 use self::scratch::Scratch;
@@ -111,8 +114,34 @@ impl RunCode {
         &self.scratch.folder
     }
 
-    /// How to start a worker, with variables beside what workers inherit.
-    pub fn launch(&self, mut variables: Vec<(String, String)>) -> Launch {
+    /// How to start workers, as the user that was chosen, with variables beside what workers inherit. Says so where they
+    /// run as root although another user was to be found.
+    pub async fn launch_as(
+        &self,
+        choice: &WorkerUser,
+        variables: Vec<(String, String)>,
+        notices: &dyn Notices,
+    ) -> Result<Launch, RunError> {
+        let mut launch = self.launch(variables);
+        let cache = Surroundings::from_environment().cache;
+        let decided = user::decide(choice, &launch.needed, cache.as_deref());
+        match decided.map_err(WorkerError::from)? {
+            RunsAs::Engine => {}
+            RunsAs::Root(error) => notices.note(format_args!(
+                "workers run as root, like the engine: {error}\nhint: {}; `user = \"same\"` in [workers] hides this note",
+                error.hint()
+            )),
+            RunsAs::Other(identity) => {
+                self.scratch
+                    .lend_to(&identity)
+                    .map_err(|error| io_error(&self.scratch.folder, &error))?;
+                Box::pin(launch.run_as(identity)).await;
+            }
+        }
+        Ok(launch)
+    }
+
+    fn launch(&self, mut variables: Vec<(String, String)>) -> Launch {
         let snapshot = json!({
             "project": self.project,
             "folder": self.scratch.folder,
@@ -122,10 +151,21 @@ impl RunCode {
         if self.prepared.interpreter().is_some() {
             variables.push((SNAPSHOT_VARIABLE.to_owned(), snapshot.to_string()));
         }
-        Launch {
-            seal: Some(Arc::clone(&self.seal)),
-            ..self.prepared.launch(&self.scratch.folder, variables)
+        let mut launch = self.prepared.launch(&self.scratch.folder, variables);
+        launch.seal = Some(Arc::clone(&self.seal));
+        // The scratch copy is lent to the workers' user; the project has to be open to it, for what is not copied.
+        let project = launch
+            .needed
+            .iter_mut()
+            .find(|it| it.path == self.scratch.folder);
+        if let Some(project) = project {
+            project.path.clone_from(&self.project);
         }
+        launch.needed.push(NeededPath {
+            needed: Needed::Snapshot,
+            path: self.snapshot.files.clone(),
+        });
+        launch
     }
 
     /// The code was imported, and nothing has run yet: packages are as they should be.

@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+
+use osmosis_worker::user::WorkerIdentity;
 
 use super::snapshot::Snapshot;
 use crate::digested_files::make_folder;
@@ -83,6 +85,17 @@ impl Scratch {
             return Err(io_error(&folder, &error));
         }
         Ok(scratch)
+    }
+
+    /// Lets another user write there. Its files stay ours: they have to stay as they are.
+    pub(super) fn lend_to(&self, user: &WorkerIdentity) -> io::Result<()> {
+        let copied = self.made.iter().map(|name| self.folder.join(name));
+        for path in copied.chain([self.folder.clone()]) {
+            if path.symlink_metadata()?.is_dir() {
+                lchown(&path, Some(user.uid), Some(user.gid))?;
+            }
+        }
+        Ok(())
     }
 
     /// What the project wrote there, the topmost of it. The folder is removed when there is nothing.

@@ -100,7 +100,8 @@ pub(super) async fn call(
         attempt: None,
         number,
     };
-    side.answer(api.documents.call_body(&run, &rollout, call).await?)
+    let body = api.documents.call_body(&run, &rollout, call).await?;
+    Ok(side.of(body))
 }
 
 pub(super) async fn earlier_call(
@@ -112,7 +113,8 @@ pub(super) async fn earlier_call(
         attempt: Some(Attempt(attempt)),
         number,
     };
-    side.answer(api.documents.call_body(&run, &rollout, call).await?)
+    let body = api.documents.call_body(&run, &rollout, call).await?;
+    Ok(side.of(body))
 }
 
 /// What of a call is wanted.
@@ -124,11 +126,11 @@ pub(super) enum CallSide {
 }
 
 impl CallSide {
-    fn answer(self, body: CallBody) -> Answer {
-        Ok(raw(match self {
+    fn of(self, body: CallBody) -> Response {
+        raw(match self {
             Self::Request => body.request,
             Self::Reply => body.response,
-        }))
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::process::Command;
 use super::error::EnvironmentError;
 use super::project::{self, Project};
 use super::{Surroundings, digest_of, hex};
+use crate::user::open_tree;
 use crate::variables;
 
 /// The package's files.
@@ -101,6 +102,11 @@ pub(super) fn unpack(surroundings: &Surroundings) -> Result<Sdk, EnvironmentErro
             std::fs::create_dir_all(folder).map_err(write_error())?;
         }
         std::fs::write(path, &file.data).map_err(write_error())?;
+    }
+    if rustix::process::geteuid().is_root() {
+        // Root's workers may run as another user. Now, because a change of modes later would be one of sealed files.
+        let unpacked = Utf8Path::from_path(fresh.path()).map_or(Ok(()), open_tree);
+        unpacked.map_err(write_error())?;
     }
     // A damaged copy is moved out of the way first; whoever uses it keeps their open files.
     if sdk.path.exists() {

@@ -11,7 +11,7 @@ pub use self::decision::{RunsAs, decide};
 pub(crate) use self::identity::NOT_INHERITED;
 pub use self::identity::WorkerIdentity;
 pub use self::reach::{Needed, NeededPath};
-pub(crate) use self::reach::{is_open_to_all, open_program};
+pub(crate) use self::reach::{is_open_to_all, open_program, open_tree};
 use crate::{Launch, environment};
 
 impl Launch {
@@ -79,7 +79,7 @@ impl UserError {
                 Needed::UserPackages => {
                     "install them in an environment (a `pyproject.toml` in the project makes one)".to_owned()
                 }
-                Needed::Sdk => {
+                Needed::Sdk | Needed::Snapshot => {
                     "set OSMOSIS_CACHE_DIR to a folder that all users can enter, such as /var/cache/osmosis".to_owned()
                 }
                 Needed::Variable(name) => {

@@ -45,6 +45,8 @@ pub enum Needed {
     UserPackages,
     Sdk,
     Project,
+    /// The copy of the project that is imported, in our cache.
+    Snapshot,
     /// What a variable of this name names.
     Variable(&'static str),
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Needed {
             Self::UserPackages => f.write_str("the packages of root's own"),
             Self::Sdk => f.write_str("the unpacked SDK"),
             Self::Project => f.write_str("the project"),
+            Self::Snapshot => f.write_str("the snapshot of the project"),
             Self::Variable(name) => write!(f, "what {name} names,"),
         }
     }
@@ -271,7 +274,7 @@ fn closed_in(needed: &NeededPath) -> Option<Utf8PathBuf> {
             closed_inside(&packages, Depth::One)
         }),
         Needed::UserPackages => closed(path, Access::READ_OK | Access::EXEC_OK),
-        Needed::Sdk | Needed::Project => closed_inside(path, Depth::All),
+        Needed::Sdk | Needed::Project | Needed::Snapshot => closed_inside(path, Depth::All),
         Needed::Variable(_) => {
             let folder = path.is_dir().then_some(Access::EXEC_OK);
             closed_link(path, Access::READ_OK | folder.unwrap_or(Access::empty()))
@@ -389,7 +392,7 @@ fn open_up(base: &Utf8Path, tree: &Utf8Path) -> std::io::Result<()> {
 }
 
 /// Lets others read a tree of ours.
-pub(super) fn open_tree(tree: &Utf8Path) -> std::io::Result<()> {
+pub(crate) fn open_tree(tree: &Utf8Path) -> std::io::Result<()> {
     let mut waiting = vec![tree.to_owned()];
     while let Some(folder) = waiting.pop() {
         for entry in folder.read_dir_utf8()? {
