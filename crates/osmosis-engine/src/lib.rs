@@ -53,5 +53,6 @@ pub use others::{NodeEnd, NodeEnds};
 pub use regrade::Recorded;
 pub use serving::Cancellation;
 pub use sessions::{
-    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, RunFaultKind, Session,
+    SessionCalls, Sessions,
 };

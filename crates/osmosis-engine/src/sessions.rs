@@ -37,8 +37,18 @@ pub trait Sessions: fmt::Debug + Send + Sync {
 /// Why what answers can't serve a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunFault {
+    pub kind: RunFaultKind,
     pub message: String,
     pub hint: Option<String>,
+}
+
+/// What callers branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunFaultKind {
+    /// The model does not see the tools of its calls.
+    ToolsIgnored,
+    /// What answers can't take connections.
+    OutOfDescriptors,
 }
 
 /// What an agent's session is to be like.

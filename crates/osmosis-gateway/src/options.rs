@@ -51,6 +51,8 @@ pub struct ConnectionLimits {
     pub head: Duration,
     /// A caller that takes nothing of its reply for so long is cut off.
     pub stalled: Duration,
+    /// When the system has had no descriptor for a new connection for so long, it is a fault of the run.
+    pub exhausted: Duration,
     /// The head of a request beyond this is refused with 431. As much of a reply, about, is held for a
     /// caller that does not read.
     pub buffer_bytes: usize,
@@ -63,6 +65,7 @@ impl Default for ConnectionLimits {
             idle: Duration::from_mins(15),
             head: Duration::from_secs(30),
             stalled: Duration::from_mins(5),
+            exhausted: Duration::from_secs(5),
             buffer_bytes: 128 << 10,
         }
     }

@@ -1,7 +1,7 @@
 //! Why something about a run could not be done: a kind for programs, a message and a hint for people.
 
 use osmosis_core::config::ConfigErrors;
-use osmosis_engine::EngineError;
+use osmosis_engine::{EngineError, RunFaultKind};
 use osmosis_store::{StoreError, StoreErrorKind};
 use osmosis_train::TrainError;
 use osmosis_worker::environment::EnvironmentError;
@@ -166,8 +166,10 @@ impl From<EngineError> for RunError {
 
 fn engine_error_kind(error: &EngineError) -> RunErrorKind {
     match error {
-        // The one fault that ends runs.
-        EngineError::PolicyUnusable(_) => RunErrorKind::ToolsIgnored,
+        EngineError::PolicyUnusable(fault) => match fault.kind {
+            RunFaultKind::ToolsIgnored => RunErrorKind::ToolsIgnored,
+            RunFaultKind::OutOfDescriptors => RunErrorKind::Gateway,
+        },
         _ => RunErrorKind::Engine,
     }
 }

@@ -245,7 +245,7 @@ impl RunErrorKind {
             Self::Environment => "the project's Python environment can't be created",
             Self::FileExists => "the file exists already and is not overwritten",
             Self::FileNotFound => "a named file does not exist",
-            Self::Gateway => "the gateway can't listen",
+            Self::Gateway => "the gateway can't listen, or can't accept connections any more",
             Self::HeldOutOverlap => {
                 "rows are both in the training data and held out; the message names the first ones with file and line of each"
             }

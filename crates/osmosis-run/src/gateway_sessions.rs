@@ -5,9 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use osmosis_core::{Attempt, RolloutId, TaskClock};
 use osmosis_engine::{
-    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
+    AgentSession, GivenAnswer, JudgeSession, ModelFault, RunFault, RunFaultKind, Session,
+    SessionCalls, Sessions,
 };
-use osmosis_gateway::{Fault, Gateway, RolloutCalls, RolloutSession};
+use osmosis_gateway::{Fault, FaultKind, Gateway, RolloutCalls, RolloutSession};
 
 /// Opens sessions at a gateway of this process.
 #[derive(Debug, Clone)]
@@ -91,6 +92,11 @@ impl Sessions for GatewaySessions {
     async fn run_fault(&self) -> RunFault {
         let fault = self.gateway.run_fault().await;
         RunFault {
+            kind: match fault.kind {
+                FaultKind::OutOfDescriptors => RunFaultKind::OutOfDescriptors,
+                // The one other that ends runs.
+                _ => RunFaultKind::ToolsIgnored,
+            },
             message: fault.message,
             hint: fault.kind.hint().map(str::to_owned),
         }

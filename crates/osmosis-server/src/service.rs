@@ -161,6 +161,7 @@ impl RolloutService {
             ConnectionLimits::default(),
             shared.connections.clone(),
             http_stop.clone(),
+            |_| {},
         ));
 
         let ended = shared.serve(stop, &mut http).await;

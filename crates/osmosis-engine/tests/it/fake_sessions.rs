@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use osmosis_core::{Attempt, RolloutId, TaskClock};
 use osmosis_engine::{
-    AgentSession, JudgeSession, ModelFault, RunFault, Session, SessionCalls, Sessions,
+    AgentSession, JudgeSession, ModelFault, RunFault, RunFaultKind, Session, SessionCalls, Sessions,
 };
 use osmosis_store::CallSummary;
 use parking_lot::Mutex;
@@ -52,6 +52,7 @@ impl FakeSessions {
     /// From now on no rollout can be served.
     pub(crate) fn is_unusable(&self, message: &str) {
         *self.unusable.lock() = Some(RunFault {
+            kind: RunFaultKind::ToolsIgnored,
             message: message.to_owned(),
             hint: Some("do something".to_owned()),
         });

@@ -32,6 +32,8 @@ pub enum FaultKind {
     Paused,
     /// The call has tools, and the chat template does not show them to the model.
     ToolsIgnored,
+    /// The gateway has had no descriptor for a new connection for some time, so callers wait in vain.
+    OutOfDescriptors,
 }
 
 impl FaultKind {
@@ -48,6 +50,7 @@ impl FaultKind {
             Self::QueueFull => "gateway_queue_full",
             Self::Paused => "policy_paused",
             Self::ToolsIgnored => "tools_ignored",
+            Self::OutOfDescriptors => "out_of_descriptors",
         }
     }
 
@@ -75,14 +78,14 @@ impl FaultKind {
             | Self::CutShort
             | Self::QueueFull
             | Self::Paused => true,
-            Self::Misconfigured | Self::ToolsIgnored => false,
+            Self::Misconfigured | Self::ToolsIgnored | Self::OutOfDescriptors => false,
         }
     }
 
     /// Whether a run has no use for going on: every rollout would fare alike, by what the run is made of.
     pub fn ends_the_run(self) -> bool {
         match self {
-            Self::ToolsIgnored => true,
+            Self::ToolsIgnored | Self::OutOfDescriptors => true,
             Self::Unreachable
             | Self::TimedOut
             | Self::Overloaded
@@ -101,6 +104,10 @@ impl FaultKind {
             Self::ToolsIgnored => Some(
                 "write `tool_format = \"hermes\"` in [experiment] to put the tools into the system message, or \
                  `chat_template = \"FILE\"` to use a template that renders `tools`",
+            ),
+            Self::OutOfDescriptors => Some(
+                "raise the limit of the shell (`ulimit -n 65536`) or of the service, or run fewer rollouts at once \
+                 (`--max-in-flight`); a resume repeats the rollouts that were under way",
             ),
             Self::Unreachable
             | Self::TimedOut

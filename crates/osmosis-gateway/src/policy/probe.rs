@@ -143,7 +143,8 @@ impl Target<'_> {
             | FaultKind::CutShort
             | FaultKind::QueueFull
             | FaultKind::Paused
-            | FaultKind::ToolsIgnored => Finding::Doubtful { why: fault.message },
+            | FaultKind::ToolsIgnored
+            | FaultKind::OutOfDescriptors => Finding::Doubtful { why: fault.message },
         }
     }
 

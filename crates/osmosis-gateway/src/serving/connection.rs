@@ -19,6 +19,7 @@ use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
@@ -37,17 +38,20 @@ const LEAST_BUFFER: usize = 8 << 10;
 const HIDDEN_WAIT: Duration = Duration::from_millis(100);
 
 /// Serves connections until it is told to stop; then those that are busy finish. Every connection is one of
-/// `tasks`. A request whose caller hangs up is dropped where it stands.
+/// `tasks`. A request whose caller hangs up is dropped where it stands. `exhausted` hears of it when no connection
+/// could be accepted for the time that the limits say.
 pub async fn serve_connections<A, F>(
     listener: TcpListener,
     answer: A,
     limits: ConnectionLimits,
     tasks: TaskTracker,
     stop: CancellationToken,
+    exhausted: impl Fn(&io::Error),
 ) where
     A: Fn(Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response> + Send + 'static,
 {
+    let mut failing_since = None;
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
@@ -55,6 +59,7 @@ pub async fn serve_connections<A, F>(
         };
         match accepted {
             Ok((stream, _)) => {
+                failing_since = None;
                 tasks.spawn(serve_connection(
                     stream,
                     answer.clone(),
@@ -64,6 +69,14 @@ pub async fn serve_connections<A, F>(
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection can't be accepted");
+                let since = *failing_since.get_or_insert_with(Instant::now);
+                let is_exhausted = matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::MFILE | Errno::NFILE)
+                );
+                if is_exhausted && since.elapsed() >= limits.exhausted {
+                    exhausted(&error);
+                }
                 tokio::time::sleep(EXHAUSTED_WAIT).await;
             }
         }

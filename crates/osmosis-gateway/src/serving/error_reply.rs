@@ -186,7 +186,8 @@ impl ErrorReply {
             | FaultKind::Garbage
             | FaultKind::CutShort
             | FaultKind::Misconfigured
-            | FaultKind::ToolsIgnored => None,
+            | FaultKind::ToolsIgnored
+            | FaultKind::OutOfDescriptors => None,
         };
         Self {
             retry_after,

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::GatewayError;
 use crate::options::{ConnectionLimits, Durability, GatewayOptions};
 use crate::policy::registry::{HoldLimits, PolicyStatus, PolicyUpdate, Registry};
-use crate::policy::{Fault, Policy, PolicyDescription};
+use crate::policy::{Fault, FaultKind, Policy, PolicyDescription};
 use crate::secret::Secret;
 use crate::serving::connection;
 use crate::serving::control::{self, ControlKey};
@@ -175,6 +175,10 @@ impl Gateway {
             shared.connections,
             shared.tasks.clone(),
             stop.clone(),
+            {
+                let shared = Arc::clone(&shared);
+                move |error| shared.note_run_fault(&out_of_descriptors(error))
+            },
         );
         shared.tasks.spawn(accepting);
         Ok(Self {
@@ -233,6 +237,7 @@ impl Gateway {
             self.shared.connections,
             self.shared.tasks.clone(),
             self.stop.clone(),
+            |_| {},
         );
         self.shared.tasks.spawn(accepting);
         Ok((address, secret))
@@ -451,6 +456,14 @@ impl fmt::Debug for Gateway {
         f.debug_struct("Gateway")
             .field("url", &self.url)
             .finish_non_exhaustive()
+    }
+}
+
+fn out_of_descriptors(error: &std::io::Error) -> Fault {
+    Fault {
+        kind: FaultKind::OutOfDescriptors,
+        status: 503,
+        message: format!("the gateway can't accept connections: {error}"),
     }
 }
 

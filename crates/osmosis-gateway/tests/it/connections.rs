@@ -1,8 +1,10 @@
 //! What a connection may take, and calls that are repeated.
 
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-use osmosis_gateway::{ConnectionLimits, GatewayOptions};
+use osmosis_gateway::{ConnectionLimits, FaultKind, GatewayOptions};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -333,4 +335,28 @@ async fn a_failed_call_is_not_repeated_from_memory_and_a_request_id_is_no_promis
     }
     assert_eq!(fleet.store.calls().len(), 4);
     assert_eq!(a.arrivals(), 4);
+}
+
+/// Callers would wait in vain, and their agents would fail.
+#[tokio::test]
+async fn a_gateway_that_can_accept_nothing_is_a_fault_of_the_run() {
+    let a = Peer::start("a").await;
+    let limits = ConnectionLimits {
+        exhausted: Duration::from_millis(200),
+        ..ConnectionLimits::default()
+    };
+    let fleet = Fleet::start_with(options_for(&[&a]), limited(limits)).await;
+    let address = fleet.gateway.url().strip_prefix("http://").unwrap();
+    // The system completes the connection; the gateway gets its turn at the next await.
+    let caller = std::net::TcpStream::connect(address.strip_suffix("/v1").unwrap()).unwrap();
+    let all = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(u64::try_from(caller.as_raw_fd()).unwrap() + 1),
+        ..all
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    let limit = Duration::from_secs(20);
+    let fault = tokio::time::timeout(limit, fleet.gateway.run_fault()).await;
+    setrlimit(Resource::Nofile, all).unwrap();
+    assert_eq!(fault.unwrap().kind, FaultKind::OutOfDescriptors);
 }

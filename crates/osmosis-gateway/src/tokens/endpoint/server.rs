@@ -136,6 +136,7 @@ impl TokenEndpoint {
             options.connections,
             shared.tasks.clone(),
             stop.clone(),
+            |_| {},
         );
         shared.tasks.spawn(accepting);
         Ok(Self {

@@ -133,7 +133,8 @@ impl Ticket {
             | FaultKind::Misconfigured
             | FaultKind::QueueFull
             | FaultKind::Paused
-            | FaultKind::ToolsIgnored => false,
+            | FaultKind::ToolsIgnored
+            | FaultKind::OutOfDescriptors => false,
         };
         let opened = counts && lane.breaker.failed(self.grant.breaker_epoch, now);
         if opened {
