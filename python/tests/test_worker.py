@@ -671,13 +671,15 @@ def parent_of(pid: int) -> int:
 
 @linux
 async def test_a_worker_can_not_be_traced_unless_it_is_debugged(tmp_path: Path):
-    note = "open('dumpable', 'a').write(str(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)))"
+    found = tmp_path / "dumpable"
+    note = f"open({str(found)!r}, 'a').write(str(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)))"
     source = workflow("return ctx.prompt", before=f"import ctypes\n{note}")
     async with loaded_worker(tmp_path, source) as (_, _, engine):
-        assert (tmp_path / "dumpable").read_text() == "0"
-        debugged, _ = await engine.start(tmp_path, _OSMOSIS_DEBUG="1")
-        await debugged.load(tmp_path)
-        assert (tmp_path / "dumpable").read_text() == "01"
+        assert found.read_text() == "0"
+        project = tmp_path / "project"
+        debugged, _ = await engine.start(project, _OSMOSIS_DEBUG="1")
+        await debugged.load(project)
+        assert found.read_text() == "01"
 
 
 @linux

@@ -294,7 +294,7 @@ fn what_can_not_be_compared_says_why() {
 
 #[test]
 fn another_threshold_or_grader_and_missing_results_are_told() {
-    let workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
+    let mut workspace = Workspace::new(PLAIN, ECHO_SCRIPT, &echo_rows(3));
     submit(&workspace, "one", &[]);
     workspace.config("[evaluation]\npass_threshold = 0.5\n");
     workspace.write(
@@ -311,6 +311,7 @@ fn another_threshold_or_grader_and_missing_results_are_told() {
         )
         .unwrap();
     drop(database);
+    workspace.forget_key();
     let found = compared(&workspace, &["one", "two"]);
     let cautions = found["cautions"].to_string();
     for told in [

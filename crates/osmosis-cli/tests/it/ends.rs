@@ -360,11 +360,13 @@ fn code_that_can_not_be_loaded_leaves_runs_as_they_were_whatever_their_kind() {
 fn a_regrade_that_fails_is_interrupted() {
     let kind = Kind::Regrade;
     let workspace = kind.workspace();
+    let mut child = kind.start(&workspace);
+    kind.wait_until_begun(&workspace, &mut child);
     database(&workspace, "t")
         .execute_batch("DROP TABLE samples")
         .unwrap();
     Kind::open_gates(&workspace);
-    let ran = Ran::of(&kind.start(&workspace).wait_with_output().unwrap());
+    let ran = Ran::of(&child.wait_with_output().unwrap());
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(
         ran.stderr.contains("resume with `osmosis eval resume u`"),

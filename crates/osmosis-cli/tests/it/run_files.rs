@@ -40,9 +40,9 @@ fn a_reward_that_something_else_wrote_is_in_no_report_and_a_run_of_another_key_s
     workspace.submit(&[]).expect(0);
     let info = ["eval", "info", "t", "--json"];
     let sound = workspace.osmosis(&info).expect(0).json();
-    assert_eq!(sound["resource"].get("unauthenticated"), None, "{sound}");
+    assert_eq!(sound["data"].get("unauthenticated"), None, "{sound}");
     for folder in ["elsewhere", "again"] {
-        std::fs::create_dir(workspace.root.join(folder)).unwrap();
+        std::fs::create_dir_all(workspace.root.join(folder).join("rollouts")).unwrap();
     }
     let copy = ["run", "copy", "t", "--to", "elsewhere"];
     workspace.osmosis(&copy).expect(0);
@@ -62,12 +62,11 @@ fn a_reward_that_something_else_wrote_is_in_no_report_and_a_run_of_another_key_s
     assert_eq!(refused["code"], "run_altered", "{refused}");
 
     // Another user, or another machine.
-    let other = workspace.root.join("other-state");
-    workspace.variable("XDG_STATE_HOME", other.as_str());
+    workspace.forget_key();
     let elsewhere = workspace.root.join("elsewhere");
     let in_copy = ["--workspace", elsewhere.as_str()];
     let read = workspace.osmosis(&[&info[..], &in_copy].concat()).expect(0);
-    let why = read.json()["resource"]["unauthenticated"].to_string();
+    let why = read.json()["data"]["unauthenticated"].to_string();
     assert!(why.contains("another machine or user"), "{why}");
     let told = workspace.osmosis(&[&["run", "verify", "t"][..], &in_copy].concat());
     assert!(told.expect(0).stderr.contains("is unauthenticated"));

@@ -344,7 +344,7 @@ fn rows_of_unseen_phrasings_and_failures_are_reported_apart() {
 
 #[test]
 fn a_run_from_before_greedy_evaluations_is_readable() {
-    let workspace = workspace();
+    let mut workspace = workspace();
     workspace.train(&[]).expect(0);
     let database = workspace.training_folder("t").join("run.db");
     let old = r#"{"step": 0, "version": 0, "eval/rollouts": 2, "eval/scored": 2, "eval/infrastructure_failed": 0,
@@ -358,6 +358,7 @@ fn a_run_from_before_greedy_evaluations_is_readable() {
         .status()
         .unwrap();
     assert!(changed.success());
+    workspace.forget_key();
     let info = workspace
         .osmosis(&["train", "info", "t", "--json"])
         .expect(0)

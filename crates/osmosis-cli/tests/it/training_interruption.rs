@@ -228,7 +228,7 @@ fn a_resume_is_refused_when_the_data_changed() {
 
 #[test]
 fn a_run_says_what_it_was_begun_on_and_a_resume_elsewhere_is_warned_of() {
-    let workspace = workspace();
+    let mut workspace = workspace();
     let training = "steps = 1\neval_fraction = 0.25\n";
     workspace.training("builtin/tiny", training, "");
     workspace.train(&[]).expect(0);
@@ -253,6 +253,7 @@ fn a_run_says_what_it_was_begun_on_and_a_resume_elsewhere_is_warned_of() {
         .unwrap();
     assert_eq!(database.changes(), 1);
     drop(database);
+    workspace.forget_key();
     // A complete run would only be looked at: it goes on when its weights are gone.
     std::fs::remove_dir_all(folder.join("checkpoints")).unwrap();
     let other = resume(&workspace).expect(0);

@@ -101,7 +101,8 @@ mod tests {
         for (lengths, rows, even) in [
             (vec![128, 128, 128, 128], 256, true),
             (vec![1; 24], 12, true),
-            (vec![13, 12, 12], 13, true),
+            (vec![13, 14, 12], 13, true),
+            (vec![13, 12, 12], 13, false),
             // One piece of a prompt beside sampled tokens, and the rest of a prompt behind whole ones.
             (vec![1, 1, 62], 32, false),
             (vec![128, 128, 4], 130, false),

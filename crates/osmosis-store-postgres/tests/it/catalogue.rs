@@ -47,7 +47,7 @@ async fn tables_of_another_version_are_left_alone() {
             let StoreError::SchemaVersion { found, known, .. } = &error else {
                 panic!("{error}");
             };
-            assert_eq!((*found, *known), (version, 2));
+            assert_eq!((*found, *known), (version, 3));
             assert!(error.hint().is_some());
         }
     }

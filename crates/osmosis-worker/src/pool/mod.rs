@@ -366,7 +366,7 @@ impl Inner {
                 detail,
                 killed: true,
                 ..
-            }) => {
+            }) if self.listener.intrusion().is_none() => {
                 tracing::warn!(detail, "the first worker process is started again");
                 self.loaded_guest(deadline).await?
             }

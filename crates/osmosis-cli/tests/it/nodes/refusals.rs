@@ -159,7 +159,7 @@ fn a_node_runs_nothing_but_the_files_that_the_run_is_pinned_to() {
     let refused = cluster.node("node", &invitation, &[]).ends().expect(1);
     let told = refused.error().to_string();
     assert!(
-        told.contains("schema version 99") && told.contains("knows 2"),
+        told.contains("schema version 99") && told.contains("knows 3"),
         "{told}"
     );
     drop(controller);
