@@ -140,7 +140,8 @@ enum IfNew {
     Bytecode,
 }
 
-type Listing = HashMap<Utf8PathBuf, Found>;
+/// By path. As text: a path is taken apart to be hashed, and there are tens of thousands.
+type Listing = HashMap<String, Found>;
 
 /// Files that were noted, to be compared.
 #[derive(Debug)]
@@ -203,16 +204,16 @@ impl Seal {
         for (file, found) in noted.iter() {
             match now.get(file) {
                 None if found.if_new == IfNew::Bytecode => {}
-                None => files.push((file.clone(), Change::Removed)),
+                None => files.push((file.into(), Change::Removed)),
                 Some(now) if now.stamp == found.stamp => {}
-                Some(now) if now.if_new == IfNew::Bytecode => bytecode.push(file.clone()),
-                Some(_) => files.push((file.clone(), Change::Changed)),
+                Some(now) if now.if_new == IfNew::Bytecode => bytecode.push(file.into()),
+                Some(_) => files.push((file.into(), Change::Changed)),
             }
         }
         for (file, found) in now.iter().filter(|(file, _)| !noted.contains_key(*file)) {
             match found.if_new {
-                IfNew::Counts => files.push((file.clone(), Change::Added)),
-                IfNew::Bytecode => bytecode.push(file.clone()),
+                IfNew::Counts => files.push((file.into(), Change::Added)),
+                IfNew::Bytecode => bytecode.push(file.into()),
                 IfNew::Ignored => {}
             }
         }
@@ -220,8 +221,8 @@ impl Seal {
         for file in bytecode {
             if forged.contains(&file) {
                 files.push((file, Change::Changed));
-            } else if let Some(found) = now.get(&file) {
-                noted.insert(file, *found);
+            } else if let Some(found) = now.get(file.as_str()) {
+                noted.insert(file.into_string(), *found);
             }
         }
         if files.is_empty() {
@@ -273,7 +274,7 @@ fn list(sealed: &[Sealed], with_packages: bool) -> io::Result<Listing> {
                     if let Ok(metadata) = std::fs::symlink_metadata(file) {
                         let stamp = Stamp::of(&metadata);
                         let if_new = IfNew::Counts;
-                        listing.insert(file.clone(), Found { stamp, if_new });
+                        listing.insert(file.to_string(), Found { stamp, if_new });
                     }
                 }
             }
@@ -321,7 +322,7 @@ fn list_folder(
         };
         let if_new = if_new(folder, entry.file_name());
         let stamp = Stamp::of(&metadata);
-        listing.insert(entry.into_path(), Found { stamp, if_new });
+        listing.insert(entry.into_path().into_string(), Found { stamp, if_new });
     }
     Ok(())
 }
