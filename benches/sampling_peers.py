@@ -193,7 +193,8 @@ def make_files(arguments: argparse.Namespace, folder: pathlib.Path, name: str) -
         files[kind] = str(file)
     files["q8_0"] = str(made / "model-q8_0.gguf")
     quantize = [arguments.llama_python, "-c", QUANTIZE, files["f32"], files["q8_0"]]
-    subprocess.run(quantize, check=True)
+    if "q8_0" in arguments.llama_formats:
+        subprocess.run(quantize, check=True)
     return files
 
 
